@@ -1,0 +1,1 @@
+"""The inference worker: synchronous, one process per device; no database, no HTTP."""

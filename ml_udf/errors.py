@@ -1,0 +1,213 @@
+"""Every error that ml_udf raises, and what each means to a database.
+
+    MlUdfError
+    ├── ServerUnreachable        08001  nothing answers at the endpoint
+    ├── ConnectionLost           08006  the connection broke, or answers are not protocol
+    ├── Unauthorized             28000  the token is missing or wrong
+    ├── UnknownFunction          42704  no such function or model on the server
+    ├── VersionGone              42704  the version that this statement began with is gone
+    ├── BadOption                22023  an option or a request that the server cannot accept
+    ├── Overloaded               53400  the queue is full; retry after a while
+    ├── DeadlineExceeded         57014  the answer cannot come, or did not come, in time
+    ├── Cancelled                57014  the statement was cancelled
+    ├── ServerFault              58000  the server failed inside
+    │   └── WorkerLost           58000  the worker died twice under these rows
+    └── InputError                      one row's input is at fault
+        ├── InputNotFound        58P01  the file does not exist
+        ├── InputForbidden       42501  the path is outside the media roots
+        ├── InputUndecodable     22P03  the bytes are not an image of a known format
+        ├── InputTooLarge        54000  more bytes or pixels than the limit
+        ├── InputInvalid         22P02  the value is not of the function's input type
+        └── NoConfidentAnswer    P0002  no answer above the function's confidence threshold
+
+Each class knows its `code` (the word on the wire), its SQLSTATE, and whether trying again helps.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadOption",
+    "Cancelled",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "InputError",
+    "InputForbidden",
+    "InputInvalid",
+    "InputNotFound",
+    "InputTooLarge",
+    "InputUndecodable",
+    "MlUdfError",
+    "NoConfidentAnswer",
+    "Overloaded",
+    "ServerFault",
+    "ServerUnreachable",
+    "Unauthorized",
+    "UnknownFunction",
+    "VersionGone",
+    "WorkerLost",
+    "error_from_code",
+]
+
+
+class MlUdfError(Exception):
+    """Base of all. `message` says what happened to what; `hint` says what to do."""
+
+    code = "internal"
+    sqlstate = "58000"
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ServerUnreachable(MlUdfError):
+    """Nothing answers at the endpoint; the rows were not computed, a retry is safe."""
+
+    code = "unreachable"
+    sqlstate = "08001"
+    retryable = True
+
+
+class ConnectionLost(MlUdfError):
+    """The connection broke in the middle, or the other side does not speak the protocol."""
+
+    code = "connection_lost"
+    sqlstate = "08006"
+    retryable = True
+
+
+class Unauthorized(MlUdfError):
+    """The server wants a token, and the one sent is missing or wrong."""
+
+    code = "unauthorized"
+    sqlstate = "28000"
+
+
+class UnknownFunction(MlUdfError):
+    """The server knows no function or model of this name."""
+
+    code = "unknown_function"
+    sqlstate = "42704"
+
+
+class VersionGone(MlUdfError):
+    """The version with which the statement began is no longer served; run the statement again."""
+
+    code = "version_gone"
+    sqlstate = "42704"
+
+
+class BadOption(MlUdfError):
+    """An option has a value that cannot be used, or the request is malformed."""
+
+    code = "bad_option"
+    sqlstate = "22023"
+
+
+class Overloaded(MlUdfError):
+    """The queue is full. `retry_after_s` is the server's own estimate."""
+
+    code = "overloaded"
+    sqlstate = "53400"
+    retryable = True
+
+    def __init__(
+        self, message: str, *, hint: str = "", detail: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, detail=detail)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(MlUdfError):
+    """The deadline has passed, or the server predicts that it cannot be met."""
+
+    code = "deadline_exceeded"
+    sqlstate = "57014"
+
+
+class Cancelled(MlUdfError):
+    """The caller cancelled; the server drops the rows."""
+
+    code = "cancelled"
+    sqlstate = "57014"
+
+
+class ServerFault(MlUdfError):
+    """The server failed inside; its log holds the cause."""
+
+    code = "internal"
+    sqlstate = "58000"
+
+
+class WorkerLost(ServerFault):
+    """The inference worker died under these rows, was restarted, and died under them again."""
+
+    code = "worker_lost"
+
+
+class InputError(MlUdfError):
+    """One row's input is at fault; other rows are not concerned."""
+
+    code = "input_error"
+    sqlstate = "22000"
+
+
+class InputNotFound(InputError):
+    """The file does not exist on the inference host."""
+
+    code = "input_not_found"
+    sqlstate = "58P01"
+
+
+class InputForbidden(InputError):
+    """The path, symlinks resolved, lies outside the media roots."""
+
+    code = "input_forbidden"
+    sqlstate = "42501"
+
+
+class InputUndecodable(InputError):
+    """The bytes are not an image that can be decoded."""
+
+    code = "input_undecodable"
+    sqlstate = "22P03"
+
+
+class InputTooLarge(InputError):
+    """The value has more bytes, or the image more pixels, than the limit."""
+
+    code = "input_too_large"
+    sqlstate = "54000"
+
+
+class InputInvalid(InputError):
+    """The value is not of the function's input type (an empty path, bytes that are not UTF-8, …)."""
+
+    code = "input_invalid"
+    sqlstate = "22P02"
+
+
+class NoConfidentAnswer(InputError):
+    """No answer reached the function's confidence threshold, and it has no default answer."""
+
+    code = "no_confident_answer"
+    sqlstate = "P0002"
+
+
+def _tree(root: type[MlUdfError]) -> list[type[MlUdfError]]:
+    return [root, *(leaf for child in root.__subclasses__() for leaf in _tree(child))]
+
+
+# ServerFault shares "internal" with the base; the later, more specific class wins.
+_BY_CODE: dict[str, type[MlUdfError]] = {cls.code: cls for cls in _tree(MlUdfError)}
+
+
+def error_from_code(code: str, message: str, *, hint: str = "", detail: str = "") -> MlUdfError:
+    """The error that a wire code stands for; an unknown code becomes `ServerFault`."""
+    return _BY_CODE.get(code, ServerFault)(message, hint=hint, detail=detail)

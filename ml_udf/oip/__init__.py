@@ -1,0 +1,30 @@
+"""The public wire: Open Inference Protocol v2, as bytes.
+
+Owns the format alone; knows no transport, no function, no error policy. Standard library only: it runs
+inside database backends. One of the two modules that the server imports from its neighbours.
+"""
+
+from ml_udf.oip.messages import (
+    HEADER_LENGTH,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from ml_udf.oip.tensor import Tensor, WireError
+
+__all__ = [
+    "HEADER_LENGTH",
+    "InferRequest",
+    "InferResponse",
+    "RequestedOutput",
+    "Tensor",
+    "WireError",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+]

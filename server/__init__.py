@@ -1,0 +1,1 @@
+"""The inference server: asyncio, HTTP in front, worker processes behind. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Which members answer, and how their answers combine: pure."""

@@ -1,0 +1,1 @@
+"""HTTP routes: decode, one call, encode."""

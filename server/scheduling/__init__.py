@@ -1,0 +1,1 @@
+"""When to run, how many rows, which models: pure decisions."""

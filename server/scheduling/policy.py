@@ -1,0 +1,122 @@
+"""The scheduling contract: what a batching policy sees, and what it may answer.
+
+A policy is a pure function of (state, view): no clock, no I/O, no randomness that its state does not
+carry. The live server and the simulator run the same one. The unit is the row; a request's rows that
+wait together are one `RowRun`, so that a view's size follows the requests and not the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+__all__ = [
+    "BatchOutcome",
+    "Decision",
+    "Dispatch",
+    "FunctionView",
+    "MemberView",
+    "Policy",
+    "Refuse",
+    "RowClass",
+    "RowRun",
+    "Wait",
+]
+
+RowClass = Literal["interactive", "bulk"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """`rows` consecutive rows of one request, waiting together."""
+
+    request_id: int
+    rows: int
+    arrived_s: float
+    deadline_s: float = math.inf  # absolute, on the clock of `now_s`
+    row_class: RowClass = "interactive"
+    priority: int = 0  # higher goes first
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A model that can take part: its accuracy, and its predicted latency l̂(b) in seconds."""
+
+    name: str
+    accuracy: float
+    latency_s: Callable[[int], float]
+    free_at_s: float  # when the worker that holds it can start another batch
+    resident: bool = True
+    swap_s: float = 0.0  # to make it resident
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionView:
+    """One function as its policy sees it; `queue` is in the order in which rows would run."""
+
+    now_s: float
+    slo_s: float
+    max_batch: int
+    batch_sizes: tuple[int, ...]  # B of Rafiki §5.1, ascending; the last one is `max_batch`
+    queue: Sequence[RowRun]
+    queued_rows: int
+    members: tuple[MemberView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Run `rows` rows of the queue, after the `skip` first ones, on `members` as one batch."""
+
+    members: tuple[str, ...]
+    rows: int
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before `until_s`, unless rows arrive or a worker becomes free."""
+
+    until_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Refuse the first `rows` rows: they would finish at `predicted_finish_s`, past their deadline."""
+
+    rows: int
+    predicted_finish_s: float
+
+
+Decision = Dispatch | Wait | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """A batch that ran, as `observe` sees it."""
+
+    now_s: float
+    rows: int
+    members: tuple[str, ...]
+    latency_s: float
+    slo_s: float
+    overdue_rows: int = 0
+
+
+class Policy(Protocol):
+    """A batching rule. `State` is a plain serialisable dict that the policy alone interprets."""
+
+    name: str
+
+    def initial(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The state of a function that has not run yet. Raises `ValueError` for a bad option."""
+        ...
+
+    def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Decision]:
+        """What to do now; called only with `queued_rows` > 0."""
+        ...
+
+    def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
+        """Learn from a finished batch."""
+        ...

@@ -1,0 +1,1 @@
+"""The registry: models, functions, deployments."""

@@ -1,0 +1,1 @@
+"""Pools of worker processes."""
