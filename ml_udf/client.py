@@ -1,0 +1,266 @@
+"""Columns in, columns out: the client that every engine shares.
+
+Owns NULLs, duplicates, the order of rows and the sub-batches in flight. Knows neither PostgreSQL nor
+DuckDB, and not how bytes travel (`ml_udf.transport`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from ml_udf.column import Column, SubBatch, Value
+from ml_udf.config import Options
+from ml_udf.errors import MlUdfError
+from ml_udf.exchange import ROW_FAULTS, Answers, Exchange
+from ml_udf.flight import Flight
+from ml_udf.function_info import FunctionInfo, function_info, json_of, speaks_ml_udf
+from ml_udf.retry import left_s, with_retries
+from ml_udf.transport import Abort, HttpTransport, Request, Response, Transport
+
+__all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
+
+DESCRIBE_TIMEOUT_S = 10.0
+DEFAULT_OPTIONS = Options()
+_MAX_KNOWN = 256
+
+
+@dataclass(slots=True)
+class CallStats:
+    """What one call cost: of `rows`, `distinct` values were sent in `batches` requests."""
+
+    rows: int = 0
+    nulls: int = 0
+    distinct: int = 0
+    batches: int = 0
+    retries: int = 0
+    failed_rows: int = 0
+    elapsed_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Prediction:
+    """The answers to a column, one per row, in its order.
+
+    A NULL row has no value and no error; an answered one a value (and a confidence, where the server gives
+    one); a faulty one an error and no value.
+    """
+
+    values: list[Any]
+    confidences: list[float | None]
+    errors: list[MlUdfError | None]
+    model_version: str
+    stats: CallStats
+
+    def first_error(self) -> tuple[int, MlUdfError] | None:
+        """The lowest faulty row, with its error."""
+        return next(((row, error) for row, error in enumerate(self.errors) if error), None)
+
+
+class Client:
+    """A connection to one endpoint: `http://…`, `https://…`, or `local:` (see `ml_udf.local`).
+
+    Cheap to make, no I/O before the first call, safe to share between threads. Raises `BadOption` for an
+    endpoint that is none.
+    """
+
+    def __init__(
+        self, endpoint: str, *, token: str | None = None, transport: Transport | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self._transport = transport or _transport(endpoint, token)
+        self._flight = Flight()
+        self._ours: bool | None = None
+        self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
+
+    def describe(
+        self,
+        function: str,
+        *,
+        version: str | None = None,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        timeout_s: float = DESCRIBE_TIMEOUT_S,
+    ) -> FunctionInfo:
+        """The current version of a function, asked anew; or `version`, from memory where it was seen.
+
+        Raises the errors of `ml_udf.errors`.
+        """
+        if version is not None and (known := self._known.get((function, version, input_name, output_name))):
+            return known
+        if self._ours is None:
+            self._ours = speaks_ml_udf(self.get("/v2", timeout_s=timeout_s))
+        path = f"/v2/models/{quote(function, safe='')}"
+        metadata = self.get(path, timeout_s=timeout_s)
+        info = function_info(
+            {"name": function, **metadata},
+            {} if self._ours else self._triton_config(path, timeout_s),
+            ours=self._ours,
+            version=version,
+            input_name=input_name,
+            output_name=output_name,
+        )
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[(function, info.version, input_name, output_name)] = info
+        return info
+
+    def predict(
+        self,
+        function: str,
+        values: Sequence[Value],
+        options: Options = DEFAULT_OPTIONS,
+        *,
+        version: str | None = None,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        deadline_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Prediction:
+        """Answer a column: order and length kept, None for None, equal values sent once.
+
+        version      of the function; None = the current one
+        deadline_s   on `time.monotonic()`'s clock; travels to the server
+        on_wait      called in this thread at least every 50 ms; what it raises aborts the call
+
+        With `on_error='error'` the lowest faulty row raises its error; with 'null' it is told in
+        `Prediction.errors`. Raises the errors of `ml_udf.errors`.
+        """
+        started_s = time.monotonic()
+        end_s = math.inf if deadline_s is None else deadline_s
+
+        def describe(_task: None, abort: Abort) -> FunctionInfo:
+            return with_retries(
+                lambda: self.describe(
+                    function,
+                    version=version,
+                    input_name=input_name,
+                    output_name=output_name,
+                    timeout_s=min(left_s(end_s), DESCRIBE_TIMEOUT_S),
+                ),
+                deadline_s=min(end_s, started_s + options.timeout_ms / 1000),
+                abort=abort,
+            )
+
+        try:
+            # In flight like the rows: a server that accepts and then says nothing must not outlast a cancel.
+            ((_, info),) = self._flight.run([None], describe, max_in_flight=1, on_wait=on_wait)
+        except ROW_FAULTS as error:
+            if options.on_error == "error":
+                raise
+            return _all_failed(values, error, time.monotonic() - started_s)
+        column = Column.of(values, info.input_datatype)
+        exchange = Exchange(self._transport, info, options, end_s)
+        answers, batches = self._answers(column, exchange, on_wait)
+        prediction = _spread(column, answers, info.version)
+        prediction.stats = CallStats(
+            rows=len(values),
+            nulls=sum(value is None for value in values),
+            distinct=len(column.distinct),
+            batches=batches,
+            retries=exchange.retries,
+            failed_rows=sum(error is not None for error in prediction.errors),
+            elapsed_s=time.monotonic() - started_s,
+        )
+        if options.on_error == "error" and (found := prediction.first_error()):
+            row, error = found
+            error.detail = (
+                error.detail or f"first at row {row + 1} of the call: {function}({_short(values[row])})"
+            )
+            raise error
+        return prediction
+
+    def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
+        """Read a JSON route, such as `/v1/functions`."""
+        return json_of(self._send(Request("GET", path), timeout_s))
+
+    def put(self, path: str, body: dict[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Write to a JSON route."""
+        return json_of(self._send(_with_json("PUT", path, body), timeout_s))
+
+    def post(self, path: str, body: dict[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Post to a JSON route."""
+        return json_of(self._send(_with_json("POST", path, body), timeout_s))
+
+    def delete(self, path: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Delete what a JSON route names."""
+        return json_of(self._send(Request("DELETE", path), timeout_s))
+
+    def close(self) -> None:
+        """Let go of threads, connections and models."""
+        self._flight.close()
+        self._transport.close()
+
+    def _send(self, request: Request, timeout_s: float) -> Response:
+        return self._transport.send(request, timeout_s=timeout_s, abort=Abort())
+
+    def _triton_config(self, path: str, timeout_s: float) -> dict[str, Any]:
+        response = self._send(Request("GET", path + "/config"), timeout_s)
+        return json_of(response) if response.status == 200 else {}  # Triton's own; others have none
+
+    def _answers(
+        self, column: Column, exchange: Exchange, on_wait: Callable[[], None] | None
+    ) -> tuple[Answers, int]:
+        """The answers of the distinct values, and in how many requests they came."""
+        stop_at_error = exchange.options.on_error == "error"
+        # A row that is refused here fails the call before anything is sent.
+        found_error = stop_at_error and bool(column.errors)
+        answers = Answers.empty(len(column.distinct))
+        batches = 0
+
+        def tasks() -> Iterator[SubBatch]:
+            limit = exchange.info.max_batch_rows or exchange.options.batch_rows
+            for batch in column.sub_batches(min(exchange.options.batch_rows, limit)):
+                if found_error:  # nothing new is sent; what is under way may hold a lower row's error
+                    return
+                yield batch
+
+        for batch, reply in self._flight.run(
+            tasks(), exchange.answer, max_in_flight=exchange.options.max_in_flight, on_wait=on_wait
+        ):
+            rows = slice(batch.first, batch.first + len(batch.rows))
+            answers.values[rows] = reply.values
+            answers.confidences[rows] = reply.confidences
+            answers.errors[rows] = reply.errors
+            found_error = found_error or (stop_at_error and any(reply.errors))
+            batches += 1
+        return answers, batches
+
+
+def _spread(column: Column, answers: Answers, version: str) -> Prediction:
+    errors: list[MlUdfError | None] = column.spread(answers.errors)
+    for row, refused in column.errors.items():
+        errors[row] = refused
+    return Prediction(
+        column.spread(answers.values), column.spread(answers.confidences), errors, version, CallStats()
+    )
+
+
+def _all_failed(values: Sequence[Value], error: MlUdfError, elapsed_s: float) -> Prediction:
+    rows = len(values)
+    errors = [None if value is None else error for value in values]
+    failed = sum(found is not None for found in errors)
+    stats = CallStats(rows=rows, nulls=rows - failed, failed_rows=failed, elapsed_s=elapsed_s)
+    return Prediction([None] * rows, [None] * rows, errors, "", stats)
+
+
+def _transport(endpoint: str, token: str | None) -> Transport:
+    if endpoint.startswith("local:"):
+        from ml_udf.local import LocalTransport  # heavy (torch): only where it was asked for
+
+        return LocalTransport(endpoint)
+    return HttpTransport(endpoint, token=token)
+
+
+def _short(value: Value) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:60] + "…" + text[-19:]
+
+
+def _with_json(method: str, path: str, body: dict[str, Any]) -> Request:
+    return Request(method, path, json.dumps(body).encode(), {"Content-Type": "application/json"})

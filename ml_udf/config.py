@@ -1,0 +1,93 @@
+"""The options of a call, their defaults and their bounds; the same on every engine.
+
+`SETTINGS` is the one table: PostgreSQL's `ml_udf.*` settings, DuckDB's `ml_udf_*` variables and the
+documentation are all read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ml_udf.errors import BadOption
+
+__all__ = ["SETTINGS", "Options", "Setting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a session: its name, what it does, its bounds."""
+
+    name: str
+    help: str
+    low: float = 0
+    high: float = float("inf")
+    choices: tuple[str, ...] = ()
+
+
+SETTINGS = (
+    Setting("slo_ms", "latency goal per call; the server picks fewer models to meet it", 0.1, 3_600_000),
+    Setting("min_accuracy", "least accuracy that a model must have to answer", 0.0, 1.0),
+    Setting("on_error", "what a faulty row does", choices=("error", "null")),
+    Setting("batch_rows", "most rows in one request", 1, 65_536),
+    Setting("max_in_flight", "most requests under way at once for one call", 1, 64),
+    Setting("timeout_ms", "longest wait for one request", 1, 86_400_000),
+    Setting("row_class", "how the server schedules the rows", choices=("interactive", "bulk")),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_WHOLE = {"batch_rows", "max_in_flight"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one call behaves; see `SETTINGS`. Raises `BadOption` for a value out of bounds."""
+
+    slo_ms: float | None = None
+    min_accuracy: float | None = None
+    on_error: Literal["error", "null"] = "error"
+    batch_rows: int = 256
+    max_in_flight: int = 4
+    timeout_ms: float = 60_000
+    row_class: Literal["interactive", "bulk"] = "bulk"
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None:
+                _check(_BY_NAME[item.name], value)
+            elif item.default is not None:
+                raise BadOption(f"{item.name} has no value")
+
+    @classmethod
+    def of_texts(cls, texts: Mapping[str, str | None]) -> Options:
+        """Options from settings as a database stores them; None and '' mean the default."""
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            if text is None or text == "":
+                continue
+            setting = _BY_NAME.get(name)
+            if setting is None:
+                raise BadOption(f"there is no setting {name!r}", hint="settings: " + ", ".join(_BY_NAME))
+            values[name] = text if setting.choices else _number(name, text)
+        return cls(**values)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return int(text) if name in _WHOLE else float(text)
+    except ValueError:
+        raise BadOption(f"ml_udf.{name} = {text!r} is not a number") from None
+
+
+def _check(setting: Setting, value: object) -> None:
+    if setting.choices:
+        if value not in setting.choices:
+            raise BadOption(
+                f"ml_udf.{setting.name} = {value!r} is not known", hint="use " + " or ".join(setting.choices)
+            )
+    elif not isinstance(value, int | float) or not setting.low <= value <= setting.high:
+        raise BadOption(
+            f"ml_udf.{setting.name} = {value!r} is out of bounds",
+            hint=f"use a number from {setting.low:g} to {setting.high:g}",
+        )

@@ -1,0 +1,164 @@
+"""What a server says of a function: the metadata of the Open Inference Protocol, read once per version.
+
+Owns the reading of `GET /v2`, `GET /v2/models/F` and, on servers that are not ours, `/config`; and the
+mapping of error replies to `ml_udf.errors`. Knows no rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ml_udf.errors import (
+    BadOption,
+    ConnectionLost,
+    InputTooLarge,
+    MlUdfError,
+    Overloaded,
+    ServerFault,
+    Unauthorized,
+    UnknownFunction,
+    VersionGone,
+    error_from_code,
+)
+from ml_udf.transport import Response
+
+__all__ = ["FunctionInfo", "error_of", "function_info", "json_of", "speaks_ml_udf"]
+
+_BY_STATUS: dict[int, type[MlUdfError]] = {
+    400: BadOption,
+    401: Unauthorized,
+    403: Unauthorized,
+    404: UnknownFunction,
+    410: VersionGone,
+    413: InputTooLarge,
+    502: ConnectionLost,
+    503: Overloaded,
+    504: ConnectionLost,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """One version of a function as a client sees it.
+
+    `ours` says whether the server is an ml_udf server, with per-row errors, versions and deadlines.
+    `row_shape` is the shape of one row of the input tensor: () for [n], (1,) for [n, 1], (k,) for vectors.
+    """
+
+    name: str
+    version: str
+    input_name: str
+    input_datatype: str
+    row_shape: tuple[int, ...]
+    output_name: str
+    output_datatype: str
+    ours: bool
+    form: str = ""  # of the input: "path", "image", "text", …; "" where the server does not say
+    classes: tuple[str, ...] = ()
+    max_batch_rows: int = 0  # 0 = the server names none
+
+    def infer_path(self) -> str:
+        """Where this version answers; a server that is not ours chooses the version itself."""
+        version = f"/versions/{self.version}" if self.ours and self.version else ""
+        return f"/v2/models/{self.name}{version}/infer"
+
+
+def function_info(
+    metadata: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    ours: bool,
+    version: str | None,
+    input_name: str | None = None,
+    output_name: str | None = None,
+) -> FunctionInfo:
+    """Read a model's metadata (and Triton's config, {} where there is none).
+
+    Raises `BadOption` where the model has several inputs and none was named, `VersionGone` where
+    `version` is no longer served.
+    """
+    name = str(metadata.get("name", ""))
+    versions = [str(v) for v in metadata.get("versions") or []]
+    if version is not None and ours and version not in versions:
+        raise VersionGone(
+            f"version {version} of {name} is no longer served",
+            hint="run the statement again to use the current one",
+        )
+    source = _pick(metadata.get("inputs"), name, "input", input_name, needs_one=True)
+    target = _pick(metadata.get("outputs"), name, "output", output_name, needs_one=False)
+    shape = [int(n) for n in source.get("shape") or [-1]]
+    parameters = metadata.get("parameters") or {}
+    return FunctionInfo(
+        name=name,
+        version=version or (versions[-1] if versions else ""),
+        input_name=source["name"],
+        input_datatype=str(source.get("datatype", "BYTES")),
+        row_shape=tuple(1 if n < 0 else n for n in shape[1:]) if len(shape) > 1 else (),
+        output_name=target["name"],
+        output_datatype=str(target.get("datatype", "BYTES")),
+        ours=ours,
+        form=str(parameters.get("form", "")),
+        classes=tuple(parameters.get("classes") or ()),
+        max_batch_rows=max(0, int(config.get("max_batch_size") or 0)),
+    )
+
+
+def speaks_ml_udf(server: Mapping[str, Any]) -> bool:
+    """Whether `GET /v2` tells of an ml_udf server."""
+    return "ml_udf" in (server.get("extensions") or [])
+
+
+def _pick(tensors: Any, model: str, what: str, wanted: str | None, *, needs_one: bool) -> dict[str, Any]:  # noqa: ANN401  # JSON
+    named = {t["name"]: t for t in tensors or [] if isinstance(t, dict) and t.get("name")}
+    if wanted is not None:
+        if wanted in named:
+            return dict(named[wanted])
+        raise BadOption(f"{model} has no {what} {wanted!r}", hint=f"its {what}s: " + ", ".join(named))
+    if not named:
+        raise BadOption(f"the server names no {what}s for {model}", hint="is the model loaded there?")
+    if needs_one and len(named) > 1:
+        raise BadOption(
+            f"{model} has {len(named)} {what}s: " + ", ".join(named), hint=f"name the one to use ({what})"
+        )
+    return dict(next(iter(named.values())))
+
+
+def json_of(response: Response) -> dict[str, Any]:
+    """The JSON object of a reply. Raises the error that the reply stands for."""
+    if response.status >= 400:
+        raise error_of(response)
+    try:
+        value = json.loads(response.body or b"{}")
+    except ValueError as exc:
+        raise ConnectionLost(
+            "the endpoint answered something that is not JSON",
+            hint="is it an Open Inference Protocol server?",
+        ) from exc
+    if not isinstance(value, dict):
+        raise ConnectionLost("the endpoint answered JSON that is not an object")
+    return value
+
+
+def error_of(response: Response) -> MlUdfError:
+    """The error that a reply with status ≥ 400 stands for: by our code, else by the status."""
+    try:
+        text = str(json.loads(response.body)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = response.body[:200].decode("utf-8", "replace") or f"HTTP status {response.status}"
+    code, colon, message = text.partition(": ")
+    error = error_from_code(code, message) if colon and code.isidentifier() else None
+    if error is None or (type(error) is ServerFault and code != ServerFault.code):
+        error = _BY_STATUS.get(response.status, ServerFault)(text)
+    if isinstance(error, Overloaded):
+        error.retry_after_s = _seconds(response.headers.get("retry-after"))
+    return error
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:  # an HTTP date: rare, and the backoff serves as well
+        return None
