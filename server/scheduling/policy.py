@@ -23,6 +23,10 @@ __all__ = [
     "RowClass",
     "RowRun",
     "Wait",
+    "batch_latency_s",
+    "member_names",
+    "number_option",
+    "start_s",
 ]
 
 RowClass = Literal["interactive", "bulk"]
@@ -38,6 +42,9 @@ class RowRun:
     deadline_s: float = math.inf  # absolute, on the clock of `now_s`
     row_class: RowClass = "interactive"
     priority: int = 0  # higher goes first
+    due_s: float = math.inf  # when its latency goal is missed: the earlier of arrival + SLO and deadline
+    offset: int = 0  # of its first row within the request
+    row_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ class BatchOutcome:
     latency_s: float
     slo_s: float
     overdue_rows: int = 0
+    predicted_s: float = 0.0  # what l̂ said when it was dispatched; 0 when nothing was said
 
 
 class Policy(Protocol):
@@ -120,3 +128,30 @@ class Policy(Protocol):
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Learn from a finished batch."""
         ...
+
+
+def member_names(view: FunctionView) -> tuple[str, ...]:
+    """All members: what a policy that only batches dispatches to."""
+    return tuple(member.name for member in view.members)
+
+
+def batch_latency_s(view: FunctionView, rows: int) -> float:
+    """l̂ of a batch on all members: they share one worker, and run one after the other."""
+    return sum(member.latency_s(rows) for member in view.members)
+
+
+def start_s(view: FunctionView) -> float:
+    """When a batch sent now would start: the worker is free, and every member is resident."""
+    free_s = max(member.free_at_s for member in view.members)
+    swap_s = sum(member.swap_s for member in view.members if not member.resident)
+    return max(view.now_s, free_s) + swap_s
+
+
+def number_option(
+    options: dict[str, Any], name: str, default: float, *, low: float = -math.inf, high: float = math.inf
+) -> float:
+    """A numeric option in [low, high]. Raises ValueError naming it otherwise."""
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"policy option {name!r} must be a number from {low:g} to {high:g}, not {value!r}")
+    return float(value)

@@ -1,0 +1,57 @@
+"""Whether rows may join the queue: bounds in rows and bytes, and deadlines that cannot be met.
+
+Pure functions of the queues and the workers; the refusal says when to come back or when it would finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from server.scheduling.lanes import Lane
+from server.scheduling.terms import Rejection, Submission
+from server.scheduling.worker_state import WorkerState
+
+__all__ = ["admit"]
+
+
+def admit(
+    now_s: float,
+    submission: Submission,
+    lane: Lane,
+    lanes: Collection[Lane],
+    workers: Collection[WorkerState],
+) -> Rejection | None:
+    """None if it may join `lane`, one of its function's `lanes`. Raises ValueError if it has no rows."""
+    if submission.rows < 1:
+        raise ValueError(f"request {submission.request_id} has no rows")
+    spec = lane.spec
+    rows = sum(each.rows for each in lanes)
+    nbytes = sum(each.nbytes for each in lanes)
+    over_rows = rows + submission.rows > spec.max_queued_rows
+    over_bytes = nbytes + submission.nbytes > spec.max_queued_bytes
+    if rows and (over_rows or over_bytes):  # alone, even a larger request is let in: it would never run
+        drain_s = _drain_s(lane, rows, workers)
+        message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
+        return Rejection("overloaded", message, retry_after_s=drain_s)
+    finish_s = _soonest_finish_s(now_s, lane, workers)
+    if finish_s is not None and finish_s > submission.deadline_s:
+        late_ms = (finish_s - submission.deadline_s) * 1000
+        message = f"{spec.name} could answer {late_ms:.3g} ms after the deadline at the earliest"
+        return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s)
+    return None
+
+
+def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
+    """How long half of the queued rows take at full batches: when room is likely again."""
+    most = lane.spec.max_batch
+    rate = sum(most / lane.predicted_s(most, worker.view.device) for worker in workers)
+    return min(30.0, max(0.01, rows / 2 / rate)) if rate else 1.0
+
+
+def _soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
+    """If its first row ran next on the best worker; None while there is no worker to predict by."""
+    finishes = [
+        worker.free_at_s(now_s) + lane.swap_s(worker) + lane.predicted_s(1, worker.view.device)
+        for worker in workers
+    ]
+    return min(finishes, default=None)

@@ -1,0 +1,71 @@
+"""`goodput`: the default. As many rows per second of device time as can still meet their goal.
+
+Rows whose goal is already lost are passed over while others can be saved, and run when there is room.
+Among the first rows that can still be saved, skipping `h` heads allows a larger batch for the ones behind:
+take the (h, b) of the best b / l̂(b), but ask 2 % more of it for each row skipped. It never waits while the
+worker is free: a lone caller is answered at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.scheduling.policy import (
+    BatchOutcome,
+    Decision,
+    Dispatch,
+    FunctionView,
+    batch_latency_s,
+    member_names,
+    number_option,
+    start_s,
+)
+
+__all__ = ["Goodput"]
+
+
+class Goodput:
+    """Options: `gain_per_skipped_row` (0.02)."""
+
+    name = "goodput"
+
+    def initial(self, options: dict[str, Any]) -> dict[str, Any]:
+        """State: the options."""
+        return {"gain": number_option(options, "gain_per_skipped_row", 0.02, low=0.0)}
+
+    def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Decision]:
+        """The best (skip, rows) for the worker offered."""
+        members = member_names(view)
+        start = start_s(view)
+        best, best_rate = Dispatch(members, min(view.max_batch, view.queued_rows)), 0.0
+        skipped, savable = 0, 0
+        for run in view.queue:
+            left = view.queued_rows - skipped
+            rows = largest_within(view, run.due_s - start, min(view.max_batch, left))
+            if rows:
+                rate = rows / batch_latency_s(view, rows) / (1 + state["gain"] * savable)
+                if rate > best_rate:
+                    best, best_rate = Dispatch(members, rows, skipped), rate
+                if rows == min(view.max_batch, left):
+                    break
+                savable += run.rows
+            skipped += run.rows
+        return state, best
+
+    def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
+        """Nothing yet."""
+        return state
+
+
+def largest_within(view: FunctionView, budget_s: float, most: int) -> int:
+    """The largest batch of at most `most` rows with l̂ ≤ budget; 0 if not even one row."""
+    if batch_latency_s(view, most) <= budget_s:
+        return most
+    low, high = 0, most  # l̂(low) fits, l̂(high) does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if batch_latency_s(view, middle) <= budget_s:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,37 @@
+"""Batching policies by name, and a user's own by import path `package.module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import cast
+
+from server.scheduling.goodput import Goodput
+from server.scheduling.greedy import Greedy
+from server.scheduling.policy import Policy
+
+__all__ = ["POLICIES", "policy_named"]
+
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType({"goodput": Goodput, "greedy": Greedy})
+
+_VERBS = ("initial", "decide", "observe")
+
+
+def policy_named(name: str) -> Policy:
+    """A policy by name or import path. Raises ValueError, naming those known, if there is no such policy."""
+    if name in POLICIES:
+        return POLICIES[name]()
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(POLICIES)
+        raise ValueError(f"no batching policy {name!r}; known: {known}, or a package.module:attribute")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as fault:
+        raise ValueError(f"batching policy {name!r} cannot be imported: {fault}") from fault
+    policy = found() if isinstance(found, type) else found
+    missing = [verb for verb in _VERBS if not callable(getattr(policy, verb, None))]
+    if missing:
+        raise ValueError(f"batching policy {name!r} lacks {', '.join(missing)}")
+    return cast(Policy, policy)

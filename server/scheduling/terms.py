@@ -1,0 +1,159 @@
+"""The nouns that the scheduler's core and its shells exchange; no behaviour.
+
+All times are seconds on one monotonic clock that the shell reads; the core never does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from server.scheduling.policy import RowClass
+
+__all__ = [
+    "Action",
+    "FunctionSpec",
+    "Idle",
+    "Latency",
+    "Learner",
+    "MemberSpec",
+    "PerDevice",
+    "RefuseRows",
+    "Rejection",
+    "RunBatch",
+    "Slice",
+    "Submission",
+    "WorkerView",
+]
+
+
+class Latency(Protocol):
+    """l̂: predicted seconds of a batch of so many rows."""
+
+    def __call__(self, rows: int, /) -> float:
+        """Seconds for a batch of `rows` rows."""
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """An l̂ that is taught by what batches took."""
+
+    def observe(self, rows: int, seconds: float, /) -> None:
+        """A batch of `rows` rows took `seconds`."""
+
+
+@runtime_checkable
+class PerDevice(Protocol):
+    """An l̂ that differs by kind of device."""
+
+    def for_device(self, device: str, /) -> Latency:
+        """The l̂ of that kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """One model version of a function. `name` is its key on the workers (`WorkerView.resident`).
+
+    A latency that is a `Learner` is taught by every batch; one that is `PerDevice` keeps kinds apart.
+    """
+
+    name: str
+    accuracy: float
+    latency: Latency
+    swap_s: float = math.inf  # time to make it resident; inf = run it only where it is resident
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """What the core knows of a function. `slo_s` is the goal for an interactive row, arrival to answer."""
+
+    name: str
+    slo_s: float
+    max_batch: int
+    batch_sizes: tuple[int, ...]  # ascending; the last one is `max_batch`
+    members: tuple[MemberSpec, ...]
+    policy: str = "goodput"
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    max_queued_rows: int = 100_000
+    max_queued_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request, or part of one: rows [offset, offset + rows) of it."""
+
+    request_id: int
+    function: str
+    rows: int
+    nbytes: int
+    deadline_s: float = math.inf  # absolute; rows that miss it are refused, never answered late
+    row_class: RowClass = "interactive"
+    priority: int = 0
+    members: tuple[str, ...] | None = None  # the subset asked for (one version, say); None = the function's
+    slo_s: float | None = None  # a goal of its own, from arrival; None = the function's
+    bucket: str = ""  # shape bucket: rows of different buckets never share a batch
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as the shell sees it. In flight 2: the next batch decodes under the forward of this one."""
+
+    name: str
+    alive: bool
+    resident: frozenset[str]
+    in_flight_limit: int = 2
+    device: str = ""  # kind of device: workers of one kind share one l̂
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [offset, offset + rows) of a request."""
+
+    request_id: int
+    offset: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Send these rows, in this order, to the worker as one batch; report back with `finished`."""
+
+    batch_id: int
+    function: str
+    worker: str
+    members: tuple[str, ...]
+    slices: tuple[Slice, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRows:
+    """Answer these rows with `deadline_exceeded`; they have left the queue."""
+
+    slices: tuple[Slice, ...]
+    function: str
+    predicted_finish_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to do before `until_s`, unless something happens; inf = until something happens."""
+
+    until_s: float
+
+
+Action = RunBatch | RefuseRows | Idle
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A submission that was not queued, and why."""
+
+    code: Literal["overloaded", "deadline_exceeded"]
+    message: str
+    retry_after_s: float | None = None
+    predicted_finish_s: float | None = None
