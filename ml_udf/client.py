@@ -110,6 +110,38 @@ class Client:
         self._known[(function, info.version, input_name, output_name)] = info
         return info
 
+    def look_up(
+        self,
+        function: str,
+        *,
+        version: str | None = None,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        deadline_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> FunctionInfo:
+        """`describe`, tried again where that is safe, inside the deadline, and cancellable by `on_wait`."""
+        end_s = time.monotonic() + DESCRIBE_TIMEOUT_S
+        if deadline_s is not None:
+            end_s = min(end_s, deadline_s)
+
+        def describe(_task: None, abort: Abort) -> FunctionInfo:
+            return with_retries(
+                lambda: self.describe(
+                    function,
+                    version=version,
+                    input_name=input_name,
+                    output_name=output_name,
+                    timeout_s=left_s(end_s),
+                ),
+                deadline_s=end_s,
+                abort=abort,
+            )
+
+        # In flight like the rows: a server that accepts and then says nothing must not outlast a cancel.
+        ((_, info),) = self._flight.run([None], describe, max_in_flight=1, on_wait=on_wait)
+        return info
+
     def predict(
         self,
         function: str,
@@ -132,30 +164,21 @@ class Client:
         `Prediction.errors`. Raises the errors of `ml_udf.errors`.
         """
         started_s = time.monotonic()
-        end_s = math.inf if deadline_s is None else deadline_s
-
-        def describe(_task: None, abort: Abort) -> FunctionInfo:
-            return with_retries(
-                lambda: self.describe(
-                    function,
-                    version=version,
-                    input_name=input_name,
-                    output_name=output_name,
-                    timeout_s=min(left_s(end_s), DESCRIBE_TIMEOUT_S),
-                ),
-                deadline_s=min(end_s, started_s + options.timeout_ms / 1000),
-                abort=abort,
-            )
-
         try:
-            # In flight like the rows: a server that accepts and then says nothing must not outlast a cancel.
-            ((_, info),) = self._flight.run([None], describe, max_in_flight=1, on_wait=on_wait)
+            info = self.look_up(
+                function,
+                version=version,
+                input_name=input_name,
+                output_name=output_name,
+                deadline_s=deadline_s,
+                on_wait=on_wait,
+            )
         except ROW_FAULTS as error:
             if options.on_error == "error":
                 raise
             return _all_failed(values, error, time.monotonic() - started_s)
         column = Column.of(values, info.input_datatype)
-        exchange = Exchange(self._transport, info, options, end_s)
+        exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
         answers, batches = self._answers(column, exchange, on_wait)
         prediction = _spread(column, answers, info.version)
         prediction.stats = CallStats(

@@ -1,0 +1,197 @@
+"""One SQL statement's use of one function: a version pinned, answers remembered, faults counted.
+
+Engines call a function many times within a statement: a vector of 2,048 rows, a batch of the plan node, or
+a single row. `Statement` makes these one: the version is asked once, a value is computed once while the
+memo holds it, a dead server is found dead once, and the rows that became NULL are counted for the one
+warning. Knows no engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ml_udf.client import CallStats, Client
+from ml_udf.column import Value
+from ml_udf.config import Options
+from ml_udf.errors import InputError, MlUdfError, ServerUnreachable
+from ml_udf.exchange import ROW_FAULTS
+
+__all__ = ["Answer", "Binding", "Statement"]
+
+MEMO_ENTRIES = 100_000
+_HASHED_ABOVE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Which function of which server an SQL function stands for.
+
+    `input_name` and `output_name` are needed only where a server that is not ours has several.
+    """
+
+    function: str
+    input_name: str | None = None
+    output_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one value got: a value with a confidence, or an error; neither for NULL."""
+
+    value: Any = None
+    confidence: float | None = None
+    error: MlUdfError | None = None
+
+
+_NULL = Answer()
+
+
+class Statement:
+    """The state of one (statement, function). Safe to call from the engine's several threads."""
+
+    def __init__(
+        self, client: Client, binding: Binding, options: Options, *, deadline_s: float | None = None
+    ) -> None:
+        self.binding = binding
+        self.options = options
+        self.version: str | None = None
+        self.stats = CallStats()
+        self.null_rows = 0  # rows that are NULL because of `first_fault`
+        self.first_fault: MlUdfError | None = None
+        self._client = client
+        self._deadline_s = deadline_s
+        self._down: MlUdfError | None = None
+        self._memo: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pinning = threading.Lock()
+
+    def values(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> list[Any]:
+        """One value per row. Raises the first fault, or makes its row NULL and counts it (`on_error`)."""
+        answers = self.answers(values, on_wait, raise_faults=self.options.on_error == "error")
+        faults = [answer.error for answer in answers if answer.error is not None]
+        if faults:
+            with self._lock:
+                self.null_rows += len(faults)
+                self.first_fault = self.first_fault or faults[0]
+        return [answer.value for answer in answers]
+
+    def answers(
+        self,
+        values: Sequence[Value],
+        on_wait: Callable[[], None] | None = None,
+        *,
+        raise_faults: bool = False,
+    ) -> list[Answer]:
+        """One answer per row; faults are raised or told in `Answer.error`.
+
+        Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
+        """
+        keys = [_key(value) for value in values]
+        answers: dict[Hashable, Answer] = {}
+        unknown: dict[Hashable, Value] = {}
+        with self._lock:
+            for key, value in zip(keys, values, strict=True):
+                if value is None or key in answers or key in unknown:
+                    continue
+                remembered = self._memo.get(key)
+                if remembered is None:
+                    unknown[key] = value
+                else:
+                    self._memo.move_to_end(key)
+                    answers[key] = remembered
+        answers.update(self._ask(unknown, on_wait, raise_faults))
+        self.stats.rows += len(values)
+        self.stats.nulls += sum(value is None for value in values)
+        found = [_NULL if value is None else answers[key] for key, value in zip(keys, values, strict=True)]
+        if raise_faults and (error := next((a.error for a in found if a.error), None)):
+            raise error
+        return found
+
+    def _ask(
+        self, unknown: dict[Hashable, Value], on_wait: Callable[[], None] | None, raise_faults: bool
+    ) -> dict[Hashable, Answer]:
+        if not unknown:
+            return {}
+        if self._down is not None:
+            if raise_faults:
+                raise self._down
+            return dict.fromkeys(unknown, Answer(error=self._down))
+        try:
+            version = self._pinned_version(on_wait)
+        except ROW_FAULTS as error:
+            self._remember_down(error)
+            if raise_faults:
+                raise
+            return dict.fromkeys(unknown, Answer(error=error))
+        prediction = self._client.predict(
+            self.binding.function,
+            list(unknown.values()),
+            replace(self.options, on_error="error" if raise_faults else "null"),
+            version=version,
+            input_name=self.binding.input_name,
+            output_name=self.binding.output_name,
+            deadline_s=self._deadline_s,
+            on_wait=on_wait,
+        )
+        fresh = {
+            key: Answer(value, confidence, error)
+            for key, value, confidence, error in zip(
+                unknown, prediction.values, prediction.confidences, prediction.errors, strict=True
+            )
+        }
+        with self._lock:
+            self._count(prediction.stats)
+            for key, answer in fresh.items():
+                if answer.error is None or isinstance(answer.error, InputError):
+                    self._memo[key] = answer  # other faults may pass
+                else:
+                    self._remember_down(answer.error)
+            while len(self._memo) > MEMO_ENTRIES:
+                self._memo.popitem(last=False)
+        return fresh
+
+    def _pinned_version(self, on_wait: Callable[[], None] | None) -> str:
+        # Asked once, under a lock of its own, by whichever of the engine's threads comes first.
+        with self._pinning:
+            if self.version is None:
+                info = self._client.look_up(
+                    self.binding.function,
+                    input_name=self.binding.input_name,
+                    output_name=self.binding.output_name,
+                    deadline_s=self._deadline_s,
+                    on_wait=on_wait,
+                )
+                self.version = info.version
+            return self.version
+
+    def _remember_down(self, error: MlUdfError) -> None:
+        if isinstance(error, ServerUnreachable):
+            self._down = error
+
+    def _count(self, call: CallStats) -> None:
+        self.stats.distinct += call.distinct
+        self.stats.batches += call.batches
+        self.stats.retries += call.retries
+        self.stats.failed_rows += call.failed_rows
+        self.stats.elapsed_s += call.elapsed_s
+
+
+def _key(value: Value) -> Hashable:
+    """A memo key; long bytes are kept as a 128-bit hash so that images do not fill the memo."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+        return (
+            raw
+            if len(raw) <= _HASHED_ABOVE_BYTES
+            else (len(raw), hashlib.blake2b(raw, digest_size=16).digest())
+        )
+    if isinstance(value, str):
+        return value if len(value) <= _HASHED_ABOVE_BYTES else _key(value.encode("utf-8", "surrogatepass"))
+    if value is None or isinstance(value, int | float):
+        return value
+    return tuple(value)
