@@ -139,11 +139,12 @@ class Answer(Message):
 
 @dataclass(slots=True)
 class Loaded(Message):
-    """The model is resident and warm."""
+    """The model is resident and warm; the models `evicted` had to leave for it."""
 
     kind: ClassVar[str] = "loaded"
     resident_bytes: int
     load_s: float
+    evicted: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -202,7 +203,7 @@ def encode(message: Message) -> bytes:
     return b"".join([_PREFIX.pack(total, len(text)), text, *blobs])
 
 
-def frame_length(prefix: bytes) -> int:
+def frame_length(prefix: bytes | bytearray) -> int:
     """Bytes of the frame that starts with `prefix` (`PREFIX_BYTES` of it). Raises `FrameError`."""
     total, head = _PREFIX.unpack(prefix)
     if not PREFIX_BYTES + head <= total <= MAX_FRAME_BYTES:
@@ -210,7 +211,7 @@ def frame_length(prefix: bytes) -> int:
     return int(total)
 
 
-def decode(frame: bytes) -> Message:
+def decode(frame: bytes | bytearray) -> Message:
     """The message of one whole frame. Raises `FrameError`."""
     total, head_bytes = _PREFIX.unpack_from(frame)
     if total != len(frame):
@@ -234,20 +235,21 @@ def _columns(rows: list[bytes]) -> Iterator[bytes]:
     yield from rows
 
 
-def _rows(frame: bytes, at: int, count: int) -> list[bytes]:
+def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
     sizes = struct.unpack_from(f"<{count}I", frame, at)
     at += 4 * count
     if at + sum(sizes) != len(frame):
         raise FrameError("the rows do not fill their frame")
     rows = []
+    view = memoryview(frame)
     for size in sizes:
-        rows.append(frame[at : at + size])
+        rows.append(bytes(view[at : at + size]))
         at += size
     return rows
 
 
-def _members(frame: bytes, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
+def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
     for head in heads:
         size = head.pop("scores")
-        yield MemberAnswer(**head, scores=frame[at : at + size])
+        yield MemberAnswer(**head, scores=bytes(frame[at : at + size]))
         at += size

@@ -1,0 +1,98 @@
+"""`python -m gpu_worker`: one worker process, started by a server that holds the other end of a socket."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from gpu_worker.engine import Engine
+from gpu_worker.errors import DeviceLost, WorkerError
+from gpu_worker.loop import Loop
+from gpu_worker.protocol import FrameError
+from gpu_worker.settings import Settings
+
+__all__ = ["main"]
+
+EXIT_DEVICE_LOST = 70
+EXIT_PROTOCOL = 76
+EXIT_SETTINGS = 78
+
+_DEFAULTS = Settings()
+
+
+def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
+    """The inherited file descriptor and the settings that the flags say."""
+    parser = argparse.ArgumentParser(prog="python -m gpu_worker", description=__doc__)
+    add = parser.add_argument
+    add("--fd", type=int, required=True, help="descriptor of a connected stream socket")
+    add("--device", default=_DEFAULTS.device, help="auto, cpu or cuda:N (default %(default)s)")
+    add(
+        "--media-root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder of readable paths; repeatable",
+    )
+    add("--threads", type=int, default=_DEFAULTS.threads, help="CPU cores to use; 0 = all that it may")
+    add("--max-pixels", type=int, default=_DEFAULTS.max_pixels, help="pixels of one image")
+    add("--max-input-bytes", type=int, default=_DEFAULTS.max_input_bytes, help="bytes of one row")
+    add(
+        "--resident-bytes",
+        type=int,
+        default=_DEFAULTS.resident_bytes,
+        help="of all models; 0 = by the device",
+    )
+    add("--resident-models", type=int, default=_DEFAULTS.resident_models, help="models at once")
+    add("--pending-batches", type=int, default=_DEFAULTS.pending_batches, help="batches that may wait")
+    add(
+        "--allow-import",
+        action="store_true",
+        help="let model.json name an architecture by import path; this runs the code it names",
+    )
+    flags = parser.parse_args(arguments)
+    return flags.fd, Settings(
+        device=flags.device,
+        media_roots=tuple(flags.media_root),
+        threads=flags.threads,
+        max_pixels=flags.max_pixels,
+        max_input_bytes=flags.max_input_bytes,
+        resident_bytes=flags.resident_bytes,
+        resident_models=flags.resident_models,
+        pending_batches=flags.pending_batches,
+        allow_import=flags.allow_import,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until the socket closes; the exit status says why it ended."""
+    logging.basicConfig(format="gpu_worker %(levelname)s %(message)s", level=logging.INFO)
+    fd, settings = parse(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    try:
+        connection = socket.socket(fileno=fd)
+        engine = Engine(settings)
+    except (OSError, WorkerError) as exc:
+        logging.getLogger(__name__).error("cannot start: %s", exc)
+        return EXIT_SETTINGS
+    loop = Loop(connection, engine)
+    signal.signal(signal.SIGTERM, lambda *_: loop.drain())
+    try:
+        loop.run()
+    except DeviceLost as exc:
+        logging.getLogger(__name__).error("%s", exc)
+        return EXIT_DEVICE_LOST
+    except FrameError as exc:
+        logging.getLogger(__name__).error("the connection is of no further use: %s", exc)
+        return EXIT_PROTOCOL
+    finally:
+        engine.close()
+        connection.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Everything the worker expects to go wrong, by who is told.
+
+    WorkerError                          a request as a whole fails; becomes Failed(code, message)
+    ├── BadRequest       bad_option        the request cannot be carried out as it stands
+    ├── ModelUnusable    bad_option        a model's folder, manifest or weights are at fault
+    ├── UnknownModel     unknown_function  the model is not resident here; load it, ask again
+    ├── NoRoom           overloaded        models in use fill the device, or too many batches wait
+    └── Cancelled        cancelled         the caller took the request back
+    RowFault                             one row's input is at fault; becomes RowError(index, code, message)
+    DeviceLost                           the device is of no further use: the process must end
+
+Codes are wire codes of `ml_udf.errors`. Any other exception is a bug, or the machine's fault: it becomes
+Failed("internal") and its traceback goes to the log.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadRequest",
+    "Cancelled",
+    "DeviceLost",
+    "ModelUnusable",
+    "NoRoom",
+    "RowFault",
+    "UnknownModel",
+    "WorkerError",
+]
+
+
+class WorkerError(Exception):
+    """Base of the expected failures of a whole request; `code` is its word on the wire."""
+
+    code = "internal"
+
+
+class BadRequest(WorkerError):
+    """The request cannot be carried out as it stands: a form the model does not take, no models, …"""
+
+    code = "bad_option"
+
+
+class ModelUnusable(WorkerError):
+    """The model's folder cannot be served: the message names the file and what is wrong with it."""
+
+    code = "bad_option"
+
+
+class UnknownModel(WorkerError):
+    """The model is not resident on this worker (never loaded, unloaded or evicted); load it, ask again."""
+
+    code = "unknown_function"
+
+
+class NoRoom(WorkerError):
+    """Nothing can be evicted to make room, or too many batches wait; try again when some have ended."""
+
+    code = "overloaded"
+
+
+class Cancelled(WorkerError):
+    """The caller took the request back before it was done."""
+
+    code = "cancelled"
+
+
+class RowFault(Exception):
+    """One row's input is at fault: `code` is an `input_…` wire code; the other rows are not concerned."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class DeviceLost(Exception):
+    """The accelerator reported an error after which nothing more can run in this process."""

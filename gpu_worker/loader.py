@@ -1,0 +1,133 @@
+"""A model version's folder → a `Network` on the device. Knows files and runtimes, not who asks."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpu_worker.device import Device
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.manifest import Manifest
+from gpu_worker.network import Network
+from gpu_worker.zoo import ARCHITECTURES, HASHING
+from gpu_worker.zoo.hashing import Hashing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["build_module", "file_sha256", "load_network", "weights_bytes"]
+
+_WARM_UP_ROWS = (1, 8)
+
+
+def load_network(manifest: Manifest, device: Device, *, allow_import: bool = False) -> Network:
+    """The model, loaded, checked against its manifest and warm. Raises `ModelUnusable`.
+
+    Weights come from safetensors or ONNX alone: neither can run code.
+    """
+    if manifest.architecture == HASHING:
+        return Hashing.from_options(manifest.classes, manifest.architecture_options)
+    if not (manifest.input.height and manifest.input.width):
+        raise ModelUnusable(f"{manifest.directory}: 'input' needs 'height' and 'width'")
+    _check_sha256(manifest)
+    network = (
+        _onnx(manifest, device) if manifest.runtime == "onnx" else _torch(manifest, device, allow_import)
+    )
+    height, width = manifest.input.height, manifest.input.width
+    for rows in _WARM_UP_ROWS:
+        probe = network.scores(np.zeros((rows, height, width, 3), np.uint8), lambda: False)
+    if probe.shape[1:] != (len(manifest.classes),):
+        raise ModelUnusable(
+            f"{manifest.path_of_weights()} answers {probe.shape[1:]} scores a row, "
+            f"and model.json names {len(manifest.classes)} classes"
+        )
+    return network
+
+
+def build_module(
+    architecture: str, classes: int, options: dict[str, Any], *, allow_import: bool = False
+) -> nn.Module:
+    """An untrained module of a named architecture. Raises `ModelUnusable`.
+
+    With `allow_import` a name may also be "package.module:attribute", which is imported and called.
+    """
+    target = ARCHITECTURES.get(architecture)
+    if target is None and ":" in architecture:
+        if not allow_import:
+            raise ModelUnusable(
+                f"the architecture {architecture!r} is an import path, which runs code; "
+                "start the worker with --allow-import to permit it"
+            )
+        target = architecture
+    if target is None:
+        known = ", ".join(sorted([*ARCHITECTURES, HASHING]))
+        raise ModelUnusable(f"the architecture {architecture!r} is not known; there are: {known}")
+    module_name, _, attribute = target.partition(":")
+    try:
+        make: Callable[..., nn.Module] = getattr(importlib.import_module(module_name), attribute)
+        return make(classes, **options)
+    except (ImportError, AttributeError, TypeError, ValueError) as exc:
+        raise ModelUnusable(f"the architecture {architecture!r} cannot be built: {exc}") from exc
+
+
+def weights_bytes(manifest: Manifest) -> int:
+    """Size of the weights file: the least that the model will take. Raises `ModelUnusable`."""
+    if manifest.architecture == HASHING:
+        return Hashing.resident_bytes
+    path = manifest.path_of_weights()
+    try:
+        return os.path.getsize(path)
+    except OSError as exc:
+        raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
+
+
+def file_sha256(path: str) -> str:
+    """The file's SHA-256, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_sha256(manifest: Manifest) -> None:
+    path = manifest.path_of_weights()
+    try:
+        found = file_sha256(path)
+    except OSError as exc:
+        raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
+    if manifest.sha256 is not None and found != manifest.sha256.lower():
+        raise ModelUnusable(
+            f"the weights {path} have SHA-256 {found}, and model.json says {manifest.sha256}: "
+            "the file is damaged or was replaced; register the model again"
+        )
+
+
+def _torch(manifest: Manifest, device: Device, allow_import: bool) -> Network:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from gpu_worker.torch_network import TorchNetwork
+
+    module = build_module(
+        manifest.architecture,
+        len(manifest.classes),
+        dict(manifest.architecture_options),
+        allow_import=allow_import,
+    )
+    path = manifest.path_of_weights()
+    try:
+        module.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError, OSError) as exc:
+        raise ModelUnusable(f"the weights {path} do not fit {manifest.architecture!r}: {exc}") from exc
+    network = TorchNetwork(module, manifest.input, device)
+    network.warm_up(_WARM_UP_ROWS[-1])
+    return network
+
+
+def _onnx(manifest: Manifest, device: Device) -> Network:
+    from gpu_worker.onnx_network import OnnxNetwork
+
+    return OnnxNetwork(manifest.path_of_weights(), manifest.input, device)

@@ -1,0 +1,147 @@
+"""Reading the file that a row's path names, and no other file. Knows paths, not images.
+
+A path comes from anyone who may run a query, so it is read only below the media roots, symlinks resolved
+first, and only if it is a regular file: opening a FIFO would wait for ever, opening a device may do
+anything. What lies outside the roots is never opened, and its refusal does not tell whether it exists.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+
+from gpu_worker.errors import RowFault
+
+__all__ = ["MediaRoots"]
+
+# O_NONBLOCK and O_NOFOLLOW hold against a file swapped for a FIFO or a symlink after it was looked at.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+_OPEN_FILES = "/proc/self/fd"
+_SHOWN_CHARS = 200
+
+
+class MediaRoots:
+    """The folders below which paths are read.
+
+    An absolute path must lie below one of them; a relative one is looked for below each, in order.
+    """
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = tuple(os.path.realpath(root) for root in roots)
+        self._prefixes = tuple(root.rstrip("/") + "/" for root in self._roots)
+        self._shows_open_files = os.path.isdir(_OPEN_FILES)
+
+    def read(self, row: bytes, *, max_bytes: int, folders: dict[str, str] | None = None) -> bytes:
+        """The bytes of the file at the UTF-8 path `row`, at most `max_bytes` of them.
+
+        `folders` remembers resolved folders between the rows of one batch; a longer memory would miss a
+        symlink that is moved. Raises `RowFault` (input_invalid, input_not_found, input_forbidden,
+        input_too_large).
+        """
+        path = _text(row)
+        try:
+            descriptor = os.open(self._regular_file(path, {} if folders is None else folders), _FLAGS)
+        except OSError as exc:
+            raise _fault(exc, path) from exc
+        try:
+            self._check_opened(descriptor, path)
+            return _read(descriptor, path, max_bytes)
+        except OSError as exc:
+            raise _fault(exc, path) from exc
+        finally:
+            os.close(descriptor)
+
+    def _regular_file(self, path: str, folders: dict[str, str]) -> str:
+        """The resolved path of an existing regular file below a root. Raises `RowFault`, `OSError`."""
+        if not self._roots:
+            raise RowFault("input_forbidden", f"{_shown(path)} cannot be read: the worker has no media roots")
+        wanted = [path] if path.startswith("/") else [prefix + path for prefix in self._prefixes]
+        missing: OSError | None = None
+        for candidate in wanted:
+            resolved = _resolve(candidate, folders)
+            if not resolved.startswith(self._prefixes) and resolved not in self._roots:
+                raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
+            try:
+                mode = os.lstat(resolved).st_mode
+            except FileNotFoundError as exc:
+                missing = exc
+                continue
+            _require_regular(mode, path)
+            return resolved
+        assert missing is not None
+        raise missing
+
+    def _check_opened(self, descriptor: int, path: str) -> None:
+        """Looks at what was opened, as a folder may have been swapped since its path was resolved."""
+        _require_regular(os.fstat(descriptor).st_mode, path)
+        if self._shows_open_files:
+            opened = os.readlink(f"{_OPEN_FILES}/{descriptor}")
+            if not opened.startswith(self._prefixes):
+                raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
+
+
+def _text(row: bytes) -> str:
+    if not row:
+        raise RowFault("input_invalid", "the path is empty")
+    try:
+        path = row.decode()
+    except UnicodeDecodeError as exc:
+        raise RowFault("input_invalid", f"the path {row[:_SHOWN_CHARS]!r} is not UTF-8") from exc
+    if "\0" in path:
+        raise RowFault("input_invalid", f"the path {_shown(path)} holds a NUL character")
+    return path
+
+
+def _resolve(path: str, folders: dict[str, str]) -> str:
+    """`os.path.realpath`, with the folder part remembered: rows of one batch mostly share it."""
+    folder, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    resolved_folder = folders.get(folder)
+    if resolved_folder is None:
+        resolved_folder = folders[folder] = os.path.realpath(folder)
+    resolved = os.path.join(resolved_folder, name)
+    return os.path.realpath(resolved) if os.path.islink(resolved) else resolved
+
+
+def _require_regular(mode: int, path: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+    raise RowFault("input_invalid", f"{_shown(path)} is {kind}")
+
+
+def _read(descriptor: int, path: str, max_bytes: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    if size <= max_bytes:
+        data = os.read(descriptor, size + 1)
+        if len(data) == size:
+            return data
+        # The file is being written, or the read was cut: go on to the end or to the limit.
+        pieces = [data]
+        got = len(data)
+        while got <= max_bytes and (data := os.read(descriptor, max_bytes + 1 - got)):
+            pieces.append(data)
+            got += len(data)
+        size = got
+        if got <= max_bytes:
+            return b"".join(pieces)
+    raise RowFault(
+        "input_too_large", f"{_shown(path)} has {size} bytes, more than the limit of {max_bytes} bytes"
+    )
+
+
+def _fault(exc: OSError, path: str) -> RowFault:
+    if exc.errno in (errno.ENOENT, errno.ENOTDIR):
+        return RowFault("input_not_found", f"there is no file {_shown(path)} on the inference host")
+    if exc.errno in (errno.EACCES, errno.EPERM):
+        return RowFault("input_forbidden", f"{_shown(path)} may not be read by the inference worker")
+    if exc.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO):
+        return RowFault("input_invalid", f"{_shown(path)} cannot be opened: {exc.strerror}")
+    return RowFault("internal", f"reading {_shown(path)} failed: {exc.strerror}")
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _SHOWN_CHARS else path[:_SHOWN_CHARS] + "…"

@@ -1,0 +1,64 @@
+"""What every loaded model looks like to the worker, whatever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_worker.errors import Cancelled
+
+__all__ = ["Floats", "Inputs", "IsCancelled", "Network", "check", "softmax"]
+
+Floats = NDArray[np.float32]
+
+# uint8 pixels [n, H, W, 3] · float32 normalised pixels [n, 3, H, W] · n raw rows
+Inputs = NDArray[np.uint8] | Floats | Sequence[bytes]
+
+IsCancelled = Callable[[], bool]
+
+
+class Network(Protocol):
+    """A model that is resident: a batch goes in, class probabilities come out.
+
+    All but `scores` is fixed once it is made.
+    """
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """(H, W) of the images it takes, or None when it takes rows as they are."""
+        ...
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """The wire forms it accepts."""
+        ...
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether a batch may run in pieces, one after the other, at much the same cost."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it takes of the device's memory."""
+        ...
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, classes] probabilities. May raise `Cancelled`; `DeviceLost` ends the process."""
+        ...
+
+
+def check(is_cancelled: IsCancelled) -> None:
+    """Raises `Cancelled` when the caller has taken the request back."""
+    if is_cancelled():
+        raise Cancelled("the request was cancelled")
+
+
+def softmax(logits: Floats) -> Floats:
+    """Row-wise softmax of [n, classes]."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: Floats = shifted / shifted.sum(axis=1, keepdims=True)
+    return result

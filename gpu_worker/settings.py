@@ -1,0 +1,34 @@
+"""What an operator decides about one worker. Knows no flags and no environment: `__main__` reads those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Settings"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one worker, read once when its process (or its `Engine`) starts.
+
+    device: "cpu", "cuda:N", or "auto" (the first CUDA device there is, else the CPU).
+    media_roots: folders below which paths are read; none = every path is refused.
+    threads: CPU cores to use; 0 = those that the process may run on.
+    max_pixels, max_input_bytes: limits of one image, by its header, and of one row.
+    resident_bytes, resident_models: bounds of what is loaded at once; 0 bytes = by the device's memory.
+    pending_batches: batches that may wait in this worker; more are refused, so that memory stays bounded.
+    allow_import: whether model.json may name an architecture by import path. That runs the code it names,
+        so only an operator who trusts everyone able to register a model turns it on.
+    """
+
+    device: str = "auto"
+    media_roots: tuple[str, ...] = ()
+    threads: int = 0
+    max_pixels: int = 64_000_000
+    max_input_bytes: int = 32 * _MIB
+    resident_bytes: int = 0
+    resident_models: int = 16
+    pending_batches: int = 64
+    allow_import: bool = False

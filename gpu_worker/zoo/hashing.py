@@ -1,0 +1,57 @@
+"""A model whose answers are known beforehand and which costs only what it is told to cost.
+
+It answers `classes[crc32(row) % len(classes)]` for the bytes of a row as they came, with confidence 1.
+Everything around a model (batching, queues, cancelling, failure) is tested and measured with it.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.network import Floats, Inputs, IsCancelled, check
+
+__all__ = ["Hashing"]
+
+_PIECE_S = 0.05  # how long it sleeps between two looks at `is_cancelled`
+
+
+class Hashing:
+    """`delay_ms` is slept once per batch, `row_delay_ms` per row: a device of exactly known speed."""
+
+    forms = frozenset(("path", "image", "text"))
+    pixels: tuple[int, int] | None = None
+    cuttable = False  # `delay_ms` belongs to a whole batch
+    resident_bytes = 1024
+
+    def __init__(self, classes: Sequence[str], *, delay_ms: float = 0.0, row_delay_ms: float = 0.0) -> None:
+        if delay_ms < 0 or row_delay_ms < 0:
+            raise ValueError("delays cannot be negative")
+        self._classes = len(classes)
+        self._delay_s = delay_ms / 1e3
+        self._row_delay_s = row_delay_ms / 1e3
+
+    @classmethod
+    def from_options(cls, classes: Sequence[str], options: Mapping[str, Any]) -> Hashing:
+        """The model that model.json's `architecture_options` describe. Raises `ModelUnusable`."""
+        try:
+            return cls(classes, **{name: float(value) for name, value in options.items()})
+        except (TypeError, ValueError) as exc:
+            raise ModelUnusable(f"architecture_options of 'hashing': {exc}") from exc
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """One-hot [n, classes]. Raises `Cancelled` within 50 ms of being asked to stop."""
+        ends_s = time.monotonic() + self._delay_s + self._row_delay_s * len(inputs)
+        check(is_cancelled)
+        while (left_s := ends_s - time.monotonic()) > 0:
+            time.sleep(min(_PIECE_S, left_s))
+            check(is_cancelled)
+        result = np.zeros((len(inputs), self._classes), np.float32)
+        for index, row in enumerate(inputs):
+            result[index, zlib.crc32(row) % self._classes] = 1.0
+        return result
