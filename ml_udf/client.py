@@ -191,11 +191,10 @@ class Client:
             elapsed_s=time.monotonic() - started_s,
         )
         if options.on_error == "error" and (found := prediction.first_error()):
-            row, error = found
-            error.detail = (
-                error.detail or f"first at row {row + 1} of the call: {function}({_short(values[row])})"
-            )
-            raise error
+            row, fault = found
+            if not fault.detail:
+                fault.detail = f"first at row {row + 1} of the call: {function}({_short(values[row])})"
+            raise fault
         return prediction
 
     def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:

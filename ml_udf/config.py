@@ -7,7 +7,7 @@ documentation are all read from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ml_udf.errors import BadOption
@@ -59,18 +59,18 @@ class Options:
             elif item.default is not None:
                 raise BadOption(f"{item.name} has no value")
 
-    @classmethod
-    def of_texts(cls, texts: Mapping[str, str | None]) -> Options:
-        """Options from settings as a database stores them; None and '' mean the default."""
+    def overridden(self, texts: Mapping[str, str]) -> Options:
+        """These options, with settings as a database stores them (text) in their place.
+
+        Raises `BadOption` for an unknown name, a text that is no number, a value out of bounds.
+        """
         values: dict[str, Any] = {}
         for name, text in texts.items():
-            if text is None or text == "":
-                continue
             setting = _BY_NAME.get(name)
             if setting is None:
                 raise BadOption(f"there is no setting {name!r}", hint="settings: " + ", ".join(_BY_NAME))
             values[name] = text if setting.choices else _number(name, text)
-        return cls(**values)
+        return replace(self, **values)
 
 
 def _number(name: str, text: str) -> float:

@@ -62,6 +62,13 @@ class MlUdfError(Exception):
         self.hint = hint
         self.detail = detail
 
+    def report(self) -> str:
+        """Everything in one text, for databases that keep an exception's text and drop the rest."""
+        parts = [f"{self.message} [{self.sqlstate} {self.code}]"]
+        parts += [f"DETAIL: {self.detail}"] if self.detail else []
+        parts += [f"HINT: {self.hint}"] if self.hint else []
+        return "\n".join(parts)
+
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 

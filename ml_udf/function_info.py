@@ -7,6 +7,7 @@ mapping of error replies to `ml_udf.errors`. Knows no rows.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class FunctionInfo:
     row_shape: tuple[int, ...]
     output_name: str
     output_datatype: str
+    output_width: int  # numbers per row; 0 = as many as the server likes
     ours: bool
     form: str = ""  # of the input: "path", "image", "text", …; "" where the server does not say
     classes: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ def function_info(
     source = _pick(metadata.get("inputs"), name, "input", input_name, needs_one=True)
     target = _pick(metadata.get("outputs"), name, "output", output_name, needs_one=False)
     shape = [int(n) for n in source.get("shape") or [-1]]
+    output_shape = [int(n) for n in target.get("shape") or [-1]][1:]
     parameters = metadata.get("parameters") or {}
     return FunctionInfo(
         name=name,
@@ -99,6 +102,7 @@ def function_info(
         row_shape=tuple(1 if n < 0 else n for n in shape[1:]) if len(shape) > 1 else (),
         output_name=target["name"],
         output_datatype=str(target.get("datatype", "BYTES")),
+        output_width=0 if -1 in output_shape else math.prod(output_shape),
         ours=ours,
         form=str(parameters.get("form", "")),
         classes=tuple(parameters.get("classes") or ()),

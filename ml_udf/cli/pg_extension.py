@@ -1,0 +1,246 @@
+"""The PostgreSQL extension as files: where they go, what is written into them, what must hold first.
+
+Owns installing and removing. The extension's script needs to know where `ml_udf`'s Python is; that path is
+written into it here, never a setting that a user could change. The server gets its own copy of the few
+pure-Python packages it runs, readable by all and writable by the one who installed.
+"""
+
+from __future__ import annotations
+
+import compileall
+import importlib.util
+import json
+import os
+import pwd
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+
+from ml_udf.cli.pg_server import PostgresServer, SetupError
+
+__all__ = ["Installed", "install", "sources", "uninstall"]
+
+MIN_PYTHON = (3, 11)
+# What runs inside the server: standard library only, except for `local:` endpoints, which need the last two.
+_PACKAGES = ("ml_udf", "gpu_worker", "server")
+_ONLY = {"server": {"__init__.py", "ensemble"}}
+_NOT = {"ml_udf": {"cli", "duckdb", "_sql"}}
+_LOCAL_NEEDS = ("torch", "numpy", "PIL", "safetensors")
+
+
+@dataclass
+class Installed:
+    """What `install` did."""
+
+    version: str
+    extension_dir: Path
+    python_dir: Path
+    local_path: Path | None  # the site-packages that `local:` endpoints use
+    notes: list[str] = field(default_factory=list)
+
+
+def sources() -> Path:
+    """The directory with `ml_udf.control` and the scripts, in a wheel or in a checkout."""
+    here = Path(__file__).resolve().parents[1]
+    for candidate in (here / "_sql" / "postgres", here.parent / "sql" / "postgres"):
+        if (candidate / "ml_udf.control").exists():
+            return candidate
+    raise SetupError("the extension's SQL files are missing from this installation", "reinstall ml_udf")
+
+
+def install(
+    server: PostgresServer,
+    *,
+    root: Path = Path("/"),
+    local: bool | None = None,
+    server_user: str | None = None,
+) -> Installed:
+    """Copy the extension to where `server` finds it. Raises `SetupError`; then nothing was changed.
+
+    root         a directory to install below, for a cluster that looks there (`finds_extensions_below`)
+    local        whether `local:` endpoints shall work; None = if this Python's packages permit
+    server_user  the operating-system user that the server runs as; None = postgres, where there is one
+    """
+    _check_plpython(server)
+    version = default_version()
+    extension_dir = _below(root, server.share_dir / "extension")
+    python_dir = _below(root, server.share_dir / "ml_udf" / version)
+    _check_writable(extension_dir)
+    user = _server_user(server_user)
+    local_path, notes = _local_path(server, user, local)
+    _install_packages(python_dir)
+    paths = {"@PYTHON_PATH@": json.dumps(str(python_dir)), "@LOCAL_PATH@": json.dumps(str(local_path or ""))}
+    for script in sorted(sources().glob("ml_udf--*.sql")):
+        text = script.read_text()
+        for placeholder, literal in paths.items():
+            text = text.replace(placeholder, literal)
+        _write(extension_dir / script.name, text)
+    _write(extension_dir / "ml_udf.control", (sources() / "ml_udf.control").read_text())
+    if user and (hidden := _first_unreadable(python_dir, user)):
+        raise SetupError(
+            f"{python_dir} was written, but user {user.pw_name} cannot reach it because of {hidden}",
+            f"chmod o+rx {hidden}, or install for another user with --server-user",
+        )
+    return Installed(version, extension_dir, python_dir, local_path, notes)
+
+
+def uninstall(server: PostgresServer, *, root: Path = Path("/")) -> list[Path]:
+    """Remove every file of the extension; returns what was removed. Raises `SetupError`."""
+    extension_dir = _below(root, server.share_dir / "extension")
+    python_dir = _below(root, server.share_dir / "ml_udf")
+    found = [*extension_dir.glob("ml_udf--*.sql"), *extension_dir.glob("ml_udf.control")]
+    if found or python_dir.exists():
+        _check_writable(extension_dir)
+    for path in found:
+        path.unlink()
+    if python_dir.exists():
+        shutil.rmtree(python_dir)
+        found.append(python_dir)
+    return found
+
+
+def default_version() -> str:
+    """The extension version that `CREATE EXTENSION ml_udf` installs."""
+    found = re.search(r"default_version\s*=\s*'([^']+)'", (sources() / "ml_udf.control").read_text())
+    return found[1] if found else distribution_version("ml_udf")
+
+
+# ── checks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_plpython(server: PostgresServer) -> None:
+    if server.plpython() is None:
+        raise SetupError(
+            f"PostgreSQL {server.version} in {server.bin_dir} has no PL/Python (plpython3u)",
+            f"install it, such as apt-get install postgresql-plpython3-{server.major}",
+        )
+    linked = server.python_version()
+    if linked is not None and linked < MIN_PYTHON:
+        raise SetupError(
+            f"PL/Python of PostgreSQL {server.version} is linked to Python {_dotted(linked)},"
+            f" ml_udf needs {_dotted(MIN_PYTHON)} or newer",
+            "use a PostgreSQL whose PL/Python is newer, or call the functions from DuckDB",
+        )
+
+
+def _check_writable(extension_dir: Path) -> None:
+    existing = next(path for path in (extension_dir, *extension_dir.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise SetupError(
+            f"no right to write to {existing}",
+            f"run it as a user who has, such as: sudo {sys.executable} -m ml_udf.cli postgres install",
+        )
+
+
+def _server_user(name: str | None) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name or "postgres")
+    except KeyError:
+        if name is not None:
+            raise SetupError(
+                f"there is no user {name!r} here", "name the one that PostgreSQL runs as"
+            ) from None
+        return None
+
+
+def _local_path(
+    server: PostgresServer, user: pwd.struct_passwd | None, wanted: bool | None
+) -> tuple[Path | None, list[str]]:
+    """The site-packages with torch that the server can use, or notes that say why there are none."""
+    if wanted is False:
+        return None, []
+    reason, path = _local_obstacle(server, user)
+    if not reason:
+        return path, []
+    if wanted:
+        raise SetupError(f"local: endpoints cannot work: {reason}", "mend that, or install with --no-local")
+    return None, [f"local: endpoints will not work ({reason}); http:// endpoints will"]
+
+
+def _local_obstacle(server: PostgresServer, user: pwd.struct_passwd | None) -> tuple[str, Path | None]:
+    linked, ours = server.python_version(), sys.version_info[:2]
+    if linked is not None and linked != ours:
+        return f"the server's Python is {_dotted(linked)}, this one is {_dotted(ours)}", None
+    missing = [name for name in _LOCAL_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"not installed here: {', '.join(missing)}; pip install 'ml_udf[worker]'", None
+    torch = importlib.util.find_spec("torch")
+    path = Path(str(torch and torch.origin)).parents[1]
+    if user and (hidden := _first_unreadable(path, user)):
+        return f"user {user.pw_name} cannot read {hidden}", None
+    if path.stat().st_mode & stat.S_IWOTH:
+        return f"{path} is writable by everybody", None
+    return "", path
+
+
+def _first_unreadable(path: Path, user: pwd.struct_passwd) -> Path | None:
+    """The first of `path` and its parents, from the top, that `user` may not enter."""
+    groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
+    for directory in (*reversed(path.parents), path):
+        status = directory.stat()
+        shift = 6 if status.st_uid == user.pw_uid else 3 if status.st_gid in groups else 0
+        if not (status.st_mode >> shift) & 0o1:
+            return directory
+    return None
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _install_packages(python_dir: Path) -> None:
+    """Put the packages at `python_dir` in one rename, so that no session sees half of them."""
+    python_dir.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=python_dir.parent))
+    for package in _PACKAGES:
+        for source, relative in _files(package):
+            target = fresh / package / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    compileall.compile_dir(fresh, quiet=1, stripdir=fresh, prependdir=python_dir)
+    for path in (fresh, *fresh.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    if python_dir.exists():
+        old = Path(tempfile.mkdtemp(prefix=".old-", dir=python_dir.parent))
+        python_dir.rename(old / "packages")
+        fresh.rename(python_dir)
+        shutil.rmtree(old)
+    else:
+        fresh.rename(python_dir)
+
+
+def _files(package: str) -> Iterator[tuple[Path, Path]]:
+    package_dir = _package_dir(package)
+    for source in sorted(package_dir.rglob("*.py")):
+        relative = source.relative_to(package_dir)
+        top = relative.parts[0]
+        if top in _ONLY.get(package, {top}) and top not in _NOT.get(package, set()):
+            yield source, relative
+
+
+def _package_dir(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise SetupError(f"the package {package!r} is missing from this installation", "reinstall ml_udf")
+    return Path(spec.origin).parent
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o644)
+    fresh.rename(path)
+
+
+def _below(root: Path, path: Path) -> Path:
+    return root / path.relative_to(path.anchor)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version[:2]))

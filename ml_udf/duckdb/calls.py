@@ -1,0 +1,130 @@
+"""How the functions of one connection are carried out: statements, faults, interrupts, statistics.
+
+Knows columns of Python values; Arrow and SQL are its neighbours' (`vectors`, `surface`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from ml_udf.client import CallStats, Client
+from ml_udf.column import Value
+from ml_udf.config import Options
+from ml_udf.duckdb.faults import FaultWarnings
+from ml_udf.duckdb.interrupts import Interrupts
+from ml_udf.duckdb.surface import options_of
+from ml_udf.errors import MlUdfError
+from ml_udf.statement import Answer, Binding, Statement
+
+__all__ = ["Calls", "by_function"]
+
+_KEPT_STATEMENTS = 8
+
+Result = TypeVar("Result")
+
+
+class Calls:
+    """The calls that a connection's statements make; DuckDB's threads come here at once."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self.faults = FaultWarnings()
+        self.interrupts = Interrupts()
+        self.last_error: MlUdfError | None = None
+        self._client = client
+        self._options = options
+        self._lock = threading.Lock()
+        self._statements: OrderedDict[tuple[str, Binding], Statement] = OrderedDict()
+        self._past: dict[str, tuple[int, CallStats]] = {}  # function → statements forgotten, what they cost
+
+    def values(self, binding: Binding, text: str, column: Sequence[Value]) -> list[Any]:
+        """A value per row; `text` is the statement's identity. A fault raises or becomes a counted NULL."""
+        with self._call(binding, text) as (statement, check):
+            return statement.values(column, check)
+
+    def answers(
+        self, binding: Binding, text: str, column: Sequence[Value]
+    ) -> list[tuple[Answer, str | None]]:
+        """An answer per row with the version that gave it; faults are told, not raised."""
+        with self._call(binding, text) as (statement, check):
+            return [(answer, statement.version) for answer in statement.answers(column, check)]
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """Per function, what this connection has asked so far."""
+        with self._lock:
+            total = {name: (count, _sum(CallStats(), stats)) for name, (count, stats) in self._past.items()}
+            for statement in self._statements.values():
+                name = statement.binding.function
+                count, stats = total.get(name, (0, CallStats()))
+                total[name] = (count + 1, _sum(stats, statement.stats))
+        return [
+            {
+                "name": name,
+                "statements": count,
+                "rows": stats.rows,
+                "rows_sent": stats.distinct,
+                "batches": stats.batches,
+                "retries": stats.retries,
+                "failed_rows": stats.failed_rows,
+                "seconds": round(stats.elapsed_s, 6),
+            }
+            for name, (count, stats) in sorted(total.items())
+        ]
+
+    @contextlib.contextmanager
+    def _call(self, binding: Binding, text: str) -> Iterator[tuple[Statement, Callable[[], None]]]:
+        statement: Statement | None = None
+        try:
+            statement = self._statement(binding, text)
+            with self.interrupts.call() as check:
+                yield statement, check
+        except MlUdfError as error:
+            self.last_error = error
+            # DuckDB keeps an exception's text and drops the rest: the text has to say everything.
+            raise type(error)(f"{binding.function}: {error.report()}") from error
+        finally:
+            if statement is not None:
+                self.faults.note(statement)
+
+    def _statement(self, binding: Binding, text: str) -> Statement:
+        with self._lock:
+            statement = self._statements.get((text, binding))
+            if statement is None:
+                statement = Statement(self._client, binding, options_of(text, self._options))
+                self._statements[(text, binding)] = statement
+                while len(self._statements) > _KEPT_STATEMENTS:
+                    _, oldest = self._statements.popitem(last=False)
+                    count, stats = self._past.get(oldest.binding.function, (0, CallStats()))
+                    self._past[oldest.binding.function] = (count + 1, _sum(stats, oldest.stats))
+            return statement
+
+
+def by_function(
+    names: Sequence[str | None],
+    column: Sequence[Value],
+    ask: Callable[[Binding, list[Value]], Sequence[Result]],
+    empty: Result,
+) -> list[Result]:
+    """Ask each function named in `names` for its own rows of `column`; `empty` where no name is given."""
+    found = [empty] * len(column)
+    for name in dict.fromkeys(names):
+        if name is not None:
+            rows = [row for row, wanted in enumerate(names) if wanted == name]
+            for row, answer in zip(rows, ask(Binding(name), [column[row] for row in rows]), strict=True):
+                found[row] = answer
+    return found
+
+
+def _sum(one: CallStats, other: CallStats) -> CallStats:
+    return CallStats(
+        rows=one.rows + other.rows,
+        nulls=one.nulls + other.nulls,
+        distinct=one.distinct + other.distinct,
+        batches=one.batches + other.batches,
+        retries=one.retries + other.retries,
+        failed_rows=one.failed_rows + other.failed_rows,
+        elapsed_s=one.elapsed_s + other.elapsed_s,
+    )

@@ -1,0 +1,73 @@
+"""Ctrl-C and `interrupt()` for calls that wait for a server.
+
+DuckDB waits for a running function before it looks at an interrupt, and may run it on a thread that never
+sees KeyboardInterrupt. So every call looks at a token of its own while it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from ml_udf.errors import Cancelled
+
+__all__ = ["Interrupts"]
+
+
+class Interrupts:
+    """The calls under way, and the way to end them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens: set[threading.Event] = set()
+        self._previous: Callable[[int, FrameType | None], object] | None = None
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[Callable[[], None]]:
+        """While a call is under way; gives the check that raises `Cancelled` once interrupted."""
+        token = threading.Event()
+        with self._lock:
+            self._tokens.add(token)
+
+        def check() -> None:
+            if token.is_set():
+                raise Cancelled("the statement was interrupted")
+
+        try:
+            yield check
+        except KeyboardInterrupt:
+            self.interrupt()  # the other threads of the same statement never see the key
+            raise
+        finally:
+            with self._lock:
+                self._tokens.discard(token)
+
+    def interrupt(self) -> None:
+        """End the calls under way."""
+        with self._lock:
+            for token in self._tokens:
+                token.set()
+
+    def listen_to_ctrl_c(self) -> None:
+        """Let Ctrl-C end the calls too; only from the main thread, only before Python's own handler."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        previous = signal.getsignal(signal.SIGINT)
+        if callable(previous):
+            self._previous = previous
+            signal.signal(signal.SIGINT, self._on_sigint)
+
+    def stop_listening(self) -> None:
+        """Give Ctrl-C back, if nobody has taken it meanwhile."""
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and self._previous and signal.getsignal(signal.SIGINT) == self._on_sigint:
+            signal.signal(signal.SIGINT, self._previous)
+        self._previous = None
+
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
+        self.interrupt()
+        if self._previous is not None:
+            self._previous(number, frame)
