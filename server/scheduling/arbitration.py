@@ -17,16 +17,16 @@ __all__ = ["Arbitration", "Candidate", "least_recently_served"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A lane that would run a batch now on this worker; without a decision it has bulk rows only."""
+    """A lane whose policy would run this batch on this worker now."""
 
     lane: Lane
     worker: WorkerState
-    decision: Dispatch | None
+    decision: Dispatch
 
 
 Arbitration = Callable[[float, Sequence[Candidate]], Candidate]
 
 
 def least_recently_served(now_s: float, candidates: Sequence[Candidate]) -> Candidate:
-    """Round robin by time (Rafiqi §3.2's LRU order); interactive rows before bulk ones."""
-    return min(candidates, key=lambda candidate: (candidate.decision is None, candidate.lane.served_s))
+    """Round robin by time: the least recently used order of Rafiqi §3.2."""
+    return min(candidates, key=lambda candidate: candidate.lane.served_s)

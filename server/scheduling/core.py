@@ -12,12 +12,14 @@ to be idle. The same code therefore decides in a simulation and on a device.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from server.scheduling.admission import admit
 from server.scheduling.arbitration import Arbitration, Candidate, least_recently_served
+from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, quantum_s
 from server.scheduling.lanes import Lane, LaneKey
-from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun
+from server.scheduling.policy import BatchOutcome, Refuse, RowRun, Wait
 from server.scheduling.registry import policy_named
 from server.scheduling.terms import (
     Action,
@@ -59,20 +61,22 @@ class Scheduler:
         self,
         *,
         arbitration: Arbitration = least_recently_served,
+        filling: Filling = Filling(),  # noqa: B008 - immutable
         lead_s: float = 0.002,
         first_batch_id: int = 1,
     ) -> None:
         self._arbitrate = arbitration
+        self._filling = filling
         self._lead_s = lead_s
         self._next_batch_id = first_batch_id
+        self._epoch = 0  # counts changes of the workers
         self._specs: dict[str, FunctionSpec] = {}
-        self._lanes: dict[LaneKey, Lane] = {}
-        self._workers: dict[str, WorkerState] = {}
+        self._lanes: dict[str, dict[LaneKey, Lane]] = {}  # by function
+        self._waiting: dict[LaneKey, Lane] = {}  # lanes with rows
         self._lane_of: dict[int, Lane] = {}  # request → where its rows wait
+        self._deadlines: list[tuple[float, int]] = []  # heap of (deadline, request); the request may be gone
+        self._workers: dict[str, WorkerState] = {}
         self._flying: dict[int, tuple[WorkerState, Lane]] = {}
-        self._deadlines: list[
-            tuple[float, int]
-        ] = []  # heap of (deadline, request); stale entries are skipped
 
     def configure(self, now_s: float, spec: FunctionSpec) -> None:
         """Add a function, or replace its specification; rows that wait stay, if their members do.
@@ -82,39 +86,39 @@ class Scheduler:
         _check(spec)
         policy_named(spec.policy).initial(dict(spec.policy_options))
         self._specs[spec.name] = spec
-        for lane in self._lanes_of(spec.name):
+        for lane in self._lanes.setdefault(spec.name, {}).values():
             lane.reconfigure(spec, policy_named(spec.policy))
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
         """Forget a function: the rows that were waiting for it."""
         self._specs.pop(function, None)
         gone: list[RowRun] = []
-        for lane in self._lanes_of(function):
+        for key, lane in self._lanes.pop(function, {}).items():
             gone += lane.clear()
-            del self._lanes[lane.key]
+            self._waiting.pop(key, None)
         for run in gone:
             self._lane_of.pop(run.request_id, None)
         return _slices(gone)
 
     def set_worker(self, now_s: float, worker: WorkerView) -> None:
         """Add or update a worker. Not alive: its batches are lost; the shell resubmits their rows."""
+        self._epoch += 1
         state = self._workers.setdefault(worker.name, WorkerState(worker))
         state.view = worker
         if not worker.alive:
             for batch_id in state.flights:
                 self._flying.pop(batch_id, None)
             del self._workers[worker.name]
-        self._forget_decisions()
 
     def submit(self, now_s: float, submission: Submission) -> Rejection | None:
-        """Queue rows, or say why not. Raises KeyError for a function or members that were not configured."""
+        """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
         lane = self._lane_for(submission)
-        rejection = admit(
-            now_s, submission, lane, self._lanes_of(submission.function), self._workers.values()
-        )
+        lanes = self._lanes[submission.function].values()
+        rejection = admit(now_s, submission, lane, lanes, self._workers.values())
         if rejection is not None:
             return rejection
         lane.add(now_s, submission)
+        self._waiting[lane.key] = lane
         self._lane_of[submission.request_id] = lane
         if submission.deadline_s < math.inf:
             heappush(self._deadlines, (submission.deadline_s, submission.request_id))
@@ -122,7 +126,8 @@ class Scheduler:
 
     def cancel(self, now_s: float, request_id: int) -> int:
         """Take a request's waiting rows out of the queue: how many. Rows in a batch already run on."""
-        return sum(run.rows for run in self._withdraw(request_id))
+        lane = self._lane_of.get(request_id)
+        return sum(run.rows for run in self._withdraw(lane, request_id)) if lane is not None else 0
 
     def next_action(self, now_s: float) -> Action:
         """What to do now; to be asked again until it is `Idle`."""
@@ -130,46 +135,48 @@ class Scheduler:
         if expired is not None:
             return expired
         wake_s = self._deadlines[0][0] if self._deadlines else math.inf
+        if not any(worker.has_room for worker in self._workers.values()):
+            return Idle(wake_s)
         candidates: list[Candidate] = []
-        busy = [lane for lane in self._lanes.values() if lane.rows]
-        for lane in busy:
+        fillers: list[tuple[Lane, WorkerState]] = []
+        spare_until_s = math.inf  # when an interactive row will want a worker again
+        for lane in self._waiting.values():
             worker = self._worker_for(lane, now_s)
             if worker is None:
                 continue
-            if lane.interactive.rows:
-                decision = lane.decide(now_s, worker)
-                if isinstance(decision, Refuse):
-                    return self._refuse(lane, decision)
-                if isinstance(decision, Dispatch):
-                    early_s = self._too_early_s(now_s, lane, worker, decision.rows)
-                    if early_s is None:
-                        candidates.append(Candidate(lane, worker, decision))
-                    else:
-                        wake_s = min(wake_s, early_s)
-                    continue
+            if lane.filler_rows:
+                fillers.append((lane, worker))
+            if not lane.interactive.rows:
+                continue
+            early_s = self._too_early_s(now_s, worker, lane.interactive.rows >= lane.spec.max_batch)
+            if early_s > now_s:
+                wake_s = min(wake_s, early_s)
+                continue
+            decision = lane.decide(now_s, worker, self._epoch)
+            if isinstance(decision, Refuse):
+                refused = self._refuse(now_s, lane, decision)
+                return refused if refused is not None else self.next_action(now_s)
+            if isinstance(decision, Wait):
                 wake_s = min(wake_s, decision.until_s)
-            if lane.bulk.rows:
-                rows = min(lane.bulk.rows, lane.spec.max_batch)
-                early_s = self._too_early_s(now_s, lane, worker, rows)
-                if early_s is None:
-                    candidates.append(Candidate(lane, worker, None))
-                else:
-                    wake_s = min(wake_s, early_s)
-        if not candidates:
-            return Idle(wake_s)
-        return self._run(now_s, self._arbitrate(now_s, candidates))
+                spare_until_s = min(spare_until_s, decision.until_s)
+            else:
+                candidates.append(Candidate(lane, worker, decision))
+        filler_s, filler = self._filler(now_s, fillers, candidates, spare_until_s)
+        if filler is not None:
+            return filler
+        if candidates:
+            return self._run(now_s, self._arbitrate(now_s, candidates))
+        return Idle(min(wake_s, filler_s))
 
     def finished(self, now_s: float, batch_id: int, *, failed: bool = False) -> None:
         """A batch came back: its worker has room again, and what it took is learned unless it failed."""
         worker, lane = self._flying.pop(batch_id, (None, None))
         if worker is None or lane is None:
             return
-        landed = worker.land(now_s, batch_id)
-        self._forget_decisions()
-        if landed is None or failed:
+        self._epoch += 1
+        flight, service_s = worker.land(now_s, batch_id)
+        if failed:
             return
-        flight, service_s = landed
-        lane.learn(flight, service_s, worker.view.device)
         outcome = BatchOutcome(
             now_s=now_s,
             rows=flight.rows,
@@ -179,89 +186,132 @@ class Scheduler:
             overdue_rows=sum(rows for due_s, rows in flight.dues if due_s < now_s),
             predicted_s=flight.predicted_s,
         )
-        lane.state = lane.policy.observe(lane.state, outcome)
+        lane.learn(outcome, worker.view.device)
 
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""
-        depth = dict.fromkeys(self._specs, (0, 0))
-        for lane in self._lanes.values():
-            rows, nbytes = depth[lane.key[0]]
-            depth[lane.key[0]] = (rows + lane.rows, nbytes + round(lane.nbytes))
-        return depth
+        return {
+            name: (
+                sum(lane.rows for lane in lanes.values()),
+                round(sum(lane.nbytes for lane in lanes.values())),
+            )
+            for name, lanes in self._lanes.items()
+        }
+
+    def _filler(
+        self,
+        now_s: float,
+        fillers: Sequence[tuple[Lane, WorkerState]],
+        candidates: Sequence[Candidate],
+        spare_until_s: float,
+    ) -> tuple[float, RunBatch | None]:
+        """A batch of fillers alone, if it is their turn; else when to ask again."""
+        if not fillers:
+            return math.inf, None
+        starving = [pair for pair in fillers if is_starving(self._filling, now_s, *pair)]
+        if candidates and not starving:
+            return math.inf, None
+        lane, worker = min(starving or fillers, key=lambda pair: pair[0].served_s)
+        limit_s = quantum_s(self._filling, now_s, self._all_lanes())
+        full = limit_s == math.inf and lane.filler_rows >= lane.spec.max_batch
+        early_s = self._too_early_s(now_s, worker, full)
+        if early_s > now_s:
+            return early_s, None
+        if not starving:
+            limit_s = min(limit_s, spare_until_s - now_s)
+        rows = filler_batch_rows(lane, worker, limit_s)
+        if not starving and lane.predicted_s(rows, worker.view.device) > spare_until_s - now_s:
+            return math.inf, None
+        return now_s, self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), ())
 
     def _run(self, now_s: float, chosen: Candidate) -> RunBatch:
+        """Send what the policy decided, with fillers in the empty places if nobody interactive waits."""
         lane, worker, decision = chosen.lane, chosen.worker, chosen.decision
-        if decision is None:
-            members = tuple(member.name for member in lane.members)
-            runs = lane.take_bulk(min(lane.bulk.rows, lane.spec.max_batch))
-        else:
-            members = decision.members
-            runs = lane.take(decision.rows, decision.skip)
-            room = lane.spec.max_batch - decision.rows
-            if lane.bulk.rows and room:
-                start_s = worker.free_at_s(now_s)
-                budget_s = min(run.due_s for run in runs) - start_s
-                fill = min(lane.bulk.rows, room)
-                if lane.predicted_s(decision.rows + fill, worker.view.device) <= budget_s:
-                    runs += lane.take_bulk(fill)
-        lane.served_s = now_s
-        rows = sum(run.rows for run in runs)
+        runs = lane.take(decision.rows, decision.skip)
+        if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.values()):
+            due_s = min(run.due_s for run in runs)
+            limit_s = min(due_s - worker.free_at_s(now_s), quantum_s(self._filling, now_s, self._all_lanes()))
+            fill = fill_rows(lane, worker, decision.rows, limit_s)
+            if fill:
+                runs += lane.take_fillers(now_s, fill)
+        return self._send(now_s, lane, worker, runs, decision.members)
+
+    def _send(
+        self, now_s: float, lane: Lane, worker: WorkerState, runs: list[RowRun], members: tuple[str, ...]
+    ) -> RunBatch:
         batch_id = self._next_batch_id
         self._next_batch_id += 1
-        swap_s = lane.swap_s(worker)
-        worker.flights[batch_id] = Flight(
+        self._epoch += 1
+        rows = sum(run.rows for run in runs)
+        members = members or tuple(member.name for member in lane.members)
+        flight = Flight(
             batch_id=batch_id,
             members=members,
             rows=rows,
             sent_s=now_s,
-            predicted_s=lane.predicted_s(rows, worker.view.device) + (swap_s if swap_s < math.inf else 0.0),
+            predicted_s=lane.predicted_s(rows, worker.view.device) + lane.swap_s(worker),
             dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
         )
+        worker.flights[batch_id] = flight
+        lane.sent(now_s, flight)
         self._flying[batch_id] = (worker, lane)
         self._settle(lane, runs)
-        self._forget_decisions()
         return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)
 
-    def _refuse(self, lane: Lane, decision: Refuse) -> RefuseRows:
-        runs = lane.take(decision.rows)
-        self._settle(lane, runs)
+    def _refuse(self, now_s: float, lane: Lane, decision: Refuse) -> RefuseRows | None:
+        """Refuse rows that will miss their deadline; those that only miss their goal are put aside."""
+        refused: list[RowRun] = []
+        for run in lane.take(decision.rows):
+            if run.deadline_s < decision.predicted_finish_s:
+                refused.append(run)
+            else:
+                lane.put_aside(now_s, run)
+        self._settle(lane, refused)
+        if not refused:
+            return None
         reason = f"{lane.key[0]} is too busy to answer before the deadline"
-        return RefuseRows(_slices(runs), lane.key[0], decision.predicted_finish_s, reason)
+        return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
     def _expired(self, now_s: float) -> RefuseRows | None:
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, request_id = heappop(self._deadlines)
             lane = self._lane_of.get(request_id)
-            runs = self._withdraw(request_id)
-            if lane is not None and runs:
-                reason = f"{lane.key[0]} could not start before the deadline"
-                return RefuseRows(_slices(runs), lane.key[0], now_s + lane.predicted_s(1, ""), reason)
+            if lane is None:
+                continue
+            runs = self._withdraw(lane, request_id)
+            finish_s = now_s + lane.predicted_s(1, "")
+            reason = f"{lane.key[0]} could not start before the deadline"
+            return RefuseRows(_slices(runs), lane.key[0], finish_s, reason)
         return None
 
-    def _withdraw(self, request_id: int) -> list[RowRun]:
-        lane = self._lane_of.pop(request_id, None)
-        return lane.remove(request_id) if lane is not None else []
+    def _withdraw(self, lane: Lane, request_id: int) -> list[RowRun]:
+        runs = lane.remove(request_id)
+        self._settle(lane, runs)
+        return runs
 
-    def _settle(self, lane: Lane, runs: list[RowRun]) -> None:
-        """Forget the requests of which nothing waits any more."""
-        for run in runs:
-            if run.request_id not in lane.interactive and run.request_id not in lane.bulk:
+    def _settle(self, lane: Lane, gone: Sequence[RowRun]) -> None:
+        """Forget the requests of which nothing waits any more, and the lane if it is empty."""
+        for run in gone:
+            if not lane.holds(run.request_id):
                 self._lane_of.pop(run.request_id, None)
+        if not lane.rows:
+            self._waiting.pop(lane.key, None)
 
     def _lane_for(self, submission: Submission) -> Lane:
         spec = self._specs[submission.function]
         members = submission.members or tuple(member.name for member in spec.members)
         key = (submission.function, members, submission.bucket)
-        lane = self._lanes.get(key)
+        lanes = self._lanes[submission.function]
+        lane = lanes.get(key)
         if lane is None:
             missing = set(members) - {member.name for member in spec.members}
             if missing:
                 raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
-            lane = self._lanes[key] = Lane(key, spec, policy_named(spec.policy))
+            lane = lanes[key] = Lane(key, spec, policy_named(spec.policy))
         return lane
 
-    def _lanes_of(self, function: str) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if lane.key[0] == function]
+    def _all_lanes(self) -> list[Lane]:
+        return [lane for lanes in self._lanes.values() for lane in lanes.values()]
 
     def _worker_for(self, lane: Lane, now_s: float) -> WorkerState | None:
         """Of the workers with room that may run the lane: the one that would start it soonest."""
@@ -274,19 +324,14 @@ class Scheduler:
                     best, best_s = worker, start_s
         return best
 
-    def _too_early_s(self, now_s: float, lane: Lane, worker: WorkerState, rows: int) -> float | None:
-        """When a batch that is not full may be sent to a busy worker; None if now."""
-        if not worker.flights or rows >= lane.spec.max_batch:
-            return None
-        ready_s = worker.free_at_s(now_s) - self._lead_s
-        return ready_s if ready_s > now_s else None
-
-    def _forget_decisions(self) -> None:
-        for lane in self._lanes.values():
-            lane.forget_decision()
+    def _too_early_s(self, now_s: float, worker: WorkerState, full: bool) -> float:
+        """When a batch may be sent: a busy worker gets one that is not full only just before it is free."""
+        if full or not worker.flights:
+            return now_s
+        return worker.free_at_s(now_s) - self._lead_s
 
 
-def _slices(runs: list[RowRun]) -> tuple[Slice, ...]:
+def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:
     return tuple(Slice(run.request_id, run.offset, run.rows) for run in runs)
 
 
@@ -295,8 +340,6 @@ def _check(spec: FunctionSpec) -> None:
     if not spec.members:
         raise ValueError(f"function {spec.name!r} has no members")
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != spec.max_batch:
-        raise ValueError(
-            f"batch sizes of {spec.name!r} must ascend from at least 1 to its max_batch, not {sizes}"
-        )
+        raise ValueError(f"batch sizes of {spec.name!r} must ascend from 1 or more to max_batch, not {sizes}")
     if not spec.slo_s > 0:
         raise ValueError(f"the SLO of {spec.name!r} must be more than 0 s, not {spec.slo_s}")

@@ -15,6 +15,7 @@ from server.scheduling.policy import (
     Decision,
     Dispatch,
     FunctionView,
+    Refuse,
     batch_latency_s,
     member_names,
     number_option,
@@ -35,22 +36,28 @@ class Goodput:
 
     def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Decision]:
         """The best (skip, rows) for the worker offered."""
-        members = member_names(view)
         start = start_s(view)
-        best, best_rate = Dispatch(members, min(view.max_batch, view.queued_rows)), 0.0
-        skipped, savable = 0, 0
+        soonest = start + batch_latency_s(view, 1)
+        lost = 0
         for run in view.queue:
-            left = view.queued_rows - skipped
-            rows = largest_within(view, run.due_s - start, min(view.max_batch, left))
+            if run.due_s >= soonest:
+                break
+            lost += run.rows
+        if lost:
+            return state, Refuse(lost, soonest)
+        best_skip, best_rows, best_rate = 0, 1, 0.0
+        skipped = 0
+        for run in view.queue:
+            most = min(view.max_batch, view.queued_rows - skipped)
+            rows = largest_within(view, run.due_s - start, most)
             if rows:
-                rate = rows / batch_latency_s(view, rows) / (1 + state["gain"] * savable)
+                rate = rows / batch_latency_s(view, rows) / (1 + state["gain"] * skipped)
                 if rate > best_rate:
-                    best, best_rate = Dispatch(members, rows, skipped), rate
-                if rows == min(view.max_batch, left):
+                    best_skip, best_rows, best_rate = skipped, rows, rate
+                if rows == most:
                     break
-                savable += run.rows
             skipped += run.rows
-        return state, best
+        return state, Dispatch(member_names(view), best_rows, best_skip)
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Nothing yet."""

@@ -1,7 +1,8 @@
 """A lane: rows that may share a batch. One function, one set of members, one shape bucket.
 
-Holds two queues, interactive and bulk, and the policy with its state. A policy sees interactive rows
-only; bulk rows are the core's to fill in. Knows nothing of other lanes.
+Three queues: `interactive` rows, which the policy sees and cuts into batches; `aside`, interactive rows
+whose goal is lost though their deadline is not; `bulk` rows. The last two are fillers: they run in what the
+first leaves (filling.py). Knows nothing of other lanes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from server.scheduling.policy import Decision, FunctionView, MemberView, Policy, RowRun
+from server.scheduling.policy import BatchOutcome, Decision, FunctionView, MemberView, Policy, RowRun, Wait
 from server.scheduling.row_queue import RowQueue
 from server.scheduling.terms import FunctionSpec, Latency, Learner, MemberSpec, PerDevice, Submission
 from server.scheduling.worker_state import Flight, WorkerState
@@ -24,11 +25,12 @@ class Lane:
 
     def __init__(self, key: LaneKey, spec: FunctionSpec, policy: Policy) -> None:
         self.key = key
-        self.interactive = RowQueue()
-        self.bulk = RowQueue()
+        self.interactive, self.aside, self.bulk = self.queues = (RowQueue(), RowQueue(), RowQueue())
         self.served_s = -math.inf  # when it last got a worker
-        self.bulk_served_s = -math.inf
-        self._decided: tuple[str, float, Decision] | None = None  # worker, valid before, answer
+        self.filler_served_s = -math.inf  # when its fillers last did, or began to wait
+        self.arrived_s = -math.inf  # when its last interactive rows came
+        self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
+        self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
         self.reconfigure(spec, policy)
 
     def reconfigure(self, spec: FunctionSpec, policy: Policy) -> None:
@@ -37,23 +39,32 @@ class Lane:
         self.members: tuple[MemberSpec, ...] = tuple(m for m in spec.members if m.name in self.key[1])
         self.policy = policy
         self.state: dict[str, Any] = policy.initial(dict(spec.policy_options))
-        self._decided = None
         self._latencies: dict[str, tuple[Latency, ...]] = {}
+        self._waiting = None
 
     @property
     def rows(self) -> int:
         """Rows waiting."""
-        return self.interactive.rows + self.bulk.rows
+        return self.interactive.rows + self.aside.rows + self.bulk.rows
+
+    @property
+    def filler_rows(self) -> int:
+        """Rows waiting for what interactive rows leave."""
+        return self.aside.rows + self.bulk.rows
 
     @property
     def nbytes(self) -> float:
         """Bytes waiting."""
-        return self.interactive.nbytes + self.bulk.nbytes
+        return self.interactive.nbytes + self.aside.nbytes + self.bulk.nbytes
 
-    def add(self, now_s: float, submission: Submission) -> RowRun:
+    def holds(self, request_id: int) -> bool:
+        """Whether rows of the request wait here."""
+        return any(request_id in queue for queue in self.queues)
+
+    def add(self, now_s: float, submission: Submission) -> None:
         """Queue a submission."""
-        slo_s = self.spec.slo_s if submission.slo_s is None else submission.slo_s
         bulk = submission.row_class == "bulk"
+        slo_s = self.spec.slo_s if submission.slo_s is None else submission.slo_s
         run = RowRun(
             request_id=submission.request_id,
             rows=submission.rows,
@@ -65,34 +76,38 @@ class Lane:
             offset=submission.offset,
             row_bytes=submission.nbytes / submission.rows,
         )
-        (self.bulk if bulk else self.interactive).add(run)
-        self._decided = None
-        return run
+        if bulk:
+            self._add_filler(now_s, self.bulk, run)
+        else:
+            self.interactive.add(run)
+            self.arrived_s = now_s
+            self._waiting = None
 
-    def remove(self, request_id: int) -> list[RowRun]:
-        """Take out a request's rows."""
-        gone = self.interactive.remove(request_id) + self.bulk.remove(request_id)
-        if gone:
-            self._decided = None
-        return gone
+    def put_aside(self, now_s: float, run: RowRun) -> None:
+        """Keep a row whose goal is lost, to be answered late."""
+        self._add_filler(now_s, self.aside, run)
 
     def take(self, rows: int, skip: int = 0) -> list[RowRun]:
         """Take interactive rows."""
-        self._decided = None
+        self._waiting = None
         return self.interactive.take(rows, skip)
 
-    def take_bulk(self, rows: int) -> list[RowRun]:
-        """Take bulk rows."""
-        return self.bulk.take(rows)
+    def take_fillers(self, now_s: float, rows: int) -> list[RowRun]:
+        """Take up to `rows` fillers, late interactive rows first."""
+        late = min(rows, self.aside.rows)
+        more = min(rows - late, self.bulk.rows)
+        self.filler_served_s = now_s
+        return (self.aside.take(late) if late else []) + (self.bulk.take(more) if more else [])
+
+    def remove(self, request_id: int) -> list[RowRun]:
+        """Take out a request's rows."""
+        self._waiting = None
+        return [run for queue in self.queues for run in queue.remove(request_id)]
 
     def clear(self) -> list[RowRun]:
         """Take out everything."""
-        self._decided = None
-        return self.interactive.clear() + self.bulk.clear()
-
-    def predicted_s(self, rows: int, device: str) -> float:
-        """l̂ of a batch on all members, one after the other."""
-        return sum(latency(rows) for latency in self.latencies(device))
+        self._waiting = None
+        return [run for queue in self.queues for run in queue.clear()]
 
     def latencies(self, device: str) -> tuple[Latency, ...]:
         """Each member's l̂ for that kind of device."""
@@ -101,35 +116,50 @@ class Lane:
             found = self._latencies[device] = tuple(_latency_on(member, device) for member in self.members)
         return found
 
-    def learn(self, flight: Flight, service_s: float, device: str) -> None:
-        """Teach each member's l̂ its share of what the batch took."""
-        predicted_s = self.predicted_s(flight.rows, device)
-        for latency in self.latencies(device):
-            if isinstance(latency, Learner):
-                latency.observe(flight.rows, service_s * latency(flight.rows) / predicted_s)
+    def predicted_s(self, rows: int, device: str) -> float:
+        """l̂ of a batch on all members, one after the other."""
+        latencies = self.latencies(device)
+        return latencies[0](rows) if len(latencies) == 1 else sum(latency(rows) for latency in latencies)
 
     def swap_s(self, worker: WorkerState) -> float:
         """What it costs to make the missing members resident there; inf if they may not be."""
         resident = worker.view.resident
         return sum(member.swap_s for member in self.members if member.name not in resident)
 
-    def decide(self, now_s: float, worker: WorkerState) -> Decision:
-        """The policy's answer for this worker; asked again only when something changed."""
-        if self._decided is not None:
-            name, valid_s, decision = self._decided
-            if name == worker.name and now_s < valid_s:
-                return decision
+    def decide(self, now_s: float, worker: WorkerState, epoch: int) -> Decision:
+        """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`)."""
+        if self._waiting is not None:
+            name, since, wait = self._waiting
+            if name == worker.name and since == epoch and now_s < wait.until_s:
+                return wait
         self.state, decision = self.policy.decide(self.state, self._view(now_s, worker))
-        valid_s = getattr(decision, "until_s", now_s)
-        self._decided = (worker.name, valid_s, decision)
+        self._waiting = (worker.name, epoch, decision) if isinstance(decision, Wait) else None
         return decision
 
-    def forget_decision(self) -> None:
-        """The workers changed: ask again."""
-        self._decided = None
+    def learn(self, outcome: BatchOutcome, device: str) -> None:
+        """Teach each member's l̂ its share of what the batch took, and the policy the outcome."""
+        latencies = self.latencies(device)
+        scale = outcome.latency_s / sum(latency(outcome.rows) for latency in latencies)
+        for latency in latencies:
+            if isinstance(latency, Learner):
+                latency.observe(outcome.rows, scale * latency(outcome.rows))
+        self.state = self.policy.observe(self.state, outcome)
+
+    def sent(self, now_s: float, flight: Flight) -> None:
+        """A batch of this lane left for a worker."""
+        self.served_s = now_s
+        if flight.dues:
+            weight = 0.1 if self.typical_s else 1.0
+            self.typical_s += weight * (flight.predicted_s - self.typical_s)
+
+    def _add_filler(self, now_s: float, queue: RowQueue, run: RowRun) -> None:
+        if not self.filler_rows:
+            self.filler_served_s = now_s
+        queue.add(run)
 
     def _view(self, now_s: float, worker: WorkerState) -> FunctionView:
         free_at_s = worker.free_at_s(now_s)
+        resident = worker.view.resident
         return FunctionView(
             now_s=now_s,
             slo_s=self.spec.slo_s,
@@ -143,8 +173,8 @@ class Lane:
                     accuracy=member.accuracy,
                     latency_s=latency,
                     free_at_s=free_at_s,
-                    resident=(resident := member.name in worker.view.resident),
-                    swap_s=0.0 if resident else member.swap_s,
+                    resident=member.name in resident,
+                    swap_s=0.0 if member.name in resident else member.swap_s,
                 )
                 for member, latency in zip(self.members, self.latencies(worker.view.device), strict=True)
             ),

@@ -48,11 +48,9 @@ class WorkerState:
             end_s = max(end_s, flight.sent_s) + flight.predicted_s
         return max(end_s, now_s)
 
-    def land(self, now_s: float, batch_id: int) -> tuple[Flight, float] | None:
-        """A batch came back: its flight, and the time that it alone took. None if it is not known here."""
-        flight = self.flights.pop(batch_id, None)
-        if flight is None:
-            return None
+    def land(self, now_s: float, batch_id: int) -> tuple[Flight, float]:
+        """A batch came back: its flight, and the time that it alone took. Raises KeyError if unknown."""
+        flight = self.flights.pop(batch_id)
         service_s = now_s - max(flight.sent_s, self.freed_s)
         self.freed_s = now_s
         return flight, service_s

@@ -1,0 +1,286 @@
+"""The scheduler against simulated devices: discrete events around the very core that serves.
+
+Time passes only from event to event, so a minute of load takes as long as its decisions. The same load and
+seed give the same result to the byte. What is simulated: arrivals, what a batch takes (l(b), jitter), what
+a swap takes. Knows nothing of HTTP or processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Any
+
+from server.scheduling.arbitration import Arbitration, least_recently_served
+from server.scheduling.core import (
+    FunctionSpec,
+    Idle,
+    MemberSpec,
+    RunBatch,
+    Scheduler,
+    Slice,
+    Submission,
+    WorkerView,
+)
+from server.scheduling.policy import RowClass
+
+__all__ = ["Device", "FunctionLoad", "FunctionResult", "Load", "SimulationResult", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionLoad:
+    """One simulated function: what arrives, what is promised, what batches really take."""
+
+    name: str
+    arrivals_s: Sequence[float]
+    slo_s: float
+    max_batch: int
+    latency_s: Callable[[int], float]  # the truth, l(b)
+    predicted_s: Callable[[int], float] | None = None  # l̂(b) as the scheduler has it; None = the truth
+    batch_sizes: tuple[int, ...] = ()  # () = the powers of two up to max_batch
+    rows_per_request: int = 1
+    row_class: RowClass = "interactive"
+    refuses: bool = True  # the SLO is a deadline; otherwise late rows are answered late
+    policy: str = "goodput"
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One simulated worker. `places` models stay resident, the least recently used one makes room."""
+
+    name: str = "device-0"
+    places: int | None = None
+    in_flight_limit: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All of a simulation."""
+
+    functions: tuple[FunctionLoad, ...]
+    devices: tuple[Device, ...] = (Device(),)
+    swap_s: float = 0.0
+    jitter: float = 0.0  # standard deviation of ln(what a batch takes / l(b))
+    seed: int = 0
+    arbitration: Arbitration = least_recently_served
+
+
+@dataclass(slots=True)
+class FunctionResult:
+    """Rows of one function. offered = good + late + refused; `latencies_s` of those answered, in order."""
+
+    offered: int = 0
+    good: int = 0
+    late: int = 0
+    refused: int = 0
+    batches: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+    overdue_at_s: list[float] = field(default_factory=list)  # when rows turned late or were refused
+
+    @property
+    def goodput(self) -> float:
+        """Share of the offered rows answered within the SLO."""
+        return self.good / self.offered if self.offered else 1.0
+
+    def quantile_s(self, share: float) -> float:
+        """Latency that `share` of the answered rows stay within; nan if none were."""
+        if not self.latencies_s:
+            return math.nan
+        ordered = sorted(self.latencies_s)
+        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(slots=True)
+class SimulationResult:
+    """What happened, by function, and over all."""
+
+    functions: dict[str, FunctionResult]
+    duration_s: float = 0.0
+    busy_s: float = 0.0
+    swaps: int = 0
+
+    @property
+    def total(self) -> FunctionResult:
+        """All functions as one."""
+        total = FunctionResult()
+        for result in self.functions.values():
+            total.offered += result.offered
+            total.good += result.good
+            total.late += result.late
+            total.refused += result.refused
+            total.batches += result.batches
+            total.latencies_s += result.latencies_s
+            total.overdue_at_s += result.overdue_at_s
+        return total
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without the row-by-row lists."""
+        rows = {**self.functions, "": self.total}
+        return {
+            "duration_s": self.duration_s,
+            "busy_s": self.busy_s,
+            "swaps": self.swaps,
+            "functions": {name: _summary(result) for name, result in rows.items() if name},
+            "total": _summary(rows[""]),
+        }
+
+
+def simulate(load: Load) -> SimulationResult:
+    """Run a load to its end: every row is answered or refused. Raises ValueError for a bad specification."""
+    return _Simulation(load).run()
+
+
+class _Simulation:
+    """One run: the clock, the events, the rows in flight."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._random = Random(f"{load.seed} devices")
+        self._functions = {function.name: function for function in load.functions}
+        self._scheduler = Scheduler(arbitration=load.arbitration)
+        self._result = SimulationResult({name: FunctionResult() for name in self._functions})
+        self._arrived_s: dict[int, float] = {}  # request → arrival
+        self._events: list[tuple[float, int, str, Any]] = []  # time, tie-break, kind, what
+        self._event_count = 0
+        self._free_s: dict[str, float] = {}
+        self._resident: dict[str, list[str]] = {}  # device → models, least recently used first
+        self._devices = {device.name: device for device in load.devices}
+
+    def run(self) -> SimulationResult:
+        for function in self._load.functions:
+            self._scheduler.configure(0.0, _spec(function, self._load.swap_s))
+        for device in self._load.devices:
+            self._free_s[device.name] = 0.0
+            self._resident[device.name] = list(self._functions)[: device.places]
+            self._show(0.0, device)
+        self._plan_arrivals()
+        wake_s = math.inf
+        while self._events or wake_s < math.inf:
+            now_s = min(self._events[0][0] if self._events else math.inf, wake_s)
+            while self._events and self._events[0][0] <= now_s:
+                _, _, kind, what = heappop(self._events)
+                if kind == "arrival":
+                    self._arrive(now_s, what)
+                else:
+                    self._finish(now_s, *what)
+            wake_s = self._act(now_s)
+            self._result.duration_s = now_s
+        return self._result
+
+    def _plan_arrivals(self) -> None:
+        for function in self._load.functions:
+            for time_s in function.arrivals_s:
+                self._event_count += 1
+                self._events.append((time_s, self._event_count, "arrival", function))
+        heapify(self._events)
+
+    def _arrive(self, now_s: float, function: FunctionLoad) -> None:
+        request_id = len(self._arrived_s)
+        self._arrived_s[request_id] = now_s
+        result = self._result.functions[function.name]
+        rows = function.rows_per_request
+        result.offered += rows
+        rejection = self._scheduler.submit(
+            now_s,
+            Submission(
+                request_id=request_id,
+                function=function.name,
+                rows=rows,
+                nbytes=rows,
+                deadline_s=now_s + function.slo_s if function.refuses else math.inf,
+                row_class=function.row_class,
+            ),
+        )
+        if rejection is not None:
+            result.refused += rows
+            result.overdue_at_s += [now_s] * rows
+
+    def _act(self, now_s: float) -> float:
+        """Carry out what the scheduler wants; when it wants to be asked again."""
+        while True:
+            action = self._scheduler.next_action(now_s)
+            if isinstance(action, Idle):
+                return action.until_s
+            if isinstance(action, RunBatch):
+                self._start(now_s, action)
+            else:
+                result = self._result.functions[action.function]
+                rows = sum(part.rows for part in action.slices)
+                result.refused += rows
+                result.overdue_at_s += [now_s] * rows
+
+    def _start(self, now_s: float, batch: RunBatch) -> None:
+        function = self._functions[batch.function]
+        took_s = function.latency_s(batch.rows)
+        if self._load.jitter:
+            took_s *= math.exp(self._random.gauss(0.0, self._load.jitter))
+        took_s += self._swap(now_s, batch)
+        finish_s = max(now_s, self._free_s[batch.worker]) + took_s
+        self._free_s[batch.worker] = finish_s
+        self._result.busy_s += took_s
+        self._result.functions[batch.function].batches += 1
+        self._event_count += 1
+        heappush(self._events, (finish_s, self._event_count, "finish", (batch.batch_id, batch)))
+
+    def _finish(self, now_s: float, batch_id: int, batch: RunBatch) -> None:
+        self._scheduler.finished(now_s, batch_id)
+        function = self._functions[batch.function]
+        result = self._result.functions[batch.function]
+        for part in batch.slices:
+            self._answer(now_s, function, result, part)
+
+    def _answer(self, now_s: float, function: FunctionLoad, result: FunctionResult, part: Slice) -> None:
+        latency_s = now_s - self._arrived_s[part.request_id]
+        result.latencies_s += [latency_s] * part.rows
+        if latency_s <= function.slo_s + 1e-9:  # a plan that meets the SLO exactly is not late by rounding
+            result.good += part.rows
+        else:
+            result.late += part.rows
+            result.overdue_at_s += [now_s] * part.rows
+
+    def _swap(self, now_s: float, batch: RunBatch) -> float:
+        """Make the batch's model resident: what that takes. The least recently used model leaves."""
+        device = self._devices[batch.worker]
+        resident = self._resident[device.name]
+        if batch.function in resident:
+            resident.remove(batch.function)
+            resident.append(batch.function)
+            return 0.0
+        resident.append(batch.function)
+        del resident[: max(0, len(resident) - (device.places or len(resident)))]
+        self._result.swaps += 1
+        self._show(now_s, device)
+        return self._load.swap_s
+
+    def _show(self, now_s: float, device: Device) -> None:
+        resident = frozenset(self._resident[device.name])
+        self._scheduler.set_worker(now_s, WorkerView(device.name, True, resident, device.in_flight_limit))
+
+
+def _spec(function: FunctionLoad, swap_s: float) -> FunctionSpec:
+    sizes = function.batch_sizes or _powers_of_two(function.max_batch)
+    latency = function.predicted_s or function.latency_s
+    return FunctionSpec(
+        name=function.name,
+        slo_s=function.slo_s,
+        max_batch=function.max_batch,
+        batch_sizes=sizes,
+        members=(MemberSpec(function.name, 1.0, latency, swap_s),),
+        policy=function.policy,
+        policy_options=function.policy_options,
+    )
+
+
+def _powers_of_two(most: int) -> tuple[int, ...]:
+    sizes = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return (*sizes, most)
+
+
+def _summary(result: FunctionResult) -> dict[str, Any]:
+    counts = {key: value for key, value in asdict(result).items() if isinstance(value, int)}
+    latency = {f"p{round(share * 100)}_s": result.quantile_s(share) for share in (0.5, 0.99)}
+    return {**counts, "goodput": result.goodput, **latency}
