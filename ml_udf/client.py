@@ -273,7 +273,7 @@ def _all_failed(values: Sequence[Value], error: MlUdfError, elapsed_s: float) ->
 
 def _transport(endpoint: str, token: str | None) -> Transport:
     if endpoint.startswith("local:"):
-        from ml_udf.local import LocalTransport  # heavy (torch): only where it was asked for
+        from ml_udf.local import LocalTransport  # its neighbours are there only where it was asked for
 
         return LocalTransport(endpoint)
     return HttpTransport(endpoint, token=token)

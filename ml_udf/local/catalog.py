@@ -1,0 +1,142 @@
+"""What a home folder offers without a server: deployed functions, and every model by its own name.
+
+Owns the reading of `functions/NAME.json` and `models/NAME/VERSION/model.json`. Knows no network and no wire.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml_udf.errors import BadOption, UnknownFunction
+
+__all__ = ["Catalog", "Function", "Member"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # a name is a folder's name: never a path
+_INPUT_NAMES = {"path": "image_path", "image": "image", "text": "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A model version that takes part in a function."""
+
+    model: str
+    version: int
+    accuracy: float
+    directory: Path
+
+    @property
+    def key(self) -> str:
+        """Its name on the engine."""
+        return f"{self.model}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function as it was deployed; a bare model is one with one member."""
+
+    name: str
+    version: str
+    task: str
+    form: str
+    combine: str
+    members: tuple[Member, ...]
+    classes: tuple[str, ...]
+    min_confidence: float = 0.0
+    default: str | None = None
+
+    @property
+    def input_name(self) -> str:
+        """The input that SQL sends."""
+        return _INPUT_NAMES.get(self.form, self.form)
+
+
+class Catalog:
+    """The functions and models of one home folder, read anew at each look."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        if not (home / "models").is_dir():
+            raise BadOption(
+                f"{home} is not a home folder: it has no folder 'models'",
+                hint="use the folder that a server was started with (--home), as local:/path/to/home",
+            )
+
+    def function(self, name: str) -> Function:
+        """The function or model of that name. Raises `UnknownFunction`, `BadOption`."""
+        if _NAME.fullmatch(name):
+            path = self._home / "functions" / f"{name}.json"
+            if path.is_file():
+                return self._deployed(_read(path))
+            versions = self._versions(name)
+            if versions:
+                return self._bare(name, versions[-1])
+        raise UnknownFunction(
+            f"{self._home} has no function or model {name!r}",
+            hint="it has: " + (", ".join([*self.functions(), *self.models()]) or "none"),
+        )
+
+    def functions(self) -> list[str]:
+        """Names of the deployed functions."""
+        return sorted(path.stem for path in (self._home / "functions").glob("*.json"))
+
+    def models(self) -> list[str]:
+        """Names of the models."""
+        return sorted(path.name for path in (self._home / "models").iterdir() if self._versions(path.name))
+
+    def _versions(self, model: str) -> list[int]:
+        folder = self._home / "models" / model
+        return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/model.json"))
+
+    def _bare(self, name: str, version: int) -> Function:
+        member, manifest = self._member({"model": name, "version": version})
+        return Function(
+            name=name,
+            version=str(version),
+            task=manifest["task"],
+            form=manifest["input"]["form"],
+            combine="majority_vote",
+            members=(member,),
+            classes=tuple(manifest["classes"]),
+        )
+
+    def _deployed(self, deployed: dict[str, Any]) -> Function:
+        try:
+            found = [self._member(member) for member in deployed["members"]]
+            return Function(
+                name=deployed["name"],
+                version=str(deployed["version"]),
+                task=deployed["task"],
+                form=deployed["input"]["form"],
+                combine=deployed["combine"],
+                members=tuple(member for member, _ in found),
+                classes=tuple(found[0][1]["classes"]),
+                min_confidence=float(deployed.get("min_confidence") or 0.0),
+                default=deployed.get("default"),
+            )
+        except (KeyError, TypeError, IndexError) as exc:
+            raise BadOption(
+                f"a function of {self._home} cannot be read: {exc!r} is missing or wrong"
+            ) from exc
+
+    def _member(self, member: dict[str, Any]) -> tuple[Member, dict[str, Any]]:
+        name, version = str(member["model"]), int(member["version"])
+        directory = self._home / "models" / name / str(version)
+        manifest = _read(directory / "model.json")
+        accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))
+        return Member(name, version, accuracy, directory), manifest
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as exc:
+        raise BadOption(f"{path} cannot be read: {exc.strerror}") from exc
+    except ValueError as exc:
+        raise BadOption(f"{path} is not JSON: {exc}") from exc
+    if not isinstance(content, dict):
+        raise BadOption(f"{path} is not a JSON object")
+    return content

@@ -1,0 +1,241 @@
+"""The protocol, answered in this process: requests in, responses out, no socket between.
+
+Owns the few routes that a client uses and the codec's other half. The engine decodes, runs and cancels;
+`server.ensemble` combines, so that a function answers as its server would.
+
+torch and numpy are imported by the first call for rows, in the client's own thread: inside a database
+backend that thread has all signals blocked, its children inherit the mask, and the main thread goes on
+looking for a cancel meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gpu_worker.errors import Cancelled as EngineCancelled
+from gpu_worker.errors import WorkerError
+from gpu_worker.settings import Settings
+from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, UnknownFunction, VersionGone
+from ml_udf.local.catalog import Catalog, Function
+from ml_udf.oip import (
+    HEADER_LENGTH,
+    InferRequest,
+    InferResponse,
+    Tensor,
+    WireError,
+    decode_request,
+    encode_response,
+)
+from ml_udf.transport import Abort, Request, Response
+
+if TYPE_CHECKING:
+    from gpu_worker.engine import Engine
+    from gpu_worker.protocol import Answer
+
+__all__ = ["LocalTransport"]
+
+DEFAULT_HOME = "~/.ml_udf"
+_OPTIONS = {"media_root", "device", "threads", "max_pixels", "max_input_bytes"}
+
+
+class LocalTransport:
+    """See `ml_udf.transport.Transport`. Cheap to make: the engine starts at the first call for rows.
+
+    Raises `BadOption` for an endpoint with an unknown option or a home folder that is none.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        parts = urlsplit(endpoint)
+        options = parse_qs(parts.query, keep_blank_values=True)
+        if unknown := options.keys() - _OPTIONS:
+            raise BadOption(
+                f"local: has no option {sorted(unknown)[0]!r}", hint="options: " + ", ".join(sorted(_OPTIONS))
+            )
+        self._catalog = Catalog(Path(unquote(parts.path) or DEFAULT_HOME).expanduser())
+        self._settings = _settings(options)
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+
+    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        """Answer a request as a server would; aborts and the timeout are felt within about 100 ms."""
+        try:
+            return self._route(request, time.monotonic() + timeout_s, abort)
+        except (Cancelled, DeadlineExceeded):
+            raise
+        except EngineCancelled as exc:
+            raise Cancelled("the call was cancelled") from exc
+        except WireError as exc:
+            return _failure(400, "bad_option", str(exc))
+        except UnknownFunction as exc:
+            return _failure(404, exc.code, str(exc))
+        except (MlUdfError, WorkerError) as exc:
+            return _failure(400 if exc.code == "bad_option" else 500, exc.code, str(exc))
+
+    def close(self) -> None:
+        """Let go of the models and the decode threads."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+
+    def _route(self, request: Request, deadline_s: float, abort: Abort) -> Response:
+        match [request.method, *request.path.strip("/").split("/")]:
+            case ["GET", "v2"]:
+                return _json({"name": "ml_udf local", "version": "0", "extensions": ["ml_udf"]})
+            case ["GET", "v2", "models", name]:
+                return _json(_metadata(self._catalog.function(unquote(name))))
+            case ["POST", "v2", "models", name, "versions", version, "infer"]:
+                return self._infer(self._function(unquote(name), version), request, deadline_s, abort)
+            case ["POST", "v2", "models", name, "infer"]:
+                return self._infer(self._function(unquote(name), None), request, deadline_s, abort)
+            case ["GET", "v1", "functions"]:
+                functions = [self._catalog.function(name) for name in self._catalog.functions()]
+                return _json({"functions": [_function_row(function) for function in functions]})
+            case ["GET", "v1", "models"]:
+                models = [self._catalog.function(name) for name in self._catalog.models()]
+                return _json({"models": [self._model_row(model) for model in models]})
+        return _failure(501, "bad_option", f"local: does not do {request.method} {request.path}")
+
+    def _function(self, name: str, version: str | None) -> Function:
+        function = self._catalog.function(name)
+        if version not in (None, function.version):
+            raise VersionGone(f"version {version} of {name} is no longer deployed; run the statement again")
+        return function
+
+    def _infer(self, function: Function, request: Request, deadline_s: float, abort: Abort) -> Response:
+        asked = decode_request(request.body, request.headers.get(HEADER_LENGTH))
+        if len(asked.inputs) != 1 or asked.inputs[0].name != function.input_name:
+            raise BadOption(f"{function.name} takes one input, {function.input_name!r}")
+        rows = asked.inputs[0].elements
+
+        def cancelled() -> bool:
+            if time.monotonic() > deadline_s:
+                raise DeadlineExceeded(
+                    f"{function.name} did not finish within the deadline",
+                    hint="raise statement_timeout or ml_udf.timeout_ms, or run a server with an accelerator",
+                )
+            return bool(abort)
+
+        answer = self._ready(function).infer(
+            [member.key for member in function.members],
+            function.form,
+            rows,
+            scores=function.combine == "mean",
+            cancelled=cancelled,
+        )
+        response = InferResponse(
+            function.name, _outputs(function, answer, len(rows)), function.version, asked.id
+        )
+        body, headers = encode_response(response, _binary(asked))
+        return Response(200, {name.lower(): value for name, value in headers.items()}, body)
+
+    def _ready(self, function: Function) -> Engine:
+        """The engine with all members resident."""
+        with self._lock:
+            if self._engine is None:
+                from gpu_worker.engine import Engine
+
+                self._engine = Engine(self._settings)
+            resident = set(self._engine.resident())
+            for member in function.members:
+                if member.key not in resident:
+                    self._engine.load(member.key, str(member.directory))
+            return self._engine
+
+    def _model_row(self, model: Function) -> dict[str, Any]:
+        member = model.members[0]
+        manifest = json.loads((member.directory / "model.json").read_bytes())
+        resident = self._engine is not None and member.key in self._engine.resident()
+        return {
+            "name": model.name,
+            "version": model.version,
+            "task": model.task,
+            "architecture": manifest.get("architecture", ""),
+            "accuracy": member.accuracy,
+            "resident": resident,
+        }
+
+
+def _settings(options: dict[str, list[str]]) -> Settings:
+    def whole(name: str, default: int) -> int:
+        try:
+            return int(options.get(name, [str(default)])[-1])
+        except ValueError as exc:
+            raise BadOption(f"local: {name} is not a whole number: {options[name][-1]!r}") from exc
+
+    defaults = Settings()
+    return Settings(
+        device=options.get("device", [defaults.device])[-1],
+        media_roots=tuple(options.get("media_root", [])),
+        threads=whole("threads", defaults.threads),
+        max_pixels=whole("max_pixels", defaults.max_pixels),
+        max_input_bytes=whole("max_input_bytes", defaults.max_input_bytes),
+    )
+
+
+def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
+    from server.ensemble.combine import Votes, combine, unconfident_rows
+
+    accuracies = {member.key: member.accuracy for member in function.members}
+    votes = [Votes(m.model, accuracies[m.model], m.labels, m.confidences, m.scores) for m in answer.members]
+    rule: Any = function.combine
+    combined = combine(rule, votes, function.classes)
+    labels, errors = list(combined.labels), [b""] * rows
+    for error in answer.errors:
+        errors[error.index] = f"{error.code}: {error.message}".encode()
+    for row in unconfident_rows(combined.confidences, function.min_confidence):
+        if errors[row]:
+            continue
+        if function.default is not None:
+            labels[row] = function.default
+        else:
+            errors[row] = (
+                f"no_confident_answer: confidence {combined.confidences[row]:.3f} is below the "
+                f"{function.min_confidence:g} that {function.name} asks for"
+            ).encode()
+    return [
+        Tensor.of_bytes("label", [label.encode() for label in labels]),
+        Tensor.of_numbers("confidence", "FP32", list(combined.confidences)),
+        Tensor.of_bytes("error", errors),
+    ]
+
+
+def _metadata(function: Function) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "versions": [function.version],
+        "platform": "ml_udf_local",
+        "inputs": [{"name": function.input_name, "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [
+            {"name": "label", "datatype": "BYTES", "shape": [-1]},
+            {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+        ],
+        "parameters": {"form": function.form, "classes": list(function.classes)},
+    }
+
+
+def _function_row(function: Function) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "version": function.version,
+        "task": function.task,
+        "models": [member.model for member in function.members],
+    }
+
+
+def _binary(asked: InferRequest) -> InferRequest:
+    asked.parameters["binary_data_output"] = True  # nothing is gained by text between two functions
+    return asked
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
+
+
+def _failure(status: int, code: str, message: str) -> Response:
+    return Response(status, {}, json.dumps({"error": f"{code}: {message}"}).encode())
