@@ -1,0 +1,51 @@
+# One command per chore; .ci/run runs `make test`. Everything lives in .venv, .build and .demo.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format serve packages bench-sql bench-schedule clean
+
+help: ## What there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+demo: $(READY) packages ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
+	$(BIN)/python -m examples.foodlog.demo
+
+test: $(READY) packages lint ## All tests, on a PostgreSQL cluster of their own
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## Style, strict types, import walls
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+serve: $(READY) ## Serve the demo's home folder on http://127.0.0.1:8080
+	$(BIN)/ml-udf serve --home .demo/home --media-root .demo/images
+
+bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-row forms
+	$(BIN)/python -m tests.benchmarks.sql
+
+bench-schedule: $(READY) ## Every batching policy in the simulator
+	$(BIN)/python -m tests.benchmarks.schedule
+
+# The stamp is newer than pyproject.toml when the environment holds what it asks for.
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "installing python3-venv"; apt-get update -q && apt-get install -y -q --no-install-recommends python3.11-venv; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+# PostgreSQL with PL/Python; where it cannot be installed, what needs it says so and the rest goes on.
+packages:
+	@sh .ci/packages
+
+clean: ## Remove what was built, trained and measured (the environment stays)
+	rm -rf .build .demo bench-results .mypy_cache .ruff_cache .pytest_cache
