@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
 from typing import TypeVar
 
 from ml_udf.transport import Abort
@@ -59,10 +60,8 @@ class Flight:
         rest = iter(tasks)
         try:
             while True:
-                for task in rest:
+                for task in islice(rest, max_in_flight - len(pending)):
                     pending[self._submit(do, task, abort)] = task
-                    if len(pending) >= max_in_flight:
-                        break
                 if not pending:
                     return
                 done, _ = wait(pending, WAIT_SLICE_S, FIRST_COMPLETED)
