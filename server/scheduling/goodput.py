@@ -17,6 +17,7 @@ from server.scheduling.policy import (
     FunctionView,
     Refuse,
     batch_latency_s,
+    largest_within,
     member_names,
     number_option,
     start_s,
@@ -62,17 +63,3 @@ class Goodput:
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Nothing yet."""
         return state
-
-
-def largest_within(view: FunctionView, budget_s: float, most: int) -> int:
-    """The largest batch of at most `most` rows with l̂ ≤ budget; 0 if not even one row."""
-    if batch_latency_s(view, most) <= budget_s:
-        return most
-    low, high = 0, most  # l̂(low) fits, l̂(high) does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if batch_latency_s(view, middle) <= budget_s:
-            low = middle
-        else:
-            high = middle
-    return low

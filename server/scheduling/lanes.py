@@ -17,6 +17,7 @@ from server.scheduling.worker_state import Flight, WorkerState
 
 __all__ = ["Lane", "LaneKey"]
 
+_SHORTEST_WAIT_S = 1e-4  # a policy that waits for a time gone by must not spin its shell
 LaneKey = tuple[str, tuple[str, ...], str]  # function, members, bucket
 
 
@@ -133,6 +134,8 @@ class Lane:
             if name == worker.name and since == epoch and now_s < wait.until_s:
                 return wait
         self.state, decision = self.policy.decide(self.state, self._view(now_s, worker))
+        if isinstance(decision, Wait) and decision.until_s < now_s + _SHORTEST_WAIT_S:
+            decision = Wait(now_s + _SHORTEST_WAIT_S)
         self._waiting = (worker.name, epoch, decision) if isinstance(decision, Wait) else None
         return decision
 

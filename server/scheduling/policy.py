@@ -24,6 +24,7 @@ __all__ = [
     "RowRun",
     "Wait",
     "batch_latency_s",
+    "largest_within",
     "member_names",
     "number_option",
     "start_s",
@@ -145,6 +146,20 @@ def start_s(view: FunctionView) -> float:
     free_s = max(member.free_at_s for member in view.members)
     swap_s = sum(member.swap_s for member in view.members if not member.resident)
     return max(view.now_s, free_s) + swap_s
+
+
+def largest_within(view: FunctionView, budget_s: float, most: int) -> int:
+    """The largest batch of at most `most` rows with l̂ ≤ budget; 0 if not even one row."""
+    if batch_latency_s(view, most) <= budget_s:
+        return most
+    low, high = 0, most  # l̂(low) fits, l̂(high) does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if batch_latency_s(view, middle) <= budget_s:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def number_option(

@@ -7,13 +7,30 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import cast
 
+from server.scheduling.aimd import Aimd
+from server.scheduling.clockwork import Clockwork
+from server.scheduling.ewma import Ewma
+from server.scheduling.ewma_code import EwmaCode
 from server.scheduling.goodput import Goodput
 from server.scheduling.greedy import Greedy
 from server.scheduling.policy import Policy
+from server.scheduling.quantile import Quantile
+from server.scheduling.window import Window
 
 __all__ = ["POLICIES", "policy_named"]
 
-POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType({"goodput": Goodput, "greedy": Greedy})
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+    {
+        "goodput": Goodput,
+        "greedy": Greedy,
+        "aimd": Aimd,
+        "quantile": Quantile,
+        "ewma": Ewma,
+        "ewma-code": EwmaCode,
+        "window": Window,
+        "clockwork": Clockwork,
+    }
+)
 
 _VERBS = ("initial", "decide", "observe")
 
