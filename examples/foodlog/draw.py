@@ -1,0 +1,89 @@
+"""Draws the food log's photos, all cores at work: `python -m examples.foodlog.draw --out FOLDER`.
+
+Owns the folder of JPEG files and the note beside them that says how they were drawn, so that a second call
+with the same arguments draws nothing. `labels` decides which dish a photo shows, `photo` how it looks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from examples.foodlog.dishes import DISHES
+from examples.foodlog.foodlog import keep_log, write_log
+from examples.foodlog.labels import Label, choose_labels, write_labels
+from examples.foodlog.photo import take_photo
+from examples.foodlog.progress import bar
+
+__all__ = ["Album", "draw_album", "main"]
+
+_NOTE = "album.json"
+_STYLE = 1  # raise it when photos or tables of the same arguments come out differently
+_CHUNK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Album:
+    """What to draw: how many photos, their side in pixels, how many rows of the log refer to them."""
+
+    images: int = 2_000
+    rows: int = 20_000
+    size_px: int = 128
+    seed: int = 7
+
+
+def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda: None) -> bool:
+    """Draw the photos into `folder/images` and write labels.csv, users.csv and foodlog.csv beside them.
+
+    Calls `on_photo` after each photo. Answers False, having done nothing, where this very album already is.
+    """
+    note = json.dumps({"style": _STYLE, **asdict(album)})
+    if (folder / _NOTE).is_file() and (folder / _NOTE).read_text() == note:
+        return False
+    labels = choose_labels(album.images, tuple(DISHES), album.seed)
+    _draw_photos(folder / "images", labels, album, on_photo)
+    write_labels(folder / "labels.csv", labels)
+    users, meals = keep_log(labels, album.rows, album.seed)
+    write_log(folder, users, meals)
+    (folder / _NOTE).write_text(note)  # last: a run that was stopped before is not taken for whole
+    return True
+
+
+def _draw_photos(folder: Path, labels: Sequence[Label], album: Album, on_photo: Callable[[], None]) -> None:
+    for parent in sorted({(folder / label.image_path).parent for label in labels}):
+        parent.mkdir(parents=True, exist_ok=True)
+    draw_one = partial(_draw_photo, folder, album.size_px, album.seed)
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for _ in pool.imap_unordered(draw_one, enumerate(labels), _CHUNK):
+            on_photo()
+
+
+def _draw_photo(folder: Path, size_px: int, seed: int, numbered: tuple[int, Label]) -> None:
+    number, label = numbered
+    (folder / label.image_path).write_bytes(take_photo(label.food_name, size_px, seed, number))
+
+
+def main() -> None:
+    """Draw from the command line, with a progress bar."""
+    default = Album()
+    parser = argparse.ArgumentParser(prog="python -m examples.foodlog.draw", description="Draw a food log.")
+    parser.add_argument("--out", type=Path, default=Path(".demo"), help="folder to fill (default .demo)")
+    parser.add_argument("--images", type=int, default=default.images, help="photos to draw")
+    parser.add_argument("--rows", type=int, default=default.rows, help="rows of the food log")
+    parser.add_argument("--size", type=int, default=default.size_px, help="side of a photo in pixels")
+    parser.add_argument("--seed", type=int, default=default.seed)
+    args = parser.parse_args()
+    album = Album(args.images, args.rows, args.size, args.seed)
+    with bar("Drawing photos", album.images) as advance:
+        drawn = draw_album(args.out, album, advance)
+    print(f"{args.out}: {album.images} photos, {album.rows} rows" + ("" if drawn else " (already there)"))
+
+
+if __name__ == "__main__":
+    main()

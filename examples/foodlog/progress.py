@@ -1,0 +1,20 @@
+"""One kind of progress bar for every long step of the example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+__all__ = ["bar"]
+
+
+@contextmanager
+def bar(title: str, total: int, console: Console | None = None) -> Iterator[Callable[[], None]]:
+    """Show a bar while inside; the function it gives moves the bar on by one."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,24 @@
+-- The food log. The same text makes the tables on PostgreSQL and on DuckDB.
+
+-- Rafiki, Figure 17: one row a meal; the photo lies in a file below the inference host's media root.
+CREATE TABLE foodlog (
+  user_id    integer,
+  age        integer NOT NULL,
+  location   text    NOT NULL,
+  time       text    NOT NULL,
+  image_path text    NOT NULL,
+  PRIMARY KEY (user_id, time)
+);
+
+CREATE TABLE users (
+  user_id integer PRIMARY KEY,
+  name    text NOT NULL,
+  country text NOT NULL
+);
+
+-- The truth, for checking answers only: no query of queries.sql reads it.
+CREATE TABLE labels (
+  image_path text PRIMARY KEY,
+  food_name  text NOT NULL,
+  split      text NOT NULL CHECK (split IN ('train', 'validation', 'holdout'))
+);
