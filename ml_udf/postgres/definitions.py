@@ -1,0 +1,224 @@
+"""SQL functions made for a server's functions: `ml_udf.create_function`, `ml_udf.drop_function`.
+
+A function's own text is its record: the call in its body holds, as JSON, what it was created with. So it
+survives renaming, another schema, dump and restore, and there is no table to fall behind. Only superusers can
+write such a text, so it can be trusted. PL/Python being open to superusers alone, a function is created by
+`ml_udf._define()` (SECURITY DEFINER, no arguments), which takes its order from here, after the caller's
+rights have been checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ml_udf.client import Client, FunctionInfo
+from ml_udf.config import Options
+from ml_udf.errors import BadOption
+from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.spi import Spi
+from ml_udf.postgres.statements import Statements
+from ml_udf.postgres.wrapper import Wrapper
+
+__all__ = ["Definitions", "Request"]
+
+_INPUTS = ("text", "bytea", "real", "double precision", "integer", "bigint", "real[]", "double precision[]")
+
+_TYPE = """
+    SELECT pg_catalog.format_type(t.oid, NULL) AS name, t.typtype IN ('b', 'd', 'e', 'r') AS plain,
+           pg_catalog.has_type_privilege(t.oid, 'USAGE') AS permitted
+    FROM pg_catalog.pg_type t WHERE t.oid = $1::pg_catalog.regtype"""
+
+_EXISTING = """
+    SELECT EXISTS (SELECT FROM ml_udf._wrappers() w WHERE w.oid = p.oid) AS ours,
+           pg_catalog.pg_has_role(p.proowner, 'USAGE') AS owned,
+           pg_catalog.format_type(p.prorettype, NULL) AS returns
+    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = $1 AND p.proname = $2 AND pg_catalog.oidvectortypes(p.proargtypes) = $3"""
+
+_MADE = """
+    SELECT w.oid::pg_catalog.regprocedure::text AS signature
+    FROM ml_udf._wrappers() w JOIN pg_catalog.pg_proc p ON p.oid = w.oid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = $1 AND (p.proname, w.kind) IN (($2, 'scalar'), ($3, 'batch'))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of `ml_udf.create_function`, in its order."""
+
+    name: str
+    function: str | None
+    server: str
+    input: str
+    returns: str
+    options: str | None
+    input_name: str | None
+    output_name: str | None
+    verify: bool
+    schema: str | None
+
+    def __post_init__(self) -> None:
+        for field in ("name", "server", "input", "returns", "verify"):
+            if getattr(self, field) is None:
+                raise Refused("22004", f"{field} is NULL", hint="leave it out for its default")
+
+
+class Definitions:
+    """Creates and drops SQL functions for the functions of servers."""
+
+    def __init__(self, spi: Spi, backend: Backend, statements: Statements) -> None:
+        self._spi = spi
+        self._backend = backend
+        self._statements = statements
+        self._order: list[str] = []
+        self._told_of_rows = False
+
+    def create(self, asked: Request) -> str:
+        """Create or replace an SQL function and its twin; returns its signature.
+
+        Raises `Refused` for names, types and rights, `BadOption` for options, and with `verify` the
+        client's errors where the server does not answer or does not know the function.
+        """
+        schema, name = self._qualified(asked.name, asked.schema)
+        wrapper = Wrapper(
+            schema=schema,
+            name=name,
+            argument=self._argument_type(asked.input),
+            returns=self._type(asked.returns),
+            server=asked.server,
+            function=name if asked.function is None else asked.function,
+            options=_options(asked.options),
+            input_name=asked.input_name,
+            output_name=asked.output_name,
+            parallel="UNSAFE" if self._backend.version < 170000 else "RESTRICTED",
+        )
+        is_new = self._check_place(wrapper)
+        client = self._statements.client(wrapper.server)  # refuses who has no right to use the server
+        info = self._look_up(client, wrapper) if asked.verify else None
+        if info is not None and info.ours and info.form == "path" and wrapper.argument == "bytea":
+            wrapper.input_name = wrapper.input_name or "image"
+        owner = self._one("SELECT current_user::text AS found")
+        self._order = [*wrapper.create(), *wrapper.hand_over(owner, is_new=is_new), *wrapper.comment(info)]
+        try:
+            self._spi.rows("SELECT ml_udf._define()")
+        finally:
+            self._order = []
+        self._tell_of_rows()
+        return wrapper.signature
+
+    def define(self) -> None:
+        """The body of `ml_udf._define()`: runs with its owner's rights, what `create` ordered."""
+        if not self._order:
+            raise Refused("42501", "ml_udf._define() is for ml_udf's own use")
+        self._spi.run(self._order)
+
+    def drop(self, name: str, *, if_exists: bool, schema: str | None) -> None:
+        """Drop the SQL functions of that name that `create` made, and their twins. Raises `Refused`."""
+        schema, name = self._qualified(name, schema)
+        found = self._spi.rows(_MADE, ("name", schema), ("name", name), ("name", name + "_batch"))
+        if not found:
+            message = f"there is no function {schema}.{name} that was made by ml_udf.create_function"
+            if not if_exists:
+                raise Refused("42883", message, hint="SELECT * FROM ml_udf.functions lists those there are")
+            self._spi.plpy.notice(message + ", skipping")
+        self._spi.run([f"DROP FUNCTION {row['signature']}" for row in found])
+
+    def _look_up(self, client: Client, wrapper: Wrapper) -> FunctionInfo:
+        return client.look_up(
+            wrapper.function,
+            input_name=wrapper.input_name,
+            output_name=wrapper.output_name,
+            on_wait=self._statements.check_interrupts,
+        )
+
+    def _qualified(self, name: str, schema: str | None) -> tuple[str, str]:
+        """(schema, name) of a name as SQL writes it: folded to lower case unless quoted."""
+        parts = self._one("SELECT pg_catalog.parse_ident($1) AS found", ("text", name))
+        if len(parts) > 2:
+            raise Refused("42601", f"{name!r} has too many parts", hint="write name or schema.name")
+        if len(parts) == 1:
+            if schema is None:
+                raise Refused("3F000", "no schema has been selected", hint="name one: schema.name")
+            parts = [schema, *parts]
+        if len(parts[1].encode()) > 57:
+            raise Refused("42622", f"{parts[1]!r} is too long", hint="use at most 57 bytes")
+        return parts[0], parts[1]
+
+    def _argument_type(self, asked: str) -> str:
+        name = self._type(asked)
+        if name not in _INPUTS:
+            raise Refused(
+                "0A000", f"a function cannot take {name}", hint=f"input is one of {', '.join(_INPUTS)}"
+            )
+        return name
+
+    def _type(self, asked: str) -> str:
+        found = self._spi.row(_TYPE, ("text", asked))
+        if not found or not found["plain"]:
+            raise Refused("0A000", f"{asked} cannot be a function's type", hint="such as text, float8, jsonb")
+        if not found["permitted"]:
+            raise Refused("42501", f"permission denied for type {asked}")
+        return str(found["name"])
+
+    def _check_place(self, wrapper: Wrapper) -> bool:
+        """Whether the function is a new one. Raises `Refused` where it cannot be put there."""
+        if wrapper.schema in ("ml_udf", "information_schema") or wrapper.schema.startswith("pg_"):
+            raise Refused("42939", f"schema {wrapper.schema!r} is not for functions of users")
+        may_create = "SELECT pg_catalog.has_schema_privilege($1, 'CREATE') AS found"
+        if not self._one(may_create, ("text", wrapper.schema)):
+            raise Refused(
+                "42501",
+                f"permission denied for schema {wrapper.schema}",
+                hint="its owner can GRANT CREATE ON SCHEMA, or name another: schema => '…'",
+            )
+        is_new = True
+        for name, argument, returns in wrapper.signatures():
+            arguments = [("name", wrapper.schema), ("name", name), ("text", argument)]
+            existing = self._spi.row(_EXISTING, *arguments)
+            if existing is not None:
+                _check_replaceable(f"{wrapper.schema}.{name}({argument})", returns, existing)
+                is_new = False
+        return is_new
+
+    def _tell_of_rows(self) -> None:
+        if not self._told_of_rows and self._backend.setting(b"ml_udf.batching") is None:
+            self._told_of_rows = True
+            self._spi.plpy.notice(
+                "functions are called row by row here: the batching module is not loaded",
+                hint="ml_udf.predict_many(function, array) takes many rows at once",
+            )
+
+    def _one(self, query: str, *arguments: tuple[str, Any]) -> Any:  # noqa: ANN401  # the query's type
+        row = self._spi.row(query, *arguments)
+        return row["found"] if row else None
+
+
+def _check_replaceable(signature: str, returns: str, existing: Mapping[str, Any]) -> None:
+    if not existing["ours"]:
+        raise Refused(
+            "42723",
+            f"function {signature} exists and was not made by ml_udf.create_function",
+            hint="choose another name, or drop that function first",
+        )
+    if not existing["owned"]:
+        raise Refused("42501", f"must be owner of function {signature}")
+    if existing["returns"] != returns:
+        raise Refused(
+            "42P13",
+            f"function {signature} returns {existing['returns']}, not {returns}",
+            hint="drop it first with ml_udf.drop_function",
+        )
+
+
+def _options(text: str | None) -> dict[str, str]:
+    """A function's own options, checked. Raises `BadOption`."""
+    given = json.loads(text or "{}")
+    if not isinstance(given, dict):
+        raise BadOption("options is not an object", hint="""such as options => '{"slo_ms": 200}'""")
+    texts = {name: str(value) for name, value in given.items()}
+    Options().overridden(texts)
+    return texts

@@ -1,0 +1,153 @@
+"""Which endpoint a foreign server stands for, and the token that the caller's user mapping holds for it.
+
+Only the owner of a server may read a PUBLIC mapping, and a token must reach no user. So a SECURITY DEFINER
+function without arguments and without a result, `ml_udf._read_mapping()`, reads it: what it shall read is
+left here by Python code that users cannot write, and what it found stays here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ml_udf.client import Client
+from ml_udf.errors import BadOption
+from ml_udf.flight import signals_blocked
+from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.spi import Spi
+from ml_udf.transport import HttpTransport
+
+__all__ = ["Endpoints"]
+
+_MAX_CLIENTS = 8
+_FOREIGN_SERVER = 1417  # the catalogs' own oids, fixed since the catalogs exist
+_USER_MAPPING = 1418
+_ALLOWED = {_FOREIGN_SERVER: ("url",), _USER_MAPPING: ("token",)}
+_WHAT = {_FOREIGN_SERVER: "a server", _USER_MAPPING: "a user mapping"}
+
+# A role's own mapping goes before PUBLIC's, which has umuser 0.
+_MAPPING = """
+    SELECT s.srvoptions AS server_options,
+           (SELECT u.umoptions FROM pg_catalog.pg_user_mapping u
+            WHERE u.umserver = s.oid AND u.umuser IN (0, $2) ORDER BY u.umuser DESC LIMIT 1) AS user_options,
+           pg_catalog.has_server_privilege($2, s.oid, 'USAGE') AS usable
+    FROM pg_catalog.pg_foreign_server s JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid = s.srvfdw
+    WHERE s.srvname = $1 AND w.fdwname = 'ml_udf'"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    url: str
+    token: str | None = field(repr=False)
+    usable: bool
+
+
+class Endpoints:
+    """The clients of this session, by the options of servers and mappings at the time of asking."""
+
+    def __init__(self, spi: Spi, backend: Backend, local_path: str) -> None:
+        self._spi = spi
+        self._backend = backend
+        self._local_path = local_path
+        self._asked: tuple[str, int] | None = None
+        self._found: _Mapping | None = None
+        self._clients: OrderedDict[tuple[str, str | None], Client] = OrderedDict()
+
+    def client(self, server: str, *, needs_usage: bool) -> Client:
+        """The client of `server` for current_user. Raises `Refused`.
+
+        needs_usage  whether the right to use the server is asked for; a function that somebody created on
+                     it, and granted EXECUTE on, needs none
+        """
+        self._asked, self._found = (server, self._backend.role()), None
+        try:
+            self._spi.rows("SELECT ml_udf._read_mapping()")
+            found = self._found
+        finally:
+            self._asked = self._found = None
+        if found is None:
+            raise Refused(
+                "42704",
+                f"there is no server {server!r} of the foreign-data wrapper ml_udf",
+                hint="CREATE SERVER … FOREIGN DATA WRAPPER ml_udf OPTIONS (url 'http://host:port')",
+            )
+        if needs_usage and not found.usable:
+            raise Refused(
+                "42501",
+                f"permission denied for server {server!r}",
+                hint=f"the server's owner can GRANT USAGE ON FOREIGN SERVER {server} TO you, or EXECUTE on a"
+                " function made by ml_udf.create_function",
+            )
+        return self._connected(found.url, found.token)
+
+    def read(self) -> None:
+        """The body of `ml_udf._read_mapping()`: runs with its owner's rights, on what `client` asked."""
+        if self._asked is None:
+            raise Refused("42501", "ml_udf._read_mapping() is for ml_udf's own use")
+        server, role = self._asked
+        row = self._spi.row(_MAPPING, ("name", server), ("oid", role))
+        if row is not None:
+            options = _parsed(row["server_options"])
+            token = _parsed(row["user_options"]).get("token")
+            self._found = _Mapping(options.get("url", ""), token, row["usable"])
+
+    def validate(self, options: Sequence[str], catalog: int) -> None:
+        """The foreign-data wrapper's validator. Raises `BadOption`, `Refused`; never shows a value."""
+        allowed = _ALLOWED.get(catalog, ())
+        given = _parsed(options)
+        for name in given:
+            if name not in allowed:
+                what = _WHAT.get(catalog, "this object")
+                known = f"allowed: {', '.join(allowed)}" if allowed else "it has none"
+                raise BadOption(f"{what} of ml_udf has no option {name!r}", hint=known)
+        if catalog == _FOREIGN_SERVER:
+            self._validate_url(given.get("url", ""))
+        if "token" in given and not _is_token(given["token"]):
+            raise BadOption(
+                "the token is not a token: it has to be printable ASCII without blanks, and not empty",
+                hint="give it as the inference server was given it; drop the mapping to use none",
+            )
+
+    def _validate_url(self, url: str) -> None:
+        if not url:
+            raise BadOption(
+                "a server of ml_udf needs the option url", hint="OPTIONS (url 'http://host:port')"
+            )
+        if not url.startswith("local:"):
+            HttpTransport(url).close()
+            return
+        row = self._spi.row(
+            "SELECT pg_catalog.pg_has_role(current_user, 'pg_read_server_files', 'USAGE') AS permitted"
+        )
+        if not (row and row["permitted"]):
+            raise Refused(
+                "42501",
+                "local: endpoints read files on the database's host",
+                hint="only superusers and members of pg_read_server_files may create them",
+            )
+
+    def _connected(self, url: str, token: str | None) -> Client:
+        client = self._clients.get((url, token))
+        if client is None:
+            if url.startswith("local:") and self._local_path and self._local_path not in sys.path:
+                sys.path.append(self._local_path)
+            # Libraries that start threads when imported must start them deaf to PostgreSQL's signals.
+            with signals_blocked():
+                client = self._clients[(url, token)] = Client(url, token=token)
+        self._clients.move_to_end((url, token))
+        while len(self._clients) > _MAX_CLIENTS:
+            _, oldest = self._clients.popitem(last=False)
+            oldest.close()
+        return client
+
+
+def _parsed(options: Sequence[str] | None) -> dict[str, str]:
+    """`['url=http://…']`, the form of the catalogs, as a dictionary."""
+    return dict(option.split("=", 1) for option in options or ())
+
+
+def _is_token(token: str) -> bool:
+    return token.isascii() and token.isprintable() and bool(token) and " " not in token

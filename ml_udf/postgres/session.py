@@ -1,0 +1,174 @@
+"""What the extension's SQL functions call, for one connection: calls of functions, definitions, views.
+
+One `Session` lives in PL/Python's GD as long as the connection does; it outlives ROLLBACK and a pooler's
+change of client, so nothing that depends on who asks is kept beyond a statement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ml_udf.column import Value
+from ml_udf.errors import MlUdfError, Unauthorized
+from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.definitions import Definitions, Request
+from ml_udf.postgres.endpoints import Endpoints
+from ml_udf.postgres.faults import reported
+from ml_udf.postgres.spi import Plpy, Spi
+from ml_udf.postgres.statements import Statements, Target
+from ml_udf.postgres.values import Composite, composite, fitted
+from ml_udf.postgres.views import Views
+from ml_udf.statement import Binding
+
+__all__ = ["Session"]
+
+
+class Session:
+    """The entry points of SQL. Every error leaves as PostgreSQL reports it (`faults.reported`)."""
+
+    def __init__(self, plpy: Plpy, *, local_path: str = "") -> None:
+        self.spi = Spi(plpy)
+        backend = Backend()
+        self._endpoints = Endpoints(self.spi, backend, local_path)
+        self._statements = Statements(plpy, backend, self._endpoints)
+        self._definitions = Definitions(self.spi, backend, self._statements)
+        self._views = Views(self.spi, self._statements)
+
+    # ── functions made by ml_udf.create_function ──────────────────────────────────────────────────
+
+    @reported
+    def scalar(self, record: Mapping[str, Any], value: Value) -> Any:  # noqa: ANN401  # of the SQL type
+        """The body of a function over one row. `record` is what it was created with."""
+        return self._values(_target(record), [value], record["returns"])[0]
+
+    @reported
+    def batch(self, record: Mapping[str, Any], values: Sequence[Value]) -> list[Any]:
+        """The body of its twin over many rows: one value per row, in order."""
+        return self._values(_target(record), values, record["returns"])
+
+    # ── generic functions ────────────────────────────────────────────────────────────────────────
+
+    @reported
+    def predict(self, function: str, value: Value, server: str) -> Any:  # noqa: ANN401  # text
+        """`ml_udf.predict`."""
+        return self._values(_generic(server, function), [value], "text")[0]
+
+    @reported
+    def predict_many(self, function: str, values: Sequence[Value], server: str) -> list[Any]:
+        """`ml_udf.predict_many`."""
+        return self._values(_generic(server, function), values, "text")
+
+    @reported
+    def try_predict(self, function: str, value: Value, server: str) -> Composite | None:
+        """`ml_udf.try_predict`."""
+        return self._tried(_generic(server, function), [value])[0]
+
+    @reported
+    def predict_batch(
+        self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
+    ) -> list[Any]:
+        """`ml_udf.predict`'s twin: as many functions and servers as values."""
+        return _by_target(functions, values, servers, lambda target, own: self._values(target, own, "text"))
+
+    @reported
+    def try_predict_batch(
+        self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
+    ) -> list[Any]:
+        """`ml_udf.try_predict`'s twin."""
+        return _by_target(functions, values, servers, self._tried)
+
+    # ── definitions, servers, views ──────────────────────────────────────────────────────────────
+
+    @reported
+    def create_function(self, *asked: Any) -> str:  # noqa: ANN401  # the fields of `Request`, in order
+        """`ml_udf.create_function`: see `Definitions.create`."""
+        return self._definitions.create(Request(*asked))
+
+    @reported
+    def define(self) -> None:
+        """`ml_udf._define()`: the privileged part of it."""
+        self._definitions.define()
+
+    @reported
+    def drop_function(self, name: str, if_exists: bool, schema: str | None) -> None:
+        """`ml_udf.drop_function`."""
+        self._definitions.drop(name, if_exists=if_exists, schema=schema)
+
+    @reported
+    def validate(self, options: Sequence[str], catalog: int) -> None:
+        """The foreign-data wrapper's validator."""
+        self._endpoints.validate(options, catalog)
+
+    @reported
+    def read_mapping(self) -> None:
+        """`ml_udf._read_mapping()`."""
+        self._endpoints.read()
+
+    @reported
+    def functions(self) -> list[dict[str, Any]]:
+        """Behind the view `ml_udf.functions`."""
+        return self._views.functions()
+
+    @reported
+    def models(self) -> list[dict[str, Any]]:
+        """Behind the view `ml_udf.models`."""
+        return self._views.models()
+
+    @reported
+    def stat_functions(self) -> list[dict[str, Any]]:
+        """Behind the view `ml_udf.stat_functions`."""
+        return self._views.stat_functions()
+
+    def _values(self, target: Target, values: Sequence[Value], returns: str) -> list[Any]:
+        with _told_where(target):
+            found = self._statements.current(target).values(values, self._statements.check_interrupts)
+            return fitted(found, returns)
+
+    def _tried(self, target: Target, values: Sequence[Value]) -> list[Composite | None]:
+        with _told_where(target):
+            statement = self._statements.current(target)
+            answers = statement.answers(values, self._statements.check_interrupts)
+            return [composite(answer, statement.version) for answer in answers]
+
+
+def _target(record: Mapping[str, Any]) -> Target:
+    """The target of a function that was created with `record`; its owner answers for the server."""
+    binding = Binding(record["function"], record.get("input_name"), record.get("output_name"))
+    return Target(record["server"], binding, tuple(record.get("options", {}).items()))
+
+
+def _generic(server: str, function: str) -> Target:
+    return Target(server, Binding(function), needs_usage=True)
+
+
+def _by_target(
+    functions: Sequence[str | None],
+    values: Sequence[Value],
+    servers: Sequence[str | None],
+    ask: Callable[[Target, list[Value]], list[Any]],
+) -> list[Any]:
+    """Ask each (server, function) for its own rows; None where a name is NULL."""
+    found: list[Any] = [None] * len(values)
+    rows_of: dict[tuple[str, str], list[int]] = {}
+    for row, (function, _, server) in enumerate(zip(functions, values, servers, strict=True)):
+        if function is not None and server is not None:
+            rows_of.setdefault((server, function), []).append(row)
+    for (server, function), rows in rows_of.items():
+        answers = ask(_generic(server, function), [values[row] for row in rows])
+        for row, answer in zip(rows, answers, strict=True):
+            found[row] = answer
+    return found
+
+
+@contextlib.contextmanager
+def _told_where(target: Target) -> Iterator[None]:
+    """Errors that name no row name the function and its server."""
+    try:
+        yield
+    except MlUdfError as error:
+        error.detail = error.detail or f"function {target.binding.function} of server {target.server}"
+        if isinstance(error, Unauthorized):
+            error.hint = f"CREATE USER MAPPING FOR you, or PUBLIC, SERVER {target.server} OPTIONS (token '…')"
+        raise

@@ -1,0 +1,160 @@
+"""The SQL statements under way in this session, and what each has asked of which function.
+
+A statement is told by the memory context that lives as long as it does; when PostgreSQL frees that, the rows
+that became NULL are warned of, once, and the statement's memory goes. Settings are read at every call (a
+function may carry its own, and PL/pgSQL may SET them in between); the endpoint, its token and the right to
+use it once per statement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ml_udf.client import CallStats, Client
+from ml_udf.config import SETTINGS, Options
+from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.endpoints import Endpoints
+from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.spi import Plpy
+from ml_udf.statement import Binding, Statement
+
+__all__ = ["Statements", "Target"]
+
+_SETTINGS = [(setting.name, f"ml_udf.{setting.name}".encode()) for setting in SETTINGS]
+_DEFAULTS = Options()
+
+Key = tuple[int, "Target", tuple[str | None, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a call is for: a function of a server, with the options that its SQL function was created with."""
+
+    server: str
+    binding: Binding
+    options: tuple[tuple[str, str], ...] = ()
+    needs_usage: bool = False  # of the server: for the generic functions, which anybody may aim anywhere
+
+
+@dataclass(slots=True)
+class _Open:
+    """One SQL statement under way."""
+
+    clients: dict[tuple[int, str, bool], Client] = field(default_factory=dict)
+    asked: dict[Key, Statement] = field(default_factory=dict)
+
+    def version(self, target: Target) -> str | None:
+        """The version that this statement began with, whatever the settings or the role were then."""
+        for (_, other, _, _), statement in self.asked.items():
+            if (other.server, other.binding) == (target.server, target.binding) and statement.version:
+                return statement.version
+        return None
+
+
+@dataclass(slots=True)
+class _Past:
+    """What this session has asked of one function, statements that have ended."""
+
+    statements: int = 0
+    calls: CallStats = field(default_factory=CallStats)
+
+
+class Statements:
+    """The statements of one session."""
+
+    def __init__(self, plpy: Plpy, backend: Backend, endpoints: Endpoints) -> None:
+        self._plpy = plpy
+        self._backend = backend
+        self._endpoints = endpoints
+        self._open: dict[int, _Open] = {}
+        self._past: dict[tuple[str, str], _Past] = {}
+
+    def current(self, target: Target) -> Statement:
+        """What the statement under way has asked of `target`, for current_user and the settings of now.
+
+        Raises `BadOption` for a setting that cannot be used, `Refused` where there is no such server.
+        """
+        backend = self._backend
+        statement_end_s = backend.statement_end_s()
+        key = (
+            backend.role(),
+            target,
+            tuple([backend.setting(name) for _, name in _SETTINGS]),
+            0 if statement_end_s is None else backend.statement_start_us(),  # a FETCH has its own deadline
+        )
+        context = backend.statement_context()
+        under_way = self._open.get(context)
+        if under_way is None:
+            under_way = self._begin(context)
+        statement = under_way.asked.get(key)
+        if statement is None:
+            client = self._client(under_way, target)
+            options = _options(target, key[2])
+            statement = Statement(client, target.binding, options, deadline_s=statement_end_s)
+            statement.version = under_way.version(target)
+            under_way.asked[key] = statement
+        return statement
+
+    def client(self, server: str) -> Client:
+        """The client of a server that current_user may use, outside any function."""
+        return self._endpoints.client(server, needs_usage=True)
+
+    def check_interrupts(self) -> None:
+        """Act on a cancel, a timeout or a termination that waits: raises plpy's error, or does not return."""
+        if self._backend.interrupt_pending():
+            self._plpy.execute("SELECT 1")
+
+    def past(self) -> Mapping[tuple[str, str], tuple[int, CallStats]]:
+        """(server, function) → how many statements asked it and what these cost, since the session began."""
+        return {key: (past.statements, past.calls) for key, past in self._past.items()}
+
+    def _begin(self, context: int) -> _Open:
+        if self._backend.forbids_queries():
+            raise Refused(
+                "25000",
+                "ml_udf cannot be called while a parallel plan is active",
+                hint="mark the functions that call it PARALLEL UNSAFE",
+            )
+        under_way = self._open[context] = _Open()
+        self._backend.at_end_of(context, lambda: self._end(context))
+        return under_way
+
+    def _end(self, context: int) -> None:
+        under_way = self._open.pop(context)
+        for (_, target, _, _), statement in under_way.asked.items():
+            past = self._past.setdefault((target.server, target.binding.function), _Past())
+            past.statements += 1
+            past.calls = _sum(past.calls, statement.stats)
+        if self._backend.in_transaction():  # a statement that failed has said why
+            for statement in under_way.asked.values():
+                self._warn(statement)
+
+    def _client(self, under_way: _Open, target: Target) -> Client:
+        key = (self._backend.role(), target.server, target.needs_usage)
+        client = under_way.clients.get(key)
+        if client is None:
+            client = self._endpoints.client(target.server, needs_usage=target.needs_usage)
+            under_way.clients[key] = client
+        return client
+
+    def _warn(self, statement: Statement) -> None:
+        if statement.null_rows and (cause := statement.first_fault):
+            rows = "1 row is" if statement.null_rows == 1 else f"{statement.null_rows:,} rows are"
+            self._plpy.warning(
+                f"{statement.binding.function}: {rows} NULL because of errors; the first: "
+                f"{cause.code}: {cause.message}",
+                **{name: text for name, text in (("detail", cause.detail), ("hint", cause.hint)) if text},
+            )
+
+
+def _options(target: Target, texts: Sequence[str | None]) -> Options:
+    """The session's settings over those that the function was created with. Raises `BadOption`."""
+    set_now = {name: text for (name, _), text in zip(_SETTINGS, texts, strict=True) if text}
+    return _DEFAULTS.overridden({**dict(target.options), **set_now})
+
+
+def _sum(one: CallStats, other: CallStats) -> CallStats:
+    names = [item.name for item in dataclasses.fields(CallStats)]
+    return CallStats(**{name: getattr(one, name) + getattr(other, name) for name in names})

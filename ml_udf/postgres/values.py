@@ -1,0 +1,76 @@
+"""Answers as values of SQL types, where PL/Python's own way, through the value's text, would not do.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ml_udf.errors import BadOption
+from ml_udf.statement import Answer
+
+__all__ = ["Composite", "composite", "fitted"]
+
+Composite = dict[str, Any]
+
+_WHOLE = {"smallint", "integer", "bigint"}
+_TRUE = {"true", "t", "yes", "y", "on", "1"}
+_FALSE = {"false", "f", "no", "n", "off", "0"}
+
+
+def fitted(values: Sequence[Any], sql_type: str) -> list[Any]:
+    """`values` for a result of `sql_type`, named as PostgreSQL prints it. Raises `BadOption`."""
+    if sql_type == "text" and all(value is None or type(value) is str for value in values):
+        return list(values)
+    return [None if value is None else _fit(value, sql_type) for value in values]
+
+
+def composite(answer: Answer, version: str | None) -> Composite | None:
+    """An answer as `ml_udf.prediction`; None for a NULL row."""
+    if answer.error is None and answer.value is None:
+        return None
+    return {
+        "value": None if answer.value is None else fitted([answer.value], "text")[0],
+        "confidence": answer.confidence,
+        "model_version": version or None,
+        "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
+    }
+
+
+def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's types, to the SQL type's
+    if sql_type == "bytea":
+        return value.encode() if isinstance(value, str) else bytes(value)
+    if isinstance(value, bytes):
+        raise BadOption(
+            "the function answered bytes that are not text", hint="create it with returns => 'bytea'"
+        )
+    if sql_type in ("json", "jsonb"):
+        return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, list):
+        if sql_type.endswith("[]"):
+            return value
+        raise BadOption(
+            f"the function answered a vector of {len(value)} numbers, not one {sql_type}",
+            hint="create it with returns => 'float4[]' or returns => 'jsonb'",
+        )
+    if sql_type == "boolean":
+        return _truth(value)
+    if sql_type in _WHOLE and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _truth(value: Any) -> bool:  # noqa: ANN401  # a label or a number
+    # PL/Python would take any non-empty text, "false" too, as true.
+    if not isinstance(value, str):
+        return bool(value)
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise BadOption(
+        f"the answer {value!r} is not a boolean", hint="create the function with returns => 'text'"
+    )

@@ -1,0 +1,76 @@
+"""The rows behind the extension's views that SQL alone cannot know.
+
+What servers tell (`functions`, `models`) and what this session has asked (`stat_functions`). A server that
+does not answer costs a warning, not the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ml_udf.errors import MlUdfError
+from ml_udf.postgres.spi import Spi
+from ml_udf.postgres.statements import Statements
+
+__all__ = ["Views"]
+
+Row = dict[str, Any]
+
+_USABLE = """
+    SELECT s.srvname::text AS name FROM pg_catalog.pg_foreign_server s
+    JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid = s.srvfdw
+    WHERE w.fdwname = 'ml_udf' AND pg_catalog.has_server_privilege(s.oid, 'USAGE') ORDER BY 1"""
+
+
+class Views:
+    """Answers the extension's views."""
+
+    def __init__(self, spi: Spi, statements: Statements) -> None:
+        self._spi = spi
+        self._statements = statements
+
+    def functions(self) -> list[Row]:
+        """The functions of every server that current_user may use."""
+        columns = ("name", "version", "task", "models", "policy", "slo_ms")
+        return self._of_servers("functions", columns)
+
+    def models(self) -> list[Row]:
+        """The models of every server that current_user may use."""
+        columns = ("name", "version", "task", "architecture", "accuracy", "resident")
+        return self._of_servers("models", columns)
+
+    def stat_functions(self) -> list[Row]:
+        """What the ended statements of this session have asked."""
+        return [
+            {
+                "server": server,
+                "name": function,
+                "statements": statements,
+                "rows": calls.rows,
+                "null_rows": calls.nulls,
+                "rows_sent": calls.distinct,
+                "rows_reused": max(0, calls.rows - calls.nulls - calls.distinct),
+                "batches": calls.batches,
+                "retries": calls.retries,
+                "failed_rows": calls.failed_rows,
+                "seconds": calls.elapsed_s,
+            }
+            for (server, function), (statements, calls) in sorted(self._statements.past().items())
+        ]
+
+    def _of_servers(self, what: str, columns: Sequence[str]) -> list[Row]:
+        rows: list[Row] = []
+        for found in self._spi.rows(_USABLE):
+            server = found["name"]
+            try:
+                told = self._statements.client(server).get(f"/v1/{what}")
+            except MlUdfError as error:
+                self._spi.plpy.warning(
+                    f"server {server} does not tell its {what}: {error.message}",
+                    **({"hint": error.hint} if error.hint else {}),
+                )
+            else:
+                for row in told.get(what, []):
+                    rows.append({"server": server} | {column: row.get(column) for column in columns})
+        return rows

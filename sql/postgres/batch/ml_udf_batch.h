@@ -1,0 +1,186 @@
+/*-------------------------------------------------------------------------
+ *
+ * ml_udf_batch.h
+ *	  Batches for scalar functions: what the parts of the module share.
+ *
+ * A scalar function f(T) -> R with a declared twin f_batch(T[]) -> R[] is
+ * called once per row by the executor.  This module rewrites a finished plan
+ * so that "layers" (CustomScan nodes) gather rows, call the twin once for many
+ * of them, and hand the rows on with the results as extra columns.
+ *
+ *	  ml_udf_batch.c	settings, the planner hook
+ *	  find.c			which calls have a twin
+ *	  cut.c				taking calls out of expressions, with their guards
+ *	  effects.c			what must not be run early: volatile, fallible
+ *	  layer.c			building layers over a plan node, or below it
+ *	  rewrite.c			the walk over the plan: which node allows what
+ *	  join.c, append.c	the nodes that need more than the common treatment
+ *	  execute.c			the node: begin, next row, rescan, end
+ *	  gather.c			filling a batch
+ *	  call.c			calling the twin for a slice of a batch
+ *	  explain.c, stats.c	what EXPLAIN shows, workers included
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ML_UDF_BATCH_H
+#define ML_UDF_BATCH_H
+
+#include "postgres.h"
+
+#include "nodes/extensible.h"
+#include "nodes/plannodes.h"
+
+/* How EXPLAIN and plan serialization call the node */
+#define BATCH_NODE_NAME "MlUdfBatch"
+
+/* settings, ml_udf_batch.c */
+extern bool batch_enabled;
+extern int	batch_rows;
+extern bool batch_everything;
+
+/*
+ * The result of a call that was cut out of an expression, while the layers
+ * are not built yet: a Var of this varno whose varattno is the position of
+ * the call in BatchCut.calls (from 1).  None is left in a finished plan.
+ */
+#define BATCH_CALL_VAR (-101)
+
+/* find.c */
+extern void batch_find_init(void);
+extern bool batch_find_twin(Node *node, Oid *twinid);
+extern bool batch_has_candidate(Node *node);
+extern Oid	batch_call_function(Node *call);
+extern List *batch_call_args(Node *call);
+extern Oid	batch_call_collation(Node *call);
+extern bool batch_array_form(Oid arraytype, Oid valuetype, Oid *wrapper);
+
+/*
+ * What happens above a place of the plan.
+ *
+ * reads_all: the consumer reads every row before it shows anything, so a batch
+ *		may be as large as memory allows from the start, and an error of any
+ *		row is an error of the statement.
+ * may_stop: some node above is made to stop early (LIMIT, EXISTS, semijoin,
+ *		cursor), so rows gathered ahead may be rows that nobody asks for.
+ * limit_count/offset: set while the number of rows asked for here is exactly
+ *		that of a LIMIT above; limit_final: it never asks for more.
+ * in_worker: below a Gather.
+ */
+typedef struct BatchDemand
+{
+	bool		reads_all;
+	bool		may_stop;
+	bool		limit_final;
+	bool		in_worker;
+	Node	   *limit_count;
+	Node	   *limit_offset;
+} BatchDemand;
+
+/* One rewrite of one PlannedStmt */
+typedef struct BatchRewrite
+{
+	PlannedStmt *stmt;
+	int			last_node_id;	/* largest plan_node_id in use */
+	int			nlayers;		/* layers added so far */
+	List	   *twins;			/* OIDs of the twins used */
+	bool		is_cursor;		/* DECLARE CURSOR and the like */
+	bool		secured;		/* has row security or a security barrier */
+	BatchDemand *subplan_demands;	/* by plan_id - 1 */
+} BatchRewrite;
+
+/* A call that was cut out */
+typedef struct BatchCall
+{
+	Node	   *expr;			/* the call; inner calls are BATCH_CALL_VARs */
+	List	   *guards;			/* conditions under which its value is used */
+	Oid			twinid;			/* InvalidOid: call the function itself */
+	int			stage;			/* the layer that computes it, from 1 */
+} BatchCall;
+
+/*
+ * The state of cutting the expressions of one plan node.  Stages are numbered
+ * in the order of execution; a stage computes its calls, then applies its
+ * clauses as a filter.
+ */
+typedef struct BatchCut
+{
+	BatchRewrite *rw;
+	List	   *calls;			/* of BatchCall */
+	List	   *clauses;		/* per stage, a List of clauses */
+	int			base;			/* new calls go to stages above this one */
+	List	   *guards;			/* conditions on the path to where we are */
+	bool		blocked;		/* nothing can be cut where we are */
+	Bitmapset  *late_params;	/* PARAM_EXECs not set before the projection */
+} BatchCut;
+
+/* cut.c */
+extern void batch_cut_begin(BatchCut *cut, BatchRewrite *rw, List *targetlist);
+extern Node *batch_cut_expr(BatchCut *cut, Node *node);
+extern void batch_cut_clause(BatchCut *cut, Node *clause);
+extern bool batch_can_cut(BatchRewrite *rw, Node *node, List *targetlist);
+extern void batch_push_guard(BatchCut *cut, Node *guard);
+
+/* effects.c */
+extern bool batch_expr_is_volatile(PlannedStmt *stmt, Node *node);
+extern bool batch_plan_has_effects(PlannedStmt *stmt, Plan *plan);
+extern bool batch_expr_may_fail(Node *node);
+extern bool batch_has_subplan(Node *node);
+extern bool batch_has_unbound(Node *node);
+
+/*
+ * What a layer computes, as stored in its CustomScan.  Expressions refer to
+ * the child's columns by OUTER_VAR.
+ */
+typedef struct BatchLayer
+{
+	List	   *calls;			/* the calls */
+	List	   *guards;			/* per call: condition to send it, or NULL */
+	List	   *prefilter;		/* clauses a row must pass to be gathered */
+	Node	   *limit_count;	/* see BatchDemand */
+	Node	   *limit_offset;
+	List	   *twins;			/* per call: OID of the twin */
+	List	   *kept;			/* child columns needed above the calls */
+	int			flags;
+} BatchLayer;
+
+#define BATCH_READS_ALL		0x01	/* see BatchDemand */
+#define BATCH_LIMIT_FINAL	0x02
+#define BATCH_INPUT_FALLIBLE	0x04	/* prefilter, guards, arguments may raise */
+#define BATCH_QUAL_FALLIBLE 0x08	/* the node's own qual may raise */
+#define BATCH_CURRENT_OF	0x10	/* keep row identities for WHERE CURRENT OF */
+
+/* layer.c */
+extern bool batch_is_layer(Plan *plan);
+extern void batch_layer_unpack(CustomScan *cscan, BatchLayer *layer);
+extern bool batch_is_leaf(Node *node);
+extern List *batch_add_leaves(List *leaves, Node *node);
+extern Node *batch_to_columns(Node *node, List *columns, int varno);
+extern Plan *batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child,
+							  List *columns, List *targetlist, List *prefilter,
+							  Plan *owner, const BatchDemand *demand);
+extern Plan *batch_project(BatchRewrite *rw, Plan *plan,
+						   const BatchDemand *demand);
+extern Plan *batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *child,
+						List **columns, const BatchDemand *demand);
+
+/* rewrite.c */
+extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
+extern Plan *batch_rewrite_plan(BatchRewrite *rw, Plan *plan,
+								const BatchDemand *demand);
+
+/* join.c */
+extern Plan *batch_rewrite_hashjoin(BatchRewrite *rw, HashJoin *join,
+									const BatchDemand *demand);
+extern Plan *batch_rewrite_nestloop(BatchRewrite *rw, NestLoop *join,
+									const BatchDemand *demand);
+extern Plan *batch_rewrite_mergejoin(BatchRewrite *rw, MergeJoin *join,
+									 const BatchDemand *demand);
+extern Plan *batch_add_material(BatchRewrite *rw, Plan *plan);
+
+/* append.c */
+extern Plan *batch_merge_append(BatchRewrite *rw, Append *append);
+
+/* execute.c */
+extern const CustomScanMethods batch_scan_methods;
+
+#endif							/* ML_UDF_BATCH_H */

@@ -1,0 +1,190 @@
+"""A small Open Inference Protocol server with known answers: label = crc32 of the row.
+
+For tests of the SQL side alone: it counts what it is sent, can be slow, faulty, foreign, or want a token. A
+row `missing…` does not exist; with `ours=False` it knows no extension of ml_udf at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ml_udf.oip import HEADER_LENGTH, InferResponse, Tensor, decode_request, encode_response
+
+
+def label_of(row: str | bytes) -> str:
+    return f"c{zlib.crc32(row.encode() if isinstance(row, str) else row) % 7}"
+
+
+class OipServer:
+    """Serves any function named in `functions`; attributes may be changed while it runs."""
+
+    def __init__(self, *, ours: bool = True, token: str | None = None) -> None:
+        self.ours = ours
+        self.token = token
+        self.version = "1"
+        self.delay_s = 0.0
+        self.functions: dict[str, str] = {"udf_food_name": "path", "food": "path"}
+        self.requests: list[list[bytes]] = []  # the rows of every infer request
+        self.parameters: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.tokens: list[str | None] = []
+        self.abandoned = 0  # requests whose client went away while they were computed
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.decode() for request in self.requests for row in request]
+
+    def forget(self) -> None:
+        self.requests.clear()
+        self.parameters.clear()
+        self.paths.clear()
+        self.tokens.clear()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                owner.answer_get(self)
+
+            def do_POST(self) -> None:
+                owner.answer_infer(self, self.rfile.read(int(self.headers["Content-Length"])))
+
+        return Handler
+
+    def answer_get(self, handler: BaseHTTPRequestHandler) -> None:
+        self.paths.append(handler.path)
+        if not self._authorized(handler):
+            return
+        name = handler.path.rpartition("/")[2]
+        if handler.path == "/v2":
+            _json(handler, 200, {"name": "fake", "extensions": ["ml_udf"] if self.ours else []})
+        elif handler.path.startswith("/v2/models/") and name in self.functions:
+            _json(handler, 200, self._metadata(name))
+        elif handler.path == "/v1/functions" and self.ours:
+            rows = [
+                {"name": n, "version": self.version, "task": "t", "models": ["m"], "policy": "greedy"}
+                for n in self.functions
+            ]
+            _json(handler, 200, {"functions": rows})
+        elif handler.path == "/v1/models" and self.ours:
+            _json(handler, 200, {"models": [{"name": "m", "version": "1", "task": "t", "accuracy": 0.9}]})
+        elif name == "config":
+            _json(handler, 404, {"error": "not here"})
+        else:
+            _json(handler, 404, {"error": f"unknown_function: there is no function or model {name!r} here"})
+
+    def answer_infer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        self.paths.append(handler.path)
+        if not self._authorized(handler):
+            return
+        asked = decode_request(body, handler.headers.get(HEADER_LENGTH))
+        tensor = asked.inputs[0]
+        self.requests.append(tensor.elements if tensor.datatype == "BYTES" else [b""] * tensor.shape[0])
+        self.parameters.append(asked.parameters)
+        time.sleep(self.delay_s)
+        if tensor.datatype != "BYTES":
+            outputs = [Tensor.of_numbers("sum", "FP32", [sum(row) for row in _rows(tensor)])]
+        else:
+            outputs = self._outputs(tensor.elements)
+        reply, headers = encode_response(InferResponse("f", outputs, self.version, asked.id), asked)
+        try:
+            _send(handler, 200, reply, headers)
+        except OSError:
+            self.abandoned += 1
+
+    def _outputs(self, rows: list[bytes]) -> list[Tensor]:
+        gone = [self.ours and row.startswith(b"missing") for row in rows]
+        labels = [b"" if g else label_of(r).encode() for r, g in zip(rows, gone, strict=True)]
+        outputs = [Tensor.of_bytes("label", labels)]
+        if self.ours:
+            errors = [
+                b"input_not_found: there is no file " + r if g else b""
+                for r, g in zip(rows, gone, strict=True)
+            ]
+            confidences = [0.0 if g else 0.5 for g in gone]
+            outputs += [
+                Tensor.of_numbers("confidence", "FP32", confidences),
+                Tensor.of_bytes("error", errors),
+            ]
+        return outputs
+
+    def _metadata(self, name: str) -> dict[str, Any]:
+        form = self.functions[name]
+        numbers = form == "numbers"
+        return {
+            "name": name,
+            "versions": [self.version],
+            "inputs": [
+                {
+                    "name": {"path": "image_path"}.get(form, form),
+                    "datatype": "FP32" if numbers else "BYTES",
+                    "shape": [-1, 3] if numbers else [-1],
+                }
+            ],
+            "outputs": [
+                {"name": "sum", "datatype": "FP32", "shape": [-1]}
+                if numbers
+                else {"name": "label", "datatype": "BYTES", "shape": [-1]}
+            ],
+            "parameters": {"form": form, "classes": [f"c{n}" for n in range(7)]} if self.ours else {},
+        }
+
+    def _authorized(self, handler: BaseHTTPRequestHandler) -> bool:
+        given = handler.headers.get("Authorization")
+        self.tokens.append(given.removeprefix("Bearer ") if given else None)
+        if self.token is None or given == f"Bearer {self.token}":
+            return True
+        _json(handler, 401, {"error": "unauthorized: the token is missing or wrong"})
+        return False
+
+
+@contextlib.contextmanager
+def oip_server(*, ours: bool = True, token: str | None = None) -> Iterator[OipServer]:
+    server = OipServer(ours=ours, token=token)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _rows(tensor: Tensor) -> list[list[float]]:
+    numbers, width = tensor.numbers(), tensor.shape[1]
+    return [list(numbers[at : at + width]) for at in range(0, len(numbers), width)]
+
+
+def _json(handler: BaseHTTPRequestHandler, status: int, body: dict[str, Any]) -> None:
+    _send(handler, status, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+def _send(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
