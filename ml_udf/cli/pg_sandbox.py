@@ -19,7 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -97,6 +97,23 @@ class Sandbox:
             return f"postgresql://{quote(user)}{secret}@127.0.0.1:{self.port}/{quote(database, safe='')}"
         where = urlencode({"host": str(self.directory), "port": self.port})
         return f"postgresql://{quote(user)}@/{quote(database, safe='')}?{where}"
+
+    def database(
+        self, name: str, *, url: str, token: str | None = None, functions: Sequence[str] = ()
+    ) -> str:
+        """Create a database with the extension, a server `ml_udf` and SQL functions; returns its URI.
+
+        Raises `SetupError`, with PostgreSQL's own message, where `url` or a function is refused.
+        """
+        self.sql(f"CREATE DATABASE {_quoted(name)}")
+        self.sql("SET client_min_messages = warning; CREATE EXTENSION ml_udf CASCADE", name)
+        self.sql(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url {_literal(url)})", name)
+        if token is not None:
+            mapping = f"CREATE USER MAPPING FOR PUBLIC SERVER ml_udf OPTIONS (token {_literal(token)})"
+            self.sql(mapping, name)
+        for function in functions:
+            self.sql(f"SELECT ml_udf.create_function({_literal(function)})", name)
+        return self.dsn(name)
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """The command line of one of the server's own programs, such as pg_dump."""
@@ -201,6 +218,14 @@ def sandbox(server: PostgresServer, **how: Any) -> Iterator[Sandbox]:  # noqa: A
         yield cluster
     finally:
         cluster.stop()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return " E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

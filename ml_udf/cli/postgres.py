@@ -1,0 +1,102 @@
+"""`ml-udf postgres …`: install the extension, remove it, try it in a throw-away cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml_udf.cli.pg_extension import install as install_extension
+from ml_udf.cli.pg_extension import uninstall as uninstall_extension
+from ml_udf.cli.pg_sandbox import sandbox as run_sandbox
+from ml_udf.cli.pg_server import PostgresServer, SetupError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The PostgreSQL extension.", no_args_is_help=True)
+
+PgConfig = Annotated[
+    Path | None,
+    typer.Option(help="pg_config of the server; by default the newest one found that has PL/Python."),
+]
+Root = Annotated[
+    Path, typer.Option(help="Directory to install below, for a cluster with extension_destdir set to it.")
+]
+Local = Annotated[
+    bool | None,
+    typer.Option(
+        "--local/--no-local",
+        help="Whether local: endpoints (torch in the database) shall work; by default if they can.",
+    ),
+]
+
+
+@app.command()
+def install(
+    pg_config: PgConfig = None,
+    local: Local = None,
+    server_user: Annotated[
+        str | None, typer.Option(help="Operating-system user the server runs as; by default postgres.")
+    ] = None,
+    root: Root = Path("/"),
+) -> None:
+    """Copy the extension to where the server finds it; then CREATE EXTENSION ml_udf CASCADE."""
+    with _told():
+        server = PostgresServer.find(pg_config)
+        done = install_extension(server, root=root, local=local, server_user=server_user)
+    typer.echo(f"ml_udf {done.version} for PostgreSQL {server.version}")
+    typer.echo(f"  extension  {done.extension_dir}")
+    typer.echo(f"  python     {done.python_dir}")
+    if done.local_path:
+        typer.echo(f"  local:     {done.local_path}")
+    for note in done.notes:
+        typer.secho(f"  note       {note}", fg=typer.colors.YELLOW)
+    typer.echo("Next, in each database that shall have it, as a superuser:")
+    typer.echo("  CREATE EXTENSION ml_udf CASCADE;")
+    typer.echo("  CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url 'http://127.0.0.1:8080');")
+    typer.echo("Databases that have an older version: ALTER EXTENSION ml_udf UPDATE; then reconnect.")
+
+
+@app.command()
+def uninstall(pg_config: PgConfig = None, root: Root = Path("/")) -> None:
+    """Remove the extension's files; DROP EXTENSION ml_udf in every database first."""
+    with _told():
+        removed = uninstall_extension(PostgresServer.find(pg_config), root=root)
+    for path in removed:
+        typer.echo(f"removed {path}")
+    if not removed:
+        typer.echo("nothing was installed")
+
+
+@app.command()
+def sandbox(
+    pg_config: PgConfig = None,
+    url: Annotated[str, typer.Option(help="Endpoint of the server ml_udf in it.")] = "http://127.0.0.1:8080",
+    token: Annotated[str | None, typer.Option(help="Token of that endpoint.", envvar="ML_UDF_TOKEN")] = None,
+    function: Annotated[
+        list[str] | None, typer.Option(help="Create an SQL function for it; may be repeated.")
+    ] = None,
+    command: Annotated[str | None, typer.Option("--command", "-c", help="Run this SQL and end.")] = None,
+) -> None:
+    """Start a private PostgreSQL with the extension, open psql on it, and remove it all afterwards."""
+    with _told(), run_sandbox(PostgresServer.find(pg_config)) as cluster:
+        database = cluster.database("sandbox", url=url, token=token, functions=function or [])
+        psql = cluster.program("psql", "-X", "-d", database)
+        if command is None:
+            typer.echo(f"PostgreSQL {cluster.server.version}, gone when psql ends: {database}")
+        done = subprocess.run([*psql, *(["-c", command] if command is not None else [])], check=False)
+    raise typer.Exit(done.returncode)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What stands in the way is told in red, without a traceback; the exit status is 1."""
+    try:
+        yield
+    except SetupError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
