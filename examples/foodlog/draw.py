@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -42,10 +43,12 @@ def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda
     """Draw the photos into `folder/images` and write labels.csv, users.csv and foodlog.csv beside them.
 
     Calls `on_photo` after each photo. Answers False, having done nothing, where this very album already is.
+    Raises FileExistsError where `folder/images` is somebody else's.
     """
     note = json.dumps({"style": _STYLE, **asdict(album)})
-    if (folder / _NOTE).is_file() and (folder / _NOTE).read_text() == note:
+    if _read_note(folder) == note:
         return False
+    _make_room(folder)
     labels = choose_labels(album.images, tuple(DISHES), album.seed)
     _draw_photos(folder / "images", labels, album, on_photo)
     write_labels(folder / "labels.csv", labels)
@@ -53,6 +56,22 @@ def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda
     write_log(folder, users, meals)
     (folder / _NOTE).write_text(note)  # last: a run that was stopped before is not taken for whole
     return True
+
+
+def _read_note(folder: Path) -> str | None:
+    path = folder / _NOTE
+    return path.read_text() if path.is_file() else None
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the photos of another album; never a folder `images` that is none of ours."""
+    images = folder / "images"
+    if images.exists():
+        if _read_note(folder) is None:
+            raise FileExistsError(f"{images} exists and was not drawn here: choose another folder with --out")
+        shutil.rmtree(images)
+    images.mkdir(parents=True)
+    (folder / _NOTE).write_text("unfinished")
 
 
 def _draw_photos(folder: Path, labels: Sequence[Label], album: Album, on_photo: Callable[[], None]) -> None:
