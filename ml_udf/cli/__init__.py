@@ -1,1 +1,18 @@
 """The command line, `ml-udf …`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; say what to install where it is missing."""
+    try:
+        from ml_udf.cli.app import app
+    except ModuleNotFoundError as exc:
+        if exc.name not in ("typer", "rich"):
+            raise
+        sys.exit("the command line needs typer and rich: pip install 'ml_udf[cli]'")
+    app()

@@ -1,0 +1,26 @@
+"""All commands in one place; each lives in a module of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from ml_udf.cli import postgres
+from ml_udf.cli.doctor import doctor
+from ml_udf.cli.serve import serve
+from ml_udf.cli.sql import sql
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Machine learning inside SQL, for PostgreSQL and DuckDB.", no_args_is_help=True, add_completion=False
+)
+app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is the server's
+    }
+)(serve)
+app.command()(sql)
+app.command()(doctor)
+app.add_typer(postgres.app, name="postgres")

@@ -1,0 +1,44 @@
+"""What the commands share: the terminal, the options that name a server, and how a command fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+__all__ = ["ENDPOINT", "TOKEN_FILE", "console", "fail", "token_of"]
+
+console = Console()
+_errors = Console(stderr=True)
+
+ENDPOINT = Annotated[
+    str,
+    typer.Option(
+        "--endpoint", "-e", envvar="ML_UDF_ENDPOINT", help="http://host:port, or local:/path/to/home"
+    ),
+]
+TOKEN_FILE = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="ML_UDF_TOKEN_FILE", help="a file that holds the server's token"),
+]
+
+
+def token_of(token_file: Path | None) -> str | None:
+    """The token in the file; tokens are never given on a command line, where every user can read them."""
+    if token_file is None:
+        return None
+    try:
+        return token_file.read_text().strip() or None
+    except OSError as exc:
+        fail(f"the token file {token_file} cannot be read: {exc.strerror}")
+
+
+def fail(message: str, hint: str = "") -> NoReturn:
+    """Say what is wrong and what to do, and end with status 1."""
+    _errors.print("error:", style="bold red", end=" ")
+    _errors.print(message, markup=False, highlight=False)
+    if hint:
+        _errors.print(f"  {hint}", markup=False, highlight=False)
+    raise typer.Exit(1)

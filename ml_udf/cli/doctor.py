@@ -1,0 +1,130 @@
+"""`ml-udf doctor`: every link of the chain, tried for real, and what to mend where one is broken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, token_of
+from ml_udf.cli.findings import Finding, failed, found, noted, show
+from ml_udf.cli.pg_doctor import check_cluster, check_installation
+from ml_udf.client import Client, Options
+from ml_udf.errors import InputError, MlUdfError
+
+__all__ = ["doctor"]
+
+# extra → what it needs, and what is missing without it
+_EXTRAS = {
+    "duckdb": (("duckdb", "pyarrow"), "SQL functions in DuckDB"),
+    "server": (("fastapi", "uvicorn", "sqlalchemy", "alembic"), "serving from this machine"),
+    "worker": (("torch", "numpy", "pillow", "safetensors", "onnxruntime"), "running models on this machine"),
+}
+# A path that cannot exist: the worker has to look for it, so its answer proves the whole way.
+_PROBE = "ml-udf-doctor-probe"
+
+
+def doctor(
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+    postgres: Annotated[
+        str | None, typer.Option(metavar="DSN", help="a database whose extension is to be checked too")
+    ] = None,
+) -> None:
+    """Check every link between SQL and the model, and say what to mend.
+
+    Ends with status 1 when something is broken.
+    """
+    broken = 0
+    sections: list[tuple[str, Iterator[Finding]]] = [
+        ("This Python", _check_packages()),
+        (f"The endpoint {endpoint}", _check_endpoint(endpoint, token_of(token_file))),
+        ("PostgreSQL on this machine", check_installation()),
+    ]
+    if postgres is not None:
+        sections.append(("The database", check_cluster(postgres)))
+    for title, findings in sections:
+        console.print(f"\n[bold]{title}[/]")
+        broken += sum(show(finding) for finding in findings)
+    if broken:
+        console.print(f"\n{broken} to mend.", style="bold red")
+        raise typer.Exit(1)
+    console.print("\nAll links hold.", style="bold green")
+
+
+def _check_packages() -> Iterator[Finding]:
+    for extra, (packages, purpose) in _EXTRAS.items():
+        versions, missing = [], []
+        for package in packages:
+            try:
+                versions.append(f"{package} {version(package)}")
+            except PackageNotFoundError:
+                missing.append(package)
+        if missing:
+            yield noted(f"{extra}: no {', '.join(missing)}", f"for {purpose}: pip install 'ml_udf[{extra}]'")
+        else:
+            yield found(f"{extra}: {', '.join(versions)}")
+
+
+def _check_endpoint(endpoint: str, token: str | None) -> Iterator[Finding]:
+    try:
+        client = Client(endpoint, token=token)
+    except MlUdfError as error:
+        yield failed(error.message, error.hint)
+        return
+    try:
+        yield from _check_server(client)
+    except MlUdfError as error:
+        yield failed(error.message, error.hint or "see the server's log")
+    finally:
+        client.close()
+
+
+def _check_server(client: Client) -> Iterator[Finding]:
+    began_s = time.monotonic()
+    server = client.get("/v2")
+    took_ms = (time.monotonic() - began_s) * 1000
+    yield found(f"{server.get('name')} {server.get('version')} answers in {took_ms:.1f} ms")
+    if "ml_udf" not in server.get("extensions", []):
+        yield noted(
+            "it is an Open Inference Protocol server, but not ml_udf's",
+            "functions work; name each one, since it has no list: functions=[…]",
+        )
+        return
+    if not client.endpoint.startswith("local:"):
+        yield from _check_workers(client)
+    functions = client.get("/v1/functions")["functions"]
+    if not functions:
+        yield noted("it has no functions", "register a model (POST /register), then PUT /v1/functions/NAME")
+    for function in functions:
+        yield _check_function(client, str(function["name"]))
+
+
+def _check_workers(client: Client) -> Iterator[Finding]:
+    workers = client.get("/v1/workers")["workers"]
+    for worker in workers:
+        name, device = worker.get("name"), worker.get("device")
+        resident = ", ".join(worker.get("resident", [])) or "nothing"
+        if worker.get("alive"):
+            yield found(f"worker {name} on {device} is alive; resident: {resident}")
+        else:
+            yield failed(f"worker {name} is down", "it is being restarted; the server's log says why it died")
+    if not workers:
+        yield failed("it has no worker", "start the server with --workers 1 or more")
+
+
+def _check_function(client: Client, name: str) -> Finding:
+    try:
+        prediction = client.predict(name, [_PROBE], Options(on_error="null", row_class="interactive"))
+    except MlUdfError as error:
+        return failed(f"{name}: {error.message}", error.hint or "see the server's log")
+    fault = prediction.errors[0]
+    if fault is not None and not isinstance(fault, InputError):
+        return failed(f"{name}: {fault.message}", fault.hint or "see the server's log")
+    took_ms = prediction.stats.elapsed_s * 1000
+    return found(
+        f"{name} (version {prediction.model_version}) answered a probe through its worker in {took_ms:.1f} ms"
+    )

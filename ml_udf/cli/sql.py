@@ -1,0 +1,93 @@
+"""`ml-udf sql`: a query on DuckDB with the server's functions, from the shell."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
+from ml_udf.errors import MlUdfError
+
+__all__ = ["sql"]
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def sql(
+    query: Annotated[str | None, typer.Argument(help="SQL; read from standard input when left out")] = None,
+    database: Annotated[str, typer.Option("--database", "-d", help="a DuckDB file")] = ":memory:",
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+    form: Annotated[Format, typer.Option("--format", "-f", help="how rows are printed")] = Format.TABLE,
+    max_rows: Annotated[int, typer.Option(help="rows that a table shows at most")] = 40,
+    on_error: Annotated[
+        str, typer.Option(help="error: a faulty row fails; null: it is NULL, counted")
+    ] = "error",
+) -> None:
+    """Run SQL on DuckDB with the functions of an inference server.
+
+    ml-udf sql "SELECT udf_food_name(image_path) AS food, count(*) FROM 'foodlog.csv' GROUP BY food"
+    """
+    try:
+        import duckdb
+
+        import ml_udf.duckdb
+        from ml_udf.config import Options
+    except ModuleNotFoundError as exc:
+        fail(f"{exc.name} is missing", "pip install 'ml_udf[duckdb]'")
+    text = query if query is not None else sys.stdin.read()
+    try:
+        options = Options().overridden({"on_error": on_error})
+        con = duckdb.connect(database)
+        registration = ml_udf.duckdb.register(con, endpoint, token=token_of(token_file), options=options)
+    except MlUdfError as error:
+        fail(error.message, error.hint)
+    except duckdb.Error as error:
+        fail(str(error), "name a DuckDB file that exists, or one to be made, with --database")
+    try:
+        for statement in con.extract_statements(text):
+            con.execute(statement)
+            if con.description:
+                _print(con, form, max_rows)
+    except duckdb.Error as error:
+        fault = registration.last_error
+        fail(fault.report() if fault and fault.message in str(error) else str(error))
+    except KeyboardInterrupt:
+        fail("interrupted")
+    finally:
+        registration.flush_warnings()
+        registration.close()
+
+
+def _print(con: Any, form: Format, max_rows: int) -> None:  # noqa: ANN401  # a DuckDBPyConnection; imported late
+    columns = [column[0] for column in con.description]
+    if form is Format.CSV:
+        writer = csv.writer(sys.stdout)
+        writer.writerow(columns)
+        while rows := con.fetchmany(10_000):
+            writer.writerows(rows)
+    elif form is Format.JSON:
+        while rows := con.fetchmany(10_000):
+            for row in rows:
+                sys.stdout.write(json.dumps(dict(zip(columns, row, strict=True)), default=str) + "\n")
+    else:
+        from rich.table import Table
+
+        rows = con.fetchmany(max_rows + 1)
+        table = Table(*columns)
+        for row in rows[:max_rows]:
+            table.add_row(*("" if value is None else str(value) for value in row))
+        console.print(table)
+        if len(rows) > max_rows:
+            console.print(f"the first {max_rows} rows; --max-rows shows more, --format csv all")

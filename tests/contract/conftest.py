@@ -1,0 +1,91 @@
+"""One server, one database cluster, and every (engine, endpoint) pair over the same home folder."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_server import PostgresServer, SetupError
+from tests.contract.engines import DuckDb, Engine, Postgres
+from tests.inference_server import InferenceServer, inference_server
+from tests.models import CLASSES, hashing_model, image_model
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A media root with real JPEG files `0.jpg` … `19.jpg`, and everything that can be wrong with a file."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(20):
+        Image.effect_noise((80, 60), 20 + 10 * number).convert("RGB").save(folder / f"{number}.jpg")
+    (folder / "text.jpg").write_text("this is no photo")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "cut.jpg").write_bytes((folder / "0.jpg").read_bytes()[:400])
+    Image.new("1", (30_000, 30_000)).save(folder / "bomb.png")
+    outside = tmp_path_factory.mktemp("outside") / "secret.jpg"
+    outside.write_bytes((folder / "0.jpg").read_bytes())
+    (folder / "escape.jpg").symlink_to(outside)
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)  # the database's own user reads them for `local:`
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Iterator[InferenceServer]:
+    made = tmp_path_factory.mktemp("made")
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o755)
+    with inference_server(home, media_roots=[photos]) as running:
+        running.deploy(hashing_model(made, "text_hash"), "udf_text")
+        running.deploy(image_model(made, "photo_net"), "udf_photo")
+        running.deploy(hashing_model(made, "slow_hash", delay_ms=10_000), "udf_slow")
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Sandbox]:
+    try:
+        running = Sandbox.start(PostgresServer.find())
+    except SetupError as error:
+        pytest.skip(f"PostgreSQL's part is left out: {error}")
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(params=["duckdb", "postgres"])
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["http", "local"])
+def endpoint(request: pytest.FixtureRequest, server: InferenceServer, photos: Path) -> str:
+    return server.url if request.param == "http" else f"local:{server.home}?media_root={photos}"
+
+
+@pytest.fixture
+def engine(engine_name: str, endpoint: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An engine whose session calls the three functions by name."""
+    made = make_engine(engine_name, endpoint, request)
+    yield made
+    made.close()
+
+
+def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Engine:
+    if name == "duckdb":
+        return DuckDb(endpoint)
+    cluster: Sandbox = request.getfixturevalue("cluster")
+    if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
+        cluster.sql("CREATE DATABASE contract")
+        cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
+    return Postgres(cluster.dsn("contract"), endpoint)
+
+
+def label_of(text: str) -> str:
+    """What `udf_text` answers."""
+    return CLASSES[zlib.crc32(text.encode()) % len(CLASSES)]

@@ -1,0 +1,129 @@
+"""The two engines behind one small face, so that one suite holds both to the same contract."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import warnings
+from typing import Any, Protocol
+
+import duckdb
+import psycopg
+
+import ml_udf.duckdb
+
+FUNCTIONS = ("udf_text", "udf_photo", "udf_slow")
+_SQLSTATE = re.compile(r"\[([0-9A-Z]{5}) \w+\]")
+
+
+class SqlError(Exception):
+    """A statement that failed: its SQLSTATE and everything that the user reads."""
+
+    def __init__(self, sqlstate: str, text: str) -> None:
+        super().__init__(f"{sqlstate}: {text}")
+        self.sqlstate = sqlstate
+        self.text = text
+
+
+class Engine(Protocol):
+    name: str
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows of a statement. Raises `SqlError`."""
+        ...
+
+    def set(self, setting: str, value: str) -> None:
+        """Set `ml_udf.SETTING` for the session."""
+        ...
+
+    def warned(self) -> list[str]:
+        """The warnings since the last look."""
+        ...
+
+    def cancel_after(self, seconds: float) -> threading.Timer:
+        """Cancel, from another thread, the statement that runs in `seconds`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DuckDb:
+    name = "duckdb"
+
+    def __init__(self, endpoint: str) -> None:
+        self._con = duckdb.connect()
+        self._registration = ml_udf.duckdb.register(self._con, endpoint, functions=FUNCTIONS)
+        self._warnings = warnings.catch_warnings(record=True)
+        self._caught = self._warnings.__enter__()
+        warnings.simplefilter("always")
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._con.execute(sql).fetchall()
+        except duckdb.Error as error:
+            found = _SQLSTATE.search(str(error))
+            raise SqlError(found[1] if found else "", str(error)) from error
+
+    def set(self, setting: str, value: str) -> None:
+        self._con.execute(f"SET VARIABLE ml_udf_{setting} = '{value}'")
+
+    def warned(self) -> list[str]:
+        self._registration.flush_warnings()
+        texts = [str(w.message) for w in self._caught]
+        self._caught.clear()
+        return texts
+
+    def cancel_after(self, seconds: float) -> threading.Timer:
+        return _timer(seconds, self._registration.interrupt)
+
+    def close(self) -> None:
+        self._warnings.__exit__(None, None, None)
+        self._registration.close()
+        self._con.close()
+
+
+class Postgres:
+    name = "postgres"
+
+    def __init__(self, dsn: str, endpoint: str) -> None:
+        self._con = psycopg.connect(dsn, autocommit=True)
+        self._notices: list[str] = []
+        self._con.add_notice_handler(lambda notice: self._notices.append(str(notice.message_primary)))
+        self._con.execute("DROP SERVER IF EXISTS ml_udf CASCADE")
+        self._con.execute(
+            f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{endpoint}')"  # type: ignore[arg-type]
+        )
+        for function in FUNCTIONS:
+            self._con.execute("SELECT ml_udf.drop_function(%s, if_exists => true)", [function])
+            self._con.execute("SELECT ml_udf.create_function(%s)", [function])
+        self._notices.clear()
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        try:
+            cursor = self._con.execute(sql)  # type: ignore[call-overload]  # a test's own text
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            diagnostic = error.diag
+            parts = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
+            raise SqlError(error.sqlstate or "", "\n".join(filter(None, parts))) from error
+
+    def set(self, setting: str, value: str) -> None:
+        self._con.execute(f"SET ml_udf.{setting} = '{value}'")  # type: ignore[arg-type]  # a test's own text
+
+    def warned(self) -> list[str]:
+        texts, self._notices[:] = list(self._notices), []
+        return texts
+
+    def cancel_after(self, seconds: float) -> threading.Timer:
+        return _timer(seconds, self._con.cancel)
+
+    def close(self) -> None:
+        self._con.close()
+
+
+def _timer(seconds: float, act: Any) -> threading.Timer:
+    timer = threading.Timer(seconds, act)
+    timer.started_s = time.monotonic()  # type: ignore[attr-defined]
+    timer.start()
+    return timer

@@ -1,0 +1,109 @@
+"""A real inference server in a process of its own, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ml_udf.client import Client
+
+START_TIMEOUT_S = 60.0
+
+
+class InferenceServer:
+    """`python -m server` on loopback with a home folder; `stop` ends it and its workers."""
+
+    def __init__(self, home: Path, *, media_roots: Sequence[Path] = (), flags: Sequence[str] = ()) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self._flags = [*flags, *(f"--media-root={root}" for root in media_roots)]
+        self._log = (home / "server.log").open("ab")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return (self.home / "server.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start it, on the port it had before if there was one, and wait until it is ready."""
+        port_file = self.home / "port"
+        port_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "server", "--host=127.0.0.1", f"--port={self.port}"]
+        command += [f"--home={self.home}", f"--port-file={port_file}", *self._flags]
+        self._process = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL
+        )
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not port_file.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the server did not start:\n{self.log[-4000:]}")
+            time.sleep(0.02)
+        self.port = int(port_file.read_text())
+
+    def deploy(self, model: Path, function: str | None = None, **options: object) -> None:
+        """Register a model folder; deploy it as `function` (or just register it)."""
+        client = Client(self.url)
+        try:
+            client.post("/register", {"directory": str(model)})
+            if function is not None:
+                client.put(f"/v1/functions/{function}", {"models": [model.parent.name], **options})
+        finally:
+            client.close()
+
+    def worker_pids(self) -> list[int]:
+        """Its worker processes."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        workers = []
+        for child in children:
+            with contextlib.suppress(OSError):
+                if b"gpu_worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    workers.append(int(child))
+        return workers
+
+    def kill_workers(self) -> list[int]:
+        """`kill -9` its workers; returns their pids."""
+        pids = self.worker_pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return pids
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def inference_server(
+    home: Path, *, media_roots: Sequence[Path] = (), flags: Sequence[str] = ()
+) -> Iterator[InferenceServer]:
+    """A server for the length of a `with` block."""
+    server = InferenceServer(home, media_roots=media_roots, flags=flags)
+    try:
+        yield server
+    finally:
+        server.stop()
