@@ -1,0 +1,1 @@
+"""The registry's schema, step by step (Alembic); the server runs it when it starts."""

@@ -1,0 +1,204 @@
+"""The one place where the server's parts are built, wired and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+
+from server.catalog import Catalog
+from server.deploying import bare_function
+from server.dispatcher import Dispatcher
+from server.front import Front
+from server.functions import ModelVersion
+from server.housekeeping import Housekeeping
+from server.metrics import Metrics
+from server.placement.lru import Room
+from server.publishing import Publisher
+from server.residency import Residency
+from server.routes import classify, functions, health, models, oip
+from server.routes.asking import Asker
+from server.routes.codec import Codec
+from server.routes.infer import InferRoute
+from server.routes.replies import map_errors
+from server.scheduling.core import Scheduler
+from server.scheduling.latency_model import LatencyModel
+from server.scheduling.terms import Latency
+from server.services import Services
+from server.settings import Settings
+from server.store.artifacts import Artifacts
+from server.store.database import migrate, open_database
+from server.store.repository import Repository
+from server.translation import QueueBounds
+from server.version import VERSION
+from server.workers.local import LocalPool, Timing
+from server.workers.pool import Worker, WorkerPool
+
+__all__ = ["App", "create_app"]
+
+log = logging.getLogger("ml_udf.server")
+
+# l̂ of a model that has not run yet. Hopeful: who is admitted by mistake still meets its own deadline.
+_FIRST_GUESS_S = {1: 0.001, 64: 0.016}
+
+
+class App:
+    """The ASGI application, and its services while it runs."""
+
+    def __init__(self, settings: Settings, token: str | None) -> None:
+        self._settings = settings
+        self._api = FastAPI(
+            title="ml_udf",
+            version=VERSION,
+            lifespan=self._lifespan,
+            docs_url="/docs",
+            redoc_url=None,
+            redirect_slashes=False,
+        )
+        for router in (health.router, oip.router, functions.router, models.router, classify.router):
+            self._api.include_router(router)
+        map_errors(self._api)
+        self.front = Front(
+            self._api,
+            token,
+            max_body_bytes=settings.max_body_bytes,
+            max_upload_bytes=settings.max_model_bytes,
+        )
+        self.services: Services | None = None
+
+    async def drain(self) -> None:
+        """Refuse new rows, be no longer ready, wait for the requests in flight at most `drain_s`."""
+        if self.services is None:
+            return
+        self.services.dispatcher.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.services.dispatcher.drained(), self._settings.drain_s)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
+        async with _running(self._settings) as services:
+            settings = self._settings
+            codec = Codec(settings.max_rows, services.latency_of)
+            self.front.infer = InferRoute(
+                services.catalog, services.asker, codec, services.metrics, settings.max_body_bytes
+            )
+            self.services = api.state.services = services
+            yield
+            services.dispatcher.draining = True
+
+
+def create_app(settings: Settings, token: str | None = None) -> App:
+    """The server as an application; nothing runs before its lifespan does."""
+    return App(replace(settings, home=settings.home.expanduser().absolute()), token)
+
+
+@contextlib.asynccontextmanager
+async def _running(settings: Settings) -> AsyncIterator[Services]:
+    """Everything that runs, closed in the opposite order."""
+    async with contextlib.AsyncExitStack() as stack:
+        artifacts = await asyncio.to_thread(Artifacts, settings.home, settings.max_model_bytes)
+        engine = await asyncio.to_thread(_open_registry, settings)
+        stack.callback(engine.dispose)
+        repository = Repository(engine, settings.home)
+        defaults = {
+            "slo_ms": settings.default_slo_ms,
+            "max_batch": settings.default_max_batch,
+            "policy": settings.default_policy,
+        }
+        catalog = Catalog(lambda model: bare_function(model, defaults))
+        metrics = Metrics()
+        latency_of = _latencies()
+        bounds = QueueBounds(settings.max_queued_rows, settings.max_queued_bytes)
+        dispatcher = Dispatcher(Scheduler(), bounds, latency_of, metrics)
+        housekeeping = Housekeeping(repository, dispatcher, settings.worker_hang_s)
+        residency = Residency(dispatcher, functools.partial(_room, settings), housekeeping.measured)
+        dispatcher.residents = housekeeping.residency = residency
+        publisher = Publisher(
+            repository,
+            artifacts,
+            catalog,
+            dispatcher,
+            residency,
+            defaults,
+            load_patience_s=settings.worker_start_s,
+            allow_import=settings.allow_import,
+        )
+        residency.starting = publisher.groups
+        await publisher.restore()
+        pool: WorkerPool = LocalPool(
+            settings.workers,
+            functools.partial(_worker_command, settings),
+            Timing(start_s=settings.worker_start_s),
+        )
+        metrics.queue_depth = dispatcher.queue_depth
+        metrics.workers = pool.states
+        stack.push_async_callback(housekeeping.close)
+        stack.push_async_callback(pool.close)
+        stack.push_async_callback(residency.close)
+        stack.push_async_callback(publisher.close)
+        await pool.start(residency)
+        housekeeping.start()
+        yield Services(
+            settings=settings,
+            catalog=catalog,
+            publisher=publisher,
+            dispatcher=dispatcher,
+            residency=residency,
+            pool=pool,
+            metrics=metrics,
+            asker=Asker(dispatcher, metrics),
+            latency_of=latency_of,
+        )
+
+
+def _open_registry(settings: Settings) -> Engine:
+    engine = open_database(settings.registry_url())
+    migrate(engine)
+    return engine
+
+
+def _room(settings: Settings, worker: Worker) -> Room:
+    return Room(settings.resident_bytes or worker.info.capacity_bytes, settings.resident_models)
+
+
+def _latencies() -> Callable[[ModelVersion], Latency]:
+    """l̂ by model, one for all functions that share it: they teach it together."""
+    known: dict[str, Latency] = {}
+
+    def latency_of(model: ModelVersion) -> Latency:
+        return known.setdefault(model.key, LatencyModel(_FIRST_GUESS_S))
+
+    return latency_of
+
+
+def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
+    """The command line of worker number `index`, whose socket is `fd`."""
+    devices = [name.strip() for name in settings.device.split(",") if name.strip()] or ["auto"]
+    threads = settings.threads or max(1, _usable_cores() // settings.workers)
+    return [
+        sys.executable,
+        "-m",
+        "gpu_worker",
+        f"--fd={fd}",
+        f"--device={devices[index % len(devices)]}",
+        *(f"--media-root={Path(root).expanduser().absolute()}" for root in settings.media_root),
+        f"--threads={threads}",
+        f"--max-pixels={settings.max_pixels}",
+        f"--max-input-bytes={settings.max_input_bytes}",
+        f"--resident-bytes={settings.resident_bytes}",
+        f"--resident-models={settings.resident_models}",
+        *(["--allow-import"] if settings.allow_import else []),
+    ]
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

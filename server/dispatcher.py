@@ -1,0 +1,334 @@
+"""The live shell around the scheduler's core: rows wait here, batches leave from here, answers come back.
+
+    begin ──→ core.submit ──→ pump: core.next_action ──→ worker.send ──→ answers_of ──→ Pending.answer
+                 ↑               ↑ ↓ Idle(until)                │
+                 │               timer                          │ worker lost
+                 └──────────────────────── once more ───────────┘
+
+Owns payloads and futures by request id, the batches in flight, the clock. Every decision is the core's.
+Runs on the event loop alone and awaits nothing, so that no state changes under its feet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVarTuple
+
+from gpu_worker.protocol import Answer, Failed, Message
+from server.answering import answers_of
+from server.calls import Call, Pending
+from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
+from server.flights import Flight, Flights
+from server.functions import Function
+from server.metrics import Metrics
+from server.residency import Group, Residency
+from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.registry import policy_named
+from server.translation import LatencyOf, QueueBounds, error_of, spec_of, submission_of
+from server.workers.pool import Worker
+
+__all__ = ["Dispatcher"]
+
+log = logging.getLogger("ml_udf.server.dispatcher")
+
+_Args = TypeVarTuple("_Args")
+
+
+class Dispatcher:
+    """`latency_of(model)` is l̂ of a model, one object per model; `residents` is set before the first call."""
+
+    residents: Residency
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        bounds: QueueBounds,
+        latency_of: LatencyOf,
+        metrics: Metrics,
+    ) -> None:
+        self._core = scheduler
+        self._bounds = bounds
+        self._latency_of = latency_of
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._functions: dict[str, Function] = {}
+        self._workers: dict[str, Worker] = {}
+        self._pending: dict[int, Pending] = {}
+        self._flights = Flights(time.monotonic, self._landed)
+        self._ids = itertools.count(1)
+        self._pump_soon: asyncio.Handle | None = None
+        self._pump_at: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.draining = False
+
+    # ── what is served ──────────────────────────────────────────────────────────────────────────────
+
+    def check(self, function: Function) -> None:
+        """Raises `BadOption` if the function's policy, or its options, cannot be."""
+        try:
+            policy_named(function.policy).initial(dict(function.policy_options))
+        except ValueError as exc:
+            raise BadOption(f"function {function.name}: {exc}") from exc
+
+    def configure(self, function: Function) -> None:
+        """Serve a function, or serve it differently. Raises `BadOption` as `check` does."""
+        spec = spec_of(function, self._bounds, self._latency_of)
+        try:
+            self._core.configure(time.monotonic(), spec)
+        except ValueError as exc:
+            raise BadOption(str(exc)) from exc
+        self._functions[function.key] = function
+
+    def remove(self, function: Function) -> None:
+        """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
+        gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
+        for part in self._core.remove(time.monotonic(), function.key):
+            self._pending[part.request_id].fail(gone)
+        self._functions.pop(function.key, None)
+        self._metrics.forget(function)
+
+    def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(function, version) → rows and bytes that wait."""
+        depth = self._core.queue_depth()
+        return {(f.name, f.version): depth.get(key, (0, 0)) for key, f in self._functions.items()}
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, call: Call) -> Pending:
+        """Queue a call's rows; await its `future`, then `end` it, whatever comes.
+
+        Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
+        """
+        if self.draining:
+            raise Overloaded("the server is shutting down", retry_after_s=5.0)
+        now_s = time.monotonic()
+        pending = Pending(next(self._ids), call, self._loop.create_future(), now_s)
+        self._pending[pending.request_id] = pending
+        self._idle.clear()
+        try:
+            rejection = self._submit(now_s, pending, 0, len(call.rows))
+            if rejection is not None:
+                raise error_of(rejection, now_s)
+        except BaseException:
+            self.end(pending)
+            raise
+        if call.deadline_s < math.inf:
+            pending.timer = self._call_at(call.deadline_s, self._overdue, pending)
+        if not self.residents.is_resident(call.function.members):
+            self.residents.want(call.function.members)
+        return pending
+
+    def end(self, pending: Pending) -> None:
+        """Forget a call. If it is not answered, its rows leave the queue and the workers at once."""
+        self._pending.pop(pending.request_id, None)
+        if not self._pending:
+            self._idle.set()
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if not pending.missing:
+            return
+        pending.future.cancel()
+        self._core.cancel(time.monotonic(), pending.request_id)
+        self._flights.cancel_unwanted(pending.batches, self._pending)
+        self._wake()
+
+    def end_hung_workers(self, patience_s: float) -> None:
+        """Kill the workers that have been on one batch for longer than that; its rows run again elsewhere."""
+        for flight in self._flights.hung(patience_s):
+            flight.worker.kill(
+                f"{flight.batch.rows} rows of {flight.batch.function} took over {patience_s:g} s"
+            )
+
+    async def drained(self) -> None:
+        """Wait until no call is under way."""
+        await self._idle.wait()
+
+    def _submit(self, now_s: float, pending: Pending, offset: int, rows: int) -> Rejection | None:
+        call = pending.call
+        if call.function.key not in self._functions:
+            raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
+        self._wake()
+        return self._core.submit(now_s, submission_of(pending, offset, rows))
+
+    def _overdue(self, pending: Pending) -> None:
+        waited_ms = (time.monotonic() - pending.began_s) * 1000
+        pending.fail(
+            DeadlineExceeded(
+                f"no answer of {pending.call.function.name} after {waited_ms:.0f} ms, its deadline"
+            )
+        )
+
+    def _call_at(
+        self, at_s: float, callback: Callable[[*_Args], object], *args: *_Args
+    ) -> asyncio.TimerHandle:
+        # Not the loop's own clock: uvloop's stands still within a turn and counts milliseconds, too coarse
+        # to learn latencies by. Its timers round, so half of one more: the core must not be asked early.
+        return self._loop.call_later(max(0.0, at_s - time.monotonic()) + 0.0005, callback, *args)
+
+    # ── batches ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _wake(self) -> None:
+        # Not at once: what else arrives in this turn of the loop may join the same batch.
+        if self._pump_soon is None:
+            self._pump_soon = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Do what the core says until it is idle."""
+        self._pump_soon = None
+        if self._pump_at is not None:
+            self._pump_at.cancel()
+            self._pump_at = None
+        while True:
+            now_s = time.monotonic()
+            try:
+                action = self._core.next_action(now_s)
+            except Exception as exc:
+                self._scheduling_failed(now_s, exc)
+                return
+            if isinstance(action, RunBatch):
+                self._send(now_s, action)
+            elif isinstance(action, RefuseRows):
+                late = DeadlineExceeded(
+                    f"{action.reason}; it would be in {(action.predicted_finish_s - now_s) * 1000:.0f} ms"
+                )
+                for part in action.slices:
+                    self._pending[part.request_id].fail(late)
+            else:
+                if action.until_s < math.inf:
+                    self._pump_at = self._call_at(action.until_s, self._wake)
+                return
+
+    def _send(self, now_s: float, batch: RunBatch) -> None:
+        self.residents.touch(batch.members)
+        worker, function = self._workers[batch.worker], self._functions[batch.function]
+        self._flights.send(now_s, batch, worker, function, self._pending)
+
+    def _landed(self, flight: Flight, reply: Message) -> None:
+        """A batch came back, one way or another."""
+        batch = flight.batch
+        now_s = time.monotonic()
+        self._core.finished(now_s, batch.batch_id, failed=not isinstance(reply, Answer))
+        self._wake()
+        if isinstance(reply, Answer):
+            try:
+                self._scatter(flight, reply)
+            except ServiceError as error:
+                log.error(
+                    "batch unusable function=%s worker=%s error=%r", batch.function, batch.worker, error
+                )
+                self._fail(batch.slices, error)
+            return
+        if not isinstance(reply, Failed):
+            reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")
+        if reply.code == "unknown_function":
+            self.residents.not_there(flight.worker, batch.members)
+        if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled"}:
+            self._run_again(now_s, flight, reply)
+            return
+        log.error(
+            "batch failed function=%s worker=%s rows=%d code=%s",
+            batch.function,
+            batch.worker,
+            batch.rows,
+            reply.code,
+        )
+        error_type = BadOption if reply.code == "bad_option" else ServiceError
+        self._fail(batch.slices, error_type(f"{flight.function.name}: {reply.message}"))
+
+    def _scatter(self, flight: Flight, reply: Answer) -> None:
+        began_s = time.monotonic()
+        answers = answers_of(flight.function, reply, flight.batch.rows)
+        first = 0
+        for part in flight.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None:
+                pending.answer(part, first, answers)
+            first += part.rows
+        self._metrics.of(flight.function).batch_done(
+            flight.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
+        )
+
+    def _run_again(self, now_s: float, flight: Flight, reply: Failed) -> None:
+        """Queue a lost batch's rows once more; those that were lost before fail."""
+        lost = WorkerLost(
+            f"the worker died twice under rows of {flight.function.name}: {reply.message}"
+            if reply.code == "worker_lost"
+            else f"two workers refused rows of {flight.function.name}: {reply.message}"
+        )
+        for part in flight.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is None or pending.done:
+                continue
+            end = part.offset + part.rows
+            if any(part.offset < stop and start < end for start, stop in pending.rerun):
+                pending.fail(lost)
+                continue
+            pending.rerun.append((part.offset, end))
+            self._metrics.of(flight.function).rerun_rows += part.rows
+            self._resubmit(now_s, pending, part)
+
+    def _resubmit(self, now_s: float, pending: Pending, part: Slice) -> None:
+        if pending.done or pending.request_id not in self._pending:
+            return
+        try:
+            rejection = self._submit(now_s, pending, part.offset, part.rows)
+        except VersionGone as error:
+            pending.fail(error)
+            return
+        if rejection is None:
+            if not self.residents.is_resident(pending.call.function.members):
+                self.residents.want(pending.call.function.members)
+        elif rejection.code == "overloaded":
+            # They were admitted before, and are in memory anyway: they wait here for their place.
+            wait_s = max(0.01, rejection.retry_after_s or 0.0)
+            self._loop.call_later(wait_s, lambda: self._resubmit(time.monotonic(), pending, part))
+        else:
+            pending.fail(error_of(rejection, now_s))
+
+    def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
+        for part in slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None:
+                pending.fail(error)
+
+    def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
+        # A user's own policy raised. Nobody can say whose rows it was about, and it would raise again.
+        log.error("scheduling failed", exc_info=exc)
+        error = ServiceError(f"scheduling failed: {exc!r}")
+        for pending in self._pending.values():
+            if self._core.cancel(now_s, pending.request_id):
+                pending.fail(error)
+
+    # ── workers and what they hold (ResidencyListener) ────────────────────────────────────────────
+
+    def resident_changed(self, worker: Worker, resident: frozenset[str]) -> None:
+        """These models may be asked of the worker now."""
+        self._workers[worker.name] = worker
+        view = WorkerView(worker.name, alive=True, resident=resident, device=worker.info.device_name)
+        self._core.set_worker(time.monotonic(), view)
+        self._wake()
+
+    def worker_lost(self, worker: Worker) -> None:
+        """Send it nothing more; its batches fail right after this and run again."""
+        if self._workers.pop(worker.name, None) is not None:
+            self._core.set_worker(
+                time.monotonic(), WorkerView(worker.name, alive=False, resident=frozenset())
+            )
+
+    def load_failed(self, group: Group, error: ServiceError) -> None:
+        """The rows that wait for the group have nowhere to run."""
+        keys = {model.key for model in group}
+        for pending in list(self._pending.values()):
+            if keys == {model.key for model in pending.call.function.members} and not pending.batches:
+                pending.fail(error)
+
+    def waited_for(self) -> Iterable[Group]:
+        """The groups for which rows wait."""
+        depth = self._core.queue_depth()
+        return [f.members for key, f in self._functions.items() if depth.get(key, (0, 0))[0]]

@@ -1,0 +1,138 @@
+"""What the server refuses or fails at: a wire code, its HTTP status, a message.
+
+The codes are those of docs/architecture.md; a route raises, and one place turns it into a reply.
+
+    ServiceError             500 internal           a fault of the server itself
+    ├── BadOption            400 bad_option         the request or an option cannot be accepted
+    ├── BadInput             400 input_…            a row is at fault, and no `error` output was asked for
+    ├── Unauthorized         401 unauthorized
+    ├── UnknownFunction      404 unknown_function
+    ├── VersionGone          410 version_gone
+    ├── BodyTooLarge         413 input_too_large    the body as a whole
+    ├── Unsupported          501 unsupported
+    ├── Overloaded           503 overloaded         with Retry-After
+    ├── DeadlineExceeded     504 deadline_exceeded
+    └── WorkerLost           500 worker_lost        a worker died twice under these rows
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = [
+    "BadInput",
+    "BadOption",
+    "BodyTooLarge",
+    "DeadlineExceeded",
+    "Overloaded",
+    "ServiceError",
+    "Unauthorized",
+    "UnknownFunction",
+    "Unsupported",
+    "VersionGone",
+    "WorkerLost",
+]
+
+
+class ServiceError(Exception):
+    """Base of all, and what a fault inside becomes; its cause stands in the log."""
+
+    code = "internal"
+    status = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def wire_text(self) -> str:
+        """`code: message`, as it stands in the reply's `error`."""
+        return f"{self.code}: {self.message}"
+
+    def headers(self) -> dict[str, str]:
+        """Headers that go with the reply."""
+        return {}
+
+
+class BadOption(ServiceError):
+    """The request is malformed, or an option has a value that cannot be used."""
+
+    code = "bad_option"
+    status = 400
+
+
+class BadInput(ServiceError):
+    """A row's input is at fault, and the caller did not ask for errors by row."""
+
+    status = 400
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unauthorized(ServiceError):
+    """The server wants a token, and the one sent is missing or wrong."""
+
+    code = "unauthorized"
+    status = 401
+
+    def headers(self) -> dict[str, str]:
+        """The challenge that RFC 6750 asks for."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class UnknownFunction(ServiceError):
+    """No function or model of this name is served."""
+
+    code = "unknown_function"
+    status = 404
+
+
+class VersionGone(ServiceError):
+    """The function is served, but no longer (or not yet) in this version."""
+
+    code = "version_gone"
+    status = 410
+
+
+class BodyTooLarge(ServiceError):
+    """The request as a whole is over a limit."""
+
+    code = "input_too_large"
+    status = 413
+
+
+class Unsupported(ServiceError):
+    """A part of the protocol that this server does not have."""
+
+    code = "unsupported"
+    status = 501
+
+
+class Overloaded(ServiceError):
+    """No room now; the same request may succeed after `retry_after_s`."""
+
+    code = "overloaded"
+    status = 503
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        """`Retry-After` in whole seconds, as RFC 9110 has it."""
+        return {"Retry-After": str(max(1, math.ceil(min(self.retry_after_s, 3600.0))))}
+
+
+class DeadlineExceeded(ServiceError):
+    """The deadline has passed, or is predicted to."""
+
+    code = "deadline_exceeded"
+    status = 504
+
+
+class WorkerLost(ServiceError):
+    """A worker died under these rows, and another one (or its successor) did as well."""
+
+    code = "worker_lost"

@@ -1,0 +1,128 @@
+"""The nouns that are served: a model version, and a function made of such members.
+
+Immutable and plain; knows no database, no wire, no worker. A bare model is a function with one member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["INPUT_NAMES", "Combine", "Form", "Function", "InputShape", "ModelVersion", "forms_of"]
+
+Form = Literal["path", "image", "tensor", "text"]
+Combine = Literal["majority_vote", "mean"]
+
+INPUT_NAMES: Mapping[str, str] = {"path": "image_path", "image": "image", "tensor": "pixels", "text": "text"}
+_TASK_FORMS: Mapping[str, tuple[Form, ...]] = {
+    "image-classification": ("path", "image", "tensor"),
+    "text-classification": ("text",),
+}
+
+
+def forms_of(task: str, own: Form) -> tuple[Form, ...]:
+    """The forms in which rows of a task may come, the model's own one first."""
+    return (own, *(form for form in _TASK_FORMS.get(task, ()) if form != own))
+
+
+@dataclass(frozen=True, slots=True)
+class InputShape:
+    """What a model wants of a row; the sizes and the normalisation are those of images alone."""
+
+    form: Form
+    height: int = 0
+    width: int = 0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row as float32 pixels, [3, height, width]; 0 where that form does not apply."""
+        return 4 * 3 * self.height * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One immutable version of a model, as its manifest and the registry describe it."""
+
+    name: str
+    version: int
+    task: str
+    classes: tuple[str, ...]
+    input: InputShape
+    accuracy: float
+    directory: Path
+    runtime: str = "torch"
+    architecture: str = ""
+    sha256: str = ""
+    resident_bytes: int = 0  # measured at its first load; 0 = not known yet
+    last_used_at: float = 0.0  # Unix time; 0 = never
+
+    @property
+    def key(self) -> str:
+        """Its name on the workers."""
+        return f"{self.name}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One deployment of a function: what answers under its name and version."""
+
+    name: str
+    version: int
+    members: tuple[ModelVersion, ...]
+    form: Form
+    combine: Combine = "majority_vote"
+    select: Any = "all"  # "best", "all", or the list of member names that take part
+    min_confidence: float = 0.0
+    default: str | None = None
+    slo_ms: float = 500.0
+    max_batch: int = 64
+    batch_sizes: tuple[int, ...] = ()
+    policy: str = "greedy"
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    bare: bool = False  # a model answering under its own name
+
+    @property
+    def key(self) -> str:
+        """Its name in the scheduler: rows of different versions never share a batch."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def task(self) -> str:
+        """The task that all members share."""
+        return self.members[0].task
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that all members share, in the order of `scores`."""
+        return self.members[0].classes
+
+    @property
+    def input_name(self) -> str:
+        """The name of the input that SQL sends by default."""
+        return INPUT_NAMES[self.form]
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The forms in which its rows may come, the default first; pixels only if members agree on them."""
+        forms = forms_of(self.task, self.form)
+        first = self.members[0].input
+        same_pixels = first.row_bytes > 0 and all(
+            (m.input.height, m.input.width, m.input.mean, m.input.std)
+            == (first.height, first.width, first.mean, first.std)
+            for m in self.members
+        )
+        return forms if same_pixels else tuple(form for form in forms if form != "tensor")
+
+    def row_shape(self, form: Form) -> tuple[int, ...]:
+        """The shape of one row of that form on the wire, without the row dimension."""
+        shape = self.members[0].input
+        return (3, shape.height, shape.width) if form == "tensor" else ()
+
+    def row_bytes(self, form: Form) -> int:
+        """Bytes of one row where the form fixes them, else 0."""
+        return 4 * math.prod(self.row_shape(form)) if form == "tensor" else 0

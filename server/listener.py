@@ -1,0 +1,98 @@
+"""uvicorn, told to stop as this server wants to be stopped, and to say when it listens.
+
+The first SIGTERM or SIGINT drains: not ready, no new rows, requests in flight finish. The second ends at
+once. Knows HTTP servers and signals, nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+__all__ = ["Listener"]
+
+log = logging.getLogger("ml_udf.server")
+
+_LAST_REPLIES_S = 5  # for replies that are being written when the drain is over
+
+
+class Listener(uvicorn.Server):
+    """Serves `app` on `host` and `port`; `drain` is awaited before the doors close."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        drain: Callable[[], Awaitable[None]],
+        *,
+        host: str,
+        port: int,
+        port_file: Path | None = None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                access_log=False,
+                server_header=False,
+                log_config=None,
+                backlog=2048,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=_LAST_REPLIES_S,
+            )
+        )
+        self._drain = drain
+        self._port_file = port_file
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so: one line on standard output, and the port's file."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if not self.started:
+            return
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        print(f"ml_udf server listening on http://{name}:{port}", flush=True)  # noqa: T201  # the promised line
+        if self._port_file is not None:
+            _write_port(self._port_file, port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal: drain, or, the second time, go."""
+        if self._loop is None or self._draining is not None or self.should_exit:
+            self.should_exit = self.force_exit = True
+            return
+        log.info("stopping signal=%d", sig)
+        self._loop.call_soon_threadsafe(self.stop)
+
+    def stop(self) -> None:
+        """Drain, then end; on the event loop."""
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain_and_exit())
+
+    async def _drain_and_exit(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            self.should_exit = True
+
+
+def _write_port(path: Path, port: int) -> None:
+    # Whole or not at all: whoever waits for the file may read it the moment it is there.
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".port-", delete=False) as out:
+        out.write(str(port))
+    os.replace(out.name, path)

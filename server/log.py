@@ -1,0 +1,37 @@
+"""The log: one line per event, `time level logger event key=value …`, to standard error.
+
+Lines hold names, counts and times; never a token, a row or an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+
+__all__ = ["configure_logging"]
+
+
+class OneLine(logging.Formatter):
+    """A traceback becomes part of its line, so that a line is an event."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        error = record.exc_info[1] if record.exc_info else None
+        record.exc_info, record.exc_text = None, None
+        line = super().format(record)
+        if error is not None:
+            line += f" error={''.join(traceback.format_exception(error))!r}"
+        return line.replace("\n", "\\n")
+
+
+def configure_logging(level: str) -> None:
+    """Send the log to standard error. Raises ValueError for an unknown level."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -1,0 +1,338 @@
+"""Keeps on every worker the models that are wanted: the shell around `server/placement`.
+
+Owns what is resident where, when each model was used, and the loads and evictions under way. A group is
+the members of one function: they are loaded together, on one worker, as a batch runs through all of them.
+Knows nothing of queues; it asks who is waited for, and tells whoever listens what has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpu_worker.protocol import Done, Failed, Load, Loaded, Unload
+from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
+from server.functions import ModelVersion
+from server.placement.lru import Room, Stay, evictions, starting_set
+from server.workers.pool import Worker
+
+__all__ = ["Group", "Residency", "ResidencyListener"]
+
+log = logging.getLogger("ml_udf.server.residency")
+
+Group = tuple[ModelVersion, ...]
+
+_PROTECTED_LOADS = 5.0  # a model that rows wait for stays at least this many times its own load time,
+_PROTECTED_LEAST_S = 0.25  # and at least this long
+_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
+
+
+class ResidencyListener(Protocol):
+    """Who is told; all on the event loop."""
+
+    def resident_changed(self, worker: Worker, resident: frozenset[str]) -> None:
+        """These models, and no others, may be asked of the worker now."""
+        ...
+
+    def load_failed(self, group: Group, error: ServiceError) -> None:
+        """Nothing could make the group resident; its rows have nowhere to run."""
+        ...
+
+    def worker_lost(self, worker: Worker) -> None:
+        """The worker is gone, and all that was resident on it."""
+        ...
+
+    def waited_for(self) -> Iterable[Group]:
+        """The groups for which rows wait."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A live worker and what it holds: model key → when it was loaded, and how long that took."""
+
+    worker: Worker
+    loaded: dict[str, tuple[float, float]] = field(default_factory=dict)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gone: bool = False
+
+    def holds(self, group: Group) -> bool:
+        return all(model.key in self.loaded for model in group)
+
+
+class Residency:
+    """`room(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load."""
+
+    def __init__(
+        self,
+        listener: ResidencyListener,
+        room: Callable[[Worker], Room],
+        measured: Callable[[ModelVersion, int, float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener = listener
+        self._room = room
+        self._measured = measured
+        self._clock = clock
+        self._places: dict[str, _Place] = {}
+        self._sizes: dict[str, int] = {}
+        self._used: dict[str, float] = {}  # model key → Unix time of its last use
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted: set[tuple[str, ...]] = set()  # groups whose load is under way
+        self._deaths: dict[str, int] = {}  # model key → workers that died of loading it, in a row
+        self._a_place = asyncio.Event()
+        self.starting: Callable[[], Iterable[Group]] = lambda: ()
+
+    # ── what is where ───────────────────────────────────────────────────────────────────────────────
+
+    def know(self, models: Iterable[ModelVersion]) -> None:
+        """Sizes and last uses that the registry remembers."""
+        for model in models:
+            if model.resident_bytes:
+                self._sizes.setdefault(model.key, model.resident_bytes)
+            if model.last_used_at:
+                self._used.setdefault(model.key, model.last_used_at)
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """The models were used now."""
+        now = time.time()
+        for key in keys:
+            self._used[key] = now
+
+    def last_used(self) -> dict[str, float]:
+        """Model key → Unix time of its last use."""
+        return dict(self._used)
+
+    def is_resident(self, group: Group) -> bool:
+        """Whether some live worker holds all of the group."""
+        return any(place.holds(group) for place in self._places.values())
+
+    def holds_anything(self) -> bool:
+        """Whether some live worker holds some model."""
+        return any(place.loaded for place in self._places.values())
+
+    def resident(self) -> dict[str, list[str]]:
+        """Worker → keys of the models that it holds."""
+        return {name: sorted(place.loaded) for name, place in self._places.items()}
+
+    # ── workers that come and go ──────────────────────────────────────────────────────────────────
+
+    def worker_up(self, worker: Worker) -> None:
+        """Fill a fresh worker: the groups most recently used, until it is full."""
+        place = self._places[worker.name] = _Place(worker)
+        self._a_place.set()
+        self._listener.resident_changed(worker, frozenset())
+        self._spawn(self._fill(place), f"fill {worker.name}")
+
+    def worker_down(self, worker: Worker) -> None:
+        """Forget a worker."""
+        place = self._places.get(worker.name)
+        if place is not None and place.worker is worker:
+            place.gone = True
+            del self._places[worker.name]
+            self._listener.worker_lost(worker)
+        if not self._places:
+            self._a_place.clear()
+
+    def not_there(self, worker: Worker, keys: Iterable[str]) -> None:
+        """The worker says that it does not hold these (it evicted them by itself)."""
+        place = self._places.get(worker.name)
+        if place is not None and place.worker is worker:
+            for key in keys:
+                place.loaded.pop(key, None)
+            self._changed(place)
+
+    async def close(self) -> None:
+        """Stop loading."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ── loads and evictions ───────────────────────────────────────────────────────────────────────
+
+    def want(self, group: Group) -> None:
+        """Make the group resident soon, if it is not; the listener hears how it went."""
+        keys = tuple(model.key for model in group)
+        if not self._places or keys in self._wanted or self.is_resident(group):
+            return  # without a worker: the next one to come up asks `waited_for`
+
+        async def bring() -> None:
+            try:
+                await self.load(group)
+            except ServiceError as error:
+                self._listener.load_failed(group, error)
+            finally:
+                self._wanted.discard(keys)
+
+        self._wanted.add(keys)
+        self._spawn(bring(), f"load {', '.join(keys)}")
+
+    async def load(self, group: Group) -> None:
+        """Make the group resident on one worker, evicting others; wait for a worker if there is none.
+
+        Raises `BadOption` if a model cannot be loaded or can never fit, `Overloaded` if there is no room
+        now, `WorkerLost` if the worker dies of it twice.
+        """
+        for attempt in (1, 2):
+            await self._a_place.wait()
+            place = self._best_place(group)
+            try:
+                await self._bring(place, group, may_evict=True)
+                return
+            except WorkerLost:
+                if attempt == 2:
+                    raise
+
+    async def spread(self, group: Group) -> None:
+        """Load the group on every worker that has room for it, evicting nothing."""
+        for place in list(self._places.values()):
+            try:
+                await self._bring(place, group, may_evict=False)
+            except ServiceError as error:
+                log.info("not spread worker=%s reason=%r", place.worker.name, error.message)
+
+    async def unload(self, keys: Iterable[str]) -> None:
+        """Evict models from every worker; batches under way finish first."""
+        wanted = set(keys)
+        for place in list(self._places.values()):
+            async with place.changing:
+                for key in wanted & place.loaded.keys():
+                    await self._evict(place, key)
+
+    async def _fill(self, place: _Place) -> None:
+        """Load an empty worker, and then whatever rows wait for in vain."""
+        groups = [
+            group
+            for group in [*self._listener.waited_for(), *self._by_recency(self.starting())]
+            # A model that kills its workers must not keep all others from being served.
+            if all(self._deaths.get(model.key, 0) < _DEATHS for model in group)
+        ]
+        models = {model.key: model for group in groups for model in group}
+        plan = starting_set(
+            [[model.key for model in group] for group in groups], self._sizes, self._room(place.worker)
+        )
+        for keys in plan:
+            try:
+                await self._bring(place, tuple(models[key] for key in keys), may_evict=False)
+            except WorkerLost:
+                return
+            except ServiceError as error:
+                log.warning(
+                    "not loaded worker=%s models=%s reason=%r", place.worker.name, keys, error.message
+                )
+        self._want_again()
+
+    def _by_recency(self, groups: Iterable[Group]) -> list[Group]:
+        return sorted(groups, key=lambda group: -max(self._used.get(model.key, 0.0) for model in group))
+
+    def _best_place(self, group: Group) -> _Place:
+        """The worker that lacks least of the group; of equals, the emptiest."""
+        return min(
+            self._places.values(),
+            key=lambda place: (sum(m.key not in place.loaded for m in group), len(place.loaded)),
+        )
+
+    async def _bring(self, place: _Place, group: Group, *, may_evict: bool) -> None:
+        async with place.changing:
+            await self._make_room(place, group, may_evict=may_evict)
+            for model in group:
+                if model.key not in place.loaded:
+                    await self._load_one(place, model)
+
+    async def _make_room(self, place: _Place, group: Group, *, may_evict: bool) -> None:
+        wanted = {model.key: self._sizes.get(model.key, 0) for model in group}
+        while not place.holds(group):
+            found = evictions(self._clock(), wanted, self._stays(place), self._room(place.worker))
+            if found is None:
+                raise BadOption(
+                    f"the models {', '.join(wanted)} do not fit on worker {place.worker.name} together"
+                )
+            if found and not may_evict:
+                raise Overloaded(f"worker {place.worker.name} is full")
+            if isinstance(found, float):
+                await asyncio.sleep(max(0.0, found - self._clock()))
+                continue
+            for key in found:
+                await self._evict(place, key)
+            return
+
+    def _stays(self, place: _Place) -> dict[str, Stay]:
+        waited = {model.key for group in self._listener.waited_for() for model in group}
+        return {
+            key: Stay(
+                size_bytes=self._sizes.get(key, 0),
+                last_used_s=self._used.get(key, 0.0),
+                waited_for=key in waited,
+                protected_until_s=loaded_s + max(_PROTECTED_LEAST_S, _PROTECTED_LOADS * load_s),
+            )
+            for key, (loaded_s, load_s) in place.loaded.items()
+        }
+
+    async def _load_one(self, place: _Place, model: ModelVersion) -> None:
+        reply = await place.worker.call(Load(0, model.key, str(model.directory)))
+        if isinstance(reply, Failed):
+            log.error("load failed worker=%s model=%s code=%s", place.worker.name, model.key, reply.code)
+            if reply.code == "worker_lost":
+                self._deaths[model.key] = self._deaths.get(model.key, 0) + 1
+            raise _error_of(reply, model)
+        if not isinstance(reply, Loaded):
+            raise ServiceError(f"worker {place.worker.name} answered a load with {reply.kind!r}")
+        for key in reply.evicted:  # its true size was not known here; the worker made room by itself
+            place.loaded.pop(key, None)
+        place.loaded[model.key] = (self._clock(), reply.load_s)
+        self._deaths.pop(model.key, None)
+        self._sizes[model.key] = reply.resident_bytes
+        self._used.setdefault(model.key, 0.0)
+        log.info(
+            "model loaded worker=%s model=%s bytes=%d load_s=%.3f",
+            place.worker.name,
+            model.key,
+            reply.resident_bytes,
+            reply.load_s,
+        )
+        self._measured(model, reply.resident_bytes, reply.load_s)
+        self._changed(place)
+
+    async def _evict(self, place: _Place, key: str) -> None:
+        # First out of the dispatcher's sight, so that no batch is sent that the eviction would overtake.
+        place.loaded.pop(key, None)
+        self._changed(place)
+        reply = await place.worker.call(Unload(0, key))
+        if not isinstance(reply, Done):
+            log.warning("not unloaded worker=%s model=%s reply=%s", place.worker.name, key, reply)
+        else:
+            log.info("model evicted worker=%s model=%s", place.worker.name, key)
+
+    def _changed(self, place: _Place) -> None:
+        if place.gone:
+            return
+        self._listener.resident_changed(place.worker, frozenset(place.loaded))
+        self._want_again()
+
+    def _want_again(self) -> None:
+        # Rows may wait for a model that has just been evicted, or whose load found no worker.
+        for group in self._listener.waited_for():
+            self.want(group)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task failed task=%r", task.get_name(), exc_info=task.exception())
+
+
+def _error_of(reply: Failed, model: ModelVersion) -> ServiceError:
+    message = f"model {model.key} cannot be loaded: {reply.message}"
+    if reply.code == "worker_lost":
+        return WorkerLost(message)
+    if reply.code == "overloaded":
+        return Overloaded(message)
+    return BadOption(message) if reply.code == "bad_option" else ServiceError(message)

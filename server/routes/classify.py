@@ -1,0 +1,92 @@
+"""`POST /classify`: Rafiqi's route, an image in, its most likely labels out (Rafiqi §3.1).
+
+The same call as an infer request with one row, on the same scheduler.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.datastructures import UploadFile
+
+from server.calls import Call, Reply
+from server.errors import BadInput, BadOption, BodyTooLarge
+from server.functions import Function
+from server.routes.body import ClientGone
+from server.routes.replies import json_reply
+from server.services import Services, ServicesOf
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["classify"])
+
+
+@router.post("/classify")
+async def classify(
+    services: ServicesOf,
+    request: Request,
+    function: str | None = None,
+    k: Annotated[int, Query(ge=1, le=1000)] = 5,
+) -> Response:
+    """The k most likely labels of one image: multipart `file`, or the raw body."""
+    chosen = _function(services, function)
+    image = await _image(request, services.settings.max_input_bytes)
+    began_s = time.monotonic()
+    call = Call(chosen, "image", [image], len(image), scores=True)
+    try:
+        reply = await services.asker.ask(call, request.receive, began_s)
+    except ClientGone:
+        return Response(status_code=499)  # nobody reads it
+    for error in reply.errors.values():
+        raise BadInput(error.code, error.message)
+    return json_reply(
+        {
+            "function": chosen.name,
+            "version": chosen.version,
+            "label": reply.labels[0],
+            "confidence": reply.confidences[0],
+            "predictions": _best(reply, k),
+            "answered_by": reply.answered_by[0][2].split(","),
+        }
+    )
+
+
+def _function(services: Services, name: str | None) -> Function:
+    if name is None:
+        able = [served[-1] for served in services.catalog.functions() if "image" in served[-1].forms]
+        if len(able) != 1:
+            raise BadOption(f"say which function classifies: ?function=…; {len(able)} here take images")
+        return able[0]
+    function = services.catalog.resolve(name)
+    if "image" not in function.forms:
+        raise BadOption(f"{name} takes {', '.join(function.forms)}, not images")
+    return function
+
+
+async def _image(request: Request, limit_bytes: int) -> bytes:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "multipart/form-data":
+        async with request.form(max_files=1, max_fields=4) as form:
+            part = form.get("file")
+            if not isinstance(part, UploadFile):
+                raise BadOption("the multipart part 'file' is missing")
+            image = await part.read(limit_bytes + 1)
+    else:
+        image = await request.body()
+    if len(image) > limit_bytes:
+        raise BodyTooLarge(f"the image is over the limit of {limit_bytes} bytes")
+    if not image:
+        raise BadOption("the request holds no image")
+    return image
+
+
+def _best(reply: Reply, k: int) -> list[dict[str, object]]:
+    classes = reply.function.classes
+    if not reply.scores:
+        return [{"label": reply.labels[0], "score": reply.confidences[0]}]
+    scores = struct.unpack(f"<{len(classes)}f", reply.scores)
+    ranked = sorted(zip(scores, classes, strict=True), key=lambda pair: -pair[0])
+    return [{"label": label, "score": score} for score, label in ranked[:k]]

@@ -1,0 +1,62 @@
+"""`/v1/functions`: what SQL can call, and how it comes and goes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+
+from server.deploying import deployed_form
+from server.functions import INPUT_NAMES, Function
+from server.routes.replies import json_reply
+from server.services import Services, ServicesOf
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/functions", tags=["functions"])
+
+
+@router.get("")
+def list_functions(services: ServicesOf) -> Response:
+    """Every deployed function in its current version."""
+    return json_reply(
+        {"functions": [_described(services, served) for served in services.catalog.functions()]}
+    )
+
+
+@router.get("/{name}")
+def show_function(services: ServicesOf, name: str) -> Response:
+    """One function; a bare model's name is answered too."""
+    return json_reply(_described(services, services.catalog.versions(name)))
+
+
+@router.put("/{name}")
+async def put_function(services: ServicesOf, name: str, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Create a function, or deploy it anew; its models are loaded before it is switched to."""
+    await services.publisher.deploy(name, body)
+    return json_reply(_described(services, services.catalog.versions(name)))
+
+
+@router.delete("/{name}")
+async def delete_function(services: ServicesOf, name: str) -> Response:
+    """Serve it no longer; its models stay."""
+    await services.publisher.delete(name)
+    return json_reply({"deleted": name})
+
+
+def _described(services: Services, served: list[Function]) -> dict[str, Any]:
+    function = served[-1]
+    return {
+        **deployed_form(function),
+        "versions": [one.version for one in served],
+        "classes": list(function.classes),
+        "inputs": {INPUT_NAMES[form]: form for form in function.forms},
+        "select": function.select,
+        "policy": function.policy,
+        "policy_options": dict(function.policy_options),
+        "max_batch": function.max_batch,
+        "batch_sizes": list(function.batch_sizes),
+        "is_model": function.bare,
+        "ready": services.catalog.is_loaded(function.name)
+        and services.residency.is_resident(function.members),
+    }

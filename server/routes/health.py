@@ -1,0 +1,33 @@
+"""Whether the server lives, whether it is ready, and its metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from server.metrics import CONTENT_TYPE
+from server.services import ServicesOf
+
+__all__ = ["HEALTH_PATHS", "router"]
+
+# Answered without a token: who starts or balances servers need not hold one.
+HEALTH_PATHS = frozenset(("/v2/health/live", "/v2/health/ready"))
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/v2/health/live")
+def live() -> Response:
+    """The process answers."""
+    return Response()
+
+
+@router.get("/v2/health/ready")
+def ready(services: ServicesOf) -> Response:
+    """Rows would be answered now."""
+    return Response(status_code=200 if services.ready() else 503)
+
+
+@router.get("/metrics")
+def metrics(services: ServicesOf) -> Response:
+    """Prometheus text format."""
+    return Response(services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,0 +1,108 @@
+"""`/register`, `/v1/models`, `/v1/workers`: what there is to run, and where it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import FormData, UploadFile
+
+from server.errors import BadOption
+from server.functions import ModelVersion
+from server.routes.replies import json_reply
+from server.services import Services, ServicesOf
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["models"])
+
+_MANIFEST_BYTES = 8 << 20
+
+
+@router.post("/register")
+async def register(services: ServicesOf, request: Request) -> Response:
+    """A model version: multipart `manifest` and `weights`, or JSON `{"directory": …}` on this host."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "multipart/form-data":
+        async with request.form(max_files=2, max_fields=4, max_part_size=_MANIFEST_BYTES) as form:
+            manifest = await _manifest(form)
+            weights = form.get("weights")
+            if isinstance(weights, str):
+                raise BadOption("the part 'weights' must be a file")
+            model = await services.publisher.register(manifest, weights.file if weights else None)
+    else:
+        model = await services.publisher.register_directory(await _directory(request))
+    return json_reply(_described(services, model))
+
+
+@router.get("/v1/models")
+def list_models(services: ServicesOf) -> Response:
+    """Every registered model version."""
+    return json_reply({"models": [_described(services, model) for model in services.catalog.models()]})
+
+
+@router.get("/v1/workers")
+def list_workers(services: ServicesOf) -> Response:
+    """Every worker, what it runs on and what it holds."""
+    resident = services.residency.resident()
+    workers: list[dict[str, Any]] = []
+    for state in services.pool.states():
+        info = state.info if state.state == "up" else None
+        workers.append(
+            {
+                "name": state.name,
+                "state": state.state,
+                "pid": state.pid,
+                "restarts": state.restarts,
+                "device": info.device if info else None,
+                "device_name": info.device_name if info else None,
+                "capacity_bytes": info.capacity_bytes if info else None,
+                "resident": resident.get(state.name, []),
+                "last_error": state.last_error,
+            }
+        )
+    return json_reply({"workers": workers})
+
+
+async def _manifest(form: FormData) -> dict[str, Any]:
+    part = form.get("manifest")
+    if part is None:
+        raise BadOption("the part 'manifest' (model.json) is missing")
+    text = await part.read() if isinstance(part, UploadFile) else part
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise BadOption(f"the part 'manifest' is not JSON: {exc}") from exc
+    if not isinstance(manifest, dict):
+        raise BadOption("the part 'manifest' must be a JSON object")
+    return manifest
+
+
+async def _directory(request: Request) -> Path:
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError) as exc:
+        raise BadOption('register with multipart parts, or with JSON {"directory": …}') from exc
+    directory = body.get("directory") if isinstance(body, dict) else None
+    if not isinstance(directory, str) or not directory.startswith("/"):
+        raise BadOption("'directory' must be an absolute path on the server's host")
+    return Path(directory)
+
+
+def _described(services: Services, model: ModelVersion) -> dict[str, Any]:
+    places = services.residency.resident()
+    return {
+        "name": model.name,
+        "version": model.version,
+        "task": model.task,
+        "runtime": model.runtime,
+        "architecture": model.architecture,
+        "accuracy": model.accuracy,
+        "classes": list(model.classes),
+        "input": {"form": model.input.form, "height": model.input.height, "width": model.input.width},
+        "sha256": model.sha256,
+        "directory": str(model.directory),
+        "resident_on": [worker for worker, keys in places.items() if model.key in keys],
+    }

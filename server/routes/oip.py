@@ -1,0 +1,126 @@
+"""The Open Inference Protocol's routes but infer: server and model metadata, and Triton's additions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from server.errors import BadOption, Unsupported
+from server.functions import Function
+from server.routes.description import EXTENSIONS, config_of, metadata_of, statistics_of
+from server.routes.replies import json_reply
+from server.services import Services, ServicesOf
+from server.version import VERSION
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v2", tags=["open inference protocol"])
+
+
+@router.get("")
+@router.get("/", include_in_schema=False)
+def server_metadata() -> Response:
+    """The server's name, version and extensions."""
+    return json_reply({"name": "ml_udf", "version": VERSION, "extensions": EXTENSIONS})
+
+
+# Before "/models/{name}": `stats` there would be a model's name.
+@router.get("/models/stats")
+def all_statistics(services: ServicesOf) -> Response:
+    """The counts of everything that is served."""
+    return json_reply(statistics_of((f, services.metrics.of(f)) for f in services.catalog))
+
+
+@router.get("/models/{name}/ready")
+@router.get("/models/{name}/versions/{version}/ready")
+def model_ready(services: ServicesOf, name: str, version: str | None = None) -> Response:
+    """Whether rows for it would be answered without loading it first."""
+    function = services.catalog.resolve(name, version)
+    ready = not services.dispatcher.draining and services.residency.is_resident(function.members)
+    return Response(status_code=200 if ready else 503)
+
+
+@router.get("/models/{name}")
+@router.get("/models/{name}/versions/{version}")
+def model_metadata(services: ServicesOf, name: str, version: str | None = None) -> Response:
+    """Inputs, outputs, versions, classes."""
+    function = services.catalog.resolve(name, version)
+    return json_reply(metadata_of(function, services.catalog.versions(name)))
+
+
+@router.get("/models/{name}/config")
+@router.get("/models/{name}/versions/{version}/config")
+def model_config(services: ServicesOf, name: str, version: str | None = None) -> Response:
+    """Triton's configuration of it."""
+    return json_reply(config_of(services.catalog.resolve(name, version)))
+
+
+@router.get("/models/{name}/stats")
+@router.get("/models/{name}/versions/{version}/stats")
+def model_statistics(services: ServicesOf, name: str, version: str | None = None) -> Response:
+    """Its counts, by version."""
+    if version is None:
+        services.catalog.resolve(name)
+        functions = services.catalog.versions(name)
+    else:
+        functions = [services.catalog.resolve(name, version)]
+    return json_reply(statistics_of((f, services.metrics.of(f)) for f in functions))
+
+
+@router.post("/repository/index")
+async def repository_index(services: ServicesOf, request: Request) -> Response:
+    """Everything there is, by name and version, and whether it is loaded."""
+    body = await _json_object(request)
+    entries = [_index_entry(services, function) for function in services.catalog]
+    if body.get("ready"):
+        entries = [entry for entry in entries if entry["state"] == "READY"]
+    return json_reply(entries)
+
+
+@router.post("/repository/models/{name}/load")
+async def load(services: ServicesOf, name: str, request: Request) -> Response:
+    """Make it resident on a worker now."""
+    parameters = (await _json_object(request)).get("parameters") or {}
+    if not isinstance(parameters, dict) or parameters.keys() - {"unload_dependents"}:
+        raise Unsupported("a load takes no configuration or files here; POST /register registers models")
+    await services.publisher.load(name)
+    return Response()
+
+
+@router.post("/repository/models/{name}/unload")
+async def unload(services: ServicesOf, name: str) -> Response:
+    """Answer for it no longer, until it is loaded again."""
+    await services.publisher.unload(name)
+    return Response()
+
+
+@router.api_route("/systemsharedmemory/{rest:path}", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/cudasharedmemory/{rest:path}", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/trace/{rest:path}", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/models/{_name}/trace/setting", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/logging", methods=["GET", "POST"], include_in_schema=False)
+def not_here(request: Request) -> Response:
+    """Triton's shared memory, trace and log settings."""
+    raise Unsupported(f"{request.url.path} is not part of this server; GET /v2 lists its extensions")
+
+
+def _index_entry(services: Services, function: Function) -> dict[str, str]:
+    entry = {"name": function.name, "version": str(function.version)}
+    if not services.catalog.is_loaded(function.name):
+        return {**entry, "state": "UNAVAILABLE", "reason": "unloaded"}
+    if services.residency.is_resident(function.members):
+        return {**entry, "state": "READY", "reason": ""}
+    return {**entry, "state": "UNAVAILABLE", "reason": "not resident; loaded when rows come"}
+
+
+async def _json_object(request: Request) -> dict[str, Any]:
+    if not await request.body():
+        return {}
+    try:
+        content = await request.json()
+    except (ValueError, RecursionError) as exc:
+        raise BadOption(f"the body is not JSON: {exc}") from exc
+    if not isinstance(content, dict):
+        raise BadOption("the body must be a JSON object")
+    return content

@@ -1,0 +1,85 @@
+"""Replies, and the one place where an error becomes one: `{"error": "code: message"}` and a status.
+
+Knows HTTP and the server's errors, no route.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from server.errors import BadOption, ServiceError
+from server.routes.body import Send
+
+__all__ = ["json_reply", "map_errors", "send_error", "send_reply"]
+
+log = logging.getLogger("ml_udf.server.routes")
+
+# What the framework itself answers: (our code, its text).
+_FRAMEWORK = {
+    404: "unknown_function",
+    405: "bad_option",
+    413: "input_too_large",
+}
+
+
+def json_reply(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON reply."""
+    body = json.dumps(content, separators=(",", ":")).encode()
+    return Response(body, status, dict(headers or {}), media_type="application/json")
+
+
+def map_errors(api: FastAPI) -> None:
+    """Every error of every route in the one form, those of the framework included."""
+
+    async def of_service(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ServiceError)
+        return json_reply({"error": error.wire_text}, error.status, error.headers())
+
+    async def of_framework(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            text = f"there is no route {request.method} {request.url.path[:200]}"
+        elif error.status_code == 405:
+            text = f"{request.url.path[:200]} does not take {request.method}"
+        else:
+            text = str(error.detail)
+        code = _FRAMEWORK.get(error.status_code, "bad_option")
+        return json_reply({"error": f"{code}: {text}"}, error.status_code, error.headers)
+
+    async def of_validation(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first.get("loc", ()))
+        wrong = BadOption(f"{place}: {first.get('msg', 'not valid')}")
+        return json_reply({"error": wrong.wire_text}, wrong.status)
+
+    async def of_anything(request: Request, error: Exception) -> Response:
+        log.error("request failed method=%s path=%s", request.method, request.url.path, exc_info=error)
+        fault = ServiceError("the server failed inside; its log holds the cause")
+        return json_reply({"error": fault.wire_text}, fault.status)
+
+    api.add_exception_handler(ServiceError, of_service)
+    api.add_exception_handler(HTTPException, of_framework)
+    api.add_exception_handler(RequestValidationError, of_validation)
+    api.add_exception_handler(Exception, of_anything)
+
+
+async def send_reply(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    """A whole reply, straight onto ASGI."""
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: ServiceError) -> None:
+    """An error, straight onto ASGI."""
+    body = json.dumps({"error": error.wire_text}).encode()
+    await send_reply(send, error.status, body, {"content-type": "application/json", **error.headers()})

@@ -1,0 +1,53 @@
+"""Notices clients that hang up while their rows wait, so that the rows do not wait for nobody.
+
+Most requests are answered within milliseconds; only those that have waited for a while get a task that
+listens for the end of their connection. A watch on every request would cost as much as its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from server.calls import Pending
+from server.routes.body import ClientGone, Receive
+
+__all__ = ["VanishedClients"]
+
+_LOOK_S = 0.05
+
+
+class VanishedClients:
+    """Fails calls with `ClientGone`, at most about 0.1 s after their client has gone."""
+
+    def __init__(self) -> None:
+        self._watched: dict[Pending, Receive] = {}
+        self._tasks: dict[Pending, asyncio.Task[None]] = {}
+        self._look_again: asyncio.TimerHandle | None = None
+
+    def watch(self, pending: Pending, receive: Receive) -> None:
+        """Begin to watch; the body has been read to its end."""
+        self._watched[pending] = receive
+        if self._look_again is None:
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def unwatch(self, pending: Pending) -> None:
+        """Stop; the call has ended."""
+        self._watched.pop(pending, None)
+        task = self._tasks.pop(pending, None)
+        if task is not None:
+            task.cancel()
+
+    def _look(self) -> None:
+        self._look_again = None
+        now_s = time.monotonic()
+        for pending, receive in self._watched.items():
+            if pending not in self._tasks and now_s - pending.began_s >= _LOOK_S:
+                self._tasks[pending] = asyncio.ensure_future(self._listen(pending, receive))
+        if len(self._tasks) < len(self._watched):
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    async def _listen(self, pending: Pending, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        pending.fail(ClientGone())

@@ -1,0 +1,49 @@
+"""The services of one running server, as routes receive them. `app.py` alone makes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from server.catalog import Catalog
+from server.dispatcher import Dispatcher
+from server.metrics import Metrics
+from server.publishing import Publisher
+from server.residency import Residency
+from server.routes.asking import Asker
+from server.settings import Settings
+from server.translation import LatencyOf
+from server.workers.pool import WorkerPool
+
+__all__ = ["Services", "ServicesOf"]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that a route may call."""
+
+    settings: Settings
+    catalog: Catalog
+    publisher: Publisher
+    dispatcher: Dispatcher
+    residency: Residency
+    pool: WorkerPool
+    metrics: Metrics
+    asker: Asker
+    latency_of: LatencyOf
+
+    def ready(self) -> bool:
+        """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""
+        if self.dispatcher.draining or not any(state.state == "up" for state in self.pool.states()):
+            return False
+        return self.residency.holds_anything() or not self.catalog.models()
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesOf = Annotated[Services, Depends(_services)]

@@ -1,0 +1,78 @@
+"""Every setting of the server: its name, its default and its help, together.
+
+Owns nothing at run time; `__main__` alone fills it from flags and `ML_UDF_*` variables. A test holds that
+each one stands in docs/configuration.md.
+"""
+# ruff: noqa: RUF009  # `_setting` is `dataclasses.field` with a help text
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Settings", "help_of", "is_loopback"]
+
+MiB = 1 << 20
+
+
+def _setting(default: Any, text: str) -> Any:  # noqa: ANN401  # as dataclasses.field: the annotation types it
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one server process runs. Sizes in bytes, times in the unit that the name ends with."""
+
+    host: str = _setting("127.0.0.1", "address to listen on; beyond loopback a token is required")
+    port: int = _setting(8080, "port to listen on; 0 picks a free one")
+    port_file: Path | None = _setting(None, "file that receives the port once the server answers")
+    home: Path = _setting(Path("~/.ml_udf"), "folder of everything durable: registry, models, functions")
+    database_url: str = _setting("", "registry database; empty = SQLite in the home folder")
+    token_file: Path | None = _setting(None, "file that holds the bearer token every client must send")
+    media_root: tuple[Path, ...] = _setting((), "folder below which path inputs are read; may be repeated")
+
+    workers: int = _setting(1, "worker processes; one per device is the rule")
+    device: str = _setting(
+        "auto", "device of each worker, comma-separated and repeated in turn: auto, cpu, cuda:0"
+    )
+    threads: int = _setting(0, "compute threads per worker on a CPU; 0 = the cores shared among the workers")
+    resident_bytes: int = _setting(0, "bytes of models that a worker may hold; 0 = what the device has")
+    resident_models: int = _setting(16, "number of models that a worker may hold")
+    worker_start_s: float = _setting(120.0, "time that a starting worker has before it is started again")
+    worker_hang_s: float = _setting(
+        120.0, "a worker that is on one batch for so long is ended and started again; 0 = never"
+    )
+
+    max_body_bytes: int = _setting(64 * MiB, "largest request body, before and after decompression")
+    max_rows: int = _setting(65_536, "most rows in one request")
+    max_input_bytes: int = _setting(32 * MiB, "largest single value: an encoded image, a text")
+    max_pixels: int = _setting(64_000_000, "most pixels of an image, checked before it is decoded")
+    max_queued_rows: int = _setting(200_000, "most rows waiting per function; then 503 with Retry-After")
+    max_queued_bytes: int = _setting(512 * MiB, "most bytes waiting per function; then 503 with Retry-After")
+    max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
+
+    default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
+    default_max_batch: int = _setting(64, "largest batch of a function that names none, and of bare models")
+    default_policy: str = _setting("goodput", "batching policy of a function that names none")
+
+    allow_import: bool = _setting(
+        False,
+        "let functions and models name policies and architectures as package.module:attribute; runs them",
+    )
+    drain_s: float = _setting(30.0, "time that requests in flight have to finish after SIGTERM")
+    log_level: str = _setting("info", "least level that is logged: debug, info, warning, error")
+
+    def registry_url(self) -> str:
+        """The SQLAlchemy URL of the registry."""
+        return self.database_url or f"sqlite:///{self.home / 'registry.db'}"
+
+
+def help_of(name: str) -> str:
+    """The help text of the setting `name`. Raises `KeyError`."""
+    return str({item.name: item.metadata["help"] for item in fields(Settings)}[name])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether binding `host` reaches this machine alone."""
+    return host in {"localhost", "::1"} or host.startswith("127.")

@@ -1,0 +1,102 @@
+"""What is counted of one served function: plain numbers, cheap to add to on the hot path.
+
+`/metrics` and the protocol's `/stats` are two views of the same counts. Knows no format.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["BATCH_ROWS", "LATENCY_S", "Durations", "FunctionStats", "Histogram"]
+
+LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+
+class Histogram:
+    """Counts by upper bound; the last count is of everything above."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(slots=True)
+class Durations:
+    """A count and a sum of seconds, as the protocol's statistics have them."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self.count += 1
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class BatchSizeStats:
+    """Batches of one size."""
+
+    decode: Durations = field(default_factory=Durations)
+    forward: Durations = field(default_factory=Durations)
+
+
+@dataclass(slots=True)
+class FunctionStats:
+    """One version of one function since the server started; rows are answered rows, unless said otherwise."""
+
+    rows: int = 0
+    row_errors: int = 0
+    batches: int = 0
+    rerun_rows: int = 0
+    last_ms: int = 0  # Unix time of the last answer, in milliseconds
+    success: Durations = field(default_factory=Durations)
+    fail: Durations = field(default_factory=Durations)
+    queue: Durations = field(default_factory=Durations)
+    decode: Durations = field(default_factory=Durations)
+    forward: Durations = field(default_factory=Durations)
+    combine: Durations = field(default_factory=Durations)
+    errors: Counter[str] = field(default_factory=Counter)
+    latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))
+    batch_rows: Histogram = field(default_factory=lambda: Histogram(BATCH_ROWS))
+    by_size: dict[int, BatchSizeStats] = field(default_factory=dict)
+
+    def batch_done(self, rows: int, decode_s: float, forward_s: float, combine_s: float) -> None:
+        """A batch came back."""
+        self.batches += 1
+        self.batch_rows.add(rows)
+        self.decode.add(decode_s)
+        self.forward.add(forward_s)
+        self.combine.add(combine_s)
+        by_size = self.by_size.get(rows)
+        if by_size is None:
+            by_size = self.by_size[rows] = BatchSizeStats()
+        by_size.decode.add(decode_s)
+        by_size.forward.add(forward_s)
+
+    def answered(self, rows: int, row_errors: int, latency_s: float, queued_s: float) -> None:
+        """A request was answered."""
+        self.rows += rows
+        self.row_errors += row_errors
+        self.last_ms = int(time.time() * 1000)
+        self.success.add(latency_s)
+        self.queue.add(queued_s)
+        self.latency.add(latency_s)
+
+    def failed(self, code: str, latency_s: float) -> None:
+        """A request was refused, or failed."""
+        self.errors[code] += 1
+        self.fail.add(latency_s)

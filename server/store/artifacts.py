@@ -1,0 +1,213 @@
+"""The home folder's files: model versions and the functions' deployed forms.
+
+Owns `models/NAME/VERSION/` and `functions/NAME.json`. Everything appears whole or not at all: it is written
+beside its place, flushed, then renamed. Blocking. Knows no database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from server.errors import BadOption, BodyTooLarge
+from server.store.manifest import check_name, model_from_manifest
+
+__all__ = ["MANIFEST", "Artifacts"]
+
+MANIFEST = "model.json"
+_MANIFEST_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
+
+
+class Artifacts:
+    """The files below one home folder."""
+
+    def __init__(self, home: Path, max_model_bytes: int) -> None:
+        self._models = home / "models"
+        self._functions = home / "functions"
+        self._max_model_bytes = max_model_bytes
+        for folder in (self._models, self._functions):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def model_directory(self, name: str, version: int) -> Path:
+        """Where a version lives. Raises `BadOption` for a name that could leave the folder."""
+        return self._models / check_name(name, "model") / str(int(version))
+
+    def found(self) -> Iterator[Path]:
+        """The directories below `models/` that hold a manifest, by name."""
+        for manifest in sorted(self._models.glob(f"*/*/{MANIFEST}")):
+            if not manifest.parent.parent.name.startswith("."):
+                yield manifest.parent
+
+    def read_manifest(self, directory: Path) -> dict[str, Any]:
+        """The manifest in `directory`. Raises `BadOption` if there is none that can be read."""
+        path = directory / MANIFEST
+        try:
+            if path.stat().st_size > _MANIFEST_BYTES:
+                raise BadOption(f"{path} is too large to be a manifest")
+            manifest = json.loads(path.read_bytes())
+        except OSError as exc:
+            raise BadOption(f"{path} cannot be read: {exc.strerror}") from exc
+        except (ValueError, RecursionError) as exc:
+            raise BadOption(f"{path} is not JSON: {exc}") from exc
+        if not isinstance(manifest, dict):
+            raise BadOption(f"{path} is not a JSON object")
+        return manifest
+
+    def install(self, manifest: Mapping[str, Any], weights: IO[bytes] | None) -> tuple[dict[str, Any], Path]:
+        """Store a version; its manifest, with the weights' checksum, and its directory.
+
+        Raises `BadOption` if manifest and weights do not fit, or if the version is there with other weights;
+        `BodyTooLarge` for weights over the limit.
+        """
+        target = self.model_directory(str(manifest.get("name")), _version(manifest))
+        model_from_manifest(manifest, target)  # everything checked before the first byte is written
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".installing-", dir=self._models))
+        try:
+            complete = self._write(dict(manifest), weights, staging)
+            with contextlib.suppress(FileNotFoundError):
+                there = self._there(target)
+                if there.get("sha256") != complete.get("sha256"):
+                    raise BadOption(
+                        f"{target} holds other weights; versions never change: use another version"
+                    )
+                return there, target
+            staging.chmod(0o755)
+            os.rename(staging, target)
+            _flush_folder(target.parent)
+            return complete, target
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def adopt(self, directory: Path) -> tuple[dict[str, Any], Path]:
+        """Store the version in `directory` of this host, or use it where it is already in its place.
+
+        Raises as `install` does.
+        """
+        manifest = self.read_manifest(directory)
+        weights = _weights_name(manifest)
+        place = self.model_directory(str(manifest.get("name")), _version(manifest))
+        if place.exists() and place.resolve() == directory.resolve():
+            model_from_manifest(manifest, place)
+            if weights is not None:
+                with _open_regular(directory / weights) as source:
+                    _check_sum(manifest, _sum(source))
+            return manifest, place
+        if weights is None:
+            return self.install(manifest, None)
+        with _open_regular(directory / weights) as source:
+            return self.install(manifest, source)
+
+    def write_function(self, name: str, deployed: Mapping[str, Any]) -> None:
+        """Publish a function's deployed form for `local:`."""
+        path = self._functions / f"{check_name(name, 'function')}.json"
+        _write_whole(path, json.dumps(deployed, indent=1).encode())
+
+    def remove_function(self, name: str) -> None:
+        """Take a function's deployed form away; none is fine."""
+        (self._functions / f"{check_name(name, 'function')}.json").unlink(missing_ok=True)
+
+    def functions(self) -> set[str]:
+        """The names of the functions that have a deployed form."""
+        return {path.stem for path in self._functions.glob("*.json")}
+
+    def _write(self, manifest: dict[str, Any], weights: IO[bytes] | None, staging: Path) -> dict[str, Any]:
+        name = _weights_name(manifest)
+        if (name is None) != (weights is None):
+            raise BadOption(
+                "the manifest names weights and none came" if name else "the manifest names no weights"
+            )
+        if name is not None and weights is not None:
+            digest = hashlib.sha256()
+            size = 0
+            with open(staging / name, "wb") as out:
+                while chunk := weights.read(_CHUNK_BYTES):
+                    size += len(chunk)
+                    if size > self._max_model_bytes:
+                        raise BodyTooLarge(f"the weights are over the limit of {self._max_model_bytes} bytes")
+                    digest.update(chunk)
+                    out.write(chunk)
+                out.flush()
+                os.fsync(out.fileno())
+            _check_sum(manifest, digest.hexdigest())
+            manifest["sha256"] = digest.hexdigest()
+        _write_whole(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        return manifest
+
+    def _there(self, target: Path) -> dict[str, Any]:
+        if not target.exists():
+            raise FileNotFoundError(target)
+        return self.read_manifest(target)
+
+
+def _version(manifest: Mapping[str, Any]) -> int:
+    version = manifest.get("version")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise BadOption(f"model.json: 'version' must be a whole number, not {version!r}")
+    return version
+
+
+def _weights_name(manifest: Mapping[str, Any]) -> str | None:
+    """The file of the weights, a plain name in the manifest's own folder; None for a model without any."""
+    raw = manifest.get("weights")
+    if raw is None or raw == "":
+        return None
+    if not isinstance(raw, str) or raw == MANIFEST:
+        raise BadOption(f"model.json: 'weights' must be a file name, not {raw!r}")
+    return check_name(raw, "model.json: 'weights'")
+
+
+def _check_sum(manifest: Mapping[str, Any], digest: str) -> None:
+    if manifest.get("sha256") not in (None, "", digest):
+        raise BadOption("the weights' SHA-256 is not the one that model.json names; the file is damaged")
+
+
+@contextlib.contextmanager
+def _open_regular(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        # A symlink or a device may point anywhere; weights are copied, never followed.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as exc:
+        raise BadOption(f"the weights {path} cannot be read: {exc.strerror}") from exc
+    with open(descriptor, "rb") as source:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadOption(f"the weights {path} are not a regular file")
+        yield source
+
+
+def _sum(source: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := source.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as out:
+        try:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+            os.fchmod(out.fileno(), 0o644)
+            os.replace(out.name, path)
+        except BaseException:
+            os.unlink(out.name)
+            raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

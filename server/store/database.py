@@ -1,0 +1,61 @@
+"""The registry's database: an engine for SQLite or PostgreSQL, brought to the newest schema.
+
+Knows dialects and migrations; no table by name.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+
+__all__ = ["migrate", "open_database"]
+
+# Two servers that start at once on one PostgreSQL must not both create the tables.
+_MIGRATION_LOCK = 0x6D6C5F756466
+
+
+def open_database(url: str) -> Engine:
+    """An engine whose transactions see each other's writes in order. Raises SQLAlchemy's errors."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.database and parsed.database != ":memory:":
+            Path(parsed.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(parsed, connect_args={"timeout": 30.0})
+        event.listen(engine, "connect", _sqlite_connected)
+        event.listen(engine, "begin", _sqlite_begins)
+        return engine
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return create_engine(parsed, pool_pre_ping=True)
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to the newest schema; safe when several servers do it at once."""
+    config = Config()
+    # Found as data, not imported: the server's code does not depend on its migrations.
+    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _sqlite_connected(connection: Any, _record: object) -> None:  # noqa: ANN401  # sqlite3's own, or its driver's
+    # The driver's own BEGIN is deferred, so that two writers can both read first and one loses its update;
+    # `_sqlite_begins` emits a BEGIN IMMEDIATE in its stead.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _sqlite_begins(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,95 @@
+"""model.json, read and checked: what docs/architecture.md says of it, field by field.
+
+Pure. Knows no folder but the one it is told; raises `BadOption` with the field that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from server.errors import BadOption
+from server.functions import INPUT_NAMES, InputShape, ModelVersion
+
+__all__ = ["check_name", "model_from_manifest"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_RUNTIMES = ("torch", "onnx")
+_FORMAT = 1
+
+
+def check_name(name: object, what: str) -> str:
+    """`name` if it can name a model or a function, and so a folder and a URL part. Raises `BadOption`."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadOption(
+            f"{what} {str(name)[:100]!r} is not a name: up to 100 letters, digits, '_', '-', '.', "
+            "not beginning with '-' or '.'"
+        )
+    return name
+
+
+def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
+    """The model version that a manifest describes. Raises `BadOption`."""
+    if manifest.get("format") != _FORMAT:
+        raise BadOption(f"model.json: 'format' must be {_FORMAT}, not {manifest.get('format')!r}")
+    name = check_name(manifest.get("name"), "model.json: 'name'")
+    version = manifest.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31 - 1:
+        raise BadOption(f"model.json of {name}: 'version' must be a whole number from 1, not {version!r}")
+    runtime = manifest.get("runtime", "torch")
+    if runtime not in _RUNTIMES:
+        raise BadOption(f"model.json of {name}: 'runtime' must be one of {_RUNTIMES}, not {runtime!r}")
+    sha256 = str(manifest.get("sha256") or "")
+    if sha256 and not _SHA256.fullmatch(sha256):
+        raise BadOption(f"model.json of {name}: 'sha256' must be 64 hexadecimal digits")
+    return ModelVersion(
+        name=name,
+        version=version,
+        task=_text(manifest, "task", name),
+        classes=_classes(manifest.get("classes"), name),
+        input=_input(manifest.get("input"), name),
+        accuracy=_accuracy(manifest.get("accuracy", 0.0), name),
+        directory=directory,
+        runtime=runtime,
+        architecture=str(manifest.get("architecture") or ""),
+        sha256=sha256,
+    )
+
+
+def _text(manifest: Mapping[str, Any], field: str, name: str) -> str:
+    value = manifest.get(field)
+    if not isinstance(value, str) or not 1 <= len(value) <= 100:
+        raise BadOption(f"model.json of {name}: {field!r} must be a text of up to 100 characters")
+    return value
+
+
+def _classes(raw: object, name: str) -> tuple[str, ...]:
+    if not isinstance(raw, list) or not raw or not all(isinstance(label, str) and label for label in raw):
+        raise BadOption(f"model.json of {name}: 'classes' must be a list of texts, none of them empty")
+    if len(set(raw)) != len(raw):
+        raise BadOption(f"model.json of {name}: 'classes' names a class twice")
+    return tuple(raw)
+
+
+def _accuracy(raw: object, name: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0.0 <= raw <= 1.0:
+        raise BadOption(f"model.json of {name}: 'accuracy' must be a number from 0 to 1, not {raw!r}")
+    return float(raw)
+
+
+def _input(raw: object, name: str) -> InputShape:
+    if not isinstance(raw, dict) or raw.get("form") not in INPUT_NAMES:
+        raise BadOption(f"model.json of {name}: 'input.form' must be one of {', '.join(INPUT_NAMES)}")
+    sizes = [raw.get(side, 0) for side in ("height", "width")]
+    if not all(isinstance(size, int) and 0 <= size <= 1 << 16 for size in sizes):
+        raise BadOption(f"model.json of {name}: 'input.height' and 'input.width' must be pixels")
+    try:
+        mean, std = (tuple(float(v) for v in raw.get(field, ())) for field in ("mean", "std"))
+    except (TypeError, ValueError) as exc:
+        raise BadOption(
+            f"model.json of {name}: 'input.mean' and 'input.std' must be lists of numbers"
+        ) from exc
+    return InputShape(raw["form"], sizes[0], sizes[1], mean, std)

@@ -1,0 +1,180 @@
+"""The registry: which model versions there are, which deployments of which functions are served.
+
+Verbs of the domain, each one transaction, rolled back unless it comes to its commit; rows of the ORM never
+leave. Blocking: the asyncio side calls it in a thread. Knows tables, not files and not workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, func, select, update
+from sqlalchemy.orm import Session
+
+from server.errors import BadOption
+from server.functions import ModelVersion
+from server.store.manifest import model_from_manifest
+from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
+
+__all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
+
+# A statement that began with the deployment before the current one finishes with it.
+SERVED_DEPLOYMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A deployment as it was asked for; `spec` is JSON and names its model versions."""
+
+    function: str
+    version: int
+    spec: dict[str, Any]
+    deployed_at: datetime
+
+
+class Repository:
+    """The registry on one database. `home` is where the models' relative directories begin."""
+
+    def __init__(self, engine: Engine, home: Path) -> None:
+        self._engine = engine
+        self._home = home
+
+    # ── models ────────────────────────────────────────────────────────────────────────────────────
+
+    def add_model(self, manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
+        """Register the version stored in `directory`; again is fine, with other weights is `BadOption`."""
+        model = model_from_manifest(manifest, directory)
+        with Session(self._engine) as session:
+            known = session.get(ModelVersionRow, (model.name, model.version))
+            if known is not None:
+                if known.sha256 != model.sha256:
+                    raise BadOption(
+                        f"model {model.name} version {model.version} is registered with other weights; "
+                        "versions never change: register a new one"
+                    )
+                return self._model(known)
+            session.add(
+                ModelVersionRow(
+                    name=model.name,
+                    version=model.version,
+                    task=model.task,
+                    accuracy=model.accuracy,
+                    sha256=model.sha256,
+                    directory=self._stored(directory),
+                    manifest=dict(manifest),
+                    registered_at=datetime.now(UTC),
+                )
+            )
+            session.commit()
+        return model
+
+    def models(self) -> list[ModelVersion]:
+        """All model versions, by name and version."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(ModelVersionRow).order_by(ModelVersionRow.name, ModelVersionRow.version)
+            )
+            return [self._model(row) for row in rows]
+
+    def next_model_version(self, name: str) -> int:
+        """The number after the model's newest version; 1 for a new model."""
+        with Session(self._engine) as session:
+            newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.name == name)
+            return (session.scalar(newest) or 0) + 1
+
+    def measured(self, model: ModelVersion, resident_bytes: int, load_s: float) -> None:
+        """Keep what loading a version showed."""
+        with Session(self._engine) as session:
+            session.execute(
+                update(ModelVersionRow)
+                .where(ModelVersionRow.name == model.name, ModelVersionRow.version == model.version)
+                .values(resident_bytes=resident_bytes, load_s=load_s)
+            )
+            session.commit()
+
+    def touched(self, last_used: Mapping[tuple[str, int], float]) -> None:
+        """Keep when versions were last used: (name, version) → Unix time."""
+        with Session(self._engine) as session:
+            for (name, version), at in last_used.items():
+                session.execute(
+                    update(ModelVersionRow)
+                    .where(ModelVersionRow.name == name, ModelVersionRow.version == version)
+                    .values(last_used_at=datetime.fromtimestamp(at, UTC))
+                )
+            session.commit()
+
+    # ── functions ───────────────────────────────────────────────────────────────────────────────────
+
+    def deploy(self, function: str, spec: Mapping[str, Any]) -> Deployment:
+        """Make `spec` the function's newest deployment; the older ones but the last are retired.
+
+        Numbers never come back, not even after a deletion: a client may still hold an old one. Raises
+        `BadOption` if a model has that name.
+        """
+        now = datetime.now(UTC)
+        with Session(self._engine) as session:
+            if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):
+                raise BadOption(
+                    f"{function!r} is the name of a model; functions and models share their names"
+                )
+            row = session.get(FunctionRow, function, with_for_update=True)
+            if row is None:
+                row = FunctionRow(name=function, next_version=1, created_at=now)
+                session.add(row)
+            version = row.next_version
+            row.next_version = version + 1
+            session.flush()
+            session.add(DeploymentRow(function=function, version=version, spec=dict(spec), deployed_at=now))
+            session.flush()
+            served = session.scalars(
+                select(DeploymentRow)
+                .where(DeploymentRow.function == function, DeploymentRow.retired_at.is_(None))
+                .order_by(DeploymentRow.version.desc())
+            ).all()
+            for old in served[SERVED_DEPLOYMENTS:]:
+                old.retired_at = now
+            session.commit()
+        return Deployment(function, version, dict(spec), now)
+
+    def delete_function(self, function: str) -> bool:
+        """Retire every deployment of a function; whether there was one."""
+        with Session(self._engine) as session:
+            served = session.scalars(
+                select(DeploymentRow).where(
+                    DeploymentRow.function == function, DeploymentRow.retired_at.is_(None)
+                )
+            ).all()
+            for row in served:
+                row.retired_at = datetime.now(UTC)
+            session.commit()
+        return bool(served)
+
+    def served(self) -> list[Deployment]:
+        """The deployments that are served, by function and version."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(DeploymentRow)
+                .where(DeploymentRow.retired_at.is_(None))
+                .order_by(DeploymentRow.function, DeploymentRow.version)
+            )
+            return [Deployment(r.function, r.version, dict(r.spec), _utc(r.deployed_at)) for r in rows]
+
+    # ── rows to nouns ─────────────────────────────────────────────────────────────────────────────
+
+    def _model(self, row: ModelVersionRow) -> ModelVersion:
+        model = model_from_manifest(row.manifest, self._home / row.directory)
+        last_used = 0.0 if row.last_used_at is None else _utc(row.last_used_at).timestamp()
+        return replace(model, resident_bytes=row.resident_bytes or 0, last_used_at=last_used)
+
+    def _stored(self, directory: Path) -> str:
+        # Relative, so that a home folder can be moved or mounted elsewhere.
+        return str(directory.relative_to(self._home) if directory.is_relative_to(self._home) else directory)
+
+
+def _utc(value: datetime) -> datetime:
+    # SQLite gives back what it was given, less the zone.
+    return value if value.tzinfo else value.replace(tzinfo=UTC)

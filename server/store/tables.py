@@ -1,0 +1,71 @@
+"""The registry's tables. Knows columns; what is done with them stands in `repository.py`.
+
+`migrations/` makes them; a test holds that both agree.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, BigInteger, DateTime, Float, ForeignKey, Index, Integer, MetaData, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+__all__ = ["Base", "DeploymentRow", "FunctionRow", "ModelVersionRow"]
+
+
+class Base(DeclarativeBase):
+    """Names every constraint, so that later migrations can name it too."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, datetime: DateTime(timezone=True)}
+
+
+class ModelVersionRow(Base):
+    """One version of a model: immutable, but for what was measured of it since."""
+
+    __tablename__ = "model_versions"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    task: Mapped[str] = mapped_column(String(100))
+    accuracy: Mapped[float] = mapped_column(Float)
+    sha256: Mapped[str] = mapped_column(String(64))
+    directory: Mapped[str] = mapped_column(Text)
+    manifest: Mapped[dict[str, Any]]
+    registered_at: Mapped[datetime]
+    resident_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    load_s: Mapped[float | None] = mapped_column(Float)
+    last_used_at: Mapped[datetime | None]
+
+    __table_args__ = (Index(None, "last_used_at"),)
+
+
+class FunctionRow(Base):
+    """A function's name, and the number that its next deployment gets, kept even when it is deleted."""
+
+    __tablename__ = "functions"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    next_version: Mapped[int] = mapped_column(Integer)
+    created_at: Mapped[datetime]
+
+
+class DeploymentRow(Base):
+    """One deployment of a function; without `retired_at` it is served."""
+
+    __tablename__ = "deployments"
+
+    function: Mapped[str] = mapped_column(ForeignKey("functions.name"), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    spec: Mapped[dict[str, Any]]
+    deployed_at: Mapped[datetime]
+    retired_at: Mapped[datetime | None]

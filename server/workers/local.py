@@ -1,0 +1,190 @@
+"""Worker processes on this machine: started, watched, started again when they die.
+
+Each is a child at the other end of a socketpair. A child whose socket closes ends by itself, so that no
+worker outlives its server, not even one that was killed. Knows processes, not models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_worker.protocol import Failed, Message, Ping, Pong
+from server.workers.channel import Channel
+from server.workers.pool import OnReply, WorkerInfo, WorkerListener, WorkerState
+
+__all__ = ["LocalPool", "LocalWorker", "Timing"]
+
+log = logging.getLogger("ml_udf.server.workers")
+
+# The command of worker number i, given its end of the socket.
+CommandFor = Callable[[int, int], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How patient the supervision is, in seconds."""
+
+    start_s: float = 120.0
+    backoff_first_s: float = 0.1
+    backoff_most_s: float = 30.0
+    steady_s: float = 60.0  # a worker that lived this long is started again at once when it dies
+    term_grace_s: float = 5.0
+
+
+class LocalWorker:
+    """One life of a worker process."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, channel: Channel) -> None:
+        self.name = name
+        self.process = process
+        self._channel = channel
+        self.info = WorkerInfo("", "", 0)
+
+    def send(self, message: Message, on_reply: OnReply) -> int:
+        """See `Worker.send`."""
+        return self._channel.send(message, on_reply)
+
+    async def call(self, message: Message) -> Message:
+        """See `Worker.call`."""
+        return await self._channel.call(message)
+
+    def cancel(self, message_id: int) -> None:
+        """See `Worker.cancel`."""
+        self._channel.cancel(message_id)
+
+    def kill(self, reason: str) -> None:
+        """See `Worker.kill`."""
+        log.error("worker killed worker=%s pid=%d reason=%r", self.name, self.process.pid, reason)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def end(self, grace_s: float) -> None:
+        """Hang up and ask to end; force it after the grace."""
+        self._channel.close()
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), grace_s)
+        except TimeoutError:
+            self.kill("it did not end when asked to")
+            await self.process.wait()
+
+
+class LocalPool:
+    """`count` workers; `command_for(index, fd)` is the command line of each."""
+
+    def __init__(self, count: int, command_for: CommandFor, timing: Timing | None = None) -> None:
+        self._command_for = command_for
+        self._timing = timing or Timing()
+        self._states = [WorkerState(f"w{index}", "starting", None, 0, None, "") for index in range(count)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, listener: WorkerListener) -> None:
+        """See `WorkerPool.start`."""
+        self._tasks = [
+            asyncio.create_task(self._supervise(index, listener), name=f"supervise {state.name}")
+            for index, state in enumerate(self._states)
+        ]
+
+    async def close(self) -> None:
+        """See `WorkerPool.close`."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def states(self) -> Sequence[WorkerState]:
+        """See `WorkerPool.states`."""
+        return tuple(self._states)
+
+    async def _supervise(self, index: int, listener: WorkerListener) -> None:
+        """Run one life after the other, until cancelled."""
+        timing = self._timing
+        name = self._states[index].name
+        backoff_s = timing.backoff_first_s
+        for life in itertools.count():
+            began = asyncio.get_running_loop().time()
+            self._note(index, state="starting", restarts=life)
+            try:
+                reason = await self._live(index, listener)
+            except Exception as exc:
+                log.exception("worker could not be run worker=%s", name)
+                reason = str(exc)
+            if asyncio.get_running_loop().time() - began > timing.steady_s:
+                backoff_s = timing.backoff_first_s
+            self._note(index, state="down", pid=None, last_error=reason)
+            log.warning("worker lost worker=%s reason=%r restart_in_s=%.1f", name, reason, backoff_s)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, timing.backoff_most_s)
+
+    async def _live(self, index: int, listener: WorkerListener) -> str:
+        """One life: start, announce, wait for the end. Why it ended."""
+        name = self._states[index].name
+        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        announced = False
+
+        def on_lost(reason: str) -> None:
+            if announced:
+                listener.worker_down(worker)
+            if not lost.done():
+                lost.set_result(reason)
+
+        channel = Channel(on_lost)
+        process = await self._spawn(index, channel)
+        worker = LocalWorker(name, process, channel)
+        self._note(index, pid=process.pid)
+        try:
+            try:
+                pong = await asyncio.wait_for(channel.call(Ping(0)), self._timing.start_s)
+            except TimeoutError:
+                return f"it did not answer within {self._timing.start_s:g} s of its start"
+            if not isinstance(pong, Pong):
+                return pong.message if isinstance(pong, Failed) else f"it answered a ping with {pong.kind}"
+            worker.info = WorkerInfo(pong.device, pong.device_name, pong.capacity_bytes)
+            self._note(index, state="up", info=worker.info)
+            log.info(
+                "worker up worker=%s pid=%d device=%s name=%r",
+                name,
+                process.pid,
+                pong.device,
+                pong.device_name,
+            )
+            announced = True
+            listener.worker_up(worker)
+            reason = await lost
+            with contextlib.suppress(TimeoutError):
+                status = await asyncio.wait_for(process.wait(), 1.0)
+                reason = f"{reason}; exit status {status}"
+            return reason
+        finally:
+            await worker.end(self._timing.term_grace_s)
+
+    async def _spawn(self, index: int, channel: Channel) -> asyncio.subprocess.Process:
+        ours, theirs = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            process = await asyncio.create_subprocess_exec(
+                *self._command_for(index, theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                # A terminal's Ctrl-C is the server's to handle: it lets its workers finish first.
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
+        return process
+
+    def _note(self, index: int, **changes: Any) -> None:  # noqa: ANN401  # fields of WorkerState
+        self._states[index] = replace(self._states[index], **changes)

@@ -1,0 +1,100 @@
+"""The contract of a pool of workers: what the dispatcher and the placement need, wherever workers live.
+
+A worker is a process that owns a device and speaks `gpu_worker.protocol`. Pools differ in how it is
+started and reached; local processes are the first, remote actors can be the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpu_worker.protocol import Message
+
+__all__ = ["OnReply", "Worker", "WorkerInfo", "WorkerListener", "WorkerPool", "WorkerState"]
+
+OnReply = Callable[[Message], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker says of its device when it comes up."""
+
+    device: str
+    device_name: str
+    capacity_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker as an operator sees it; `state` is "starting", "up" or "down"."""
+
+    name: str
+    state: str
+    pid: int | None
+    restarts: int
+    info: WorkerInfo | None
+    last_error: str
+
+
+class Worker(Protocol):
+    """A live worker. After it is lost, another `Worker` of the same name takes its place."""
+
+    @property
+    def name(self) -> str:
+        """Stable over restarts."""
+        ...
+
+    @property
+    def info(self) -> WorkerInfo:
+        """Its device."""
+        ...
+
+    def send(self, message: Message, on_reply: OnReply) -> int:
+        """Send a message under an id of the worker's choice, which is returned; its `id` is overwritten.
+
+        `on_reply` is called exactly once, on the event loop, with the reply; with
+        `Failed(code="worker_lost")` if the worker dies first, after the listener has been told.
+        """
+        ...
+
+    async def call(self, message: Message) -> Message:
+        """Send and await the reply; it may be a `Failed`."""
+        ...
+
+    def cancel(self, message_id: int) -> None:
+        """Ask the worker to forget an Infer; its reply still comes."""
+        ...
+
+    def kill(self, reason: str) -> None:
+        """End a worker that hangs; it is then lost like any other."""
+        ...
+
+
+class WorkerListener(Protocol):
+    """Who is told of workers that come and go."""
+
+    def worker_up(self, worker: Worker) -> None:
+        """A worker answers; nothing is resident on it."""
+        ...
+
+    def worker_down(self, worker: Worker) -> None:
+        """A worker is lost, told before its outstanding messages fail."""
+        ...
+
+
+class WorkerPool(Protocol):
+    """Starts workers, watches them, starts lost ones again."""
+
+    async def start(self, listener: WorkerListener) -> None:
+        """Begin to start the workers; returns before they are up."""
+        ...
+
+    async def close(self) -> None:
+        """End all workers; returns when they are gone."""
+        ...
+
+    def states(self) -> Sequence[WorkerState]:
+        """Every worker, up or not."""
+        ...
