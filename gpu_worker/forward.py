@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -16,7 +17,10 @@ __all__ = ["Tally"]
 
 
 class Tally:
-    """The answers of one batch, filled piece by piece. Rows at fault keep label "" and confidence 0."""
+    """The answers of one batch, filled piece by piece, by several threads at once.
+
+    Rows at fault keep label "" and confidence 0.
+    """
 
     def __init__(self, residents: Sequence[Resident], rows: int, *, scores: bool) -> None:
         self._residents = residents
@@ -27,6 +31,7 @@ class Tally:
             for resident in residents
         ]
         self.errors: list[RowError] = []
+        self._lock = threading.Lock()
         self.forward_s = 0.0
 
     def add(self, piece: Piece, is_cancelled: IsCancelled) -> None:
@@ -41,8 +46,13 @@ class Tally:
             began_s = time.monotonic()
             scores = resident.network.scores(inputs, is_cancelled)
             took_s = time.monotonic() - began_s
-            self.forward_s += took_s
+            with self._lock:
+                self.forward_s += took_s
             resident.observe(len(good), took_s)
+            finite = np.isfinite(scores).all(axis=1)
+            if not finite.all():
+                self._blame(resident, good[~finite] + piece.start)
+                good, scores = good[finite], scores[finite]
             self._note(member, resident, good + piece.start, scores)
 
     def members(self) -> list[MemberAnswer]:
@@ -58,6 +68,10 @@ class Tally:
                 self._residents, self._labels, self._confidences, self._scores, strict=True
             )
         ]
+
+    def _blame(self, resident: Resident, rows: np.ndarray) -> None:
+        message = f"the model {resident.key!r} answers scores that are not finite numbers"
+        self.errors.extend(RowError(index, "internal", message) for index in rows.tolist())
 
     def _note(self, member: int, resident: Resident, rows: np.ndarray, scores: Floats) -> None:
         best = scores.argmax(axis=1)

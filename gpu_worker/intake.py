@@ -1,4 +1,4 @@
-"""The decode stage: rows as they came → what networks take, in a pool of threads.
+"""The decode stage: rows as they came → what networks take, in a group of threads of its own.
 
 Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough. Work is
 handed out in slices of several rows, since handing over costs about as much as reading a file.
@@ -7,12 +7,9 @@ Knows forms, files and pixels; knows no models.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,32 +20,48 @@ from gpu_worker.media import MediaRoots
 from gpu_worker.network import Floats
 from gpu_worker.protocol import RowError
 from gpu_worker.settings import Settings
+from gpu_worker.threads import Threads
 
-__all__ = ["Intake", "Piece"]
+__all__ = ["Intake", "Piece", "Size"]
 
 _SLICE_ROWS = 8
-_ENCODED = frozenset(("path", "image"))
-_UTF8 = frozenset(("path", "text"))
+_SHOWN_BYTES = 100
 
-Size = tuple[int, int]
+Size = tuple[int, int]  # (H, W)
 
 
-@dataclass(slots=True, eq=False)
 class Piece:
-    """Consecutive rows of one batch on their way through the decode stage.
+    """Consecutive rows of one batch on their way through the worker.
 
-    start: index of its first row in the batch. pixels, tensors: filled for each size asked for; rows at
-    fault hold garbage. faults: complete once every future of `pending` is done.
+    start: index of its first row in the batch. pixels, tensors: for each size asked for, at least as many
+    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults.
     """
 
-    start: int
-    rows: Sequence[bytes]
-    pixels: dict[Size, Pixels] = field(default_factory=dict)
-    tensors: dict[Size, Floats] = field(default_factory=dict)
-    faults: list[RowError] = field(default_factory=list)
-    pending: list[Future[None]] = field(default_factory=list)
-    decoded_s: float = 0.0  # on the clock of time.monotonic
-    abandoned: bool = False
+    __slots__ = ("_lock", "_slices_left", "bug", "decoded_s", "faults", "pixels", "rows", "start", "tensors")
+
+    def __init__(self, start: int, rows: Sequence[bytes]) -> None:
+        self.start = start
+        self.rows = rows
+        self.pixels: dict[Size, Pixels] = {}
+        self.tensors: dict[Size, Floats] = {}
+        self.faults: list[RowError] = []
+        self.bug: BaseException | None = None
+        self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
+        self._lock = threading.Lock()
+        self._slices_left = 0
+
+    def expect(self, slices: int) -> None:
+        """Sets how many slices will be reported to `slice_done`."""
+        self._slices_left = slices
+
+    def slice_done(self, faults: list[RowError], bug: BaseException | None) -> bool:
+        """Notes the outcome of one slice; True for the last one."""
+        with self._lock:
+            self.faults.extend(faults)
+            self.bug = self.bug or bug
+            self.decoded_s = time.monotonic()
+            self._slices_left -= 1
+            return self._slices_left == 0
 
 
 class Intake:
@@ -58,101 +71,94 @@ class Intake:
         self._media = MediaRoots(settings.media_roots)
         self._max_pixels = settings.max_pixels
         self._max_input_bytes = settings.max_input_bytes
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "decode", initializer=_leave_signals_to_others)
+        self._threads = Threads(threads, "decode")
         self._buffers = Buffers(pinned=pinned)
 
     def start(self) -> None:
-        """Starts all threads at once, so that each inherits the caller's signal mask."""
-        together = threading.Barrier(self._threads + 1)
-        for _ in range(self._threads):
-            self._pool.submit(together.wait)
-        together.wait()
+        """Starts the decode threads, if they do not run yet."""
+        self._threads.start()
 
     def close(self) -> None:
-        """Drops what waits and ends the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Ends the decode threads; pieces that wait for them never become ready."""
+        self._threads.close()
 
-    def begin(self, form: str, rows: Sequence[bytes], start: int, sizes: Sequence[Size]) -> Piece:
-        """Starts decoding `rows`, the batch's rows from `start` on, to each of `sizes` (H, W)."""
-        piece = Piece(start, rows)
-        folders: dict[str, str] = {}
-        one: Callable[[Piece, int], None]
-        if form == "tensor":
-            piece.tensors = {(h, w): np.empty((len(rows), 3, h, w), np.float32) for h, w in sizes}
-            one = self._tensor_row
-        elif form in _ENCODED and sizes:
-            piece.pixels = {(h, w): self._buffers.take(len(rows), h, w) for h, w in sizes}
+    def decode(
+        self,
+        piece: Piece,
+        form: str,
+        sizes: Sequence[Size],
+        *,
+        unwanted: Callable[[], bool],
+        then: Callable[[], None],
+    ) -> None:
+        """Fills `piece` for each of `sizes`, then calls `then`, in whichever thread was last.
 
-            def one(piece: Piece, index: int) -> None:
-                self._image_row(piece, index, form, folders)
-        else:
+        Rows that no network wants as pixels (`sizes` is empty) are only looked over, in this thread.
+        Once `unwanted()` is true the remaining rows are skipped.
+        """
+        count = len(piece.rows)
+        row = self._reader(piece, form, sizes)
+        step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count))) if sizes else count
+        starts = range(0, count, step)
+        piece.expect(len(starts))
 
-            def one(piece: Piece, index: int) -> None:
-                self._raw_row(piece, index, form)
+        def slice_from(start: int) -> None:
+            faults: list[RowError] = []
+            bug: BaseException | None = None
+            try:
+                for index in range(start, min(start + step, count)):
+                    if unwanted():
+                        break
+                    try:
+                        row(index, piece.rows[index])
+                    except RowFault as fault:
+                        faults.append(RowError(piece.start + index, fault.code, fault.message))
+            except BaseException as exc:  # to be raised where the batch is answered
+                bug = exc
+            if piece.slice_done(faults, bug):
+                then()
 
-            self._slice(piece, 0, len(rows), one)
-            return piece
-        step = min(_SLICE_ROWS, max(1, -(-len(rows) // self._threads)))
-        for low in range(0, len(rows), step):
-            high = min(low + step, len(rows))
-            piece.pending.append(self._pool.submit(self._slice, piece, low, high, one))
-        return piece
+        for start in starts:
+            if sizes:
+                self._threads.submit(slice_from, start)
+            else:
+                slice_from(start)
 
     def release(self, piece: Piece) -> None:
-        """Takes the piece's buffers back; what still decodes stops at its next row."""
-        piece.abandoned = True
-        for future in piece.pending:
-            future.cancel()
-        # A slice that runs on still writes: its buffers are then left to the garbage collector.
-        if all(future.done() for future in piece.pending):
-            for buffer in piece.pixels.values():
-                self._buffers.give(buffer)
+        """Takes back the buffers of a piece that nobody reads or writes any more."""
+        for buffer in piece.pixels.values():
+            self._buffers.give(buffer)
         piece.pixels = {}
 
-    def _slice(self, piece: Piece, low: int, high: int, one: Callable[[Piece, int], None]) -> None:
-        for index in range(low, high):
-            if piece.abandoned:
-                return
-            try:
-                one(piece, index)
-            except RowFault as fault:
-                piece.faults.append(RowError(piece.start + index, fault.code, fault.message))
-        piece.decoded_s = time.monotonic()
+    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size]) -> Callable[[int, bytes], None]:
+        """What turns row `index` of the piece into its place in the piece's arrays."""
+        if not sizes:
+            return lambda index, row: self._look_over(row, form)
+        if form == "tensor":
+            piece.tensors = {(h, w): np.empty((len(piece.rows), 3, h, w), np.float32) for h, w in sizes}
+            return lambda index, row: _read_tensor(piece, index, row)
+        piece.pixels = {(h, w): self._buffers.take(len(piece.rows), h, w) for h, w in sizes}
+        if form == "image":
+            return lambda index, row: self._read_image(piece, index, row)
+        folders: dict[str, str] = {}
+        return lambda index, row: self._read_image(
+            piece, index, self._media.read(row, max_bytes=self._max_input_bytes, folders=folders)
+        )
 
-    def _image_row(self, piece: Piece, index: int, form: str, folders: dict[str, str]) -> None:
-        row = piece.rows[index]
-        if form == "path":
-            row = self._media.read(row, max_bytes=self._max_input_bytes, folders=folders)
-        else:
-            self._check_size(row)
+    def _read_image(self, piece: Piece, index: int, data: bytes) -> None:
+        self._check_size(data)
         for (height, width), buffer in piece.pixels.items():
-            buffer[index] = decode_image(row, height, width, max_pixels=self._max_pixels)
+            buffer[index] = decode_image(data, height, width, max_pixels=self._max_pixels)
 
-    def _tensor_row(self, piece: Piece, index: int) -> None:
-        row = piece.rows[index]
-        for (height, width), tensor in piece.tensors.items():
-            expected = 4 * 3 * height * width
-            if len(row) != expected:
-                raise RowFault(
-                    "input_invalid",
-                    f"a tensor row has {len(row)} bytes; float32 [3, {height}, {width}] has {expected}",
-                )
-            values = np.frombuffer(row, "<f4")
-            if not np.isfinite(values).all():
-                raise RowFault("input_invalid", "a tensor row holds values that are not finite numbers")
-            tensor[index] = values.reshape(3, height, width)
-
-    def _raw_row(self, piece: Piece, index: int, form: str) -> None:
-        row = piece.rows[index]
+    def _look_over(self, row: bytes, form: str) -> None:
         self._check_size(row)
         if form == "path" and not row:
             raise RowFault("input_invalid", "the path is empty")
-        if form in _UTF8:
+        if form != "image":
             try:
                 row.decode()
             except UnicodeDecodeError as exc:
-                raise RowFault("input_invalid", f"the {form} {row[:100]!r} is not UTF-8") from exc
+                raise RowFault("input_invalid", f"the {form} {row[:_SHOWN_BYTES]!r} is not UTF-8") from exc
 
     def _check_size(self, row: bytes) -> None:
         if len(row) > self._max_input_bytes:
@@ -162,6 +168,15 @@ class Intake:
             )
 
 
-def _leave_signals_to_others() -> None:
-    """Signals are for the process's main thread: inside a database backend, for the database."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def _read_tensor(piece: Piece, index: int, row: bytes) -> None:
+    for (height, width), tensor in piece.tensors.items():
+        expected = 4 * 3 * height * width
+        if len(row) != expected:
+            raise RowFault(
+                "input_invalid",
+                f"a tensor row has {len(row)} bytes; float32 [3, {height}, {width}] has {expected}",
+            )
+        values = np.frombuffer(row, "<f4")
+        if not np.isfinite(values).all():
+            raise RowFault("input_invalid", "a tensor row holds values that are not finite numbers")
+        tensor[index] = values.reshape(3, height, width)

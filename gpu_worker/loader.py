@@ -20,13 +20,13 @@ from gpu_worker.zoo.hashing import Hashing
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build_module", "file_sha256", "load_network", "weights_bytes"]
+__all__ = ["build_module", "file_sha256", "load_network", "warm_up", "weights_bytes"]
 
-_WARM_UP_ROWS = (1, 8)
+_WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
 
 
 def load_network(manifest: Manifest, device: Device, *, allow_import: bool = False) -> Network:
-    """The model, loaded, checked against its manifest and warm. Raises `ModelUnusable`.
+    """The model, loaded and checked against its manifest, not yet warm. Raises `ModelUnusable`.
 
     Weights come from safetensors or ONNX alone: neither can run code.
     """
@@ -35,18 +35,25 @@ def load_network(manifest: Manifest, device: Device, *, allow_import: bool = Fal
     if not (manifest.input.height and manifest.input.width):
         raise ModelUnusable(f"{manifest.directory}: 'input' needs 'height' and 'width'")
     _check_sha256(manifest)
-    network = (
-        _onnx(manifest, device) if manifest.runtime == "onnx" else _torch(manifest, device, allow_import)
-    )
-    height, width = manifest.input.height, manifest.input.width
+    if manifest.runtime == "onnx":
+        return _onnx(manifest, device)
+    return _torch(manifest, device, allow_import=allow_import)
+
+
+def warm_up(network: Network, manifest: Manifest) -> None:
+    """First passes: kernels are chosen, memory is laid in, the shape of the answers is seen.
+
+    Raises `ModelUnusable` when a row does not get one finite score for each class.
+    """
     for rows in _WARM_UP_ROWS:
-        probe = network.scores(np.zeros((rows, height, width, 3), np.uint8), lambda: False)
-    if probe.shape[1:] != (len(manifest.classes),):
-        raise ModelUnusable(
-            f"{manifest.path_of_weights()} answers {probe.shape[1:]} scores a row, "
-            f"and model.json names {len(manifest.classes)} classes"
-        )
-    return network
+        scores = network.warm_up(rows)
+        if scores.shape != (rows, len(manifest.classes)):
+            raise ModelUnusable(
+                f"the model in {manifest.directory} answers {list(scores.shape)} for {rows} rows, "
+                f"and model.json names {len(manifest.classes)} classes"
+            )
+        if not np.isfinite(scores).all():
+            raise ModelUnusable(f"the model in {manifest.directory} answers scores that are not finite")
 
 
 def build_module(
@@ -105,7 +112,7 @@ def _check_sha256(manifest: Manifest) -> None:
         )
 
 
-def _torch(manifest: Manifest, device: Device, allow_import: bool) -> Network:
+def _torch(manifest: Manifest, device: Device, *, allow_import: bool) -> Network:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -122,9 +129,7 @@ def _torch(manifest: Manifest, device: Device, allow_import: bool) -> Network:
         module.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError, OSError) as exc:
         raise ModelUnusable(f"the weights {path} do not fit {manifest.architecture!r}: {exc}") from exc
-    network = TorchNetwork(module, manifest.input, device)
-    network.warm_up(_WARM_UP_ROWS[-1])
-    return network
+    return TorchNetwork(module, manifest.input, device)
 
 
 def _onnx(manifest: Manifest, device: Device) -> Network:

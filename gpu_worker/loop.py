@@ -1,29 +1,33 @@
 """The worker's loop: frames in, frames out, one engine between.
 
-    socket ─ reader ─┬─ Infer ──→ engine.begin (decode threads) ──→ queue ──→ model thread ─ engine.finish ─┐
-                     ├─ Load, Unload ──→ queue ──→ loading thread ──────────────────────────────────────────┤
-                     ├─ Cancel, Ping ───────────────────────────────────────────────────────────────────────┤
-                     └─ end of stream, FrameError ──→ the loop ends               replies ──→ socket
+    socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
+                     ├─ Load, Unload ─→ loading thread ────────────────────────────────┼─→ sender → socket
+                     ├─ Cancel, Ping ──────────────────────────────────────────────────┘
+                     └─ end of stream, FrameError: the loop ends
 
 A request that fails, whatever its reason, is answered `Failed` and the loop goes on. Expected errors
 carry their own code and message; unexpected ones are `internal`, with a traceback in the log. Three
-things end the loop: the end of the stream, bytes that are no frame (the two sides no longer agree where
-messages start), and `DeviceLost`, after which nothing could be answered.
+things end the loop: the end of the stream; bytes that are no frame (the two sides no longer agree where
+messages start); and `DeviceLost`, after which nothing more is answered, so that the server gives the
+unanswered rows to another worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import socket
 import threading
-from dataclasses import dataclass
+from concurrent.futures import Future
 
-from gpu_worker.engine import Batch, Engine
-from gpu_worker.errors import Cancelled, DeviceLost, NoRoom, WorkerError
+from gpu_worker.batch import Batch
+from gpu_worker.engine import Engine
+from gpu_worker.errors import DeviceLost, NoRoom, WorkerError
 from gpu_worker.protocol import (
     PREFIX_BYTES,
+    Answer,
     Cancel,
     Done,
     Failed,
@@ -45,58 +49,44 @@ __all__ = ["Loop"]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """An Infer under way. Whoever sets `taken` (model thread or Cancel) under the lock answers it."""
-
-    batch: Batch
-    taken: bool = False
-    cancelled: bool = False
-
-
 class Loop:
     """Serves `engine` over a connected stream socket until it closes. `run` may be called once."""
 
     def __init__(self, connection: socket.socket, engine: Engine) -> None:
         self._connection = connection
         self._engine = engine
-        self._sending = threading.Lock()
-        self._jobs: dict[int, _Job] = {}
-        self._lock = threading.Lock()  # guards _jobs and _Job.taken
-        self._batches: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._batches: dict[int, Batch] = {}
+        self._batches_changed = threading.Condition()
         self._loads: queue.SimpleQueue[Load | Unload | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._draining = False
-        self._device_lost: DeviceLost | None = None
+        self._lost: DeviceLost | None = None
 
     def drain(self) -> None:
         """Take no more requests, answer those that came, end. Safe in a signal handler."""
         self._draining = True
         self._stop_reading()
 
-    def _stop_reading(self) -> None:
-        with contextlib.suppress(OSError):  # the other side was quicker
-            self._connection.shutdown(socket.SHUT_RD)
-
     def run(self) -> None:
         """Reads in this thread until the stream ends. Raises `DeviceLost`, `FrameError`."""
-        threads = [
-            threading.Thread(target=self._run_batches, name="model"),
-            threading.Thread(target=self._run_loads, name="loading"),
-        ]
-        for thread in threads:
-            thread.start()
+        loading = threading.Thread(target=self._run_loads, name="loading")
+        sending = threading.Thread(target=self._run_replies, name="sending")
+        loading.start()
+        sending.start()
         try:
             while (message := self._receive()) is not None:
                 self._accept(message)
         finally:
             if not self._draining:
                 self._cancel_all()
-            self._batches.put(None)
             self._loads.put(None)
-            for thread in threads:
-                thread.join()
-        if self._device_lost is not None:
-            raise self._device_lost
+            loading.join()
+            with self._batches_changed:
+                self._batches_changed.wait_for(lambda: not self._batches)
+            self._replies.put(None)
+            sending.join()
+        if self._lost is not None:
+            raise self._lost
 
     def _receive(self) -> Message | None:
         """The next message; None at the end of the stream. Raises `FrameError`."""
@@ -119,13 +109,9 @@ class Loop:
             room = room[count:]
         return True
 
-    def _send(self, message: Message) -> None:
-        frame = encode(message)
-        with self._sending:
-            try:
-                self._connection.sendall(frame)
-            except OSError as exc:
-                _log.debug("nobody takes the answer to %s: %s", message.id, exc)
+    def _stop_reading(self) -> None:
+        with contextlib.suppress(OSError):  # the other side was quicker
+            self._connection.shutdown(socket.SHUT_RD)
 
     def _accept(self, message: Message) -> None:
         if isinstance(message, Infer):
@@ -133,10 +119,13 @@ class Loop:
         elif isinstance(message, Load | Unload):
             self._loads.put(message)
         elif isinstance(message, Cancel):
-            self._cancel(message.target)
+            with self._batches_changed:
+                batch = self._batches.get(message.target)
+            if batch is not None:
+                batch.cancel()
         elif isinstance(message, Ping):
             device = self._engine.device
-            self._send(
+            self._replies.put(
                 Pong(
                     message.id,
                     device.name,
@@ -150,65 +139,34 @@ class Loop:
 
     def _accept_batch(self, message: Infer) -> None:
         try:
-            with self._lock:
-                if len(self._jobs) >= self._engine.settings.pending_batches:
-                    raise NoRoom(f"{len(self._jobs)} batches wait already; try again when some are answered")
+            if len(self._batches) >= self._engine.settings.pending_batches:
+                raise NoRoom(f"{len(self._batches)} batches wait already; try again when some are answered")
             batch = self._engine.begin(
                 message.models, message.form, message.rows, scores=message.scores, request_id=message.id
             )
         except Exception as exc:
             self._fail(message.id, exc)
             return
-        job = _Job(batch)
-        with self._lock:
-            self._jobs[message.id] = job
-        self._batches.put(job)
+        with self._batches_changed:
+            self._batches[batch.id] = batch
+        batch.answer.add_done_callback(functools.partial(self._answered, batch))
 
-    def _cancel(self, target: int) -> None:
-        with self._lock:
-            job = self._jobs.get(target)
-            if job is None:
-                return
-            job.cancelled = True
-            waits = not job.taken
-            job.taken = True
-        if waits:  # else the model thread has it and answers soon
-            self._forget(job, Cancelled("the request was cancelled before it ran"))
+    def _answered(self, batch: Batch, answer: Future[Answer]) -> None:
+        """Runs in the thread that resolved the answer: it only hands over."""
+        exc = answer.exception()
+        if exc is None:
+            self._replies.put(answer.result())
+        else:
+            self._fail(batch.id, exc)
+        with self._batches_changed:
+            self._batches.pop(batch.id, None)
+            self._batches_changed.notify_all()
 
     def _cancel_all(self) -> None:
-        with self._lock:
-            targets = list(self._jobs)
-        for target in targets:
-            self._cancel(target)
-
-    def _run_batches(self) -> None:
-        while (job := self._batches.get()) is not None:
-            with self._lock:
-                if job.taken:
-                    continue
-                job.taken = True
-            self._run_batch(job)
-
-    def _run_batch(self, job: _Job) -> None:
-        try:
-            answer = self._engine.finish(job.batch, lambda: job.cancelled)
-        except DeviceLost as exc:
-            self._device_lost = exc
-            self._stop_reading()
-            self._cancel_all()
-            self._forget(job, exc)
-        except Exception as exc:
-            self._forget(job, exc)
-        else:
-            with self._lock:
-                self._jobs.pop(job.batch.id, None)
-            self._send(answer)
-
-    def _forget(self, job: _Job, exc: Exception) -> None:
-        self._engine.abandon(job.batch)
-        with self._lock:
-            self._jobs.pop(job.batch.id, None)
-        self._fail(job.batch.id, exc)
+        with self._batches_changed:
+            batches = list(self._batches.values())
+        for batch in batches:
+            batch.cancel()
 
     def _run_loads(self) -> None:
         while (message := self._loads.get()) is not None:
@@ -222,11 +180,24 @@ class Loop:
             except Exception as exc:
                 self._fail(message.id, exc)
             else:
-                self._send(reply)
+                self._replies.put(reply)
 
-    def _fail(self, request_id: int, exc: Exception) -> None:
+    def _fail(self, request_id: int, exc: BaseException) -> None:
         if isinstance(exc, WorkerError):
-            self._send(Failed(request_id, exc.code, str(exc)))
-            return
-        _log.error("request %s failed", request_id, exc_info=exc)
-        self._send(Failed(request_id, "internal", f"{type(exc).__name__}: {exc}"))
+            self._replies.put(Failed(request_id, exc.code, str(exc)))
+        elif isinstance(exc, DeviceLost):
+            self._lost = exc
+            self._stop_reading()
+        else:
+            _log.error("request %s failed", request_id, exc_info=exc)
+            self._replies.put(Failed(request_id, "internal", f"{type(exc).__name__}: {exc}"))
+
+    def _run_replies(self) -> None:
+        """Only this thread writes, so a reader that is slow holds up no model thread."""
+        while (reply := self._replies.get()) is not None:
+            if self._lost is not None:
+                continue
+            try:
+                self._connection.sendall(encode(reply))
+            except OSError as exc:
+                _log.debug("nobody takes the answer to %s: %s", reply.id, exc)

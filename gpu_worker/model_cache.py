@@ -33,7 +33,7 @@ class Resident:
     row_s: float = 0.0
 
     def observe(self, rows: int, took_s: float) -> None:
-        """One forward pass of `rows` rows took `took_s`. Called by one thread at a time."""
+        """One forward pass of `rows` rows took `took_s`. Of two threads at once, one may be overlooked."""
         row_s = took_s / rows
         self.row_s = row_s if self.row_s == 0.0 else 0.8 * self.row_s + 0.2 * row_s
 

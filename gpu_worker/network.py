@@ -23,7 +23,7 @@ IsCancelled = Callable[[], bool]
 class Network(Protocol):
     """A model that is resident: a batch goes in, class probabilities come out.
 
-    All but `scores` is fixed once it is made.
+    Its properties are fixed once it is warm. `scores` may be called by several threads at once.
     """
 
     @property
@@ -44,6 +44,10 @@ class Network(Protocol):
     @property
     def resident_bytes(self) -> int:
         """What it takes of the device's memory."""
+        ...
+
+    def warm_up(self, rows: int) -> Floats:
+        """The scores of `rows` empty inputs; may measure `resident_bytes` on the way."""
         ...
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:

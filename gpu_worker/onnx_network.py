@@ -24,10 +24,8 @@ class OnnxNetwork:
     def __init__(self, path: str, spec: InputSpec, device: Device) -> None:
         self.pixels = (spec.height, spec.width)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = device.threads
-        options.inter_op_num_threads = 1
-        # Threads that wait by spinning would take the cores from decoding.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # One core a pass: the engine runs passes side by side (see there).
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
         providers = ["CPUExecutionProvider"]
         if device.is_cuda and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -60,10 +58,9 @@ class OnnxNetwork:
             )
         return str(inputs[0].name)
 
-    def warm_up(self, rows: int) -> None:
-        """One pass over `rows` black images."""
-        height, width = self.pixels
-        self.scores(np.zeros((rows, height, width, 3), np.uint8), lambda: False)
+    def warm_up(self, rows: int) -> Floats:
+        """The scores of `rows` black images."""
+        return self.scores(np.zeros((rows, *self.pixels, 3), np.uint8), lambda: False)
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""

@@ -14,6 +14,8 @@ engine cuts batches into pieces (`gpu_worker.pieces`).
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,20 @@ from gpu_worker.manifest import InputSpec
 from gpu_worker.network import Floats, Inputs, IsCancelled, check
 from gpu_worker.zoo.blocks import fold_batch_norms
 
-__all__ = ["TorchNetwork"]
+__all__ = ["TorchNetwork", "use_one_core"]
+
+
+def use_one_core() -> None:
+    """Makes passes of the calling thread run in that thread alone, for good.
+
+    Must leave the other threads as they were: in a notebook they belong to the user. torch keeps a number
+    per thread and a default for threads that have not asked yet.
+    """
+    default = torch.get_num_threads()
+    torch.set_num_threads(1)
+    set_default = threading.Thread(target=torch.set_num_threads, args=(default,))
+    set_default.start()
+    set_default.join()
 
 
 class TorchNetwork:
@@ -56,12 +71,11 @@ class TorchNetwork:
         """Weights, and activations of the largest warm-up batch."""
         return self._weight_bytes + self._activation_bytes
 
-    def warm_up(self, rows: int) -> None:
-        """One pass over `rows` black images: kernels chosen, memory pools filled, activations measured."""
-        height, width = self.pixels
+    def warm_up(self, rows: int) -> Floats:
+        """The scores of `rows` black images; measures the activations on the way."""
         handles = [part.register_forward_hook(self._measure) for part in self._module.modules()]
         try:
-            self.scores(np.zeros((rows, height, width, 3), np.uint8), lambda: False)
+            return self.scores(np.zeros((rows, *self.pixels, 3), np.uint8), lambda: False)
         finally:
             for handle in handles:
                 handle.remove()

@@ -19,5 +19,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "vgg": "gpu_worker.zoo.vgg:Vgg",
         "resnet": "gpu_worker.zoo.resnet:ResNet",
         "squeezenet": "gpu_worker.zoo.squeezenet:SqueezeNet",
+        "xception": "gpu_worker.zoo.xception:Xception",
+        "inception": "gpu_worker.zoo.inception:Inception",
     }
 )

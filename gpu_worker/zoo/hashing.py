@@ -44,6 +44,10 @@ class Hashing:
         except (TypeError, ValueError) as exc:
             raise ModelUnusable(f"architecture_options of 'hashing': {exc}") from exc
 
+    def warm_up(self, rows: int) -> Floats:
+        """There is nothing to warm; costs nothing."""
+        return np.zeros((rows, self._classes), np.float32)
+
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """One-hot [n, classes]. Raises `Cancelled` within 50 ms of being asked to stop."""
         ends_s = time.monotonic() + self._delay_s + self._row_delay_s * len(inputs)
