@@ -63,8 +63,9 @@ class PostgresServer:
             version, *directories = done.stdout.splitlines()
             bin_dir, share_dir, lib_dir = map(Path, directories)
         except (OSError, subprocess.CalledProcessError, ValueError) as exc:
+            reason = getattr(exc, "strerror", None) or "it did not print its directories"
             raise SetupError(
-                f"{pg_config} cannot be run as pg_config: {exc}", "name another one with --pg-config"
+                f"{pg_config} cannot be run as pg_config: {reason}", "name another one with --pg-config"
             ) from exc
         return cls(version.removeprefix("PostgreSQL ").split()[0], bin_dir, share_dir, lib_dir)
 

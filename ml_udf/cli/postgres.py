@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, fail, token_of
 from ml_udf.cli.pg_extension import install as install_extension
 from ml_udf.cli.pg_extension import uninstall as uninstall_extension
 from ml_udf.cli.pg_sandbox import sandbox as run_sandbox
@@ -75,8 +76,8 @@ def uninstall(pg_config: PgConfig = None, root: Root = Path("/")) -> None:
 @app.command()
 def sandbox(
     pg_config: PgConfig = None,
-    url: Annotated[str, typer.Option(help="Endpoint of the server ml_udf in it.")] = "http://127.0.0.1:8080",
-    token: Annotated[str | None, typer.Option(help="Token of that endpoint.", envvar="ML_UDF_TOKEN")] = None,
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
     function: Annotated[
         list[str] | None, typer.Option(help="Create an SQL function for it; may be repeated.")
     ] = None,
@@ -84,7 +85,9 @@ def sandbox(
 ) -> None:
     """Start a private PostgreSQL with the extension, open psql on it, and remove it all afterwards."""
     with _told(), run_sandbox(PostgresServer.find(pg_config)) as cluster:
-        database = cluster.database("sandbox", url=url, token=token, functions=function or [])
+        database = cluster.database(
+            "sandbox", url=endpoint, token=token_of(token_file), functions=function or []
+        )
         psql = cluster.program("psql", "-X", "-d", database)
         if command is None:
             typer.echo(f"PostgreSQL {cluster.server.version}, gone when psql ends: {database}")
@@ -94,9 +97,8 @@ def sandbox(
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What stands in the way is told in red, without a traceback; the exit status is 1."""
+    """What stands in the way is told without a traceback."""
     try:
         yield
     except SetupError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(1) from None
+        fail(error.message, error.hint)

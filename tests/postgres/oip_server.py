@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 import zlib
@@ -35,6 +36,7 @@ class OipServer:
         self.parameters: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.tokens: list[str | None] = []
+        self.connections: set[socket.socket] = set()
         self.abandoned = 0  # requests whose client went away while they were computed
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -57,6 +59,9 @@ class OipServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         owner = self
@@ -64,6 +69,14 @@ class OipServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                owner.connections.add(self.connection)
+
+            def finish(self) -> None:
+                owner.connections.discard(self.connection)
+                super().finish()
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -101,6 +114,11 @@ class OipServer:
     def answer_infer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         self.paths.append(handler.path)
         if not self._authorized(handler):
+            return
+        version = handler.path.partition("/versions/")[2].partition("/")[0]
+        if version not in ("", self.version):
+            name = handler.path.split("/")[3]
+            _json(handler, 410, {"error": f"version_gone: version {version} of {name} is not served"})
             return
         asked = decode_request(body, handler.headers.get(HEADER_LENGTH))
         tensor = asked.inputs[0]
