@@ -1,0 +1,165 @@
+"""The extension as a whole: its script's discipline, dump and restore, updates, removal."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from ml_udf.cli.pg_extension import default_version, sources
+from ml_udf.cli.pg_sandbox import Sandbox
+from tests.postgres.fixtures import Databases, Engine
+from tests.postgres.oip_server import OipServer, label_of
+
+OURS = "pronamespace = 'ml_udf'::regnamespace"
+# What a call by a role with EXECUTE on one made function needs; none of them takes or gives anything.
+FOR_EVERYBODY = {"_boot()", "_read_mapping()", "_wrappers()"}
+# Everything about an extension's objects that a user could notice.
+SHAPE = """
+    SELECT pg_describe_object(d.classid, d.objid, d.objsubid),
+           (SELECT (p.prosrc, p.provolatile, p.proisstrict, p.prosecdef, p.proconfig, p.proparallel,
+                    p.procost, p.proacl::text, pg_get_function_arguments(p.oid), 
+                    obj_description(p.oid, 'pg_proc'))::text
+            FROM pg_proc p WHERE p.oid = d.objid AND d.classid = 'pg_proc'::regclass),
+           (SELECT (pg_get_viewdef(c.oid), c.relacl::text, obj_description(c.oid, 'pg_class'))::text
+            FROM pg_class c WHERE c.oid = d.objid AND d.classid = 'pg_class'::regclass)
+    FROM pg_depend d WHERE d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+      AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'ml_udf') ORDER BY 1"""
+
+
+def test_every_function_pins_its_search_path(engine: Engine) -> None:
+    loose = f"""SELECT proname FROM pg_proc WHERE {OURS}
+                AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']"""
+    assert engine.query(loose) == []
+
+
+def test_every_object_has_a_comment(engine: Engine) -> None:
+    silent = f"""
+        SELECT oid::regprocedure::text FROM pg_proc
+        WHERE {OURS} AND coalesce(obj_description(oid, 'pg_proc'), '') = ''
+        UNION ALL SELECT relname FROM pg_class
+        WHERE relnamespace = 'ml_udf'::regnamespace AND relkind = 'v'
+          AND coalesce(obj_description(oid, 'pg_class'), '') = ''"""
+    assert engine.query(silent) == []
+
+
+def test_python_bodies_have_at_most_three_lines(engine: Engine) -> None:
+    long = f"""SELECT proname FROM pg_proc JOIN pg_language l ON l.oid = prolang
+               WHERE {OURS} AND lanname = 'plpython3u'
+                 AND cardinality(string_to_array(btrim(prosrc, chr(10)), chr(10))) > 3"""
+    assert engine.query(long) == []
+
+
+def test_nothing_but_the_harmless_is_for_everybody(engine: Engine) -> None:
+    public = f"""SELECT substr(oid::regprocedure::text, length('ml_udf.') + 1) FROM pg_proc
+                 WHERE {OURS} AND has_function_privilege('public', oid, 'EXECUTE')"""
+    assert {name for (name,) in engine.query(public)} == FOR_EVERYBODY
+
+
+def test_only_two_functions_run_with_their_owners_rights_and_take_no_argument(engine: Engine) -> None:
+    powerful = f"SELECT oid::regprocedure::text FROM pg_proc WHERE {OURS} AND prosecdef ORDER BY 1"
+    assert engine.query(powerful) == [("ml_udf._define()",), ("ml_udf._read_mapping()",)]
+
+
+def test_every_object_is_marked_public_or_private() -> None:
+    created = re.compile(r"^CREATE (FUNCTION|VIEW|TYPE|FOREIGN DATA WRAPPER) (\S+)")
+    for script in sources().glob("ml_udf--*.sql"):
+        mark = ""
+        for line in script.read_text().splitlines():
+            if found := re.match(r"-- (PUBLIC|PRIVATE)\b", line):
+                mark = found[1]
+            elif found := created.match(line):
+                private = found[2].startswith("ml_udf._")
+                assert mark == ("PRIVATE" if private else "PUBLIC"), line
+                mark = ""
+
+
+def releases() -> tuple[set[str], set[tuple[str, str]]]:
+    """The versions that can be created, and the (old, new) that an update script leads through."""
+    names = [script.stem.split("--")[1:] for script in sources().glob("ml_udf--*.sql")]
+    return {name[0] for name in names if len(name) == 1}, {(n[0], n[1]) for n in names if len(n) == 2}
+
+
+def test_every_release_can_be_updated_to_this_one() -> None:
+    created, updates = releases()
+    reached = {default_version()}
+    assert reached <= created
+    while more := {old for old, new in updates if new in reached} - reached:
+        reached |= more
+    assert created - reached == set()
+
+
+def test_an_update_equals_a_fresh_installation(cluster: Sandbox, databases: Databases) -> None:
+    fresh = Engine(cluster.dsn(databases.borrow()))
+    wanted = fresh.query(SHAPE)
+    assert len(wanted) > 20
+    for version in sorted(releases()[0]):
+        fresh.query("DROP EXTENSION ml_udf CASCADE")
+        fresh.query(f"CREATE EXTENSION ml_udf VERSION '{version}'")
+        if version != default_version():
+            fresh.query("ALTER EXTENSION ml_udf UPDATE")
+        assert fresh.query(SHAPE) == wanted
+    fresh.close()
+
+
+def test_dump_and_restore_bring_everything_back(
+    cluster: Sandbox, postgres_engine: Callable[..., Engine], fake_server: OipServer
+) -> None:
+    engine = postgres_engine(fake_server.url, token="t0ken", functions=["udf_food_name"])
+    engine.query("CREATE SCHEMA shop; CREATE ROLE dumped LOGIN")
+    engine.query(
+        """SELECT ml_udf.create_function('shop."Dish"', function => 'food', options => '{"slo_ms": 70}')"""
+    )
+    engine.query(
+        'GRANT EXECUTE ON FUNCTION shop."Dish"(text) TO dumped; GRANT USAGE ON SCHEMA shop TO dumped'
+    )
+    engine.query("CREATE VIEW shop.menu AS SELECT udf_food_name('/a') AS food")
+    listed = "SELECT sql_function::text, options::text, version FROM ml_udf.functions ORDER BY 1"
+    wanted = engine.query(listed)
+    assert len(wanted) == 2
+
+    dump = cluster.program("pg_dump", "-d", engine.dsn)
+    script = subprocess.run(dump, check=True, capture_output=True, text=True).stdout
+    cluster.sql("CREATE DATABASE restored")
+    restore = cluster.program("psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-d", cluster.dsn("restored"))
+    subprocess.run(restore, input=script, check=True, text=True, stdout=subprocess.DEVNULL)
+
+    restored = Engine(cluster.dsn("restored"))
+    assert restored.query(listed) == wanted
+    assert restored.value("SELECT food FROM shop.menu") == label_of("/a")
+    assert fake_server.tokens[-1] == "t0ken"
+    restored.query("SET ROLE dumped")
+    assert restored.value("""SELECT shop."Dish"('/a')""") == label_of("/a")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        restored.query("SELECT udf_food_name('/a')")
+    restored.query("RESET ROLE; SELECT ml_udf.drop_function('shop.\"Dish\"')")
+    restored.close()
+    cluster.sql("DROP DATABASE restored")
+    engine.query("DROP OWNED BY dumped; DROP ROLE dumped")
+
+
+def test_dropping_the_extension_takes_its_functions_along(
+    cluster: Sandbox, databases: Databases, fake_server: OipServer
+) -> None:
+    engine = Engine(cluster.dsn(databases.borrow()))
+    engine.query(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{fake_server.url}')")
+    engine.query("SELECT ml_udf.create_function('udf_food_name')")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
+        engine.query("DROP EXTENSION ml_udf")
+    engine.query("DROP SERVER ml_udf CASCADE; DROP EXTENSION ml_udf")
+    assert engine.value("SELECT count(*) FROM pg_proc WHERE proname ~ 'food_name'") == 0
+    assert engine.value(f"SELECT count(*) FROM pg_proc WHERE {OURS}") == 0
+    engine.query("CREATE EXTENSION ml_udf")  # and it can come back
+    engine.close()
+
+
+def test_the_extension_is_for_superusers_to_create(cluster: Sandbox) -> None:
+    cluster.sql("CREATE DATABASE plain; CREATE ROLE anybody LOGIN; GRANT CREATE ON DATABASE plain TO anybody")
+    engine = Engine(cluster.dsn("plain", user="anybody"))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        engine.query("CREATE EXTENSION ml_udf CASCADE")
+    engine.close()
+    cluster.sql("DROP DATABASE plain; DROP ROLE anybody")
