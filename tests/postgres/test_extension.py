@@ -21,7 +21,7 @@ FOR_EVERYBODY = {"_boot()", "_read_mapping()", "_wrappers()"}
 SHAPE = """
     SELECT pg_describe_object(d.classid, d.objid, d.objsubid),
            (SELECT (p.prosrc, p.provolatile, p.proisstrict, p.prosecdef, p.proconfig, p.proparallel,
-                    p.procost, p.proacl::text, pg_get_function_arguments(p.oid), 
+                    p.procost, p.proacl::text, pg_get_function_arguments(p.oid),
                     obj_description(p.oid, 'pg_proc'))::text
             FROM pg_proc p WHERE p.oid = d.objid AND d.classid = 'pg_proc'::regclass),
            (SELECT (pg_get_viewdef(c.oid), c.relacl::text, obj_description(c.oid, 'pg_class'))::text
