@@ -37,4 +37,13 @@
 #define subtransaction_allowed() true
 #endif
 
+/* 18 can reserve room in front of the tuple */
+#if PG_VERSION_NUM < 180000
+#define form_minimal_tuple(desc, values, isnull) \
+	heap_form_minimal_tuple(desc, values, isnull)
+#else
+#define form_minimal_tuple(desc, values, isnull) \
+	heap_form_minimal_tuple(desc, values, isnull, 0)
+#endif
+
 #endif							/* ML_UDF_BATCH_COMPAT_H */

@@ -211,6 +211,17 @@ make_null_test(Node *arg)
 	return (Node *) test;
 }
 
+/*
+ * A Var without what does not matter in a finished plan, so that equal calls
+ * are equal().
+ */
+Var *
+batch_plain_var(Var *var)
+{
+	return makeVar(var->varno, var->varattno, var->vartype, var->vartypmod,
+				   var->varcollid, 0);
+}
+
 static List *
 cut_list(BatchCut *cut, List *list)
 {
@@ -457,6 +468,8 @@ batch_cut_expr(BatchCut *cut, Node *node)
 
 	switch (nodeTag(node))
 	{
+		case T_Var:
+			return (Node *) batch_plain_var((Var *) node);
 		case T_FuncExpr:
 			return cut_function(cut, (FuncExpr *) node);
 		case T_OpExpr:
@@ -535,15 +548,23 @@ batch_cut_clause(BatchCut *cut, Node *clause)
 	cut->base = stage;
 }
 
-/* Is there a call that would be cut out of this expression? */
+/* Is there a call that would be cut out of this expression, or target list? */
 bool
 batch_can_cut(BatchRewrite *rw, Node *node, List *targetlist)
 {
 	BatchCut	trial;
+	ListCell   *lc;
 
 	if (!batch_has_candidate(node))
 		return false;
 	batch_cut_begin(&trial, rw, targetlist);
-	(void) batch_cut_expr(&trial, node);
+	if (IsA(node, List))
+	{
+		foreach(lc, (List *) node)
+			(void) batch_cut_expr(&trial,
+								  (Node *) lfirst_node(TargetEntry, lc)->expr);
+	}
+	else
+		(void) batch_cut_expr(&trial, node);
 	return trial.calls != NIL;
 }

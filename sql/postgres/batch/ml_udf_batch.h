@@ -85,7 +85,6 @@ typedef struct BatchRewrite
 	List	   *twins;			/* OIDs of the twins used */
 	bool		is_cursor;		/* DECLARE CURSOR and the like */
 	bool		secured;		/* has row security or a security barrier */
-	BatchDemand *subplan_demands;	/* by plan_id - 1 */
 } BatchRewrite;
 
 /* A call that was cut out */
@@ -118,6 +117,7 @@ extern void batch_cut_begin(BatchCut *cut, BatchRewrite *rw, List *targetlist);
 extern Node *batch_cut_expr(BatchCut *cut, Node *node);
 extern void batch_cut_clause(BatchCut *cut, Node *clause);
 extern bool batch_can_cut(BatchRewrite *rw, Node *node, List *targetlist);
+extern Var *batch_plain_var(Var *var);
 extern void batch_push_guard(BatchCut *cut, Node *guard);
 
 /* effects.c */
@@ -155,16 +155,23 @@ extern void batch_layer_unpack(CustomScan *cscan, BatchLayer *layer);
 extern bool batch_is_leaf(Node *node);
 extern List *batch_add_leaves(List *leaves, Node *node);
 extern Node *batch_to_columns(Node *node, List *columns, int varno);
+extern Node *batch_finish_calls(Node *node, List *columns, int varno);
 extern Plan *batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child,
 							  List *columns, List *targetlist, List *prefilter,
 							  Plan *owner, const BatchDemand *demand);
 extern Plan *batch_project(BatchRewrite *rw, Plan *plan,
 						   const BatchDemand *demand);
-extern Plan *batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *child,
-						List **columns, const BatchDemand *demand);
+extern Plan *batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *user,
+						Plan *child, List **columns,
+						const BatchDemand *demand);
 
 /* rewrite.c */
 extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
+extern BatchDemand batch_demand_any(const BatchDemand *demand);
+extern BatchDemand batch_demand_all(const BatchDemand *demand);
+extern BatchDemand batch_demand_some(const BatchDemand *demand);
+extern bool batch_may_read_ahead(BatchRewrite *rw, Plan *plan,
+								 const BatchDemand *demand);
 extern Plan *batch_rewrite_plan(BatchRewrite *rw, Plan *plan,
 								const BatchDemand *demand);
 

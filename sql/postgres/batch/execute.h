@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ *
+ * execute.h
+ *	  The state of a running layer.
+ *
+ *	  execute.c	serves rows and, when it has none left, asks gather.c for more
+ *	  gather.c	reads the child and lists the distinct inputs ("items")
+ *	  call.c	answers items, a slice at a time, through the twin
+ *	  stats.c	counts
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ML_UDF_BATCH_EXECUTE_H
+#define ML_UDF_BATCH_EXECUTE_H
+
+#include "ml_udf_batch.h"
+
+#include "access/parallel.h"
+#include "executor/executor.h"
+#include "portability/instr_time.h"
+
+/* The item of a row whose call is masked, or strict and given a NULL */
+#define BATCH_NO_ITEM (-1)
+
+/* How the values of one argument, or of the result, travel in an array */
+typedef struct BatchType
+{
+	Oid			type;			/* the scalar function's type */
+	int16		typlen;
+	bool		typbyval;
+	Oid			elemtype;		/* element type of the twin's array */
+	int16		elemlen;
+	bool		elembyval;
+	char		elemalign;
+	TupleDesc	wrapper;		/* of elemtype, where that is a composite */
+	int			wrapper_attno;	/* its column that holds the value, from 0 */
+} BatchType;
+
+/* What EXPLAIN ANALYZE shows of one call; lives in shared memory, too */
+typedef struct BatchCounts
+{
+	uint64		batches;
+	uint64		rows;			/* rows gathered for them */
+	uint64		sent;			/* distinct inputs given to the twin */
+	uint64		min_sent;
+	uint64		max_sent;
+	double		total_ms;
+	double		min_ms;
+	double		max_ms;
+} BatchCounts;
+
+/* One slot of an item table; entries of other batches are empty */
+typedef struct ItemSlot
+{
+	uint32		batch;
+	uint32		hash;
+	int			item;
+} ItemSlot;
+
+typedef struct CallState
+{
+	Node	   *expr;
+	Oid			funcid;
+	Oid			twinid;			/* InvalidOid: call the function per item */
+	FmgrInfo	flinfo;			/* of the twin, or of the function */
+	Oid			collation;
+	bool		strict;			/* the function's strictness */
+	int			nargs;
+	BatchType  *argtypes;
+	BatchType	result;
+	ExprState  *guard;			/* NULL: always sent */
+	ExprState **args;
+	Datum	   *row_values;		/* arguments of the row being gathered */
+	bool	   *row_nulls;
+	bool		row_masked;
+
+	/* distinct inputs of the current batch, in the order of their rows */
+	int			nitems;
+	int			maxitems;
+	Datum	   *values;			/* maxitems * nargs */
+	bool	   *nulls;
+	Datum	   *results;
+	bool	   *result_nulls;
+	int			answered;		/* items before this one have results */
+	int			slice;			/* how many to answer next; 0: all */
+	ItemSlot   *slots;
+	uint32		nslots;			/* a power of 2, or 0 */
+	int		   *row_items;		/* per row of the batch */
+
+	double		result_bytes;	/* running average per item */
+	BatchCounts counts;
+} CallState;
+
+typedef struct BatchState
+{
+	CustomScanState css;
+	BatchLayer	layer;
+	List	   *exec_params;	/* PARAM_EXECs used while gathering, of int */
+	bool		protect;		/* rows may be gathered that nobody asks for */
+	bool		defer_errors;	/* our consumer is a layer that can hold them */
+	ErrorData  *deferred;		/* the error it has to hold */
+	struct BatchState *child_layer; /* the child, if it is a layer */
+
+	int			ncalls;
+	CallState  *calls;
+	ExprContext *input_context; /* for prefilter, guards, arguments */
+	ExprState  *prefilter;
+	ExprState  *limit_count;
+	ExprState  *limit_offset;
+	int			nchild;			/* columns of the child */
+	bool	   *kept;			/* which of them are needed */
+	bool		keep_all;
+
+	/* the current batch */
+	MemoryContext batch_context;	/* rows, items, results */
+	MemoryContext call_context; /* while the twin runs */
+	uint32		batch;			/* number of the batch, marks item slots */
+	int			nrows;
+	int			maxrows;
+	int			next;			/* the next row to serve */
+	MinimalTuple *tuples;
+	Size		bytes;			/* of rows and items */
+	ErrorData  *pending;		/* the error of the row behind the last one */
+	bool		child_done;
+	bool		bound_passed;	/* the child knows our limit */
+
+	int			target;			/* items of the next batch */
+	uint64		served;			/* rows asked of us since the last rescan */
+	TupleTableSlot *row_slot;	/* a gathered row */
+
+	/* identities of rows for WHERE CURRENT OF */
+	ItemPointerData *tids;
+
+	BatchCounts *shared;		/* in a worker or its leader: all processes' */
+	int			nshared;		/* processes */
+} BatchState;
+
+/* gather.c */
+extern void batch_gather(BatchState *state);
+extern int64 batch_rows_wanted(BatchState *state);
+
+/* call.c */
+extern void batch_call_begin(BatchState *state, CallState *call);
+extern bool batch_answer(BatchState *state, CallState *call, int item);
+extern bool batch_error_is_rows(ErrorData *error);
+
+/* A block whose error can be held, in a subtransaction of its own */
+typedef void (*BatchBlock) (BatchState *state, void *arg);
+extern ErrorData *batch_try(BatchState *state, BatchBlock block, void *arg);
+
+/* execute.c */
+extern void batch_init_inputs(BatchState *state);
+extern bool batch_can_hold_error(BatchState *state, int flag);
+
+/* stats.c */
+extern void batch_count_rows(BatchState *state, int rows);
+extern void batch_count_call(BatchState *state, CallState *call, int sent,
+							 double ms);
+extern BatchCounts batch_total(BatchState *state, int call);
+extern Size batch_estimate_dsm(CustomScanState *node, ParallelContext *pcxt);
+extern void batch_init_dsm(CustomScanState *node, ParallelContext *pcxt,
+						   void *coordinate);
+extern void batch_reinit_dsm(CustomScanState *node, ParallelContext *pcxt,
+							 void *coordinate);
+extern void batch_init_worker(CustomScanState *node, shm_toc *toc,
+							  void *coordinate);
+extern void batch_shutdown(CustomScanState *node);
+
+/* explain.c */
+extern void batch_explain(CustomScanState *node, List *ancestors,
+						  struct ExplainState *es);
+
+#endif							/* ML_UDF_BATCH_EXECUTE_H */

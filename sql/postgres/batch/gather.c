@@ -1,0 +1,427 @@
+/*-------------------------------------------------------------------------
+ *
+ * gather.c
+ *	  Filling a batch: rows of the child, and the distinct inputs among them.
+ *
+ * A batch ends with enough inputs to send, with enough rows, with work_mem, or
+ * with the child.  How much is enough depends on what is known of the
+ * consumer: one that reads everything gets full batches at once; a LIMIT gets
+ * exactly its rows; anybody else gets a small batch first and larger ones the
+ * longer it goes on reading.
+ *
+ * Inputs are equal if their images are: 1.0 and 1.00 are equal numerics and
+ * yet two inputs, as a function may tell them apart.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "execute.h"
+#include "compat.h"
+
+#include "access/relscan.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "utils/datum.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+/* The first batch for a consumer that may stop, and how they grow */
+#define FIRST_BATCH 16
+#define BATCH_GROWTH 4
+
+/* Rows gathered per input to send, at most: equal or masked ones cost nothing
+ * to send, but reading on for too long keeps the consumer waiting. */
+#define ROWS_PER_INPUT 16
+
+/* allocator's and array's overhead of one row or value */
+#define OVERHEAD_BYTES 24
+
+
+/* Rows that a LIMIT above still asks for; -1 if that is not known */
+int64
+batch_rows_wanted(BatchState *state)
+{
+	ExprContext *econtext = state->css.ss.ps.ps_ExprContext;
+	bool		isnull;
+	int64		count;
+	int64		offset = 0;
+
+	if (state->limit_count == NULL)
+		return -1;
+	count = DatumGetInt64(ExecEvalExprSwitchContext(state->limit_count, econtext,
+													&isnull));
+	if (isnull || count < 0)
+		return -1;
+	if (state->limit_offset != NULL)
+	{
+		offset = DatumGetInt64(ExecEvalExprSwitchContext(state->limit_offset,
+														 econtext, &isnull));
+		if (isnull || offset < 0)
+			offset = 0;
+	}
+	if (count > PG_INT64_MAX - offset)
+		return -1;
+	count += offset;
+	return (uint64) count > state->served ? count - (int64) state->served : -1;
+}
+
+/* Evaluate prefilter, guards and arguments for the row in input_context */
+static void
+evaluate_inputs(BatchState *state, void *arg)
+{
+	ExprContext *econtext = state->input_context;
+	bool	   *passes = arg;
+	MemoryContext oldcontext =
+		MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
+
+	*passes = ExecQual(state->prefilter, econtext);
+	for (int i = 0; *passes && i < state->ncalls; i++)
+	{
+		CallState  *call = &state->calls[i];
+
+		call->row_masked = false;
+		if (call->guard != NULL)
+		{
+			bool		isnull;
+			Datum		holds = ExecEvalExpr(call->guard, econtext, &isnull);
+
+			call->row_masked = isnull || !DatumGetBool(holds);
+			if (call->row_masked)
+				continue;
+		}
+		for (int j = 0; j < call->nargs; j++)
+		{
+			Datum		value = ExecEvalExpr(call->args[j], econtext,
+											 &call->row_nulls[j]);
+
+			if (call->row_nulls[j])
+			{
+				call->row_values[j] = (Datum) 0;
+				call->row_masked |= call->strict;
+				continue;
+			}
+			/* an input must not change or vanish, and is to be compared */
+			if (call->argtypes[j].typlen == -1)
+				value = PointerGetDatum(PG_DETOAST_DATUM_PACKED(value));
+			call->row_values[j] = value;
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+}
+
+static uint32
+hash_row(CallState *call)
+{
+	uint32		hash = 0;
+
+	for (int j = 0; j < call->nargs; j++)
+	{
+		hash = pg_rotate_left32(hash, 1);
+		if (!call->row_nulls[j])
+			hash ^= datum_image_hash(call->row_values[j],
+									 call->argtypes[j].typbyval,
+									 call->argtypes[j].typlen);
+	}
+	return murmurhash32(hash);
+}
+
+static bool
+item_equals_row(CallState *call, int item)
+{
+	Datum	   *values = &call->values[item * call->nargs];
+	bool	   *nulls = &call->nulls[item * call->nargs];
+
+	for (int j = 0; j < call->nargs; j++)
+	{
+		if (nulls[j] != call->row_nulls[j])
+			return false;
+		if (!nulls[j] && !datum_image_eq(values[j], call->row_values[j],
+										 call->argtypes[j].typbyval,
+										 call->argtypes[j].typlen))
+			return false;
+	}
+	return true;
+}
+
+/* Make room for more items; everything lives as long as the node */
+static void
+grow_items(BatchState *state, CallState *call)
+{
+	MemoryContext oldcontext =
+		MemoryContextSwitchTo(state->css.ss.ps.state->es_query_cxt);
+	int			maxitems = Max(call->maxitems * 2, FIRST_BATCH);
+	ItemSlot   *old = call->slots;
+	uint32		nold = call->nslots;
+
+	if (call->maxitems == 0)
+	{
+		call->values = palloc(sizeof(Datum) * maxitems * call->nargs);
+		call->nulls = palloc(sizeof(bool) * maxitems * call->nargs);
+		call->results = palloc(sizeof(Datum) * maxitems);
+		call->result_nulls = palloc(sizeof(bool) * maxitems);
+	}
+	else
+	{
+		call->values = repalloc_huge(call->values,
+									 sizeof(Datum) * maxitems * call->nargs);
+		call->nulls = repalloc_huge(call->nulls,
+									sizeof(bool) * maxitems * call->nargs);
+		call->results = repalloc_huge(call->results, sizeof(Datum) * maxitems);
+		call->result_nulls = repalloc_huge(call->result_nulls,
+										   sizeof(bool) * maxitems);
+	}
+	call->maxitems = maxitems;
+
+	/* at most half full */
+	call->nslots = maxitems * 2;
+	call->slots = MemoryContextAllocExtended(CurrentMemoryContext,
+											 sizeof(ItemSlot) * call->nslots,
+											 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (uint32 i = 0; i < nold; i++)
+	{
+		uint32		slot;
+
+		if (old[i].batch != state->batch)
+			continue;
+		slot = old[i].hash & (call->nslots - 1);
+		while (call->slots[slot].batch == state->batch)
+			slot = (slot + 1) & (call->nslots - 1);
+		call->slots[slot] = old[i];
+	}
+	if (old != NULL)
+		pfree(old);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/* The item of the row's inputs, a new one if no row before had the same */
+static int
+find_item(BatchState *state, CallState *call)
+{
+	uint32		hash = hash_row(call);
+	uint32		slot;
+	int			item;
+	MemoryContext oldcontext;
+
+	if (call->nitems >= call->maxitems)
+		grow_items(state, call);
+
+	slot = hash & (call->nslots - 1);
+	while (call->slots[slot].batch == state->batch)
+	{
+		if (call->slots[slot].hash == hash &&
+			item_equals_row(call, call->slots[slot].item))
+			return call->slots[slot].item;
+		slot = (slot + 1) & (call->nslots - 1);
+	}
+
+	item = call->nitems;
+	oldcontext = MemoryContextSwitchTo(state->batch_context);
+	for (int j = 0; j < call->nargs; j++)
+	{
+		BatchType  *type = &call->argtypes[j];
+		Datum		value = call->row_values[j];
+		bool		isnull = call->row_nulls[j];
+
+		call->nulls[item * call->nargs + j] = isnull;
+		call->values[item * call->nargs + j] =
+			isnull ? (Datum) 0 : datumCopy(value, type->typbyval, type->typlen);
+		if (!isnull && !type->typbyval)
+			state->bytes += datumGetSize(value, false, type->typlen) +
+				OVERHEAD_BYTES;
+	}
+	MemoryContextSwitchTo(oldcontext);
+	state->bytes += sizeof(ItemSlot) * 2 + sizeof(Datum) * (call->nargs + 1) +
+		(Size) call->result_bytes;
+
+	call->slots[slot].batch = state->batch;
+	call->slots[slot].hash = hash;
+	call->slots[slot].item = item;
+	call->nitems++;
+	return item;
+}
+
+static void
+grow_rows(BatchState *state)
+{
+	int			maxrows = Max(state->maxrows * 2, FIRST_BATCH);
+	MemoryContext context = state->css.ss.ps.state->es_query_cxt;
+	bool		identities = state->css.ss.ss_currentRelation != NULL;
+
+#define GROW(array, type) \
+	((array) = (array) == NULL ? \
+	 (type *) MemoryContextAllocHuge(context, sizeof(type) * maxrows) : \
+	 (type *) repalloc_huge(array, sizeof(type) * maxrows))
+
+	GROW(state->tuples, MinimalTuple);
+	if (identities)
+		GROW(state->tids, ItemPointerData);
+	for (int i = 0; i < state->ncalls; i++)
+		GROW(state->calls[i].row_items, int);
+	state->maxrows = maxrows;
+}
+
+/* A copy of the child's row with the columns that are needed above */
+static MinimalTuple
+copy_row(BatchState *state, TupleTableSlot *slot)
+{
+	MemoryContext oldcontext;
+	MinimalTuple tuple;
+	bool	   *isnull = state->row_slot->tts_isnull;
+
+	if (state->keep_all)
+	{
+		oldcontext = MemoryContextSwitchTo(state->batch_context);
+		tuple = ExecCopySlotMinimalTuple(slot);
+		MemoryContextSwitchTo(oldcontext);
+		return tuple;
+	}
+
+	/* row_slot is empty while rows are gathered: its arrays are free to use */
+	slot_getallattrs(slot);
+	for (int i = 0; i < state->nchild; i++)
+		isnull[i] = slot->tts_isnull[i] || !state->kept[i];
+	oldcontext = MemoryContextSwitchTo(state->batch_context);
+	tuple = form_minimal_tuple(slot->tts_tupleDescriptor, slot->tts_values,
+							   isnull);
+	MemoryContextSwitchTo(oldcontext);
+	return tuple;
+}
+
+/* The identity of the row that the scan below has just returned */
+static void
+copy_identity(BatchState *state)
+{
+	ScanState  *scan = (ScanState *) outerPlanState(state);
+	ItemPointer tid = &state->tids[state->nrows];
+
+	if (IsA(scan, IndexOnlyScanState))
+		*tid = ((IndexOnlyScanState *) scan)->ioss_ScanDesc->xs_heaptid;
+	else if (!TupIsNull(scan->ss_ScanTupleSlot))
+		*tid = scan->ss_ScanTupleSlot->tts_tid;
+	else
+		ItemPointerSetInvalid(tid);
+}
+
+/* Note a row whose inputs have been evaluated */
+static void
+add_row(BatchState *state, TupleTableSlot *slot)
+{
+	MinimalTuple tuple;
+
+	if (state->nrows >= state->maxrows)
+		grow_rows(state);
+	for (int i = 0; i < state->ncalls; i++)
+	{
+		CallState  *call = &state->calls[i];
+
+		call->row_items[state->nrows] =
+			call->row_masked ? BATCH_NO_ITEM : find_item(state, call);
+	}
+	tuple = copy_row(state, slot);
+	state->tuples[state->nrows] = tuple;
+	if (state->css.ss.ss_currentRelation != NULL)
+		copy_identity(state);
+	state->bytes += tuple->t_len + OVERHEAD_BYTES + sizeof(int) * state->ncalls;
+	state->nrows++;
+}
+
+/* Inputs of the call that has most of them */
+static int
+most_items(BatchState *state)
+{
+	int			most = 0;
+
+	for (int i = 0; i < state->ncalls; i++)
+		most = Max(most, state->calls[i].nitems);
+	return most;
+}
+
+/* How many inputs, and how many rows, the next batch should have */
+static void
+plan_batch(BatchState *state, int *target, int64 *max_rows)
+{
+	int64		wanted = batch_rows_wanted(state);
+
+	if (!state->protect)
+	{
+		*target = batch_rows;
+		*max_rows = (int64) batch_rows * ROWS_PER_INPUT;
+		return;
+	}
+	if (wanted > 0)
+	{
+		*target = (int) Min(wanted, (int64) batch_rows);
+		*max_rows = wanted;
+
+		/* ours is a node type that ExecSetTupleBound() does not look behind */
+		if ((state->layer.flags & BATCH_LIMIT_FINAL) && !state->bound_passed)
+		{
+			ExecSetTupleBound(wanted, outerPlanState(state));
+			state->bound_passed = true;
+		}
+		return;
+	}
+	if (state->target == 0)
+		state->target = FIRST_BATCH;
+	else if (state->target < batch_rows)
+		state->target *= BATCH_GROWTH;
+	state->target = Min(state->target, batch_rows);
+	*target = state->target;
+	*max_rows = (int64) *target * ROWS_PER_INPUT;
+}
+
+/*
+ * Gather the next batch.  Afterwards there are rows to serve, or an error is
+ * pending, or the child is done; the last two may come with rows, too.
+ */
+void
+batch_gather(BatchState *state)
+{
+	PlanState  *child = outerPlanState(state);
+	ExprContext *econtext = state->input_context;
+	Size		max_bytes = (Size) work_mem * 1024;
+	int			target;
+	int64		max_rows;
+
+	plan_batch(state, &target, &max_rows);
+	state->batch++;
+
+	while (state->nrows < max_rows && most_items(state) < target &&
+		   state->bytes < max_bytes)
+	{
+		TupleTableSlot *slot = ExecProcNode(child);
+		ErrorData  *error = NULL;
+		bool		passes = false;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (TupIsNull(slot))
+		{
+			state->child_done = true;
+			if (state->child_layer != NULL)
+			{
+				state->pending = state->child_layer->deferred;
+				state->child_layer->deferred = NULL;
+			}
+			break;
+		}
+
+		ResetExprContext(econtext);
+		econtext->ecxt_outertuple = slot;
+		if (batch_can_hold_error(state, BATCH_INPUT_FALLIBLE))
+			error = batch_try(state, evaluate_inputs, &passes);
+		else
+			evaluate_inputs(state, &passes);
+
+		if (error != NULL)
+		{
+			state->pending = error;
+			break;
+		}
+		if (passes)
+			add_row(state, slot);
+		else
+			InstrCountFiltered1(&state->css, 1);
+	}
+
+	batch_count_rows(state, state->nrows);
+}

@@ -1,0 +1,89 @@
+/*-------------------------------------------------------------------------
+ *
+ * ml_udf_batch.c
+ *	  Module start: settings and the planner hook.
+ *
+ * Loaded by session_preload_libraries (or LOAD); it needs no shared memory.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ml_udf_batch.h"
+
+#include "fmgr.h"
+#include "optimizer/planner.h"
+#include "utils/guc.h"
+#include "utils/plancache.h"
+
+/* All else is hidden: modules are loaded into one name space */
+#pragma GCC visibility push(default)
+PG_MODULE_MAGIC;
+
+extern void _PG_init(void);
+#pragma GCC visibility pop
+
+bool		batch_enabled = true;
+int			batch_rows = 4096;
+bool		batch_everything = false;
+
+static planner_hook_type prev_planner_hook = NULL;
+
+
+static PlannedStmt *
+batch_planner(Query *parse, const char *query_string, int cursor_options,
+			  ParamListInfo params)
+{
+	PlannedStmt *stmt;
+
+	if (prev_planner_hook)
+		stmt = prev_planner_hook(parse, query_string, cursor_options, params);
+	else
+		stmt = standard_planner(parse, query_string, cursor_options, params);
+
+	if (batch_enabled)
+		batch_rewrite_stmt(stmt, cursor_options);
+	return stmt;
+}
+
+/* A plan made under the other setting must not be used again */
+static void
+forget_plans(bool newval, void *extra)
+{
+	ResetPlanCache();
+}
+
+void
+_PG_init(void)
+{
+	DefineCustomBoolVariable("ml_udf.batching",
+							 "Calls functions that have a batched twin for many rows at once.",
+							 "Off calls them row by row, as PostgreSQL does on its own.",
+							 &batch_enabled, true,
+							 PGC_USERSET, 0, NULL, forget_plans, NULL);
+	DefineCustomIntVariable("ml_udf.batch_rows",
+							"Largest number of inputs in one batch.",
+							"A batch also ends when its rows and inputs fill work_mem.",
+							&batch_rows, 4096, 1, 1 << 20,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+
+	/*
+	 * The module's own test: runs PostgreSQL's regression suite through the
+	 * node.  It makes queries slower and nothing else.
+	 */
+	DefineCustomBoolVariable("ml_udf.batch_everything",
+							 "Puts every function that is not volatile through the batch node.",
+							 "For testing the node.",
+							 &batch_everything, false,
+							 PGC_SUSET, GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
+							 NULL, forget_plans, NULL);
+
+	/*
+	 * The prefix stays unreserved: other settings of ml_udf are read by its
+	 * functions, and exist as placeholders.
+	 */
+
+	RegisterCustomScanMethods(&batch_scan_methods);
+	batch_find_init();
+
+	prev_planner_hook = planner_hook;
+	planner_hook = batch_planner;
+}
