@@ -19,7 +19,7 @@ from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
 from ml_udf.exchange import ROW_FAULTS, Answers, Exchange
 from ml_udf.flight import Flight
-from ml_udf.function_info import FunctionInfo, function_info, json_of, speaks_ml_udf
+from ml_udf.function_info import FunctionInfo, ServerInfo, function_info, json_of
 from ml_udf.retry import left_s, with_retries
 from ml_udf.transport import Abort, HttpTransport, Request, Response, Transport
 
@@ -75,7 +75,7 @@ class Client:
         self.endpoint = endpoint
         self._transport = transport or _transport(endpoint, token)
         self._flight = Flight()
-        self._ours: bool | None = None
+        self._server: ServerInfo | None = None
         self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
 
     def describe(
@@ -93,14 +93,14 @@ class Client:
         """
         if version is not None and (known := self._known.get((function, version, input_name, output_name))):
             return known
-        if self._ours is None:
-            self._ours = speaks_ml_udf(self.get("/v2", timeout_s=timeout_s))
+        if self._server is None:
+            self._server = ServerInfo.read(self.get("/v2", timeout_s=timeout_s))
         path = f"/v2/models/{quote(function, safe='')}"
         metadata = self.get(path, timeout_s=timeout_s)
         info = function_info(
             {"name": function, **metadata},
-            {} if self._ours else self._triton_config(path, timeout_s),
-            ours=self._ours,
+            {} if self._server.ours else self._triton_config(path, timeout_s),
+            server=self._server,
             version=version,
             input_name=input_name,
             output_name=output_name,

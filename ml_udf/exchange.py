@@ -111,7 +111,10 @@ class Exchange:
         timeout_s = left_s(deadline_s)
         if self.info.ours:
             request.parameters["ml_udf_deadline_ms"] = round(timeout_s * 1000)
-        body, headers = encode_request(request)
+        try:
+            body, headers = encode_request(request, binary=self.info.binary)
+        except WireError as exc:
+            raise InputInvalid(str(exc), hint="the server takes JSON alone, and so text alone") from exc
         response = self.transport.send(
             Request("POST", self.info.infer_path(), body, headers), timeout_s=timeout_s, abort=abort
         )

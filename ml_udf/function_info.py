@@ -26,7 +26,7 @@ from ml_udf.errors import (
 )
 from ml_udf.transport import Response
 
-__all__ = ["FunctionInfo", "error_of", "function_info", "json_of", "speaks_ml_udf"]
+__all__ = ["FunctionInfo", "ServerInfo", "error_of", "function_info", "json_of"]
 
 _BY_STATUS: dict[int, type[MlUdfError]] = {
     400: BadOption,
@@ -58,6 +58,7 @@ class FunctionInfo:
     output_datatype: str
     output_width: int  # numbers per row; 0 = as many as the server likes
     ours: bool
+    binary: bool = True  # whether the server takes the binary extension; else JSON
     form: str = ""  # of the input: "path", "image", "text", …; "" where the server does not say
     classes: tuple[str, ...] = ()
     max_batch_rows: int = 0  # 0 = the server names none
@@ -68,11 +69,26 @@ class FunctionInfo:
         return f"/v2/models/{self.name}{version}/infer"
 
 
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What `GET /v2` tells: whether the server is ours, and whether it takes binary tensors."""
+
+    ours: bool
+    binary: bool
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, Any]) -> ServerInfo:
+        """From the server's metadata; a server that lists no extensions gets none used."""
+        extensions = metadata.get("extensions") or []
+        ours = "ml_udf" in extensions
+        return cls(ours, ours or "binary_tensor_data" in extensions)
+
+
 def function_info(
     metadata: Mapping[str, Any],
     config: Mapping[str, Any],
     *,
-    ours: bool,
+    server: ServerInfo,
     version: str | None,
     input_name: str | None = None,
     output_name: str | None = None,
@@ -84,7 +100,7 @@ def function_info(
     """
     name = str(metadata.get("name", ""))
     versions = [str(v) for v in metadata.get("versions") or []]
-    if version is not None and ours and version not in versions:
+    if version is not None and server.ours and version not in versions:
         raise VersionGone(
             f"version {version} of {name} is no longer served",
             hint="run the statement again to use the current one",
@@ -103,16 +119,12 @@ def function_info(
         output_name=target["name"],
         output_datatype=str(target.get("datatype", "BYTES")),
         output_width=0 if -1 in output_shape else math.prod(output_shape),
-        ours=ours,
+        ours=server.ours,
+        binary=server.binary,
         form=str(parameters.get("form", "")),
         classes=tuple(parameters.get("classes") or ()),
         max_batch_rows=max(0, int(config.get("max_batch_size") or 0)),
     )
-
-
-def speaks_ml_udf(server: Mapping[str, Any]) -> bool:
-    """Whether `GET /v2` tells of an ml_udf server."""
-    return "ml_udf" in (server.get("extensions") or [])
 
 
 def _pick(tensors: Any, model: str, what: str, wanted: str | None, *, needs_one: bool) -> dict[str, Any]:  # noqa: ANN401  # JSON

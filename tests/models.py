@@ -59,6 +59,7 @@ def image_model(directory: Path, name: str, architecture: str = "squeezenet", *,
     )
     weights = folder / "model.safetensors"
     save_file({key: value.contiguous() for key, value in module.state_dict().items()}, weights)
+    weights.chmod(0o644)  # safetensors writes for its user alone; a database reads it too
     manifest = json.loads((folder / "model.json").read_text())
     manifest["sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
     (folder / "model.json").write_text(json.dumps(manifest))

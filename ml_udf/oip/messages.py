@@ -77,21 +77,28 @@ class InferResponse:
         return next((tensor for tensor in self.outputs if tensor.name == name), None)
 
 
-def encode_request(request: InferRequest) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of a request with binary inputs and binary outputs."""
+def encode_request(request: InferRequest, *, binary: bool = True) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a request whose inputs and outputs are binary, or all JSON.
+
+    Raises `WireError` where `binary` is false and a BYTES input is not UTF-8.
+    """
     head: dict[str, Any] = {}
     if request.id:
         head["id"] = request.id
-    head["parameters"] = {"binary_data_output": True, **request.parameters}
-    head["inputs"], blobs = _encode_tensors(
-        request.inputs, dict.fromkeys((t.name for t in request.inputs), True)
-    )
+    parameters = {"binary_data_output": True, **request.parameters} if binary else request.parameters
+    if parameters:
+        head["parameters"] = parameters
+    head["inputs"], blobs = _encode_tensors(request.inputs, {t.name: binary for t in request.inputs})
     if request.outputs:
-        head["outputs"] = [
-            {"name": out.name, "parameters": {**out.parameters, "binary_data": out.binary is not False}}
-            for out in request.outputs
-        ]
+        head["outputs"] = [_output_head(output, binary) for output in request.outputs]
     return _join(head, blobs)
+
+
+def _output_head(output: RequestedOutput, binary: bool) -> dict[str, Any]:
+    parameters = dict(output.parameters)
+    if binary:
+        parameters["binary_data"] = output.binary is not False
+    return {"name": output.name, "parameters": parameters} if parameters else {"name": output.name}
 
 
 def encode_response(response: InferResponse, request: InferRequest) -> tuple[bytes, dict[str, str]]:
