@@ -1,0 +1,28 @@
+"""Training of image classifiers: a plain loop, driven by whoever needs a model.
+
+    examples.read_examples → images.decode_examples → loop.train → saving.save_model
+
+`python -m gpu_worker.train` is the command-line form; a training service calls `train` itself.
+"""
+
+from __future__ import annotations
+
+from gpu_worker.train.augment import Augment
+from gpu_worker.train.examples import Example, read_examples
+from gpu_worker.train.images import Images, decode_examples
+from gpu_worker.train.loop import Epoch, Stopped, Trained, accuracy_of, train
+from gpu_worker.train.spec import TrainSpec
+
+__all__ = [
+    "Augment",
+    "Epoch",
+    "Example",
+    "Images",
+    "Stopped",
+    "TrainSpec",
+    "Trained",
+    "accuracy_of",
+    "decode_examples",
+    "read_examples",
+    "train",
+]

@@ -1,0 +1,181 @@
+"""The training loop: a spec and images in, weights out; reports after every epoch, stops when asked.
+
+Randomness of epoch e comes from hash(seed, e) alone. So a run that was stopped and goes on from its
+checkpoint ends with the very weights of one that was not, and no generator's state needs to be kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gpu_worker.loader import build_module
+from gpu_worker.manifest import InputSpec
+from gpu_worker.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from gpu_worker.train.images import Images
+from gpu_worker.train.spec import TrainSpec
+
+__all__ = ["Epoch", "Stopped", "Trained", "accuracy_of", "train"]
+
+_EVALUATION_ROWS = 128
+
+
+class Stopped(Exception):
+    """`should_stop` said so. What the last whole epoch left is in the checkpoint, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one epoch brought. `validation_accuracy` is the train split's where there is no validation."""
+
+    epoch: int  # 1 for the first
+    epochs: int
+    train_loss: float
+    validation_accuracy: float
+    best_accuracy: float
+    learning_rate: float
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The weights of the epoch that was best on the validation images, in `module`."""
+
+    module: nn.Module
+    epoch: int
+    validation_accuracy: float
+
+
+def train(
+    spec: TrainSpec,
+    images: Images,
+    validation: Images,
+    *,
+    device: str = "cpu",
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    checkpoint: str | None = None,
+    allow_import: bool = False,
+) -> Trained:
+    """Trains a new module, or goes on from the file `checkpoint`, which it rewrites after every epoch.
+
+    `on_epoch` is called in this thread; `should_stop` before every step. Raises `Stopped`; `ModelUnusable`
+    for an unknown architecture or options; `ValueError` for a checkpoint of another run.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(_seed(spec.seed, 0))
+        module = build_module(
+            spec.architecture, len(images.classes), dict(spec.architecture_options), allow_import=allow_import
+        )
+        module.to(device)
+        # torch's stubs lack this overload, which its documentation names first.
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimiser = torch.optim.AdamW(_groups(module, spec), lr=spec.learning_rate)
+        run = _run_id(spec, images)
+        state = read_checkpoint(checkpoint, module, optimiser, run) if checkpoint else None
+        state = state or Checkpoint(0, 0, -1.0, {})
+        while state.epoch < spec.epochs:
+            began_s = time.monotonic()
+            loss = _train_epoch(spec, state.epoch, module, optimiser, images, should_stop)
+            accuracy = accuracy_of(module, validation if len(validation) else images, spec.input)
+            state.epoch += 1
+            if accuracy >= state.best_accuracy:
+                best = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+                state = Checkpoint(state.epoch, state.epoch, accuracy, best)
+            if checkpoint:
+                write_checkpoint(checkpoint, state, module, optimiser, run)
+            rate = optimiser.param_groups[0]["lr"]
+            took_s = time.monotonic() - began_s
+            on_epoch(Epoch(state.epoch, spec.epochs, loss, accuracy, state.best_accuracy, rate, took_s))
+    module.load_state_dict(state.best)
+    return Trained(module.eval(), state.best_epoch, state.best_accuracy)
+
+
+@torch.inference_mode()
+def accuracy_of(module: nn.Module, images: Images, spec: InputSpec) -> float:
+    """The share of images whose highest score is their label; leaves the module in eval mode."""
+    module.eval()
+    device = next(module.parameters()).device
+    right = 0
+    for start in range(0, len(images), _EVALUATION_ROWS):
+        rows = slice(start, start + _EVALUATION_ROWS)
+        best = module(_normalised(images.pixels[rows].to(device).float(), spec)).argmax(dim=1)
+        right += int((best.cpu() == images.labels[rows]).sum())
+    return right / len(images) if len(images) else 0.0
+
+
+def _train_epoch(
+    spec: TrainSpec,
+    epoch: int,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    images: Images,
+    should_stop: Callable[[], bool],
+) -> float:
+    """One pass over all images; the mean loss."""
+    seed = _seed(spec.seed, epoch + 1)
+    torch.manual_seed(seed)  # dropout
+    generator = torch.Generator().manual_seed(seed)  # order and augmentation
+    device = next(module.parameters()).device
+    batches = list(_batches(len(images), spec.batch_rows, generator))
+    module.train()
+    total = torch.zeros((), device=device)
+    for step, rows in enumerate(batches):
+        if should_stop():
+            raise Stopped(f"training stopped in epoch {epoch + 1} of {spec.epochs}")
+        rate = spec.learning_rate_at((epoch + step / len(batches)) / spec.epochs)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        pixels = spec.augment.apply(images.pixels[rows], generator).to(device)
+        labels = images.labels[rows].to(device)
+        loss = functional.cross_entropy(
+            module(_normalised(pixels, spec.input)), labels, label_smoothing=spec.label_smoothing
+        )
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimiser.step()
+        total += loss.detach() * len(rows)
+    return float(total) / max(1, sum(map(len, batches)))
+
+
+def _batches(count: int, rows: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """A new order, in batches; a last one of a single row is left out, for batch norms need two."""
+    order = torch.randperm(count, generator=generator)
+    return (order[start : start + rows] for start in range(0, count, rows) if count - start > 1)
+
+
+def _normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
+    """float32 [n, H, W, 3] in 0…255 → normalised [n, 3, H, W], channels_last."""
+    mean = torch.tensor(spec.mean, device=pixels.device) * 255
+    std = torch.tensor(spec.std, device=pixels.device) * 255
+    return ((pixels - mean) / std).permute(0, 3, 1, 2)
+
+
+def _groups(module: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
+    weights = [parameter for parameter in module.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in module.parameters() if parameter.dim() <= 1]
+    return [
+        {"params": weights, "weight_decay": spec.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+
+
+def _seed(seed: int, turn: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode()).digest()[:7], "big")
+
+
+def _run_id(spec: TrainSpec, images: Images) -> str:
+    """A hash of all that decides the outcome."""
+    text = json.dumps([asdict(spec), images.classes], sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode())
+    digest.update(images.labels.numpy().tobytes())
+    digest.update(images.pixels.numpy().tobytes())
+    return digest.hexdigest()
