@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages bench-sql bench-schedule clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -13,7 +13,7 @@ help: ## What there is
 demo: $(READY) packages ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
 	$(BIN)/python -m examples.foodlog.demo
 
-test: $(READY) packages lint ## All tests, on a PostgreSQL cluster of their own
+test: $(READY) packages foreign lint ## All tests, on a PostgreSQL cluster of their own
 	$(BIN)/python -m pytest
 
 lint: $(READY) ## Style, strict types, import walls
@@ -46,6 +46,13 @@ $(READY): pyproject.toml
 # PostgreSQL with PL/Python; where it cannot be installed, what needs it says so and the rest goes on.
 packages:
 	@sh .ci/packages
+
+# A server that is not ours, in an environment of its own, for the tests that call one.
+foreign: .build/mlserver/.ready
+.build/mlserver/.ready:
+	$(PYTHON) -m venv .build/mlserver
+	.build/mlserver/bin/pip install --quiet --disable-pip-version-check mlserver==1.7.1
+	touch $@
 
 clean: ## Remove what was built, trained and measured (the environment stays)
 	rm -rf .build .demo bench-results .mypy_cache .ruff_cache .pytest_cache

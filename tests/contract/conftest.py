@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from ml_udf.cli.pg_sandbox import Sandbox
-from ml_udf.cli.pg_server import PostgresServer, SetupError
-from tests.contract.engines import DuckDb, Engine, Postgres
+from tests.engines import Engine, make_engine
 from tests.inference_server import InferenceServer, inference_server
-from tests.models import CLASSES, hashing_model, image_model
+from tests.models import hashing_model, image_model
 
 
 @pytest.fixture(scope="session")
@@ -46,23 +43,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Iterator[I
         yield running
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Sandbox]:
-    try:
-        running = Sandbox.start(PostgresServer.find())
-    except SetupError as error:
-        pytest.skip(f"PostgreSQL's part is left out: {error}")
-    try:
-        yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture(params=["duckdb", "postgres"])
-def engine_name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(params=["http", "local"])
 def endpoint(request: pytest.FixtureRequest, server: InferenceServer, photos: Path) -> str:
     return server.url if request.param == "http" else f"local:{server.home}?media_root={photos}"
@@ -74,18 +54,3 @@ def engine(engine_name: str, endpoint: str, request: pytest.FixtureRequest) -> I
     made = make_engine(engine_name, endpoint, request)
     yield made
     made.close()
-
-
-def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Engine:
-    if name == "duckdb":
-        return DuckDb(endpoint)
-    cluster: Sandbox = request.getfixturevalue("cluster")
-    if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
-        cluster.sql("CREATE DATABASE contract")
-        cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
-    return Postgres(cluster.dsn("contract"), endpoint)
-
-
-def label_of(text: str) -> str:
-    """What `udf_text` answers."""
-    return CLASSES[zlib.crc32(text.encode()) % len(CLASSES)]

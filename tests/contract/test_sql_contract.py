@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.contract.conftest import label_of
-from tests.contract.engines import Engine, SqlError
+from tests.engines import Engine, SqlError
+from tests.models import label_of
 
 VALUES = "(VALUES ('a'), (NULL), ('b'), ('a'), (''), ('ü🍜')) AS v(t)"
 

@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 import duckdb
 import psycopg
+import pytest
 
 import ml_udf.duckdb
+from ml_udf.cli.pg_sandbox import Sandbox
 
 FUNCTIONS = ("udf_text", "udf_photo", "udf_slow")
 _SQLSTATE = re.compile(r"\[([0-9A-Z]{5}) \w+\]")
@@ -120,6 +122,16 @@ class Postgres:
 
     def close(self) -> None:
         self._con.close()
+
+
+def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Engine:
+    if name == "duckdb":
+        return DuckDb(endpoint)
+    cluster: Sandbox = request.getfixturevalue("cluster")
+    if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
+        cluster.sql("CREATE DATABASE contract")
+        cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
+    return Postgres(cluster.dsn("contract"), endpoint)
 
 
 def _timer(seconds: float, act: Any) -> threading.Timer:
