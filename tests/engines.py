@@ -93,9 +93,7 @@ class Postgres:
         self._notices: list[str] = []
         self._con.add_notice_handler(lambda notice: self._notices.append(str(notice.message_primary)))
         self._con.execute("DROP SERVER IF EXISTS ml_udf CASCADE")
-        self._con.execute(
-            f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{endpoint}')"  # type: ignore[arg-type]
-        )
+        self._con.execute(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{endpoint}')")
         for function in FUNCTIONS:
             self._con.execute("SELECT ml_udf.drop_function(%s, if_exists => true)", [function])
             self._con.execute("SELECT ml_udf.create_function(%s)", [function])
@@ -103,7 +101,7 @@ class Postgres:
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         try:
-            cursor = self._con.execute(sql)  # type: ignore[call-overload]  # a test's own text
+            cursor = self._con.execute(sql)
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             diagnostic = error.diag
@@ -111,7 +109,7 @@ class Postgres:
             raise SqlError(error.sqlstate or "", "\n".join(filter(None, parts))) from error
 
     def set(self, setting: str, value: str) -> None:
-        self._con.execute(f"SET ml_udf.{setting} = '{value}'")  # type: ignore[arg-type]  # a test's own text
+        self._con.execute(f"SET ml_udf.{setting} = '{value}'")
 
     def warned(self) -> list[str]:
         texts, self._notices[:] = list(self._notices), []
