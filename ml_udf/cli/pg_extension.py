@@ -73,6 +73,11 @@ def install(
     python_dir = _below(root, server.share_dir / "ml_udf" / version)
     _check_writable(extension_dir)
     user = _server_user(server_user)
+    if user and (hidden := _first_unreadable(_existing(python_dir), user)):
+        raise SetupError(
+            f"user {user.pw_name}, as which the server runs, cannot enter {hidden}",
+            f"chmod o+x {hidden}, or name the server's user with --server-user",
+        )
     local_path, notes = _local_path(server, user, local)
     _install_packages(python_dir)
     paths = {"@PYTHON_PATH@": json.dumps(str(python_dir)), "@LOCAL_PATH@": json.dumps(str(local_path or ""))}
@@ -82,11 +87,6 @@ def install(
             text = text.replace(placeholder, literal)
         _write(extension_dir / script.name, text)
     _write(extension_dir / "ml_udf.control", (sources() / "ml_udf.control").read_text())
-    if user and (hidden := _first_unreadable(python_dir, user)):
-        raise SetupError(
-            f"{python_dir} was written, but user {user.pw_name} cannot reach it because of {hidden}",
-            f"chmod o+rx {hidden}, or install for another user with --server-user",
-        )
     return Installed(version, extension_dir, python_dir, local_path, notes)
 
 
@@ -130,7 +130,7 @@ def _check_plpython(server: PostgresServer) -> None:
 
 
 def _check_writable(extension_dir: Path) -> None:
-    existing = next(path for path in (extension_dir, *extension_dir.parents) if path.exists())
+    existing = _existing(extension_dir)
     if not os.access(existing, os.W_OK):
         raise SetupError(
             f"no right to write to {existing}",
@@ -167,16 +167,22 @@ def _local_obstacle(server: PostgresServer, user: pwd.struct_passwd | None) -> t
     linked, ours = server.python_version(), sys.version_info[:2]
     if linked is not None and linked != ours:
         return f"the server's Python is {_dotted(linked)}, this one is {_dotted(ours)}", None
-    missing = [name for name in _LOCAL_NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := _missing_packages():
         return f"not installed here: {', '.join(missing)}; pip install 'ml_udf[worker]'", None
-    torch = importlib.util.find_spec("torch")
-    path = Path(str(torch and torch.origin)).parents[1]
+    path = _site_packages()
     if user and (hidden := _first_unreadable(path, user)):
         return f"user {user.pw_name} cannot read {hidden}", None
     if path.stat().st_mode & stat.S_IWOTH:
         return f"{path} is writable by everybody", None
     return "", path
+
+
+def _missing_packages() -> list[str]:
+    return [name for name in _LOCAL_NEEDS if importlib.util.find_spec(name) is None]
+
+
+def _site_packages() -> Path:
+    return _package_dir("torch").parent
 
 
 def _first_unreadable(path: Path, user: pwd.struct_passwd) -> Path | None:
@@ -195,7 +201,7 @@ def _first_unreadable(path: Path, user: pwd.struct_passwd) -> Path | None:
 
 def _install_packages(python_dir: Path) -> None:
     """Put the packages at `python_dir` in one rename, so that no session sees half of them."""
-    python_dir.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(python_dir.parent)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=python_dir.parent))
     for package in _PACKAGES:
         for source, relative in _files(package):
@@ -231,11 +237,24 @@ def _package_dir(package: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(path.parent)
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text)
     fresh.chmod(0o644)
     fresh.rename(path)
+
+
+def _make_directory(path: Path) -> None:
+    """Create it and what is missing above it, for everybody to enter, whatever the umask is."""
+    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+    for directory in reversed(missing):
+        directory.mkdir()
+        directory.chmod(0o755)
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest directory above it that exists."""
+    return next(directory for directory in (path, *path.parents) if directory.exists())
 
 
 def _below(root: Path, path: Path) -> Path:

@@ -132,16 +132,33 @@ class Endpoints:
     def _connected(self, url: str, token: str | None) -> Client:
         client = self._clients.get((url, token))
         if client is None:
-            if url.startswith("local:") and self._local_path and self._local_path not in sys.path:
-                sys.path.append(self._local_path)
-            # Libraries that start threads when imported must start them deaf to PostgreSQL's signals.
-            with signals_blocked():
-                client = self._clients[(url, token)] = Client(url, token=token)
+            if url.startswith("local:"):
+                self._find_local_packages()
+            try:
+                # Libraries that start threads when imported must start them deaf to PostgreSQL's signals.
+                with signals_blocked():
+                    client = self._clients[(url, token)] = Client(url, token=token)
+            except OSError as exc:  # local: alone reads files, as the user that the server runs as
+                raise Refused(
+                    "58030",
+                    f"{url} cannot be read by this server's user: {exc.strerror}",
+                    hint="give that user the right to read the folder and to enter those above it",
+                ) from exc
         self._clients.move_to_end((url, token))
         while len(self._clients) > _MAX_CLIENTS:
             _, oldest = self._clients.popitem(last=False)
             oldest.close()
         return client
+
+    def _find_local_packages(self) -> None:
+        if not self._local_path:
+            raise Refused(
+                "55000",
+                "local: endpoints need torch, and ml_udf was installed without it",
+                hint="on the database's host: ml-udf postgres install --local",
+            )
+        if self._local_path not in sys.path:
+            sys.path.append(self._local_path)
 
 
 def _parsed(options: Sequence[str] | None) -> dict[str, str]:

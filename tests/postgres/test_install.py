@@ -1,0 +1,223 @@
+"""`ml-udf postgres install`, `uninstall` and `sandbox`: what they write, refuse, leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ml_udf.cli import pg_extension
+from ml_udf.cli.pg_extension import default_version, install, uninstall
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_server import PostgresServer, SetupError
+from ml_udf.cli.postgres import app
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> PostgresServer:
+    """An installation with PL/Python of this Python's version, in a folder that everybody can enter."""
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    share, lib = tmp_path / "share", tmp_path / "lib"
+    (share / "extension").mkdir(parents=True)
+    lib.mkdir()
+    (share / "extension" / "plpython3u.control").write_text("")
+    version = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    (lib / "plpython3.so").write_bytes(b"\x7fELF...\0" + version.encode() + b"\0")
+    return PostgresServer("15.20", tmp_path / "bin", share, lib)
+
+
+def test_it_writes_the_extension_and_its_python_and_removes_them_again(fake: PostgresServer) -> None:
+    before = sorted(fake.share_dir.rglob("*"))
+    done = install(fake, local=False)
+    names = {path.name for path in done.extension_dir.glob("ml_udf*")}
+    assert names >= {"ml_udf.control", f"ml_udf--{default_version()}.sql"}
+    packages = {path.name for path in done.python_dir.iterdir()}
+    assert packages == {"ml_udf", "gpu_worker", "server"}
+    assert not (done.python_dir / "ml_udf" / "cli").exists()
+    assert {path.name for path in (done.python_dir / "server").glob("*.py")} == {"__init__.py"}
+    uninstall(fake)
+    assert sorted(fake.share_dir.rglob("*")) == before
+
+
+def test_everybody_can_read_the_python_and_nobody_else_can_write_it(fake: PostgresServer) -> None:
+    umask = os.umask(0o077)
+    try:
+        done = install(fake, local=False)
+    finally:
+        os.umask(umask)
+    for path in (
+        done.python_dir.parent,
+        done.python_dir,
+        *done.python_dir.rglob("*"),
+        *done.extension_dir.glob("ml_udf*"),
+    ):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
+        assert path.stat().st_uid == os.getuid()
+
+
+def test_the_python_path_stands_in_the_script_and_no_placeholder_is_left(fake: PostgresServer) -> None:
+    done = install(fake, local=False)
+    script = (done.extension_dir / f"ml_udf--{done.version}.sql").read_text()
+    assert json.dumps(str(done.python_dir)) in script
+    assert "_PATH@" not in script
+
+
+def test_what_runs_in_the_server_needs_the_standard_library_alone(fake: PostgresServer) -> None:
+    done = install(fake, local=False)
+    code = f"""
+import sys
+sys.path.insert(0, {str(done.python_dir)!r})
+import ml_udf.postgres
+print(ml_udf.__file__)"""
+    isolated = [sys.executable, "-I", "-S", "-c", code]  # no site-packages
+    printed = subprocess.run(isolated, check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == str(done.python_dir / "ml_udf" / "__init__.py")
+
+
+def test_installing_again_replaces_and_leaves_nothing_behind(fake: PostgresServer) -> None:
+    first = install(fake, local=False)
+    stale = first.python_dir / "ml_udf" / "stale.py"
+    stale.write_text("")
+    listing = sorted(p.relative_to(fake.share_dir) for p in fake.share_dir.rglob("*") if p != stale)
+    install(fake, local=False)
+    assert sorted(p.relative_to(fake.share_dir) for p in fake.share_dir.rglob("*")) == listing
+
+
+def test_a_server_without_plpython_is_refused_with_the_package_to_install(fake: PostgresServer) -> None:
+    (fake.share_dir / "extension" / "plpython3u.control").unlink()
+    with pytest.raises(SetupError, match="postgresql-plpython3-15"):
+        install(fake)
+
+
+def test_a_server_with_an_older_python_is_refused(fake: PostgresServer) -> None:
+    (fake.lib_dir / "plpython3.so").write_bytes(b"libpython3.9.so.1.0\0")
+    with pytest.raises(SetupError, match=r"linked to Python 3\.9"):
+        install(fake)
+
+
+def test_another_python_than_this_one_costs_local_endpoints_alone(fake: PostgresServer) -> None:
+    (fake.lib_dir / "plpython3.so").write_bytes(b"libpython3.99.so.1.0\0")
+    done = install(fake)
+    assert done.local_path is None
+    assert "the server's Python is 3.99" in done.notes[0]
+    with pytest.raises(SetupError, match="--no-local"):
+        install(fake, local=True)
+
+
+def test_packages_that_the_servers_user_cannot_read_are_named(
+    fake: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    monkeypatch.setattr(pg_extension, "_site_packages", lambda: hidden)
+    monkeypatch.setattr(pg_extension, "_missing_packages", list)
+    done = install(fake, server_user="nobody")
+    assert done.local_path is None
+    assert f"user nobody cannot read {hidden}" in done.notes[0]
+
+
+def test_a_folder_that_the_servers_user_cannot_enter_is_named(fake: PostgresServer) -> None:
+    fake.share_dir.chmod(0o700)
+    with pytest.raises(SetupError, match=f"user nobody, .* cannot enter {fake.share_dir}"):
+        install(fake, local=False, server_user="nobody")
+    assert not list(fake.share_dir.glob("ml_udf*"))
+
+
+def test_without_the_right_to_write_nothing_is_changed(
+    fake: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SetupError, match="no right to write"):
+        install(fake, local=False)
+    assert not list(fake.share_dir.glob("ml_udf*"))
+
+
+def test_a_user_that_does_not_exist_is_refused(fake: PostgresServer) -> None:
+    with pytest.raises(SetupError, match="no user 'nosuchuser'"):
+        install(fake, server_user="nosuchuser")
+
+
+def test_a_pg_config_that_is_none_is_refused() -> None:
+    for path in ("/nowhere/pg_config", "/bin/true"):
+        with pytest.raises(SetupError, match="cannot be run as pg_config"):
+            PostgresServer.find(Path(path))
+
+
+def test_the_commands_say_what_comes_next_and_what_is_wrong(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    runner = CliRunner()
+    done = runner.invoke(app, ["install", "--root", str(tmp_path), "--no-local", "--server-user", "root"])
+    assert done.exit_code == 0, done.output
+    assert "CREATE EXTENSION ml_udf CASCADE" in done.output
+    assert "removed" in runner.invoke(app, ["uninstall", "--root", str(tmp_path)]).output
+    assert "nothing was installed" in runner.invoke(app, ["uninstall", "--root", str(tmp_path)]).output
+    refused = runner.invoke(app, ["install", "--pg-config", "/nowhere"])
+    assert refused.exit_code == 1
+    assert "Traceback" not in refused.output
+
+
+def test_a_sandbox_is_private(cluster: Sandbox) -> None:
+    assert cluster.directory.stat().st_mode & 0o077 == 0
+    assert cluster.sql("SHOW listen_addresses") == "127.0.0.1"
+    psql = [*cluster.program("psql", "-X", "-w", "-c", "SELECT 1", "-d")]
+    url = cluster.dsn(tcp=True)
+    subprocess.run([*psql, url], check=True, capture_output=True)
+    guessed = subprocess.run(
+        [*psql, url.replace(cluster.password, "guess")], capture_output=True, check=False
+    )
+    assert b"password authentication failed" in guessed.stderr
+
+
+def test_a_stopped_sandbox_leaves_nothing(postgres_server: PostgresServer) -> None:
+    cluster = Sandbox.start(postgres_server, local=False)
+    postmaster = _postmaster(cluster.directory)
+    assert _runs(postmaster)
+    cluster.stop()
+    cluster.stop()
+    assert not cluster.directory.exists()
+    assert not _runs(postmaster)
+
+
+def test_a_killed_owner_leaves_no_cluster_running(postgres_server: PostgresServer) -> None:
+    code = """
+import time
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_server import PostgresServer
+print(Sandbox.start(PostgresServer.find(), extension=False).directory, flush=True)
+time.sleep(60)"""
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    directory = Path(owner.stdout.readline().strip())
+    postmaster = _postmaster(directory)
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    end_s = time.monotonic() + 20
+    while _runs(postmaster) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert not _runs(postmaster)
+    subprocess.run(["rm", "-rf", str(directory)], check=True)
+
+
+def test_a_setting_that_postgresql_refuses_is_told_from_its_log(postgres_server: PostgresServer) -> None:
+    with pytest.raises(SetupError, match="no_such_setting"):
+        Sandbox.start(postgres_server, settings={"no_such_setting": "1"}, extension=False)
+
+
+def _postmaster(directory: Path) -> int:
+    return int((directory / "data" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
