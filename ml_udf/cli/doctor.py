@@ -108,10 +108,14 @@ def _check_workers(client: Client) -> Iterator[Finding]:
     for worker in workers:
         name, device = worker.get("name"), worker.get("device")
         resident = ", ".join(worker.get("resident", [])) or "nothing"
-        if worker.get("alive"):
-            yield found(f"worker {name} on {device} is alive; resident: {resident}")
+        if worker.get("state") == "up":
+            yield found(f"worker {name} on {device} is up; resident: {resident}")
         else:
-            yield failed(f"worker {name} is down", "it is being restarted; the server's log says why it died")
+            why = worker.get("last_error") or "it has not said why"
+            yield failed(
+                f"worker {name} is {worker.get('state')}: {why}",
+                "the server starts it again; its log says more",
+            )
     if not workers:
         yield failed("it has no worker", "start the server with --workers 1 or more")
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.errors import BadOption, BodyTooLarge, Unsupported
 
-__all__ = ["ClientGone", "Receive", "Scope", "Send", "header", "read_body"]
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+__all__ = ["ClientGone", "Receive", "Scope", "Send", "header", "json_object", "read_body"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -62,6 +65,20 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             break
         message = await receive()
     return b"".join(parts) if encoding is None else _decompressed(parts, encoding, limit_bytes)
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object, whatever its content type says: `curl -d` calls it a form.
+
+    Raises `BadOption`.
+    """
+    try:
+        content = await request.json()
+    except (ValueError, RecursionError) as exc:
+        raise BadOption(f"the body is not JSON: {exc}") from exc
+    if not isinstance(content, dict):
+        raise BadOption("the body must be a JSON object")
+    return content
 
 
 def _decompressed(parts: Iterable[bytes], encoding: str, limit_bytes: int) -> bytes:

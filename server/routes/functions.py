@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Request, Response
 
 from server.deploying import deployed_form
 from server.functions import INPUT_NAMES, Function
+from server.routes.body import json_object
 from server.routes.replies import json_reply
 from server.services import Services, ServicesOf
 
@@ -31,9 +32,9 @@ def show_function(services: ServicesOf, name: str) -> Response:
 
 
 @router.put("/{name}")
-async def put_function(services: ServicesOf, name: str, body: Annotated[dict[str, Any], Body()]) -> Response:
+async def put_function(services: ServicesOf, name: str, request: Request) -> Response:
     """Create a function, or deploy it anew; its models are loaded before it is switched to."""
-    await services.publisher.deploy(name, body)
+    await services.publisher.deploy(name, await json_object(request))
     return json_reply(_described(services, services.catalog.versions(name)))
 
 
@@ -48,6 +49,7 @@ def _described(services: Services, served: list[Function]) -> dict[str, Any]:
     function = served[-1]
     return {
         **deployed_form(function),
+        "models": [member.name for member in function.members],
         "versions": [one.version for one in served],
         "classes": list(function.classes),
         "inputs": {INPUT_NAMES[form]: form for form in function.forms},

@@ -11,6 +11,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from server.errors import BadOption
 from server.functions import ModelVersion
+from server.routes.body import json_object
 from server.routes.replies import json_reply
 from server.services import Services, ServicesOf
 
@@ -81,11 +82,7 @@ async def _manifest(form: FormData) -> dict[str, Any]:
 
 
 async def _directory(request: Request) -> Path:
-    try:
-        body = await request.json()
-    except (ValueError, RecursionError) as exc:
-        raise BadOption('register with multipart parts, or with JSON {"directory": …}') from exc
-    directory = body.get("directory") if isinstance(body, dict) else None
+    directory = (await json_object(request)).get("directory")
     if not isinstance(directory, str) or not directory.startswith("/"):
         raise BadOption("'directory' must be an absolute path on the server's host")
     return Path(directory)
@@ -104,5 +101,6 @@ def _described(services: Services, model: ModelVersion) -> dict[str, Any]:
         "input": {"form": model.input.form, "height": model.input.height, "width": model.input.width},
         "sha256": model.sha256,
         "directory": str(model.directory),
+        "resident": any(model.key in keys for keys in places.values()),
         "resident_on": [worker for worker, keys in places.items() if model.key in keys],
     }
