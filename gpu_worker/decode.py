@@ -53,8 +53,11 @@ def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pi
         raise
     except UnidentifiedImageError as exc:
         raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image") from exc
-    except (Image.DecompressionBombError, MemoryError) as exc:
-        raise _too_many_pixels("too many", max_pixels) from exc
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as exc:
+        # Pillow has a limit of its own, beyond which it does not even look.
+        raise _too_many_pixels(
+            "too many", min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels))
+        ) from exc
     except Exception as exc:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error, …
         raise RowFault("input_undecodable", f"the image is damaged: {exc}") from exc
 

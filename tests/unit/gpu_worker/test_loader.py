@@ -1,0 +1,179 @@
+"""A model's folder is loaded as it says, or refused with the file and the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.device import find_device
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.loader import build_module, file_sha256, load_network, warm_up
+from gpu_worker.manifest import read_manifest
+from gpu_worker.network import Network
+from gpu_worker.zoo import ARCHITECTURES
+
+CPU = find_device("cpu", threads=1)
+Change = Callable[[dict[str, Any]], object]
+
+
+def load(directory: Path, **options: bool) -> Network:
+    manifest = read_manifest(str(directory))
+    network = load_network(manifest, CPU, **options)
+    warm_up(network, manifest)
+    return network
+
+
+@pytest.fixture
+def model(vgg: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(vgg, tmp_path / "model"))
+
+
+def change(directory: Path, how: Change) -> Path:
+    path = directory / "model.json"
+    content = json.loads(path.read_text())
+    how(content)
+    path.write_text(json.dumps(content))
+    return directory
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(ModelUnusable) as caught:
+        load(directory)
+    return str(caught.value)
+
+
+def test_a_loaded_network_answers_as_the_module_it_was_saved_from(vgg: Path) -> None:
+    manifest = read_manifest(str(vgg))
+    module = build_module("vgg", len(manifest.classes), {}).eval()
+    module.load_state_dict(load_file(manifest.path_of_weights()))
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 64, 64, 3), np.uint8)
+    with torch.no_grad():
+        normalised = (torch.from_numpy(pixels).float() / 255 - 0.5) / 0.25
+        expected = torch.softmax(module(normalised.permute(0, 3, 1, 2).contiguous()), 1).numpy()
+    np.testing.assert_allclose(load(vgg).scores(pixels, lambda: False), expected, atol=1e-5)
+
+
+def test_pixels_and_the_same_pixels_as_tensor_get_the_same_scores(vgg: Path) -> None:
+    network = load(vgg)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 64, 64, 3), np.uint8)
+    tensor = ((pixels / 255 - 0.5) / 0.25).astype(np.float32).transpose(0, 3, 1, 2).copy()
+    np.testing.assert_allclose(
+        network.scores(pixels, lambda: False), network.scores(tensor, lambda: False), atol=1e-5
+    )
+
+
+def test_the_resident_size_covers_weights_and_activations(vgg: Path) -> None:
+    weights = load_file(vgg / "model.safetensors")
+    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    assert load(vgg).resident_bytes > weight_bytes * 0.9  # batch norms were folded away
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (lambda m: m.update(format=2), "'format' is 2"),
+        (lambda m: m.pop("name"), "'name' is missing"),
+        (lambda m: m.pop("classes"), "'classes' is missing"),
+        (lambda m: m.update(classes=[]), "'classes' is empty"),
+        (lambda m: m.update(classes=["one"]), "do not fit"),
+        (lambda m: m.update(runtime="pickle"), "'runtime' is 'pickle'"),
+        (lambda m: m.update(architecture="alexnet"), "'alexnet' is not known"),
+        (lambda m: m.update(architecture="resnet"), "do not fit 'resnet'"),
+        (lambda m: m.update(architecture_options={"depth": 3}), "cannot be built"),
+        (lambda m: m.update(architecture_options=[1]), "not an object"),
+        (lambda m: m.update(weights="../../model.safetensors"), "must name a file beside it"),
+        (lambda m: m.update(weights="/etc/passwd"), "must name a file beside it"),
+        (lambda m: m.update(weights=None), "'weights' is missing"),
+        (lambda m: m.update(weights="absent.safetensors"), "cannot be read"),
+        (lambda m: m.update(sha256="0" * 64), "SHA-256"),
+        (lambda m: m["input"].update(height=0), "needs 'height' and 'width'"),
+        (lambda m: m["input"].update(height=100_000), "4096"),
+        (lambda m: m["input"].update(std=[0, 1, 1]), "zero"),
+        (lambda m: m["input"].update(mean=[0.5]), "three numbers"),
+        (lambda m: m["input"].update(form="video"), "'video'"),
+        (lambda m: m.update(input=7), "not a model manifest"),
+    ],
+)
+def test_a_manifest_that_cannot_be_served_is_refused_with_the_reason(
+    model: Path, how: Change, reason: str
+) -> None:
+    message = refusal(change(model, how))
+    assert reason in message
+    assert str(model) in message or "architecture" in message
+
+
+def test_a_folder_without_manifest_or_with_something_else_is_refused(tmp_path: Path) -> None:
+    assert "model.json cannot be read" in refusal(tmp_path / "absent")
+    (tmp_path / "model.json").write_text("not json")
+    assert "not JSON" in refusal(tmp_path)
+    (tmp_path / "model.json").write_text("[1, 2]")
+    assert "not a model manifest" in refusal(tmp_path)
+
+
+def test_weights_that_were_damaged_are_refused_by_their_hash(model: Path) -> None:
+    weights = model / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert "damaged" in refusal(model)
+
+
+def test_weights_that_are_not_safetensors_are_refused(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(b"\x80\x04pickle")
+    change(model, lambda m: m.update(sha256=file_sha256(str(weights))))
+    assert "do not fit" in refusal(model)
+
+
+def test_weights_that_are_not_numbers_are_refused_when_warming_up(model: Path) -> None:
+    weights = model / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["head.3.weight"].fill_(float("nan"))
+    save_file(tensors, weights)
+    change(model, lambda m: m.update(sha256=file_sha256(str(weights))))
+    assert "not finite" in refusal(model)
+
+
+def test_a_model_without_a_hash_is_loaded(model: Path) -> None:
+    load(change(model, lambda m: m.pop("sha256")))
+
+
+def test_an_import_path_runs_no_code_unless_the_operator_allows_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "their_code.py").write_text(
+        "from pathlib import Path\n"
+        f"Path({str(tmp_path / 'it-ran')!r}).touch()\n"
+        "from gpu_worker.zoo.vgg import Vgg as Their\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    change(model, lambda m: m.update(architecture="their_code:Their"))
+    assert "--allow-import" in refusal(model)
+    assert not (tmp_path / "it-ran").exists()
+    load(model, allow_import=True)
+    assert (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("size", [32, 64, 96])
+def test_every_architecture_takes_any_input_size_and_gives_one_logit_a_class(
+    architecture: str, size: int
+) -> None:
+    module = build_module(architecture, 7, {}).eval()
+    assert module(torch.randn(2, 3, size, size)).shape == (2, 7)
+    assert sum(parameter.numel() for parameter in module.parameters()) < 300_000
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_every_architecture_takes_a_width(architecture: str) -> None:
+    narrow, wide = (build_module(architecture, 3, {"width": width}) for width in (16, 32))
+    assert sum(p.numel() for p in narrow.parameters()) < sum(p.numel() for p in wide.parameters())

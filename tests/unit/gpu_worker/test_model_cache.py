@@ -1,0 +1,155 @@
+"""Resident models are bounded by bytes and by count; the least recently used one leaves; none in use does."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
+from gpu_worker.manifest import InputSpec, Manifest
+from gpu_worker.model_cache import ModelCache
+from gpu_worker.network import Network
+
+MANIFEST = Manifest("/m", "m", 1, "text-classification", "torch", "hashing", ("a",), InputSpec())
+
+
+@dataclass
+class Sized:
+    resident_bytes: int
+
+
+def put(cache: ModelCache, key: str, size: int = 10, expected: int | None = None) -> list[str]:
+    expected = size if expected is None else expected
+    return cache.put(key, MANIFEST, expected, lambda: cast(Network, Sized(size)))[1]
+
+
+def test_the_least_recently_used_model_leaves_for_a_new_one() -> None:
+    cache = ModelCache(max_bytes=30, max_models=9)
+    for key in "abc":
+        assert put(cache, key) == []
+    with cache.lease(["a"]):
+        pass
+    assert put(cache, "d") == ["b"]
+    assert cache.keys() == ["c", "a", "d"]
+
+
+def test_the_count_is_bounded_too() -> None:
+    cache = ModelCache(max_bytes=1000, max_models=2)
+    assert [put(cache, key) for key in "abc"] == [[], [], ["a"]]
+    assert cache.keys() == ["b", "c"]
+
+
+def test_a_big_model_displaces_as_many_as_it_needs_and_no_more() -> None:
+    cache = ModelCache(max_bytes=40, max_models=9)
+    for key in "abcd":
+        put(cache, key)
+    assert put(cache, "e", 25) == ["a", "b", "c"]
+    assert cache.keys() == ["d", "e"]
+
+
+def test_a_model_in_use_is_never_evicted() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+    put(cache, "a")
+    put(cache, "b")
+    with cache.lease(["a"]):
+        assert put(cache, "c") == ["b"]
+        with cache.lease(["c"]), pytest.raises(NoRoom, match="'d'"):
+            put(cache, "d")
+    assert cache.keys() == ["a", "c"]
+
+
+def test_a_model_that_could_never_fit_is_refused_before_anything_leaves() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+    put(cache, "a")
+    with pytest.raises(ModelUnusable, match="21 bytes"):
+        put(cache, "b", 21)
+    assert cache.keys() == ["a"]
+
+
+def test_a_model_that_turns_out_bigger_than_its_file_makes_room_once_measured() -> None:
+    cache = ModelCache(max_bytes=30, max_models=9)
+    put(cache, "a")
+    put(cache, "b")
+    assert put(cache, "c", size=20, expected=5) == ["a"]
+    with pytest.raises(ModelUnusable):
+        put(cache, "d", size=31, expected=5)
+    assert "d" not in cache.keys()
+
+
+def test_loading_again_under_the_same_key_replaces_and_does_not_count_twice() -> None:
+    cache = ModelCache(max_bytes=20, max_models=2)
+    put(cache, "a")
+    put(cache, "b")
+    assert put(cache, "a") == []
+    assert sorted(cache.keys()) == ["a", "b"]
+
+
+def test_a_model_that_was_replaced_while_in_use_counts_until_it_is_let_go() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+    put(cache, "a")
+    with cache.lease(["a"]):
+        put(cache, "a")
+        with cache.lease(["a"]), pytest.raises(NoRoom):
+            put(cache, "b")
+    assert put(cache, "b") == []
+
+
+def test_what_fails_to_load_leaves_nothing_behind() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+
+    def fail() -> Network:
+        raise ModelUnusable("no")
+
+    with pytest.raises(ModelUnusable):
+        cache.put("a", MANIFEST, 1, fail)
+    assert cache.keys() == []
+
+
+def test_all_models_of_a_batch_are_leased_or_none() -> None:
+    cache = ModelCache(max_bytes=20, max_models=1)
+    put(cache, "a")
+    with pytest.raises(UnknownModel, match="'x'"), cache.lease(["a", "x"]):
+        pass
+    assert put(cache, "b") == ["a"], "a was not left in use"
+
+
+def test_removing_waits_for_the_last_batch_but_new_ones_come_too_late() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+    put(cache, "a")
+    residents = cache.acquire(["a"])
+    removing = threading.Thread(target=cache.remove, args=("a",))
+    removing.start()
+    removing.join(0.1)
+    assert removing.is_alive()
+    with pytest.raises(UnknownModel):
+        cache.acquire(["a"])
+    cache.release(residents)
+    removing.join(10)
+    assert not removing.is_alive()
+
+
+def test_removing_what_is_not_there_says_so() -> None:
+    with pytest.raises(UnknownModel, match="'a'"):
+        ModelCache(max_bytes=1, max_models=1).remove("a")
+
+
+def test_batches_go_on_while_another_model_loads() -> None:
+    cache = ModelCache(max_bytes=100, max_models=9)
+    put(cache, "a")
+    loading, may_end = threading.Event(), threading.Event()
+
+    def load() -> Network:
+        loading.set()
+        assert may_end.wait(10)
+        return cast(Network, Sized(10))
+
+    thread = threading.Thread(target=cache.put, args=("b", MANIFEST, 10, load))
+    thread.start()
+    assert loading.wait(10)
+    with cache.lease(["a"]):
+        may_end.set()
+    thread.join(10)
+    assert cache.keys() == ["a", "b"]

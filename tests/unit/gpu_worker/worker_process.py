@@ -1,0 +1,86 @@
+"""A real worker process at the other end of a socketpair, as the server starts it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_worker.protocol import PREFIX_BYTES, Load, Loaded, Message, decode, encode, frame_length
+
+REPOSITORY = Path(__file__).parents[3]
+PATIENCE_S = 60.0
+
+
+class WorkerProcess:
+    def __init__(self, *flags: str) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(PATIENCE_S)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gpu_worker", "--fd", str(theirs.fileno()), "--device", "cpu", *flags],
+                pass_fds=[theirs.fileno()],
+                cwd=REPOSITORY,
+                stderr=subprocess.PIPE,
+            )
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+        if self.process.poll() is None:
+            try:
+                self.process.wait(PATIENCE_S / 4)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.communicate()
+
+    def send(self, *messages: Message) -> None:
+        self.socket.sendall(b"".join(map(encode, messages)))
+
+    def receive(self) -> Message | None:
+        """The next reply, of whichever request; None at the end of the stream."""
+        prefix = self._read(PREFIX_BYTES)
+        if len(prefix) < PREFIX_BYTES:
+            return None
+        return decode(prefix + self._read(frame_length(prefix) - PREFIX_BYTES))
+
+    def ask(self, message: Message) -> Message:
+        """The reply to `message`; nothing else may be under way."""
+        self.send(message)
+        reply = self.receive()
+        assert reply is not None, f"the worker is gone: {self.errors()}"
+        assert reply.id == message.id
+        return reply
+
+    def load(self, **directories: Path) -> None:
+        for number, (key, directory) in enumerate(directories.items()):
+            reply = self.ask(Load(900 + number, key, str(directory)))
+            assert isinstance(reply, Loaded), reply
+
+    def wait(self) -> int:
+        """The exit status, once it has ended."""
+        return self.process.wait(PATIENCE_S)
+
+    def errors(self) -> str:
+        """What it wrote to stderr, once it has ended."""
+        return self.process.communicate(timeout=PATIENCE_S)[1].decode()
+
+    def peak_bytes(self) -> int:
+        """The most memory that it held so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+
+    def _read(self, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size and (piece := self.socket.recv(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+def by_id(replies: Sequence[Message | None]) -> dict[int, Message]:
+    return {reply.id: reply for reply in replies if reply is not None}
