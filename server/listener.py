@@ -48,6 +48,7 @@ class Listener(uvicorn.Server):
                 lifespan="on",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 log_config=None,
                 backlog=2048,
                 timeout_keep_alive=75,

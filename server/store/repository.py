@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, func, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.errors import BadOption
@@ -115,6 +116,12 @@ class Repository:
         Numbers never come back, not even after a deletion: a client may still hold an old one. Raises
         `BadOption` if a model has that name.
         """
+        try:
+            return self._deploy(function, spec)
+        except IntegrityError:  # another server made the function's row first; now it is there
+            return self._deploy(function, spec)
+
+    def _deploy(self, function: str, spec: Mapping[str, Any]) -> Deployment:
         now = datetime.now(UTC)
         with Session(self._engine) as session:
             if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):

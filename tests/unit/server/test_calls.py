@@ -1,0 +1,73 @@
+"""The answers of batches find their way to the rows of requests, however the rows were cut."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from gpu_worker.protocol import RowError
+from server.calls import Answers, Call, Pending, Reply
+from server.errors import ServiceError
+from server.scheduling.core import Slice
+from tests.unit.server.served import function
+
+
+def pending(rows: int) -> Pending:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    call = Call(function(), "text", [b""] * rows, 0)
+    return Pending(7, call, asyncio.Future(loop=loop), 0.0)
+
+
+def answers(labels: Sequence[str], *, scores: bool = False, errors: Sequence[RowError] = ()) -> Answers:
+    raw = struct.pack(f"<{len(labels)}f", *range(len(labels))) if scores else b""
+    return Answers(labels, [0.1 * i for i in range(len(labels))], raw, errors, "net")
+
+
+def test_a_request_that_was_one_batch_is_answered_without_a_copy() -> None:
+    request = pending(3)
+    batch = answers(["a", "b", "c"])
+    request.answer(Slice(7, 0, 3), 0, batch)
+    assert request.future.result().labels is batch.labels
+
+
+def test_parts_that_come_back_in_any_order_end_up_in_the_rows_order() -> None:
+    request = pending(5)
+    request.answer(Slice(7, 3, 2), 1, answers(["x", "d", "e", "y"], scores=True))
+    assert not request.done
+    request.answer(Slice(7, 0, 3), 0, answers(["a", "b", "c"], scores=True))
+    reply: Reply = request.future.result()
+    assert list(reply.labels) == ["a", "b", "c", "d", "e"]
+    assert reply.confidences == pytest.approx([0.0, 0.1, 0.2, 0.1, 0.2])
+    assert struct.unpack("<5f", reply.scores) == (0.0, 1.0, 2.0, 1.0, 2.0)
+    assert reply.answered_by == [(0, 3, "net"), (3, 5, "net")]
+
+
+def test_a_row_error_is_told_to_its_own_request_at_its_own_row() -> None:
+    batch = answers(["a", "", "", "d"], errors=[RowError(1, "input_invalid", "m"), RowError(2, "x", "n")])
+    first, second = pending(2), pending(4)
+    first.answer(Slice(7, 0, 2), 0, batch)
+    second.answer(Slice(7, 2, 2), 2, batch)
+    second.answer(Slice(7, 0, 2), 0, answers(["p", "q"]))
+    assert {row: error.message for row, error in first.future.result().errors.items()} == {1: "m"}
+    assert {row: error.message for row, error in second.future.result().errors.items()} == {2: "n"}
+
+
+def test_a_default_answer_is_noted_at_its_own_row() -> None:
+    batch = Answers(["a", "none", "c"], [0.9, 0.1, 0.9], b"", [], "net", frozenset({1}))
+    request = pending(3)
+    request.answer(Slice(7, 2, 1), 1, batch)
+    request.answer(Slice(7, 0, 2), 0, Answers(["a", "b"], [1, 1], b"", [], "net"))
+    assert request.future.result().defaulted == {2}
+
+
+def test_answers_for_a_request_that_has_failed_are_dropped() -> None:
+    request = pending(2)
+    request.fail(ServiceError("gone"))
+    request.answer(Slice(7, 0, 2), 0, answers(["a", "b"]))
+    request.fail(ServiceError("again"))
+    with pytest.raises(ServiceError, match="gone"):
+        request.future.result()

@@ -1,0 +1,218 @@
+"""Requests of the protocol become calls, replies become responses; what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from gpu_worker.protocol import RowError
+from ml_udf.oip import InferRequest, RequestedOutput, Tensor
+from server.calls import Reply
+from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, ServiceError, Unsupported
+from server.routes.codec import Codec, raw_request
+from tests.unit.server.served import CLASSES, function, image_model, text_model
+
+COST_S = {"fast": 0.001, "slow": 0.010}
+CODEC = Codec(max_rows=10, latency_of=lambda model: lambda rows: rows * COST_S.get(model.name, 0.001))
+NOW_S = 100.0
+
+
+def texts(*rows: bytes, **parameters: Any) -> InferRequest:
+    return InferRequest([Tensor.of_bytes("text", list(rows))], parameters=parameters)
+
+
+def reply(*labels: str, **fields: Any) -> Reply:
+    made: dict[str, Any] = {
+        "function": function(),
+        "labels": labels,
+        "confidences": [0.5] * len(labels),
+        "scores": b"",
+        "errors": {},
+        "answered_by": [(0, len(labels), "net")],
+        "defaulted": set(),
+        **fields,
+    }
+    return Reply(**made)
+
+
+def test_a_plain_request_is_a_call_without_goals() -> None:
+    call = CODEC.call_of(function(), texts(b"one", b"three"), NOW_S)
+    assert (call.form, call.rows, call.nbytes) == ("text", [b"one", b"three"], 8)
+    assert (call.deadline_s, call.row_class, call.priority, call.slo_s, call.members) == (
+        math.inf,
+        "interactive",
+        0,
+        None,
+        None,
+    )
+
+
+def test_the_parameters_become_deadline_class_and_goal() -> None:
+    call = CODEC.call_of(
+        function(),
+        texts(b"x", timeout=2_000_000, ml_udf_deadline_ms=500, ml_udf_class="bulk", ml_udf_slo_ms=40),
+        NOW_S,
+    )
+    assert call.deadline_s == pytest.approx(100.5)
+    assert (call.row_class, call.slo_s) == ("bulk", 0.04)
+    assert CODEC.call_of(function(), texts(b"x", timeout=2_000_000), NOW_S).deadline_s == pytest.approx(102.0)
+    assert CODEC.call_of(function(), texts(b"x", timeout=0), NOW_S).deadline_s == math.inf
+
+
+def test_priority_one_is_the_most_urgent_and_none_comes_last() -> None:
+    urgency = [CODEC.call_of(function(), texts(b"x", priority=p), NOW_S).priority for p in (1, 2, 9, 0)]
+    assert urgency == sorted(urgency, reverse=True)
+    assert len(set(urgency)) == 4
+
+
+def test_a_request_that_comes_after_its_deadline_is_refused() -> None:
+    with pytest.raises(DeadlineExceeded):
+        CODEC.call_of(function(), texts(b"x", ml_udf_deadline_ms=0), NOW_S)
+
+
+def test_goals_of_the_request_choose_the_members() -> None:
+    both = function(text_model("fast", accuracy=0.7), text_model("slow", accuracy=0.9))
+    assert CODEC.call_of(both, texts(b"x", ml_udf_min_accuracy=0.8), NOW_S).members == ("slow/1",)
+    assert CODEC.call_of(both, texts(b"x", ml_udf_slo_ms=5), NOW_S).members == ("fast/1",)
+    assert CODEC.call_of(both, texts(b"x", ml_udf_slo_ms=100), NOW_S).members is None
+    with pytest.raises(BadOption, match=r"accuracy of 0.95; the best has 0.9"):
+        CODEC.call_of(both, texts(b"x", ml_udf_min_accuracy=0.95), NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "said"),
+    [
+        ({"ml_udf_deadline_ms": "soon"}, BadOption, "ml_udf_deadline_ms"),
+        ({"ml_udf_slo_ms": 0}, BadOption, "ml_udf_slo_ms"),
+        ({"ml_udf_slo_ms": math.nan}, BadOption, "ml_udf_slo_ms"),
+        ({"ml_udf_class": "first"}, BadOption, "ml_udf_class"),
+        ({"ml_udf_colour": 1}, BadOption, "ml_udf_colour"),
+        ({"priority": -1}, BadOption, "priority"),
+        ({"priority": 1.5}, BadOption, "priority"),
+        ({"timeout": True}, BadOption, "timeout"),
+        ({"sequence_id": 7}, Unsupported, "sequences"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_named(
+    parameters: dict[str, Any], error: type[ServiceError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        CODEC.call_of(function(), texts(b"x", **parameters), NOW_S)
+
+
+def test_an_unknown_parameter_of_somebody_else_is_let_through() -> None:
+    assert CODEC.call_of(function(), texts(b"x", my_trace="abc"), NOW_S).rows == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
+        ([], BadOption, "exactly one input, one of text"),
+        ([Tensor.of_bytes("text", [b"a"]), Tensor.of_bytes("text", [b"b"])], BadOption, "exactly one"),
+        ([Tensor.of_bytes("image", [b"a"])], BadOption, "no input 'image'; there are text"),
+        ([Tensor("text", "BYTES", (1, 2), [b"a", b"b"])], BadOption, "shape"),
+        ([Tensor("text", "INT8", (1,), b"a")], BadOption, "must be BYTES"),
+        ([Tensor.of_bytes("text", [b"a"] * 11)], BodyTooLarge, "11 rows"),
+        (
+            [Tensor("text", "BYTES", (1,), [b"a"], {"shared_memory_region": "r"})],
+            Unsupported,
+            "shared memory",
+        ),
+    ],
+)
+def test_an_input_that_does_not_fit_is_refused(
+    inputs: list[Tensor], error: type[ServiceError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        CODEC.call_of(function(), InferRequest(inputs), NOW_S)
+
+
+def test_a_column_of_one_wide_rows_is_taken_as_a_column() -> None:
+    wide = InferRequest([Tensor("text", "BYTES", (2, 1), [b"a", b"b"])])
+    assert CODEC.call_of(function(), wide, NOW_S).rows == [b"a", b"b"]
+
+
+def test_pixels_are_cut_into_rows_of_the_models_size() -> None:
+    row = struct.pack("<12f", *range(12))
+    request = InferRequest([Tensor("pixels", "FP32", (2, 3, 2, 2), row * 2)])
+    call = CODEC.call_of(function(image_model(side=2)), request, NOW_S)
+    assert (call.form, call.rows) == ("tensor", [row, row])
+
+
+def test_pixels_of_another_size_are_refused_and_so_are_they_where_members_differ() -> None:
+    request = InferRequest([Tensor("pixels", "FP32", (1, 3, 4, 4), bytes(192))])
+    with pytest.raises(BadOption, match=r"FP32 of shape \['n', 3, 2, 2\]"):
+        CODEC.call_of(function(image_model(side=2)), request, NOW_S)
+    with pytest.raises(BadOption, match="no input 'pixels'; there are image_path, image"):
+        CODEC.call_of(function(image_model("a", side=4), image_model("b", side=2)), request, NOW_S)
+
+
+def test_a_raw_body_is_one_row_of_the_functions_own_input_and_asks_for_binary() -> None:
+    request = raw_request(function(), b"a whole review")
+    assert CODEC.call_of(function(), request, NOW_S).rows == [b"a whole review"]
+    assert request.wants_binary("label")
+
+
+def test_a_raw_body_of_pixels_is_as_many_rows_as_fit() -> None:
+    pixels = function(image_model(side=2), form="tensor")
+    assert len(CODEC.call_of(pixels, raw_request(pixels, bytes(96)), NOW_S).rows) == 2
+    with pytest.raises(BadOption, match="no whole number of rows"):
+        raw_request(pixels, bytes(97))
+
+
+def test_scores_are_computed_only_for_those_who_get_them() -> None:
+    asked = InferRequest([Tensor.of_bytes("text", [b"x"])], [RequestedOutput("label")])
+    assert not CODEC.call_of(function(), asked, NOW_S).scores
+    assert CODEC.call_of(function(), texts(b"x"), NOW_S).scores
+
+
+def test_outputs_come_in_the_order_asked_for() -> None:
+    asked = InferRequest([], [RequestedOutput(name) for name in ("answered_by", "label", "error")])
+    response = CODEC.response_of(
+        reply("laksa", "", errors={1: RowError(1, "input_not_found", "gone")}), asked
+    )
+    assert [(t.name, t.data) for t in response.outputs] == [
+        ("answered_by", [b"net", b"net"]),
+        ("label", [b"laksa", b""]),
+        ("error", [b"", b"input_not_found: gone"]),
+    ]
+
+
+def test_without_wishes_label_confidence_and_scores_come() -> None:
+    scores = struct.pack("<3f", 0.25, 0.5, 0.25)
+    response = CODEC.response_of(reply("pizza", scores=scores), InferRequest([]))
+    assert [(t.name, t.datatype, t.shape) for t in response.outputs] == [
+        ("label", "BYTES", (1,)),
+        ("confidence", "FP32", (1,)),
+        ("scores", "FP32", (1, len(CLASSES))),
+    ]
+    assert response.outputs[2].numbers() == [0.25, 0.5, 0.25]
+
+
+def test_a_row_at_fault_fails_the_request_that_did_not_ask_for_errors() -> None:
+    errors = {2: RowError(2, "input_forbidden", "outside"), 1: RowError(1, "input_not_found", "gone")}
+    with pytest.raises(BadInput, match=r"row 1: gone \(2 rows at fault\)") as caught:
+        CODEC.response_of(reply("a", "", "", errors=errors), InferRequest([]))
+    assert caught.value.wire_text.startswith("input_not_found: ")
+
+
+def test_a_default_answer_says_that_it_is_one() -> None:
+    asked = InferRequest([], [RequestedOutput("answered_by")])
+    response = CODEC.response_of(reply("laksa", "none", defaulted={1}), asked)
+    assert response.outputs[0].data == [b"net", b"default"]
+
+
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        (RequestedOutput("boxes"), BadOption),
+        (RequestedOutput("label", None, {"classification": 3}), Unsupported),
+        (RequestedOutput("label", None, {"shared_memory_region": "r"}), Unsupported),
+    ],
+)
+def test_an_output_that_there_is_not_is_refused(output: RequestedOutput, error: type[ServiceError]) -> None:
+    with pytest.raises(error):
+        CODEC.call_of(function(), InferRequest([Tensor.of_bytes("text", [b"x"])], [output]), NOW_S)

@@ -1,0 +1,117 @@
+"""The combination rules: majority vote with the paper's tie-break, mean of probabilities, thresholds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.ensemble.combine import Combine, Votes, combine, unconfident_rows
+
+CLASSES = ("a", "b", "c")
+
+
+def votes(member: str, accuracy: float, *labels: str, scores: list[list[float]] | None = None) -> Votes:
+    raw = b"" if scores is None else np.asarray(scores, "<f4").tobytes()
+    return Votes(member, accuracy, labels, [0.5] * len(labels), raw)
+
+
+def test_the_label_of_most_members_wins_and_confidence_is_their_share() -> None:
+    combined = combine(
+        "majority_vote", [votes("m1", 0.9, "a"), votes("m2", 0.8, "b"), votes("m3", 0.7, "b")], CLASSES
+    )
+    assert list(combined.labels) == ["b"]
+    assert combined.confidences[0] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_tie_goes_to_the_most_accurate_model_in_whatever_order_they_answer(order: tuple[int, int]) -> None:
+    pair = [votes("weak", 0.6, "a"), votes("strong", 0.9, "b")]
+    combined = combine("majority_vote", [pair[i] for i in order], CLASSES)
+    assert list(combined.labels) == ["b"]
+    assert list(combined.confidences) == [0.5]
+
+
+def test_a_tie_of_two_pairs_goes_to_the_pair_with_the_most_accurate_model() -> None:
+    members = [
+        votes("m1", 0.9, "a"),
+        votes("m2", 0.8, "b"),
+        votes("m3", 0.7, "b"),
+        votes("m4", 0.6, "a"),
+    ]
+    combined = combine("majority_vote", members, CLASSES)
+    assert list(combined.labels) == ["a"]
+
+
+def test_the_best_model_is_outvoted_by_two_that_agree() -> None:
+    members = [votes("m1", 0.99, "a"), votes("m2", 0.6, "c"), votes("m3", 0.5, "c"), votes("m4", 0.5, "b")]
+    assert list(combine("majority_vote", members, CLASSES).labels) == ["c"]
+
+
+def test_one_member_answers_with_its_own_confidence() -> None:
+    only = Votes("m", 0.9, ["a", "b"], [0.7, 0.8], b"x")
+    combined = combine("majority_vote", [only], CLASSES)
+    assert (combined.labels, combined.confidences, combined.scores) == (["a", "b"], [0.7, 0.8], b"x")
+
+
+def test_the_mean_of_probabilities_names_the_best_class_and_its_mean() -> None:
+    members = [
+        votes("m1", 0.9, "a", "b", scores=[[0.6, 0.4, 0.0], [0.0, 1.0, 0.0]]),
+        votes("m2", 0.8, "b", "b", scores=[[0.1, 0.8, 0.1], [0.2, 0.8, 0.0]]),
+    ]
+    combined = combine("mean", members, CLASSES)
+    assert list(combined.labels) == ["b", "b"]
+    assert combined.confidences == pytest.approx([0.6, 0.9])
+    assert np.frombuffer(combined.scores, "<f4").reshape(2, 3)[0] == pytest.approx([0.35, 0.6, 0.05])
+
+
+def test_a_row_at_fault_gets_no_label_from_either_rule() -> None:
+    members = [
+        votes("m1", 0.9, "", scores=[[0.0, 0.0, 0.0]]),
+        votes("m2", 0.8, "", scores=[[0.0, 0.0, 0.0]]),
+    ]
+    rules: list[Combine] = ["majority_vote", "mean"]
+    for rule in rules:
+        combined = combine(rule, members, CLASSES)
+        assert list(combined.labels) == [""]
+        assert list(combined.confidences) == [0.0]
+
+
+def test_scores_of_a_vote_are_the_members_mean_when_all_bring_them() -> None:
+    with_scores = votes("m1", 0.9, "a", scores=[[1, 0, 0]])
+    assert combine("majority_vote", [with_scores, votes("m2", 0.8, "b")], CLASSES).scores == b""
+    both = combine("majority_vote", [with_scores, votes("m2", 0.8, "b", scores=[[0, 1, 0]])], CLASSES)
+    assert np.frombuffer(both.scores, "<f4") == pytest.approx([0.5, 0.5, 0])
+
+
+def test_votes_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="no member"):
+        combine("majority_vote", [], CLASSES)
+    with pytest.raises(ValueError, match="different numbers"):
+        combine("majority_vote", [votes("m1", 0.9, "a"), votes("m2", 0.8, "a", "b")], CLASSES)
+    with pytest.raises(ValueError, match="scores"):
+        combine("mean", [votes("m1", 0.9, "a"), votes("m2", 0.8, "b")], CLASSES)
+
+
+def test_rows_below_the_threshold_are_named_and_none_without_a_threshold() -> None:
+    assert unconfident_rows([0.2, 0.5, 0.49], 0.5) == [0, 2]
+    assert unconfident_rows([0.0], 0.0) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.lists(st.sampled_from(CLASSES), min_size=4, max_size=4)),
+        min_size=1,
+        max_size=7,
+    )
+)
+def test_no_label_ever_has_more_votes_than_the_one_chosen(drawn: list[tuple[float, list[str]]]) -> None:
+    members = [votes(f"m{i}", accuracy, *labels) for i, (accuracy, labels) in enumerate(drawn)]
+    combined = combine("majority_vote", members, CLASSES)
+    for row, label in enumerate(combined.labels):
+        ballot = [labels[row] for _, labels in drawn]
+        most = max(ballot.count(other) for other in ballot)
+        assert ballot.count(label) == most
+        best = max(accuracy for accuracy, labels in drawn if ballot.count(labels[row]) == most)
+        assert label in {labels[row] for accuracy, labels in drawn if accuracy == best}

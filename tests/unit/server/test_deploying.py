@@ -1,0 +1,172 @@
+"""What makes a function, and what is served under its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.catalog import Catalog
+from server.deploying import bare_function, deployed_form, function_of, spec_from
+from server.errors import BadOption, UnknownFunction, VersionGone
+from server.functions import Function
+from tests.unit.server.served import image_model, text_model
+
+DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    made = Catalog(lambda model: bare_function(model, DEFAULTS))
+    for model in (
+        text_model("net", 1, 0.7),
+        text_model("net", 2, 0.8),
+        text_model("other", 1, 0.9),
+        image_model("photo", side=2),
+        image_model("large_photo", side=4),
+    ):
+        made.add_model(model)
+    return made
+
+
+def deploy(catalog: Catalog, name: str = "f", version: int = 1, **body: Any) -> Function:
+    return function_of(name, version, spec_from(name, body, catalog), catalog, DEFAULTS)
+
+
+def test_a_function_pins_the_newest_version_of_its_models(catalog: Catalog) -> None:
+    function = deploy(catalog, models=["net", {"model": "other"}])
+    assert [model.key for model in function.members] == ["net/2", "other/1"]
+    catalog.add_model(text_model("net", 3))
+    spec = spec_from("f", {"models": ["net/1", {"model": "other", "version": 1}]}, catalog)
+    assert spec["models"] == ["net/1", "other/1"]
+
+
+def test_what_is_left_out_comes_from_the_servers_defaults(catalog: Catalog) -> None:
+    function = deploy(catalog, models=["net"])
+    assert (function.slo_ms, function.max_batch, function.policy) == (500.0, 64, "greedy")
+    assert function.batch_sizes == (1, 2, 4, 8, 16, 32, 64)
+    assert deploy(catalog, models=["net"], max_batch=100).batch_sizes[-2:] == (64, 100)
+
+
+def test_the_best_member_and_a_static_subset_alone_answer(catalog: Catalog) -> None:
+    assert [m.name for m in deploy(catalog, models=["net", "other"], select="best").members] == ["other"]
+    assert [m.name for m in deploy(catalog, models=["net", "other"], select=["net"]).members] == ["net"]
+
+
+def test_the_input_form_may_be_chosen_among_those_of_the_task(catalog: Catalog) -> None:
+    assert deploy(catalog, models=["photo"]).input_name == "image_path"
+    assert deploy(catalog, models=["photo"], input="image").input_name == "image"
+    assert deploy(catalog, models=["photo"], input={"name": "pixels"}).form == "tensor"
+    with pytest.raises(BadOption, match="must be one of path, image, tensor"):
+        deploy(catalog, models=["photo"], input="text")
+    with pytest.raises(BadOption, match="must be one of path, image, not 'tensor'"):
+        deploy(catalog, models=["photo", "large_photo"], input="tensor")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "'models' must be"),
+        ({"models": []}, "'models' must be"),
+        ({"models": "net"}, "'models' must be"),
+        ({"models": [7]}, "does not name a model"),
+        ({"models": ["net/x"]}, "version must be a number"),
+        ({"models": ["net/1", "net/2"]}, "names a model twice"),
+        ({"models": ["net", "photo"]}, "share their task"),
+        ({"models": ["net"], "colour": 1}, "unknown field 'colour'"),
+        ({"models": ["net"], "slo_ms": 0}, "slo_ms"),
+        ({"models": ["net"], "slo_ms": "fast"}, "slo_ms"),
+        ({"models": ["net"], "max_batch": 1.5}, "max_batch"),
+        ({"models": ["net"], "batch_sizes": [1, 2]}, "largest of 'batch_sizes'"),
+        ({"models": ["net"], "batch_sizes": [0, 64]}, "batch_sizes"),
+        ({"models": ["net"], "combine": "sum"}, "combine"),
+        ({"models": ["net"], "select": "worst"}, "select"),
+        ({"models": ["net"], "min_confidence": 2}, "min_confidence"),
+        ({"models": ["net"], "default": 3}, "default"),
+        ({"models": ["net"], "policy_options": []}, "policy_options"),
+        ({"models": ["net"], "input": 3}, "input"),
+    ],
+)
+def test_a_body_that_makes_no_function_is_refused_by_field(
+    catalog: Catalog, body: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadOption, match=said):
+        deploy(catalog, **body)
+
+
+def test_members_with_other_classes_are_refused(catalog: Catalog) -> None:
+    from dataclasses import replace
+
+    catalog.add_model(replace(text_model("reordered"), classes=("pizza", "laksa", "satay")))
+    with pytest.raises(BadOption, match="classes"):
+        deploy(catalog, models=["net", "reordered"])
+
+
+def test_a_model_that_is_not_registered_is_unknown(catalog: Catalog) -> None:
+    with pytest.raises(UnknownFunction, match="no model 'nobody'"):
+        deploy(catalog, models=["nobody"])
+    with pytest.raises(UnknownFunction, match="version 9"):
+        deploy(catalog, models=["net/9"])
+
+
+def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -> None:
+    assert deployed_form(deploy(catalog, models=["net", "other"], default="none", version=4)) == {
+        "format": 1,
+        "name": "f",
+        "version": 4,
+        "task": "text-classification",
+        "input": {"name": "text", "form": "text"},
+        "combine": "majority_vote",
+        "members": [
+            {"model": "net", "version": 2, "accuracy": 0.8},
+            {"model": "other", "version": 1, "accuracy": 0.9},
+        ],
+        "slo_ms": 500.0,
+        "min_confidence": 0.0,
+        "default": "none",
+    }
+
+
+# ── the catalog ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_last_two_deployments_are_served_and_older_ones_are_gone(catalog: Catalog) -> None:
+    retired = [
+        catalog.add_function(deploy(catalog, models=["net"], version=version), keep=2)
+        for version in (1, 2, 3)
+    ]
+    assert [[function.version for function in gone] for gone in retired] == [[], [], [1]]
+    assert catalog.resolve("f").version == 3
+    assert catalog.resolve("f", "2").version == 2
+    with pytest.raises(VersionGone, match="version 1 of f is not served; served now: 2, 3"):
+        catalog.resolve("f", "1")
+    with pytest.raises(VersionGone):
+        catalog.resolve("f", "latest")
+
+
+def test_a_model_answers_under_its_name_with_every_version_it_has(catalog: Catalog) -> None:
+    assert catalog.resolve("net").version == 2
+    assert catalog.resolve("net", "1").members[0].key == "net/1"
+    assert catalog.resolve("net").bare
+
+
+def test_a_name_belongs_to_a_model_or_to_a_function(catalog: Catalog) -> None:
+    catalog.add_function(deploy(catalog, models=["net"]), keep=2)
+    with pytest.raises(BadOption, match="name of a function"):
+        catalog.add_model(text_model("f"))
+    with pytest.raises(UnknownFunction):
+        catalog.remove_function("net")
+
+
+def test_an_unloaded_name_is_unknown_until_it_is_loaded_or_deployed(catalog: Catalog) -> None:
+    catalog.add_function(deploy(catalog, models=["net"]), keep=2)
+    catalog.set_loaded("f", False)
+    with pytest.raises(UnknownFunction, match="was unloaded"):
+        catalog.resolve("f")
+    catalog.set_loaded("f", True)
+    assert catalog.resolve("f").version == 1
+    catalog.set_loaded("f", False)
+    catalog.add_function(deploy(catalog, models=["net"], version=2), keep=2)
+    assert catalog.resolve("f").version == 2
+    with pytest.raises(UnknownFunction):
+        catalog.set_loaded("nobody", False)

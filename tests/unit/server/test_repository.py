@@ -1,0 +1,134 @@
+"""The registry's promises, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from server.errors import BadOption
+from server.functions import ModelVersion
+from server.store.repository import Repository
+from tests.unit.server.manifests import manifest
+
+HOME = Path("/home/of/models")
+
+
+@pytest.fixture
+def repository(database: Engine) -> Repository:
+    return Repository(database, HOME)
+
+
+def add(repository: Repository, name: str = "net", version: int = 1, **fields: object) -> ModelVersion:
+    return repository.add_model(manifest(name, version, **fields), HOME / "models" / name / str(version))
+
+
+def test_a_registered_model_is_listed_as_its_manifest_says(repository: Repository) -> None:
+    add(repository, "net", 2)
+    add(repository, "net", 1)
+    add(repository, "abc", 1, accuracy=0.5)
+    found = repository.models()
+    assert [(m.name, m.version, m.accuracy) for m in found] == [
+        ("abc", 1, 0.5),
+        ("net", 1, 0.9),
+        ("net", 2, 0.9),
+    ]
+    assert found[1].classes == ("laksa", "pizza", "satay")
+    assert found[1].directory == HOME / "models/net/1"
+
+
+def test_models_follow_their_home_folder_when_it_moves(database: Engine) -> None:
+    add(Repository(database, HOME))
+    assert Repository(database, Path("/elsewhere")).models()[0].directory == Path("/elsewhere/models/net/1")
+
+
+def test_registering_the_same_weights_again_changes_nothing(repository: Repository) -> None:
+    add(repository, sha256="a" * 64)
+    add(repository, sha256="a" * 64)
+    assert len(repository.models()) == 1
+
+
+def test_a_version_never_changes_its_weights(repository: Repository) -> None:
+    add(repository, sha256="a" * 64)
+    with pytest.raises(BadOption, match="other weights"):
+        add(repository, sha256="b" * 64)
+    assert repository.models()[0].sha256 == "a" * 64
+
+
+def test_the_next_version_follows_the_newest(repository: Repository) -> None:
+    assert repository.next_model_version("net") == 1
+    add(repository, "net", 7)
+    assert repository.next_model_version("net") == 8
+
+
+def test_what_a_load_measured_and_when_it_was_used_are_kept(repository: Repository) -> None:
+    model = add(repository)
+    assert (model.resident_bytes, model.last_used_at) == (0, 0.0)
+    repository.measured(model, 1 << 33, 0.25)
+    repository.touched({("net", 1): 1_700_000_000.5})
+    found = repository.models()[0]
+    assert found.resident_bytes == 1 << 33
+    assert found.last_used_at == pytest.approx(1_700_000_000.5)
+
+
+def test_every_deployment_gets_the_next_number_and_the_last_two_are_served(repository: Repository) -> None:
+    assert [repository.deploy("f", {"models": [f"net/{n}"]}).version for n in (1, 2, 3)] == [1, 2, 3]
+    assert [(d.version, d.spec) for d in repository.served()] == [
+        (2, {"models": ["net/2"]}),
+        (3, {"models": ["net/3"]}),
+    ]
+
+
+def test_the_versions_of_one_function_do_not_count_for_another(repository: Repository) -> None:
+    for _ in range(3):
+        repository.deploy("f", {})
+    repository.deploy("g", {})
+    assert [(d.function, d.version) for d in repository.served()] == [("f", 2), ("f", 3), ("g", 1)]
+
+
+def test_a_deleted_function_is_served_no_longer_and_its_numbers_never_come_back(
+    repository: Repository,
+) -> None:
+    repository.deploy("f", {})
+    repository.deploy("f", {})
+    assert repository.delete_function("f")
+    assert repository.served() == []
+    assert not repository.delete_function("f")
+    assert repository.deploy("f", {}).version == 3
+    assert [d.version for d in repository.served()] == [3]
+
+
+def test_a_function_cannot_take_the_name_of_a_model(repository: Repository) -> None:
+    add(repository, "net")
+    with pytest.raises(BadOption, match="name of a model"):
+        repository.deploy("net", {})
+    assert repository.served() == []
+
+
+def test_deployments_made_at_once_get_numbers_of_their_own(repository: Repository) -> None:
+    versions: list[int] = []
+
+    def deploy() -> None:
+        for _ in range(5):
+            versions.append(repository.deploy("f", {}).version)
+
+    threads = [threading.Thread(target=deploy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(versions) == list(range(1, 21))
+
+
+def test_a_verb_that_fails_in_the_middle_leaves_nothing_behind(
+    repository: Repository, database: Engine
+) -> None:
+    with pytest.raises(BadOption):
+        repository.add_model(manifest("net", version=0), HOME)
+    with pytest.raises(Exception):  # noqa: B017, PT011  # whatever the dialect's JSON says of a set
+        repository.deploy("f", {"models": {1, 2}})
+    with database.begin() as connection:
+        assert connection.execute(text("SELECT count(*) FROM functions")).scalar() == 0
+        assert connection.execute(text("SELECT count(*) FROM deployments")).scalar() == 0

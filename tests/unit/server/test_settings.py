@@ -1,0 +1,87 @@
+"""Settings: one place, documented, and none that opens a door by accident."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from server.__main__ import SettingsError, main, settings_from
+from server.settings import Settings, help_of
+
+CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(Settings)])
+def test_every_setting_stands_in_the_documentation_with_its_help(name: str) -> None:
+    text = CONFIGURATION.read_text()
+    assert f"`--{name.replace('_', '-')}`" in text
+    assert help_of(name) in text
+
+
+def test_the_documentation_names_no_setting_that_there_is_not() -> None:
+    section = CONFIGURATION.read_text().partition("## The server")[2].partition("\n## ")[0]
+    known = {f"--{item.name.replace('_', '-')}" for item in fields(Settings)}
+    assert set(re.findall(r"^\| `(--[a-z-]+)`", section, re.MULTILINE)) == known
+
+
+def test_a_flag_wins_over_the_environment_and_both_over_the_default() -> None:
+    assert settings_from([], {}).port == 8080
+    assert settings_from([], {"ML_UDF_PORT": "9"}).port == 9
+    assert settings_from(["--port", "7"], {"ML_UDF_PORT": "9"}).port == 7
+
+
+def test_folders_may_be_repeated_or_listed() -> None:
+    assert settings_from(["--media-root=/a", "--media-root=/b"], {}).media_root == (Path("/a"), Path("/b"))
+    assert settings_from([], {"ML_UDF_MEDIA_ROOT": "/a:/b"}).media_root == (Path("/a"), Path("/b"))
+
+
+def test_a_switch_is_a_flag_and_a_word() -> None:
+    assert settings_from(["--allow-import"], {}).allow_import
+    assert settings_from([], {"ML_UDF_ALLOW_IMPORT": "yes"}).allow_import
+    assert not settings_from(["--no-allow-import"], {"ML_UDF_ALLOW_IMPORT": "1"}).allow_import
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port=many"], "--port 'many' is not int"),
+        (["--workers=0"], "--workers must be more than 0"),
+        (["--drain-s=-1"], "--drain-s cannot be -1"),
+        (["--drain-s=nan"], "--drain-s cannot be nan"),
+        (["--log-level=loud"], "--log-level"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(arguments: list[str], said: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        settings_from(arguments, {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
+def test_listening_beyond_loopback_needs_a_token(host: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="without a token"):
+        settings_from([f"--host={host}"], {})
+    assert settings_from([f"--host={host}", f"--token-file={tmp_path}"], {}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_loopback_needs_none(host: str) -> None:
+    assert settings_from([f"--host={host}"], {}).token_file is None
+
+
+@pytest.mark.parametrize("token", ["", "short", "two words of sixteen", "umlaut-äöü-1234567890"])
+def test_a_token_that_is_none_ends_the_start(
+    token: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(token)
+    assert main([f"--token-file={tmp_path / 'token'}"]) == 2
+    said = capsys.readouterr().err
+    assert "16 or more printable" in said
+    assert not token or token not in said
+
+
+def test_a_missing_token_file_ends_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"--token-file={tmp_path / 'none'}"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
