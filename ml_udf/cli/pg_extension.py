@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 
+from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
 __all__ = ["Installed", "install", "sources", "uninstall"]
@@ -42,6 +43,7 @@ class Installed:
     extension_dir: Path
     python_dir: Path
     local_path: Path | None  # the site-packages that `local:` endpoints use
+    module: Path | None  # the batching module
     notes: list[str] = field(default_factory=list)
 
 
@@ -59,12 +61,14 @@ def install(
     *,
     root: Path = Path("/"),
     local: bool | None = None,
+    batching: bool | None = None,
     server_user: str | None = None,
 ) -> Installed:
     """Copy the extension to where `server` finds it. Raises `SetupError`; then nothing was changed.
 
     root         a directory to install below, for a cluster that looks there (`finds_extensions_below`)
     local        whether `local:` endpoints shall work; None = if this Python's packages permit
+    batching     whether to build and install the batching module; None = if headers and a compiler are there
     server_user  the operating-system user that the server runs as; None = postgres, where there is one
     """
     _check_plpython(server)
@@ -79,6 +83,7 @@ def install(
             f"chmod o+x {hidden}, or name the server's user with --server-user",
         )
     local_path, notes = _local_path(server, user, local)
+    module = _install_module(server, _below(root, server.lib_dir), batching, notes)
     _install_packages(python_dir)
     paths = {"@PYTHON_PATH@": json.dumps(str(python_dir)), "@LOCAL_PATH@": json.dumps(str(local_path or ""))}
     for script in sorted(sources().glob("ml_udf--*.sql")):
@@ -87,7 +92,7 @@ def install(
             text = text.replace(placeholder, literal)
         _write(extension_dir / script.name, text)
     _write(extension_dir / "ml_udf.control", (sources() / "ml_udf.control").read_text())
-    return Installed(version, extension_dir, python_dir, local_path, notes)
+    return Installed(version, extension_dir, python_dir, local_path, module, notes)
 
 
 def uninstall(server: PostgresServer, *, root: Path = Path("/")) -> list[Path]:
@@ -95,6 +100,7 @@ def uninstall(server: PostgresServer, *, root: Path = Path("/")) -> list[Path]:
     extension_dir = _below(root, server.share_dir / "extension")
     python_dir = _below(root, server.share_dir / "ml_udf")
     found = [*extension_dir.glob("ml_udf--*.sql"), *extension_dir.glob("ml_udf.control")]
+    found += _below(root, server.lib_dir).glob(f"{MODULE}.so")
     if found or python_dir.exists():
         _check_writable(extension_dir)
     for path in found:
@@ -194,6 +200,29 @@ def _first_unreadable(path: Path, user: pwd.struct_passwd) -> Path | None:
         if not (status.st_mode >> shift) & 0o1:
             return directory
     return None
+
+
+def _install_module(
+    server: PostgresServer, lib_dir: Path, wanted: bool | None, notes: list[str]
+) -> Path | None:
+    """Build the batching module and put it where the server loads modules from."""
+    if wanted is False:
+        return None
+    try:
+        with tempfile.TemporaryDirectory(prefix="ml_udf-build-") as build_dir:
+            built = build_module(server, sources() / "batch", Path(build_dir))
+            _check_writable(lib_dir)
+            _make_directory(lib_dir)
+            # A file that sessions have mapped is replaced, never overwritten: that would crash them.
+            fresh = lib_dir / f".{MODULE}.new"
+            shutil.copyfile(built, fresh)
+            fresh.chmod(0o755)
+            return fresh.rename(lib_dir / f"{MODULE}.so")
+    except SetupError as error:
+        if wanted:
+            raise
+        notes.append(f"no batching module, scalar functions are called row by row ({error.message})")
+        return None
 
 
 # ── files ──────────────────────────────────────────────────────────────────────────────────────────

@@ -68,12 +68,13 @@ class Sandbox:
         settings: Mapping[str, str] | None = None,
         extension: bool = True,
         local: bool | None = None,
+        batching: bool | None = False,
     ) -> Sandbox:
         """Create a cluster in a new temporary directory and start it. Raises `SetupError`.
 
-        settings   of postgresql.conf, beside those of a sandbox
-        extension  whether to install ml_udf for it; `CREATE EXTENSION` is left to the caller
-        local      see `ml_udf.cli.pg_extension.install`
+        settings         of postgresql.conf, beside those of a sandbox
+        extension        whether to install ml_udf for it; `CREATE EXTENSION` is left to the caller
+        local, batching  see `ml_udf.cli.pg_extension.install`
         """
         user = _unprivileged_user()
         # The socket's path must stay under 108 bytes, so a short name below the system's own directory.
@@ -82,7 +83,7 @@ class Sandbox:
         try:
             os.chown(directory, user.pw_uid, user.pw_gid)
             if extension:
-                cluster._install(local)
+                cluster._install(local, batching)
             cluster._initdb()
             cluster._launch()
         except BaseException:
@@ -145,11 +146,15 @@ class Sandbox:
                     break
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _install(self, local: bool | None) -> None:
+    def _install(self, local: bool | None, batching: bool | None) -> None:
         found_below = self.server.finds_extensions_below(self.directory)
         self._settings |= found_below
         root = self.directory if found_below else Path("/")
-        self.installed = install(self.server, root=root, local=local, server_user=self._user.pw_name)
+        self.installed = install(
+            self.server, root=root, local=local, batching=batching, server_user=self._user.pw_name
+        )
+        if self.installed.module is not None:
+            self._settings["session_preload_libraries"] = str(self.installed.module)
 
     def _initdb(self) -> None:
         secret = self.directory / "password"

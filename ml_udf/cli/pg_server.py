@@ -36,6 +36,9 @@ class PostgresServer:
     bin_dir: Path
     share_dir: Path
     lib_dir: Path  # where loadable modules are
+    include_dir: Path  # of its headers, where they are installed
+    pgxs: Path  # the makefile of its build system for modules, likewise
+    pg_config: Path
 
     @classmethod
     def find(cls, pg_config: Path | None = None) -> PostgresServer:
@@ -57,17 +60,18 @@ class PostgresServer:
 
     @classmethod
     def _read(cls, pg_config: Path) -> PostgresServer:
-        asked = ["--version", "--bindir", "--sharedir", "--pkglibdir"]
+        asked = ["--version", "--bindir", "--sharedir", "--pkglibdir", "--includedir-server", "--pgxs"]
         try:
             done = subprocess.run([pg_config, *asked], capture_output=True, text=True, check=True)
             version, *directories = done.stdout.splitlines()
-            bin_dir, share_dir, lib_dir = map(Path, directories)
+            bin_dir, share_dir, lib_dir, include_dir, pgxs = map(Path, directories)
         except (OSError, subprocess.CalledProcessError, ValueError) as exc:
             reason = getattr(exc, "strerror", None) or "it did not print its directories"
             raise SetupError(
                 f"{pg_config} cannot be run as pg_config: {reason}", "name another one with --pg-config"
             ) from exc
-        return cls(version.removeprefix("PostgreSQL ").split()[0], bin_dir, share_dir, lib_dir)
+        number = version.removeprefix("PostgreSQL ").split()[0]
+        return cls(number, bin_dir, share_dir, lib_dir, include_dir, pgxs, pg_config)
 
     @property
     def major(self) -> int:
@@ -79,6 +83,10 @@ class PostgresServer:
         control = self.share_dir / "extension" / "plpython3u.control"
         module = next((m for m in self.lib_dir.glob("plpython3.*") if m.suffix in (".so", ".dylib")), None)
         return module if control.exists() else None
+
+    def has_headers(self) -> bool:
+        """Whether modules can be compiled for it."""
+        return self.pgxs.exists() and (self.include_dir / "postgres.h").exists()
 
     def python_version(self) -> tuple[int, int] | None:
         """(3, 11) where PL/Python is linked to Python 3.11; None where that cannot be told."""

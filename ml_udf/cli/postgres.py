@@ -40,6 +40,13 @@ Local = Annotated[
 def install(
     pg_config: PgConfig = None,
     local: Local = None,
+    batching: Annotated[
+        bool | None,
+        typer.Option(
+            "--batching/--no-batching",
+            help="Whether to build the batching module; by default if headers and a compiler are there.",
+        ),
+    ] = None,
     server_user: Annotated[
         str | None, typer.Option(help="Operating-system user the server runs as; by default postgres.")
     ] = None,
@@ -48,17 +55,21 @@ def install(
     """Copy the extension to where the server finds it; then CREATE EXTENSION ml_udf CASCADE."""
     with _told():
         server = PostgresServer.find(pg_config)
-        done = install_extension(server, root=root, local=local, server_user=server_user)
+        done = install_extension(server, root=root, local=local, batching=batching, server_user=server_user)
     typer.echo(f"ml_udf {done.version} for PostgreSQL {server.version}")
     typer.echo(f"  extension  {done.extension_dir}")
     typer.echo(f"  python     {done.python_dir}")
     if done.local_path:
         typer.echo(f"  local:     {done.local_path}")
+    if done.module:
+        typer.echo(f"  batching   {done.module}")
     for note in done.notes:
         typer.secho(f"  note       {note}", fg=typer.colors.YELLOW)
     typer.echo("Next, in each database that shall have it, as a superuser:")
     typer.echo("  CREATE EXTENSION ml_udf CASCADE;")
     typer.echo("  CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url 'http://127.0.0.1:8080');")
+    if done.module:
+        typer.echo("  ALTER DATABASE … SET session_preload_libraries = 'ml_udf_batch';   -- then reconnect")
     typer.echo("Databases that have an older version: ALTER EXTENSION ml_udf UPDATE; then reconnect.")
 
 
@@ -84,7 +95,7 @@ def sandbox(
     command: Annotated[str | None, typer.Option("--command", "-c", help="Run this SQL and end.")] = None,
 ) -> None:
     """Start a private PostgreSQL with the extension, open psql on it, and remove it all afterwards."""
-    with _told(), run_sandbox(PostgresServer.find(pg_config)) as cluster:
+    with _told(), run_sandbox(PostgresServer.find(pg_config), batching=None) as cluster:
         database = cluster.database(
             "sandbox", url=endpoint, token=token_of(token_file), functions=function or []
         )

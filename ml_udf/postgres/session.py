@@ -18,7 +18,7 @@ from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import reported
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
-from ml_udf.postgres.values import Composite, composite, fitted
+from ml_udf.postgres.values import Composite, composite, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
 from ml_udf.statement import Binding
 
@@ -46,7 +46,8 @@ class Session:
     @reported
     def batch(self, record: Mapping[str, Any], values: Sequence[Value]) -> list[Any]:
         """The body of its twin over many rows: one value per row, in order."""
-        return self._values(_target(record), values, record["returns"])
+        found = self._values(_target(record), unwrapped(values), record["returns"])
+        return wrapped(found) if record["returns"].endswith("[]") else found
 
     # ── generic functions ────────────────────────────────────────────────────────────────────────
 

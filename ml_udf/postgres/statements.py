@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ml_udf.client import CallStats, Client
 from ml_udf.config import SETTINGS, Options
@@ -24,6 +24,7 @@ __all__ = ["Statements", "Target"]
 
 _SETTINGS = [(setting.name, f"ml_udf.{setting.name}".encode()) for setting in SETTINGS]
 _DEFAULTS = Options()
+MAX_REQUEST_ROWS = 65_536  # more is gathered only where one request at a time is wanted
 
 Key = tuple[int, "Target", tuple[str | None, ...], int]
 
@@ -91,7 +92,7 @@ class Statements:
         statement = under_way.asked.get(key)
         if statement is None:
             client = self._client(under_way, target)
-            options = _options(target, key[2])
+            options = _options(target, key[2], gathered=backend.setting(b"ml_udf.batching") is not None)
             statement = Statement(client, target.binding, options, deadline_s=statement_end_s)
             statement.version = under_way.version(target)
             under_way.asked[key] = statement
@@ -149,10 +150,19 @@ class Statements:
             )
 
 
-def _options(target: Target, texts: Sequence[str | None]) -> Options:
-    """The session's settings over those that the function was created with. Raises `BadOption`."""
+def _options(target: Target, texts: Sequence[str | None], *, gathered: bool) -> Options:
+    """The session's settings over those that the function was created with. Raises `BadOption`.
+
+    gathered  whether the batching module is loaded. Then `ml_udf.batch_rows` is how many rows it gathers;
+              they leave together, as `max_in_flight` requests.
+    """
     set_now = {name: text for (name, _), text in zip(_SETTINGS, texts, strict=True) if text}
-    return _DEFAULTS.overridden({**dict(target.options), **set_now})
+    gathered_rows = int(set_now.pop("batch_rows")) if gathered and "batch_rows" in set_now else 0
+    options = _DEFAULTS.overridden({**dict(target.options), **set_now})
+    if gathered_rows:
+        request_rows = min(MAX_REQUEST_ROWS, -(-gathered_rows // options.max_in_flight))
+        options = replace(options, batch_rows=request_rows)
+    return options
 
 
 def _sum(one: CallStats, other: CallStats) -> CallStats:

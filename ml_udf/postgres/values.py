@@ -12,7 +12,7 @@ from typing import Any
 from ml_udf.errors import BadOption
 from ml_udf.statement import Answer
 
-__all__ = ["Composite", "composite", "fitted"]
+__all__ = ["Composite", "composite", "fitted", "unwrapped", "wrapped"]
 
 Composite = dict[str, Any]
 
@@ -38,6 +38,16 @@ def composite(answer: Answer, version: str | None) -> Composite | None:
         "model_version": version or None,
         "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
     }
+
+
+def unwrapped(values: Sequence[Any]) -> list[Any]:
+    """Rows as a twin receives them: vectors come as `ml_udf.float8_vector`, one per row."""
+    return [value["vector"] if isinstance(value, dict) else value for value in values]
+
+
+def wrapped(values: Sequence[Any]) -> list[Any]:
+    """Vectors as a twin returns them."""
+    return [None if value is None else {"vector": value} for value in values]
 
 
 def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's types, to the SQL type's

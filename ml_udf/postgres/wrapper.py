@@ -17,6 +17,7 @@ __all__ = ["Wrapper"]
 COST = 10_000  # so that cheap conditions are evaluated first, and the call moves behind ORDER BY … LIMIT
 READER = "ml_udf_reader"
 _SHOWN_CLASSES = 12
+_VECTORS = {"real[]": "ml_udf.float4_vector", "double precision[]": "ml_udf.float8_vector"}
 
 _BODY = """if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
 return GD["ml_udf"].{entry}({record}, {argument})"""
@@ -45,9 +46,10 @@ class Wrapper:
     def signatures(self) -> list[tuple[str, str, str]]:
         """(name, argument type, result type) of the function and, where there can be one, of its twin."""
         scalar = (self.name, self.argument, self.returns)
-        if self.argument.endswith("[]") or self.returns.endswith("[]"):
-            return [scalar]  # PostgreSQL has no arrays of arrays
-        return [scalar, (self.name + "_batch", self.argument + "[]", self.returns + "[]")]
+        argument, returns = _many(self.argument), _many(self.returns)
+        if argument is None or returns is None:
+            return [scalar]
+        return [scalar, (self.name + "_batch", argument, returns)]
 
     def create(self) -> list[str]:
         """The statements that create or replace both."""
@@ -103,6 +105,14 @@ class Wrapper:
 
     def _signature(self, name: str, argument: str) -> str:
         return f"{_quoted(self.schema)}.{_quoted(name)}({argument})"
+
+
+def _many(kind: str) -> str | None:
+    """The array type that holds one `kind` per row; None where there is none."""
+    if kind.endswith("[]"):  # PostgreSQL has no arrays of arrays: each goes into a row of its own
+        vector = _VECTORS.get(kind)
+        return vector and f"{vector}[]"
+    return f"{kind}[]"
 
 
 def _quoted(name: str) -> str:

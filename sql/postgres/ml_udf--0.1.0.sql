@@ -92,6 +92,14 @@ CREATE TYPE ml_udf.prediction AS (
 );
 COMMENT ON TYPE ml_udf.prediction IS 'an answer of ml_udf.try_predict: a value with its confidence, or an error';
 
+-- PUBLIC. One vector per row: PostgreSQL has no arrays of arrays, so twins take and return arrays of these.
+CREATE TYPE ml_udf.float4_vector AS (vector float4[]);
+COMMENT ON TYPE ml_udf.float4_vector IS 'a row''s vector, where functions take or return many rows at once';
+
+-- PUBLIC
+CREATE TYPE ml_udf.float8_vector AS (vector float8[]);
+COMMENT ON TYPE ml_udf.float8_vector IS 'a row''s vector, where functions take or return many rows at once';
+
 -- PUBLIC
 CREATE FUNCTION ml_udf.predict(
     function text,               -- name of the function, or model, on the server

@@ -115,6 +115,11 @@ def test_vectors_go_as_numbers(postgres_engine: Callable[..., Engine]) -> None:
         engine = postgres_engine(foreign.url)
         engine.query("SELECT ml_udf.create_function('total', input => 'float8[]', returns => 'float8')")
         assert engine.value("SELECT total(ARRAY[1, 2, 3.5])") == 6.5
+        many = "ARRAY[ROW('{1,2}'), NULL, ROW('{3,4,5}')]::ml_udf.float8_vector[]"
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="a row has 2 numbers"):
+            engine.query(f"SELECT total_batch({many})")
+        many = many.replace("1,2", "1,2,3")
+        assert engine.value(f"SELECT total_batch({many})") == [6.0, None, 12.0]
         with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="a row has 2 numbers"):
             engine.query("SELECT total(ARRAY[1, 2])")
 
@@ -158,7 +163,7 @@ def test_another_server_than_ours_answers_without_any_extra(postgres_engine: Cal
         ]
         tried = engine.query("SELECT t.* FROM ml_udf.try_predict('sentiment', 'good') t")
         assert tried == [(label_of("good"), None, "1", None)]
-        assert all(set(sent) == {"binary_data_output"} for sent in foreign.parameters)
+        assert not [name for sent in foreign.parameters for name in sent if name.startswith("ml_udf")]
         assert all("versions" not in path for path in foreign.paths)
 
 

@@ -31,7 +31,15 @@ def fake(tmp_path: Path) -> PostgresServer:
     (share / "extension" / "plpython3u.control").write_text("")
     version = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     (lib / "plpython3.so").write_bytes(b"\x7fELF...\0" + version.encode() + b"\0")
-    return PostgresServer("15.20", tmp_path / "bin", share, lib)
+    return PostgresServer(
+        version="15.20",
+        bin_dir=tmp_path / "bin",
+        share_dir=share,
+        lib_dir=lib,
+        include_dir=tmp_path / "include",
+        pgxs=tmp_path / "pgxs.mk",
+        pg_config=tmp_path / "bin" / "pg_config",
+    )
 
 
 def test_it_writes_the_extension_and_its_python_and_removes_them_again(fake: PostgresServer) -> None:
@@ -138,6 +146,15 @@ def test_without_the_right_to_write_nothing_is_changed(
     with pytest.raises(SetupError, match="no right to write"):
         install(fake, local=False)
     assert not list(fake.share_dir.glob("ml_udf*"))
+
+
+def test_without_headers_there_is_no_batching_and_a_note_that_says_so(fake: PostgresServer) -> None:
+    done = install(fake, local=False)
+    assert done.module is None
+    assert "called row by row" in done.notes[0]
+    assert "headers of PostgreSQL 15.20 are missing" in done.notes[0]
+    with pytest.raises(SetupError, match="postgresql-server-dev-15"):
+        install(fake, local=False, batching=True)
 
 
 def test_a_user_that_does_not_exist_is_refused(fake: PostgresServer) -> None:

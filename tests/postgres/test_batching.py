@@ -1,0 +1,88 @@
+"""Made functions and the batching module together: installed, loaded, and what is sent then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ml_udf.cli.pg_sandbox import Sandbox, sandbox
+from ml_udf.cli.pg_server import PostgresServer
+from tests.postgres.fixtures import Engine
+from tests.postgres.oip_server import OipServer, label_of, oip_server
+
+
+@pytest.fixture(scope="module")
+def batching_cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
+    with sandbox(postgres_server, batching=None, local=False) as cluster:
+        assert cluster.installed is not None
+        if cluster.installed.module is None:
+            pytest.skip(f"BATCHING NOT TESTED: {cluster.installed.notes}")
+        yield cluster
+
+
+@pytest.fixture
+def batching(batching_cluster: Sandbox, fake_server: OipServer) -> Iterator[Engine]:
+    if not batching_cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'batching'"):
+        batching_cluster.database("batching", url=fake_server.url, functions=["udf_food_name"])
+    engine = Engine(batching_cluster.dsn("batching"))
+    engine.query(f"ALTER SERVER ml_udf OPTIONS (SET url '{fake_server.url}')")
+    engine.query("CREATE TEMP TABLE log AS SELECT n, '/' || n % 700 AS path FROM generate_series(1, 2000) n")
+    fake_server.forget()
+    yield engine
+    engine.close()
+
+
+def plan(engine: Engine, sql: str) -> str:
+    return "\n".join(line for (line,) in engine.query(f"EXPLAIN (COSTS OFF) {sql}"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "udf_food_name(path)",
+        "ml_udf.predict('food', path)",
+        "(ml_udf.try_predict('food', path)).value",
+    ],
+)
+def test_plain_sql_is_batched(batching: Engine, fake_server: OipServer, call: str) -> None:
+    sql = f"SELECT {call} AS food, count(*) FROM log GROUP BY food"
+    assert "MlUdfBatch" in plan(batching, sql)
+    answers = dict(batching.query(sql))
+    assert sum(answers.values()) == 2000
+    assert sorted(fake_server.rows) == sorted(f"/{n}" for n in range(700))
+    assert len(fake_server.requests) <= 4
+
+
+def test_what_the_node_gathers_leaves_as_several_requests_at_once(
+    batching: Engine, fake_server: OipServer
+) -> None:
+    batching.query("SET ml_udf.batch_rows = 400; SET ml_udf.max_in_flight = 4")
+    batching.query("SELECT count(udf_food_name('/' || n)) FROM generate_series(1, 400) n")
+    assert max(map(len, fake_server.requests)) <= 100
+
+
+def test_one_warning_counts_the_rows_of_all_batches(batching: Engine) -> None:
+    batching.query("SET ml_udf.on_error = 'null'; SET ml_udf.batch_rows = 50")
+    batching.query("SELECT count(udf_food_name('missing' || n)) FROM generate_series(1, 300) n")
+    (warning,) = batching.warnings
+    assert warning.message.startswith("udf_food_name: 300 rows are NULL")
+
+
+def test_functions_over_vectors_are_batched(batching: Engine) -> None:
+    with oip_server(ours=False) as foreign:
+        foreign.functions["total"] = "numbers"
+        batching.query(f"ALTER SERVER ml_udf OPTIONS (SET url '{foreign.url}')")
+        batching.query("SELECT ml_udf.create_function('total', input => 'float8[]', returns => 'float8')")
+        sql = "SELECT sum(total(ARRAY[n, 1, 0.5])) FROM log"
+        assert "MlUdfBatch" in plan(batching, sql)
+        assert batching.value(sql) == 2000 * 2001 / 2 + 2000 * 1.5
+        assert len(foreign.requests) <= 4
+
+
+def test_creating_a_function_says_nothing_of_rows(batching: Engine) -> None:
+    notices: list[str] = []
+    batching.connection.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
+    batching.query("SELECT ml_udf.create_function('food')")
+    assert not [notice for notice in notices if "row by row" in notice]
+    assert batching.value("SELECT food('/a')") == label_of("/a")
