@@ -1,7 +1,8 @@
 """The SQL that stands in front of the Arrow functions: macros and views.
 
-A macro adds what DuckDB does not tell its functions: which statement this is (transaction and text), and
-the session's `ml_udf_*` variables. Generic functions and views live in an attached in-memory catalog named
+A macro adds what DuckDB does not tell its functions: which transaction this is, and the session's
+`ml_udf_*` variables. A transaction is one statement unless the user says BEGIN: then the promises that hold
+for a statement (one version, one memo) hold for the whole transaction. Generic functions and views live in an attached in-memory catalog named
 `ml_udf`, so that nothing is written to the user's database.
 """
 
@@ -20,10 +21,11 @@ __all__ = [
 ]
 
 CATALOG = "ml_udf"
-_SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting and in no sane statement before the text
+_SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting
 _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for setting in SETTINGS]
-# Evaluated once per vector as a constant. txid_current() differs between two runs of the same text.
-_STATEMENT = f"concat_ws(chr(31), txid_current(), {', '.join(_VARIABLES)}, current_query())"
+# A constant to DuckDB, evaluated anew by every execution. current_query() would tell statements of one
+# transaction apart, but it is volatile: ORDER BY … LIMIT 3 would then ask for every row.
+_STATEMENT = f"concat_ws(chr(31), txid_current(), {', '.join(_VARIABLES)})"
 
 # generic function → (parameters, their SQL types, result type)
 GENERIC: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {

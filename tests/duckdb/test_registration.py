@@ -1,0 +1,205 @@
+"""What `ml_udf.duckdb.register` promises beyond the contract that both engines share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import ml_udf.duckdb
+from ml_udf.client import Client, Options
+from ml_udf.duckdb.registration import Registration
+from ml_udf.errors import BadOption, ServerUnreachable, UnknownFunction
+from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
+
+
+def registered(
+    transport: FakeTransport, con: duckdb.DuckDBPyConnection | None = None, name: str = "udf_f"
+) -> tuple[duckdb.DuckDBPyConnection, Registration]:
+    con = con or duckdb.connect()
+    return con, Registration(con, Client("http://fake", transport=transport), {name: "f"}, Options())
+
+
+def sent_rows(transport: FakeTransport) -> int:
+    return sum(len(batch) for batch in transport.sent)
+
+
+def test_order_by_and_limit_evaluate_only_the_rows_that_are_shown():
+    transport = FakeTransport()
+    con, registration = registered(transport)
+    con.execute("CREATE TABLE t AS SELECT i::VARCHAR AS s, i FROM range(10000) AS r(i)")
+    rows = con.execute("SELECT i, udf_f(s) FROM t ORDER BY i DESC LIMIT 3").fetchall()
+    registration.close()
+    assert rows == [(i, label_of(str(i).encode())) for i in (9999, 9998, 9997)]
+    assert sent_rows(transport) == 3
+
+
+def test_equal_values_of_one_statement_are_sent_once_across_vectors():
+    transport = FakeTransport()
+    con, registration = registered(transport)
+    con.execute("SELECT udf_f((i % 7)::VARCHAR) FROM range(50000) AS r(i)").fetchall()
+    registration.close()
+    assert sent_rows(transport) == 7
+
+
+def test_a_statement_run_again_asks_again():
+    transport = FakeTransport()
+    con, registration = registered(transport)
+    for _ in range(2):
+        con.execute("SELECT udf_f('x' || range) FROM range(3)").fetchall()
+    registration.close()
+    assert sent_rows(transport) == 6
+
+
+def test_explain_calls_no_server_for_columns():
+    transport = FakeTransport()
+    con, registration = registered(transport)
+    con.execute("CREATE TABLE t AS SELECT 'a' AS s")
+    con.execute("EXPLAIN SELECT udf_f(s) FROM t").fetchall()
+    registration.close()
+    assert transport.sent == []
+
+
+def test_one_version_answers_a_whole_statement_and_the_next_one_takes_the_new():
+    transport = FakeTransport(version="1")
+    con, registration = registered(transport)
+
+    def deploy_anew() -> None:
+        transport.version = "2"
+
+    transport.on_infer = deploy_anew  # while the first vector is under way
+    con.execute("SELECT udf_f(i::VARCHAR) FROM range(9000) AS r(i)").fetchall()
+    asked = {path for path in transport.paths if path.endswith("/infer")}
+    assert asked == {"/v2/models/f/versions/1/infer"}
+    con.execute("SELECT udf_f('a')").fetchall()
+    assert transport.paths[-1] == "/v2/models/f/versions/2/infer"
+    registration.close()
+
+
+def test_a_name_that_duckdb_has_itself_is_refused():
+    with pytest.raises(BadOption, match="'lower' is a function of DuckDB itself"):
+        registered(FakeTransport(), name="lower")
+
+
+def test_registering_again_replaces_what_was_there():
+    con, first = registered(FakeTransport())
+    _, second = registered(FakeTransport(), con)
+    assert con.execute("SELECT udf_f('a')").fetchall() == [(label_of(b"a"),)]
+    second.close()
+    with pytest.raises(duckdb.CatalogException):
+        con.execute("SELECT udf_f('a')")
+    first.close()
+
+
+def test_nothing_is_written_to_the_users_database(tmp_path: Path):
+    path = str(tmp_path / "food.db")
+    con, registration = registered(FakeTransport(), duckdb.connect(path))
+    con.execute("SELECT udf_f('a')").fetchall()
+    registration.close()
+    con.close()
+    again = duckdb.connect(path)
+    assert again.execute(
+        "SELECT count(*) FROM duckdb_functions() WHERE function_name = 'udf_f'"
+    ).fetchone() == (0,)
+    assert again.execute("SELECT count(*) FROM duckdb_schemas() WHERE schema_name = 'ml_udf'").fetchone() == (
+        0,
+    )
+    again.close()
+
+
+def test_a_stored_view_works_again_once_the_function_is_registered(tmp_path: Path):
+    path = str(tmp_path / "food.db")
+    con, registration = registered(FakeTransport(), duckdb.connect(path))
+    con.execute("CREATE VIEW answers AS SELECT udf_f('a') AS answer")
+    registration.close()
+    con.close()
+    again = duckdb.connect(path)
+    with pytest.raises(duckdb.CatalogException, match="udf_f"):
+        again.execute("FROM answers")
+    _, registration = registered(FakeTransport(), again)
+    assert again.execute("FROM answers").fetchall() == [(label_of(b"a"),)]
+    registration.close()
+
+
+def test_a_server_that_is_not_there_is_said_so_by_register():
+    with pytest.raises(ServerUnreachable):
+        ml_udf.duckdb.register(duckdb.connect(), "http://127.0.0.1:9", functions=["f"])
+
+
+def test_a_function_that_the_server_lacks_registers_nothing():
+    con = duckdb.connect()
+    with pytest.raises(UnknownFunction):
+        Registration(con, Client("http://fake", transport=FakeTransport()), ["f", "g"], Options())
+    with pytest.raises(duckdb.CatalogException):
+        con.execute("SELECT f('a')")
+
+
+def test_the_warning_comes_by_itself_a_moment_after_the_statement():
+    con, registration = registered(FakeTransport())
+    con.execute("SET VARIABLE ml_udf_on_error = 'null'")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        con.execute("SELECT udf_f('bad' || i) FROM range(5000) AS r(i)").fetchall()
+        deadline_s = time.monotonic() + 5
+        while not caught and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+    registration.close()
+    (warning,) = caught
+    assert "5,000 rows are NULL" in str(warning.message)
+    assert warning.category is ml_udf.duckdb.FaultyRowsWarning
+
+
+def test_several_connections_at_once_keep_their_answers_apart():
+    failures: list[str] = []
+
+    def work(number: int) -> None:
+        con, registration = registered(FakeTransport(delay_s=0.005))
+        rows = con.execute(f"SELECT udf_f('{number}-' || i) FROM range(300) AS r(i)").fetchall()
+        if rows != [(label_of(f"{number}-{i}".encode()),) for i in range(300)]:
+            failures.append(f"connection {number}")
+        registration.close()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+CTRL_C = """
+import duckdb, sys
+from ml_udf.client import Client, Options
+from ml_udf.duckdb.registration import Registration
+from tests.unit.ml_udf.fake_transport import FakeTransport
+con = duckdb.connect()
+Registration(con, Client("http://fake", transport=FakeTransport(delay_s=60)), {"udf_f": "f"}, Options())
+print("ready", flush=True)
+try:
+    con.execute("SELECT udf_f(i::VARCHAR) FROM range(3) AS r(i) ORDER BY 1").fetchall()
+except (KeyboardInterrupt, duckdb.Error, RuntimeError):
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
+    process = subprocess.Popen(
+        [sys.executable, "-c", CTRL_C], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=15)
+        assert out == "interrupted\n"
+    finally:
+        process.kill()

@@ -1,0 +1,75 @@
+"""Promises about the project itself: light imports, true documents, small files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ml_udf import errors
+from ml_udf.config import SETTINGS, Options
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PACKAGES = ("ml_udf", "server", "gpu_worker", "migrations", "examples", "tests")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys, json; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+def test_importing_ml_udf_pulls_in_the_standard_library_alone():
+    loaded = modules_after("import ml_udf, ml_udf.client, ml_udf.statement")
+    assert not loaded & {"torch", "numpy", "pyarrow", "duckdb", "typer", "rich", "gpu_worker", "server"}
+
+
+def test_importing_the_server_never_imports_torch():
+    assert "torch" not in modules_after("import server.app, server.__main__")
+
+
+def test_importing_the_worker_imports_no_http_and_no_database():
+    assert not modules_after("import gpu_worker.loop") & {"fastapi", "starlette", "sqlalchemy", "uvicorn"}
+
+
+def concrete_errors() -> list[type[errors.MlUdfError]]:
+    leaves = [getattr(errors, name) for name in errors.__all__ if name != "error_from_code"]
+    return [leaf for leaf in leaves if leaf not in (errors.MlUdfError, errors.InputError)]
+
+
+@pytest.mark.parametrize("error", concrete_errors(), ids=lambda error: error.__name__)
+def test_every_error_stands_in_the_readme_with_its_sqlstate(error):
+    rows = [line for line in README.splitlines() if line.startswith(f"| {error.sqlstate} ")]
+    assert any(f"`{error.code}`" in row for row in rows)
+
+
+@pytest.mark.parametrize("error", concrete_errors(), ids=lambda error: error.__name__)
+def test_every_wire_code_makes_its_own_error_again(error):
+    assert type(errors.error_from_code(error.code, "text")) is error
+
+
+def test_every_setting_stands_in_the_readme_and_has_an_option():
+    for setting in SETTINGS:
+        assert f"`{setting.name}`" in README
+        assert hasattr(Options(), setting.name)
+
+
+def test_no_module_is_longer_than_350_lines():
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 350
+    }
+    assert long == {}
+
+
+def test_the_links_in_the_readme_lead_somewhere():
+    import re
+
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert (ROOT / target).exists(), target
