@@ -2,8 +2,8 @@
 
 A macro adds what DuckDB does not tell its functions: which transaction this is, and the session's
 `ml_udf_*` variables. A transaction is one statement unless the user says BEGIN: then the promises that hold
-for a statement (one version, one memo) hold for the whole transaction. Generic functions and views live in an attached in-memory catalog named
-`ml_udf`, so that nothing is written to the user's database.
+for a statement (one version, one memo) hold for the whole transaction. Generic functions and views live in
+an attached in-memory catalog named `ml_udf`, so that nothing is written to the user's database.
 """
 
 from __future__ import annotations

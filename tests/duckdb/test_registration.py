@@ -62,7 +62,7 @@ def test_a_statement_run_again_asks_again():
 def test_explain_calls_no_server_for_columns():
     transport = FakeTransport()
     con, registration = registered(transport)
-    con.execute("CREATE TABLE t AS SELECT 'a' AS s")
+    con.execute("CREATE TABLE t AS FROM (VALUES ('a'), ('b')) AS v(s)")
     con.execute("EXPLAIN SELECT udf_f(s) FROM t").fetchall()
     registration.close()
     assert transport.sent == []
