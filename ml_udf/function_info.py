@@ -105,11 +105,13 @@ def function_info(
             f"version {version} of {name} is no longer served",
             hint="run the statement again to use the current one",
         )
-    source = _pick(metadata.get("inputs"), name, "input", input_name, needs_one=True)
+    parameters = metadata.get("parameters") or {}
+    forms = parameters.get("inputs") or {}  # of ours: every input that may be sent instead of the listed one
+    inputs = [*(_other_inputs(forms) if input_name else []), *(metadata.get("inputs") or [])]
+    source = _pick(inputs, name, "input", input_name, needs_one=True)
     target = _pick(metadata.get("outputs"), name, "output", output_name, needs_one=False)
     shape = [int(n) for n in source.get("shape") or [-1]]
     output_shape = [int(n) for n in target.get("shape") or [-1]][1:]
-    parameters = metadata.get("parameters") or {}
     return FunctionInfo(
         name=name,
         version=version or (versions[-1] if versions else ""),
@@ -121,10 +123,17 @@ def function_info(
         output_width=0 if -1 in output_shape else math.prod(output_shape),
         ours=server.ours,
         binary=server.binary,
-        form=str(parameters.get("form", "")),
+        form=str(forms.get(source["name"], parameters.get("form", ""))),
         classes=tuple(parameters.get("classes") or ()),
         max_batch_rows=max(0, int(config.get("max_batch_size") or 0)),
     )
+
+
+def _other_inputs(forms: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The inputs of byte strings among {input name: form}."""
+    return [
+        {"name": name, "datatype": "BYTES", "shape": [-1]} for name, form in forms.items() if form != "tensor"
+    ]
 
 
 def _pick(tensors: Any, model: str, what: str, wanted: str | None, *, needs_one: bool) -> dict[str, Any]:  # noqa: ANN401  # JSON

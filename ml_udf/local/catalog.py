@@ -50,8 +50,14 @@ class Function:
 
     @property
     def input_name(self) -> str:
-        """The input that SQL sends."""
+        """The input that SQL sends by default."""
         return _INPUT_NAMES.get(self.form, self.form)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Every input that may be sent → the form of its rows; an image comes by its path or as its bytes."""
+        others = ("path", "image") if self.form in ("path", "image") else ()
+        return {_INPUT_NAMES.get(form, form): form for form in (self.form, *others)}
 
 
 class Catalog:

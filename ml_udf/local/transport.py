@@ -109,8 +109,8 @@ class LocalTransport:
 
     def _infer(self, function: Function, request: Request, deadline_s: float, abort: Abort) -> Response:
         asked = decode_request(request.body, request.headers.get(HEADER_LENGTH))
-        if len(asked.inputs) != 1 or asked.inputs[0].name != function.input_name:
-            raise BadOption(f"{function.name} takes one input, {function.input_name!r}")
+        if len(asked.inputs) != 1 or asked.inputs[0].name not in function.inputs:
+            raise BadOption(f"{function.name} takes one input of {', '.join(function.inputs)}")
         rows = asked.inputs[0].elements
 
         def cancelled() -> bool:
@@ -123,7 +123,7 @@ class LocalTransport:
 
         answer = self._ready(function).infer(
             [member.key for member in function.members],
-            function.form,
+            function.inputs[asked.inputs[0].name],
             rows,
             scores=function.combine == "mean",
             cancelled=cancelled,
@@ -215,7 +215,11 @@ def _metadata(function: Function) -> dict[str, Any]:
             {"name": "label", "datatype": "BYTES", "shape": [-1]},
             {"name": "confidence", "datatype": "FP32", "shape": [-1]},
         ],
-        "parameters": {"form": function.form, "classes": list(function.classes)},
+        "parameters": {
+            "form": function.form,
+            "inputs": function.inputs,
+            "classes": list(function.classes),
+        },
     }
 
 
