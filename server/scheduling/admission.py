@@ -5,6 +5,7 @@ Pure functions of the queues and the workers; the refusal says when to come back
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from server.scheduling.lanes import Lane
@@ -49,9 +50,10 @@ def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
 
 
 def _soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
-    """If its first row ran next on the best worker; None while there is no worker to predict by."""
+    """If its first row ran next on the best worker; None while no worker may run it, so nothing is known."""
     finishes = [
         worker.free_at_s(now_s) + lane.swap_s(worker) + lane.predicted_s(1, worker.view.device)
         for worker in workers
     ]
-    return min(finishes, default=None)
+    soonest_s = min(finishes, default=math.inf)
+    return soonest_s if soonest_s < math.inf else None
