@@ -29,7 +29,7 @@ from server.metrics import Metrics
 from server.residency import Group, Residency
 from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.registry import policy_named
-from server.translation import LatencyOf, QueueBounds, error_of, spec_of, submission_of
+from server.translation import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
 from server.workers.pool import Worker
 
 __all__ = ["Dispatcher"]
@@ -114,7 +114,7 @@ class Dispatcher:
         try:
             rejection = self._submit(now_s, pending, 0, len(call.rows))
             if rejection is not None:
-                raise error_of(rejection, now_s)
+                raise error_of(rejection, call.function, now_s)
         except BaseException:
             self.end(pending)
             raise
@@ -194,9 +194,7 @@ class Dispatcher:
             if isinstance(action, RunBatch):
                 self._send(now_s, action)
             elif isinstance(action, RefuseRows):
-                late = DeadlineExceeded(
-                    f"{action.reason}; it would be in {(action.predicted_finish_s - now_s) * 1000:.0f} ms"
-                )
+                late = late_of(action, self._functions[action.function], now_s)
                 for part in action.slices:
                     self._pending[part.request_id].fail(late)
             else:
@@ -289,7 +287,7 @@ class Dispatcher:
             wait_s = max(0.01, rejection.retry_after_s or 0.0)
             self._loop.call_later(wait_s, lambda: self._resubmit(time.monotonic(), pending, part))
         else:
-            pending.fail(error_of(rejection, now_s))
+            pending.fail(error_of(rejection, pending.call.function, now_s))
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from server.calls import Pending
 from server.errors import DeadlineExceeded, Overloaded, ServiceError
 from server.functions import Function, ModelVersion
-from server.scheduling.core import FunctionSpec, MemberSpec, Rejection, Submission
+from server.scheduling.core import FunctionSpec, MemberSpec, RefuseRows, Rejection, Submission
 from server.scheduling.terms import Latency
 
-__all__ = ["LatencyOf", "QueueBounds", "error_of", "spec_of", "submission_of"]
+__all__ = ["LatencyOf", "QueueBounds", "error_of", "late_of", "spec_of", "submission_of"]
 
 LatencyOf = Callable[[ModelVersion], Latency]
 
@@ -60,11 +60,19 @@ def submission_of(pending: Pending, offset: int, rows: int) -> Submission:
     )
 
 
-def error_of(rejection: Rejection, now_s: float) -> ServiceError:
+def error_of(rejection: Rejection, function: Function, now_s: float) -> ServiceError:
     """What the caller of a refused submission is told."""
+    message = rejection.message.replace(function.key, function.name)
     if rejection.code == "overloaded":
-        return Overloaded(rejection.message, rejection.retry_after_s or 1.0)
+        return Overloaded(message, rejection.retry_after_s or 1.0)
     when = ""
     if rejection.predicted_finish_s is not None:
         when = f"; predicted to finish in {(rejection.predicted_finish_s - now_s) * 1000:.0f} ms"
-    return DeadlineExceeded(rejection.message + when)
+    return DeadlineExceeded(message + when)
+
+
+def late_of(refusal: RefuseRows, function: Function, now_s: float) -> ServiceError:
+    """What the callers of rows are told that could not run in time."""
+    predicted_ms = (refusal.predicted_finish_s - now_s) * 1000
+    reason = refusal.reason.replace(function.key, function.name)
+    return DeadlineExceeded(f"{reason}; predicted to finish in {predicted_ms:.0f} ms")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def artifacts(home: Path) -> Artifacts:
     return Artifacts(home, max_model_bytes=1 << 20)
 
 
-def with_weights(**fields: object) -> dict[str, object]:
+def with_weights(**fields: Any) -> dict[str, Any]:
     return manifest(weights="model.safetensors", **fields)
 
 

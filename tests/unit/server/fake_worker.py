@@ -1,0 +1,92 @@
+"""A worker in memory: it holds what it is told to load and answers when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpu_worker.protocol import (
+    Answer,
+    Done,
+    Failed,
+    Infer,
+    Load,
+    Loaded,
+    MemberAnswer,
+    Message,
+    RowError,
+    Unload,
+)
+from server.workers.pool import OnReply, WorkerInfo
+
+
+@dataclass(eq=False)
+class FakeWorker:
+    """Loads and unloads at once; batches wait in `batches` unless `answers` says to answer by itself."""
+
+    name: str = "w0"
+    sizes: dict[str, int] = field(default_factory=dict)
+    unloadable: dict[str, str] = field(default_factory=dict)  # model → code with which its load fails
+    answers: bool = False
+    info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
+    resident: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
+    unloads: list[str] = field(default_factory=list)
+    batches: list[tuple[Infer, OnReply]] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    killed: list[str] = field(default_factory=list)
+    ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def send(self, message: Message, on_reply: OnReply) -> int:
+        message.id = next(self.ids)
+        if isinstance(message, Infer):
+            self.batches.append((message, on_reply))
+            if self.answers:
+                asyncio.get_running_loop().call_soon(self.answer)
+        else:
+            asyncio.get_running_loop().call_soon(on_reply, self._carried_out(message))
+        return message.id
+
+    async def call(self, message: Message) -> Message:
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.send(message, reply.set_result)
+        return await reply
+
+    def cancel(self, message_id: int) -> None:
+        self.cancelled.append(message_id)
+
+    def kill(self, reason: str) -> None:
+        self.killed.append(reason)
+
+    def answer(self, label: Callable[[bytes], str] = bytes.decode, errors: tuple[int, ...] = ()) -> None:
+        """Answer the oldest batch: `label` of each row, confidence 1."""
+        message, on_reply = self.batches.pop(0)
+        labels = ["" if i in errors else label(row) for i, row in enumerate(message.rows)]
+        members = [MemberAnswer(model, labels, [1.0] * len(labels)) for model in message.models]
+        faults = [RowError(i, "input_invalid", "bad row") for i in errors]
+        on_reply(Answer(message.id, members, faults, 0.001, 0.002))
+
+    def fail(self, code: str = "worker_lost", message: str = "its socket closed") -> None:
+        """Fail the oldest batch."""
+        infer, on_reply = self.batches.pop(0)
+        on_reply(Failed(infer.id, code, message))
+
+    def _carried_out(self, message: Message) -> Message:
+        if isinstance(message, Load):
+            self.loads.append(message.model)
+            if message.model in self.unloadable:
+                return Failed(message.id, self.unloadable[message.model], "it cannot be loaded")
+            self.resident.append(message.model)
+            return Loaded(message.id, self.sizes.get(message.model, 10), 0.001)
+        assert isinstance(message, Unload)
+        self.unloads.append(message.model)
+        self.resident.remove(message.model)
+        return Done(message.id)
+
+
+async def settle(turns: int = 50) -> None:
+    """Let everything happen that needs no time."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

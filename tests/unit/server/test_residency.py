@@ -1,0 +1,285 @@
+"""Models come and go on workers: loaded together, evicted in order, never lost track of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from server.errors import BadOption, ServiceError, WorkerLost
+from server.placement.lru import Room
+from server.residency import Group, Residency
+from server.workers.pool import Worker
+from tests.unit.server.fake_worker import FakeWorker, settle
+from tests.unit.server.served import text_model
+
+A, B, C = (text_model(name) for name in "abc")
+
+
+class Listener:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.resident: dict[str, frozenset[str]] = {}
+        self.failed: list[tuple[Group, ServiceError]] = []
+        self.waiting: list[Group] = []
+
+    def resident_changed(self, worker: Worker, resident: frozenset[str]) -> None:
+        self.resident[worker.name] = resident
+
+    def load_failed(self, group: Group, error: ServiceError) -> None:
+        self.failed.append((group, error))
+
+    def worker_lost(self, worker: Worker) -> None:
+        del self.resident[worker.name]
+
+    def waited_for(self) -> Iterable[Group]:
+        return self.waiting
+
+
+class House:
+    """A residency with room for `models` models on each worker."""
+
+    def __init__(self, models: int = 2) -> None:
+        self.listener = Listener()
+        self.measured: list[tuple[str, int]] = []
+        self.residency = Residency(
+            self.listener,
+            lambda worker: Room(max_models=models),
+            lambda model, size, seconds: self.measured.append((model.key, size)),
+        )
+
+    def starting(self, *groups: Group) -> None:
+        self.residency.starting = lambda: groups
+
+
+def test_a_fresh_worker_is_filled_in_order_of_recent_use_until_full() -> None:
+    async def scenario() -> None:
+        house = House(models=2)
+        house.residency.know([text_model("b", last_used_at=5.0), text_model("c", last_used_at=9.0)])
+        house.starting((A,), (B,), (C,))
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await settle()
+        assert worker.loads == ["c/1", "b/1"]
+        assert house.listener.resident["w0"] == {"b/1", "c/1"}
+        assert house.measured == [("c/1", 10), ("b/1", 10)]
+
+    asyncio.run(scenario())
+
+
+def test_what_rows_wait_for_is_loaded_first() -> None:
+    async def scenario() -> None:
+        house = House()
+        house.starting((A,), (B,), (C,))
+        house.listener.waiting = [(C,)]
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await settle()
+        assert worker.loads[0] == "c/1"
+
+    asyncio.run(scenario())
+
+
+def test_a_wanted_model_replaces_the_least_recently_used() -> None:
+    async def scenario() -> None:
+        house = House(models=2)
+        house.starting((A,), (B,))
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await settle()
+        house.residency.touch(["a/1"])
+        house.residency.want((C,))
+        await settle()
+        assert worker.unloads == ["b/1"]
+        assert house.listener.resident["w0"] == {"a/1", "c/1"}
+
+    asyncio.run(scenario())
+
+
+def test_an_evicted_model_is_out_of_sight_before_its_worker_hears_of_it() -> None:
+    async def scenario() -> None:
+        house = House(models=1)
+        house.starting((A,))
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await settle()
+        seen: list[frozenset[str]] = []
+        original = worker._carried_out
+
+        def watched(message: object) -> object:
+            seen.append(house.listener.resident["w0"])
+            return original(message)  # type: ignore[arg-type]
+
+        worker._carried_out = watched  # type: ignore[method-assign, assignment]
+        house.residency.want((B,))
+        await settle()
+        assert seen[0] == frozenset()
+
+    asyncio.run(scenario())
+
+
+def test_the_members_of_a_group_end_up_on_one_worker() -> None:
+    async def scenario() -> None:
+        house = House(models=2)
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house.residency.worker_up(first)
+        house.residency.worker_up(second)
+        await house.residency.load((A,))
+        await house.residency.load((A, B))
+        await house.residency.load((C,))
+        assert sorted(first.resident) == ["a/1", "b/1"]
+        assert second.resident == ["c/1"]
+        assert house.residency.is_resident((A, B))
+        assert not house.residency.is_resident((A, C))
+
+    asyncio.run(scenario())
+
+
+def test_a_model_wanted_twice_is_loaded_once() -> None:
+    async def scenario() -> None:
+        house = House()
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        for _ in range(3):
+            house.residency.want((A,))
+        await settle()
+        house.residency.want((A,))
+        await settle()
+        assert worker.loads == ["a/1"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [("bad_option", BadOption), ("internal", ServiceError), ("worker_lost", WorkerLost)]
+)
+def test_a_load_that_fails_is_told_with_its_reason(code: str, error: type[ServiceError]) -> None:
+    async def scenario() -> None:
+        house = House()
+        house.residency.worker_up(FakeWorker(unloadable={"a/1": code}))
+        house.residency.want((A,))
+        await settle()
+        ((group, told),) = house.listener.failed
+        assert group == (A,)
+        assert type(told) is error
+        assert "model a/1 cannot be loaded" in told.message
+
+    asyncio.run(scenario())
+
+
+def test_a_model_of_which_two_workers_died_is_not_loaded_unasked_again() -> None:
+    async def scenario() -> None:
+        house = House()
+        house.starting((A,), (B,))
+        for life in range(4):
+            worker = FakeWorker(unloadable={"a/1": "worker_lost"} if life < 3 else {})
+            house.residency.worker_up(worker)
+            await settle()
+            house.residency.worker_down(worker)
+        assert worker.loads == ["b/1"]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_can_never_fit_is_refused() -> None:
+    async def scenario() -> None:
+        house = House(models=1)
+        house.residency.worker_up(FakeWorker())
+        with pytest.raises(BadOption, match="do not fit"):
+            await house.residency.load((A, B))
+
+    asyncio.run(scenario())
+
+
+def test_two_models_that_rows_wait_for_take_turns_in_one_place() -> None:
+    async def scenario() -> None:
+        house = House(models=1)
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await house.residency.load((A,))
+        house.listener.waiting = [(A,), (B,)]
+        house.residency.want((B,))
+        await asyncio.sleep(0.7)
+        house.listener.waiting = []
+        await settle()
+        await asyncio.sleep(0.3)
+        assert worker.loads[:3] == ["a/1", "b/1", "a/1"]
+        assert len(worker.loads) <= 4
+        await house.residency.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_worker_takes_its_models_along_and_its_successor_is_filled_again() -> None:
+    async def scenario() -> None:
+        house = House()
+        house.starting((A,))
+        first, second = FakeWorker(), FakeWorker()
+        house.residency.worker_up(first)
+        await settle()
+        house.residency.worker_down(first)
+        assert not house.residency.holds_anything()
+        assert house.listener.resident == {}
+        house.residency.worker_up(second)
+        await settle()
+        house.residency.worker_down(first)  # late news of the old one
+        assert second.resident == ["a/1"]
+        assert house.residency.is_resident((A,))
+
+    asyncio.run(scenario())
+
+
+def test_a_load_waits_for_a_worker_to_come_up() -> None:
+    async def scenario() -> None:
+        house = House()
+        loading = asyncio.ensure_future(house.residency.load((A,)))
+        await settle()
+        assert not loading.done()
+        house.residency.worker_up(FakeWorker())
+        await asyncio.wait_for(loading, 5)
+
+    asyncio.run(scenario())
+
+
+def test_spreading_fills_free_places_and_evicts_nobody() -> None:
+    async def scenario() -> None:
+        house = House(models=1)
+        full, free = FakeWorker("w0"), FakeWorker("w1")
+        house.residency.worker_up(full)
+        house.residency.worker_up(free)
+        await house.residency.load((A,))
+        await house.residency.spread((B,))
+        assert (full.resident, free.resident) == (["a/1"], ["b/1"])
+        assert full.unloads == []
+
+    asyncio.run(scenario())
+
+
+def test_what_a_worker_says_it_does_not_hold_is_believed() -> None:
+    async def scenario() -> None:
+        house = House()
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await house.residency.load((A,))
+        house.residency.not_there(worker, ["a/1"])
+        assert not house.residency.is_resident((A,))
+        assert house.listener.resident["w0"] == frozenset()
+
+    asyncio.run(scenario())
+
+
+def test_unloading_takes_a_model_from_every_worker() -> None:
+    async def scenario() -> None:
+        house = House()
+        workers = [FakeWorker("w0"), FakeWorker("w1")]
+        for worker in workers:
+            house.residency.worker_up(worker)
+        await house.residency.load((A,))
+        await house.residency.spread((A,))
+        assert [worker.resident for worker in workers] == [["a/1"], ["a/1"]]
+        await house.residency.unload(["a/1", "never/1"])
+        assert [worker.resident for worker in workers] == [[], []]
+
+    asyncio.run(scenario())
