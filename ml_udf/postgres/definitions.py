@@ -99,8 +99,6 @@ class Definitions:
         is_new = self._check_place(wrapper)
         client = self._statements.client(wrapper.server)  # refuses who has no right to use the server
         info = self._look_up(client, wrapper) if asked.verify else None
-        if info is not None and info.ours and info.form == "path" and wrapper.argument == "bytea":
-            wrapper.input_name = wrapper.input_name or "image"
         owner = self._one("SELECT current_user::text AS found")
         self._order = [*wrapper.create(), *wrapper.hand_over(owner, is_new=is_new), *wrapper.comment(info)]
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ml_udf.column import Value
@@ -20,7 +21,7 @@ from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.values import Composite, composite, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
-from ml_udf.statement import Binding
+from ml_udf.statement import Binding, Statement
 
 __all__ = ["Session"]
 
@@ -123,15 +124,29 @@ class Session:
         return self._views.stat_functions()
 
     def _values(self, target: Target, values: Sequence[Value], returns: str) -> list[Any]:
-        with _told_where(target):
-            found = self._statements.current(target).values(values, self._statements.check_interrupts)
-            return fitted(found, returns)
+        with self._asking(target, values) as statement:
+            return fitted(statement.values(values, self._statements.check_interrupts), returns)
 
     def _tried(self, target: Target, values: Sequence[Value]) -> list[Composite | None]:
-        with _told_where(target):
-            statement = self._statements.current(target)
+        with self._asking(target, values) as statement:
             answers = statement.answers(values, self._statements.check_interrupts)
             return [composite(answer, statement.version) for answer in answers]
+
+    @contextlib.contextmanager
+    def _asking(self, target: Target, values: Sequence[Value]) -> Iterator[Statement]:
+        """The statement under way, for a call over `values`; its errors say which function they concern."""
+        if any(type(value) is bytes for value in values):
+            target = replace(target, sends_bytes=True)
+        try:
+            yield self._statements.current(target)
+        except MlUdfError as error:
+            self._statements.count_failure(target)
+            error.detail = error.detail or f"function {target.binding.function} of server {target.server}"
+            if isinstance(error, Unauthorized):
+                error.hint = (
+                    f"CREATE USER MAPPING FOR you, or PUBLIC, SERVER {target.server} OPTIONS (token '…')"
+                )
+            raise
 
 
 def _target(record: Mapping[str, Any]) -> Target:
@@ -161,15 +176,3 @@ def _by_target(
         for row, answer in zip(rows, answers, strict=True):
             found[row] = answer
     return found
-
-
-@contextlib.contextmanager
-def _told_where(target: Target) -> Iterator[None]:
-    """Errors that name no row name the function and its server."""
-    try:
-        yield
-    except MlUdfError as error:
-        error.detail = error.detail or f"function {target.binding.function} of server {target.server}"
-        if isinstance(error, Unauthorized):
-            error.hint = f"CREATE USER MAPPING FOR you, or PUBLIC, SERVER {target.server} OPTIONS (token '…')"
-        raise

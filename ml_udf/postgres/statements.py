@@ -8,19 +8,21 @@ use it once per statement.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ml_udf.client import CallStats, Client
 from ml_udf.config import SETTINGS, Options
+from ml_udf.exchange import ROW_FAULTS
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Plpy
 from ml_udf.statement import Binding, Statement
 
-__all__ = ["Statements", "Target"]
+__all__ = ["Past", "Statements", "Target"]
 
 _SETTINGS = [(setting.name, f"ml_udf.{setting.name}".encode()) for setting in SETTINGS]
 _DEFAULTS = Options()
@@ -37,6 +39,7 @@ class Target:
     binding: Binding
     options: tuple[tuple[str, str], ...] = ()
     needs_usage: bool = False  # of the server: for the generic functions, which anybody may aim anywhere
+    sends_bytes: bool = False  # the values are bytea: encoded images, where the function takes paths as well
 
 
 @dataclass(slots=True)
@@ -49,16 +52,18 @@ class _Open:
     def version(self, target: Target) -> str | None:
         """The version that this statement began with, whatever the settings or the role were then."""
         for (_, other, _, _), statement in self.asked.items():
-            if (other.server, other.binding) == (target.server, target.binding) and statement.version:
+            same = (other.server, other.binding.function) == (target.server, target.binding.function)
+            if same and statement.version:
                 return statement.version
         return None
 
 
 @dataclass(slots=True)
-class _Past:
+class Past:
     """What this session has asked of one function, statements that have ended."""
 
     statements: int = 0
+    failed_calls: int = 0
     calls: CallStats = field(default_factory=CallStats)
 
 
@@ -70,7 +75,7 @@ class Statements:
         self._backend = backend
         self._endpoints = endpoints
         self._open: dict[int, _Open] = {}
-        self._past: dict[tuple[str, str], _Past] = {}
+        self._past: dict[tuple[str, str], Past] = {}
 
     def current(self, target: Target) -> Statement:
         """What the statement under way has asked of `target`, for current_user and the settings of now.
@@ -93,7 +98,8 @@ class Statements:
         if statement is None:
             client = self._client(under_way, target)
             options = _options(target, key[2], gathered=backend.setting(b"ml_udf.batching") is not None)
-            statement = Statement(client, target.binding, options, deadline_s=statement_end_s)
+            binding = self._image_binding(client, target) if target.sends_bytes else target.binding
+            statement = Statement(client, binding, options, deadline_s=statement_end_s)
             statement.version = under_way.version(target)
             under_way.asked[key] = statement
         return statement
@@ -107,9 +113,25 @@ class Statements:
         if self._backend.interrupt_pending():
             self._plpy.execute("SELECT 1")
 
-    def past(self) -> Mapping[tuple[str, str], tuple[int, CallStats]]:
-        """(server, function) → how many statements asked it and what these cost, since the session began."""
-        return {key: (past.statements, past.calls) for key, past in self._past.items()}
+    def count_failure(self, target: Target) -> None:
+        """A call for `target` has failed its statement."""
+        self._of(target).failed_calls += 1
+
+    def past(self) -> Mapping[tuple[str, str], Past]:
+        """(server, function) → what ended statements asked of it since the session began."""
+        return self._past
+
+    def _of(self, target: Target) -> Past:
+        return self._past.setdefault((target.server, target.binding.function), Past())
+
+    def _image_binding(self, client: Client, target: Target) -> Binding:
+        """Of a function whose rows are paths, the input that takes encoded images instead."""
+        if target.binding.input_name is None:
+            with contextlib.suppress(*ROW_FAULTS):  # the call itself will meet them, under on_error's rule
+                info = client.look_up(target.binding.function, on_wait=self.check_interrupts)
+                if info.ours and info.form == "path":
+                    return replace(target.binding, input_name="image")
+        return target.binding
 
     def _begin(self, context: int) -> _Open:
         if self._backend.forbids_queries():
@@ -125,7 +147,7 @@ class Statements:
     def _end(self, context: int) -> None:
         under_way = self._open.pop(context)
         for (_, target, _, _), statement in under_way.asked.items():
-            past = self._past.setdefault((target.server, target.binding.function), _Past())
+            past = self._of(target)
             past.statements += 1
             past.calls = _sum(past.calls, statement.stats)
         if self._backend.in_transaction():  # a statement that failed has said why

@@ -46,17 +46,18 @@ class Views:
             {
                 "server": server,
                 "name": function,
-                "statements": statements,
-                "rows": calls.rows,
-                "null_rows": calls.nulls,
-                "rows_sent": calls.distinct,
-                "rows_reused": max(0, calls.rows - calls.nulls - calls.distinct),
-                "batches": calls.batches,
-                "retries": calls.retries,
-                "failed_rows": calls.failed_rows,
-                "seconds": calls.elapsed_s,
+                "statements": past.statements,
+                "failed_calls": past.failed_calls,
+                "rows": past.calls.rows,
+                "null_rows": past.calls.nulls,
+                "rows_sent": past.calls.distinct,
+                "rows_reused": max(0, past.calls.rows - past.calls.nulls - past.calls.distinct),
+                "batches": past.calls.batches,
+                "retries": past.calls.retries,
+                "failed_rows": past.calls.failed_rows,
+                "seconds": past.calls.elapsed_s,
             }
-            for (server, function), (statements, calls) in sorted(self._statements.past().items())
+            for (server, function), past in sorted(self._statements.past().items())
         ]
 
     def _of_servers(self, what: str, columns: Sequence[str]) -> list[Row]:

@@ -343,8 +343,8 @@ COMMENT ON FUNCTION ml_udf._server_models() IS 'the models of every server that 
 
 -- PRIVATE
 CREATE FUNCTION ml_udf._session_statistics(
-    OUT server text, OUT name text, OUT statements bigint, OUT rows bigint, OUT null_rows bigint,
-    OUT rows_sent bigint, OUT rows_reused bigint, OUT batches bigint, OUT retries bigint,
+    OUT server text, OUT name text, OUT statements bigint, OUT failed_calls bigint, OUT rows bigint,
+    OUT null_rows bigint, OUT rows_sent bigint, OUT rows_reused bigint, OUT batches bigint, OUT retries bigint,
     OUT failed_rows bigint, OUT seconds double precision
 ) RETURNS SETOF record
     LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 20
@@ -376,7 +376,7 @@ COMMENT ON VIEW ml_udf.models IS 'models of the servers that you may use';
 
 -- PUBLIC
 CREATE VIEW ml_udf.stat_functions AS
-    SELECT server, name, statements, rows, null_rows, rows_sent, rows_reused, batches,
+    SELECT server, name, statements, failed_calls, rows, null_rows, rows_sent, rows_reused, batches,
            pg_catalog.round(rows_sent::numeric / nullif(batches, 0), 1) AS avg_batch,
            retries, failed_rows, seconds
     FROM ml_udf._session_statistics();

@@ -34,6 +34,7 @@ class OipServer:
         self.functions: dict[str, str] = {"udf_food_name": "path", "food": "path"}
         self.requests: list[list[bytes]] = []  # the rows of every infer request
         self.parameters: list[dict[str, Any]] = []
+        self.inputs: list[str] = []  # the name of every request's input
         self.paths: list[str] = []
         self.tokens: list[str | None] = []
         self.connections: set[socket.socket] = set()
@@ -52,6 +53,7 @@ class OipServer:
     def forget(self) -> None:
         self.requests.clear()
         self.parameters.clear()
+        self.inputs.clear()
         self.paths.clear()
         self.tokens.clear()
 
@@ -124,6 +126,7 @@ class OipServer:
         tensor = asked.inputs[0]
         self.requests.append(tensor.elements if tensor.datatype == "BYTES" else [b""] * tensor.shape[0])
         self.parameters.append(asked.parameters)
+        self.inputs.append(tensor.name)
         time.sleep(self.delay_s)
         if tensor.datatype != "BYTES":
             outputs = [Tensor.of_numbers("sum", "FP32", [sum(row) for row in _rows(tensor)])]
@@ -169,8 +172,12 @@ class OipServer:
                 if numbers
                 else {"name": "label", "datatype": "BYTES", "shape": [-1]}
             ],
-            "parameters": {"form": form, "classes": [f"c{n}" for n in range(7)]} if self.ours else {},
+            "parameters": self._parameters(form) if self.ours else {},
         }
+
+    def _parameters(self, form: str) -> dict[str, Any]:
+        inputs = {"image_path": "path", "image": "image"} if form in ("path", "image") else {form: form}
+        return {"form": form, "inputs": inputs, "classes": [f"c{n}" for n in range(7)]}
 
     def _authorized(self, handler: BaseHTTPRequestHandler) -> bool:
         given = handler.headers.get("Authorization")

@@ -109,6 +109,16 @@ def test_encoded_images_go_as_bytes(postgres_engine: Callable[..., Engine], fake
     assert fake_server.requests == [[photo], [photo]]
 
 
+def test_bytes_for_a_function_over_paths_go_to_its_other_input(
+    engine: Engine, fake_server: OipServer
+) -> None:
+    photo = b"\xff\xd8" * 50
+    engine.query("SELECT ml_udf.create_function('eye', 'udf_food_name', input => 'bytea', verify => false)")
+    for call in ("eye(%s)", "(eye_batch(ARRAY[NULL, %s]))[2]", "ml_udf.predict('food', %s::bytea)"):
+        assert engine.value(f"SELECT {call}", photo) == label_of(photo)
+    assert fake_server.inputs == ["image"] * 3
+
+
 def test_vectors_go_as_numbers(postgres_engine: Callable[..., Engine]) -> None:
     with oip_server(ours=False) as foreign:
         foreign.functions["total"] = "numbers"

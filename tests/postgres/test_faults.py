@@ -19,6 +19,8 @@ def test_a_faulty_row_fails_the_statement_by_name(engine: Engine) -> None:
     told = caught.value.diag
     assert told.message_primary == "ml_udf: there is no file missing1"
     assert "udf_food_name('missing1')" in (told.message_detail or "")
+    assert "on_error" in (told.message_hint or "")
+    assert engine.value("SELECT failed_calls FROM ml_udf.stat_functions") == 1
 
 
 def test_on_error_null_gives_null_and_one_warning_with_count_and_cause(engine: Engine) -> None:
