@@ -185,9 +185,9 @@ class Engine:
     def _load(self, manifest: Manifest) -> Network:
         network = load_network(manifest, self.device, allow_import=self.settings.allow_import)
         if manifest.runtime == "torch" and network.cuttable and not self.device.is_cuda:
-            from gpu_worker.torch_network import use_one_core
+            from gpu_worker.torch_network import use_one_core_each
 
-            self._model_threads.each(use_one_core)
+            use_one_core_each(self._model_threads)
         # Not in the caller's thread, whose torch threads would be started, and left over.
         self._model_threads.submit(warm_up, network, manifest).result()
         return network

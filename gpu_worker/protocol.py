@@ -213,6 +213,8 @@ def frame_length(prefix: bytes | bytearray) -> int:
 
 def decode(frame: bytes | bytearray) -> Message:
     """The message of one whole frame. Raises `FrameError`."""
+    if len(frame) < PREFIX_BYTES:
+        raise FrameError(f"a frame of {len(frame)} bytes has no prefix")
     total, head_bytes = _PREFIX.unpack_from(frame)
     if total != len(frame):
         raise FrameError(f"a frame of {len(frame)} bytes says that it has {total}")

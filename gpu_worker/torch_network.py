@@ -14,8 +14,6 @@ engine cuts batches into pieces (`gpu_worker.pieces`).
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,22 +22,26 @@ from gpu_worker.device import Device
 from gpu_worker.errors import DeviceLost
 from gpu_worker.manifest import InputSpec
 from gpu_worker.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.threads import Threads
 from gpu_worker.zoo.blocks import fold_batch_norms
 
-__all__ = ["TorchNetwork", "use_one_core"]
+__all__ = ["TorchNetwork", "use_one_core_each"]
 
 
-def use_one_core() -> None:
-    """Makes passes of the calling thread run in that thread alone, for good.
+def use_one_core_each(threads: Threads) -> None:
+    """Makes passes run by `threads` run in the one of them that was asked, for good.
 
-    Must leave the other threads as they were: in a notebook they belong to the user. torch keeps a number
-    per thread and a default for threads that have not asked yet.
+    torch keeps a number per thread and a default for threads that have not asked yet. That default, and the
+    number of the calling thread, are left as they were: in a notebook they belong to the user.
     """
     default = torch.get_num_threads()
-    torch.set_num_threads(1)
-    set_default = threading.Thread(target=torch.set_num_threads, args=(default,))
-    set_default.start()
-    set_default.join()
+
+    def use_one_core() -> None:
+        torch.get_num_threads()  # the first call in a thread gives it the default
+        torch.set_num_threads(1)
+
+    threads.each(use_one_core)
+    torch.set_num_threads(default)
 
 
 class TorchNetwork:

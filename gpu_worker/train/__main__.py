@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=default.seed, help="the same seed gives the same model")
     add("--checkpoint", metavar="FILE", help="kept after every epoch; a run that finds it goes on from there")
     add("--device", default="auto", help="auto, cpu or cuda:N")
-    add("--threads", type=int, default=0, help="CPU cores; 0 = all that it may use")
+    add("--threads", type=int, default=1, help="CPU cores; 0 = all that it may use")
     add("--allow-import", action="store_true", help="permit an architecture by import path; runs its code")
     return parser
 

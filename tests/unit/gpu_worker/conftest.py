@@ -49,8 +49,8 @@ def hashing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hashing model that takes a second for a batch."""
-    return hashing_model(tmp_path_factory.mktemp("models"), "slow", delay_ms=1000)
+    """A hashing model that takes 0.4 s for a batch."""
+    return hashing_model(tmp_path_factory.mktemp("models"), "slow", delay_ms=400)
 
 
 @pytest.fixture

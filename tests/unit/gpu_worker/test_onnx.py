@@ -36,7 +36,7 @@ class Small(torch.nn.Module):
         return y
 
 
-def to_onnx(module: Small, shape: tuple[object, ...] = ("n", 3, SIZE, SIZE)) -> onnx.ModelProto:
+def to_onnx(module: Small, shape: tuple[str | int, ...] = ("n", 3, SIZE, SIZE)) -> onnx.ModelProto:
     weights = [numpy_helper.from_array(t.detach().numpy(), name) for name, t in module.state_dict().items()]
     nodes = [
         helper.make_node("Conv", ["x", "conv.weight", "conv.bias"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_onnx_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [("n", 3, 8, 8), (4, 3, SIZE, SIZE), ("n", 1, SIZE, SIZE)])
 def test_an_input_of_another_shape_or_a_fixed_batch_is_refused(
-    shape: tuple[object, ...], module: Small, tmp_path: Path
+    shape: tuple[str | int, ...], module: Small, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelUnusable, match=r"takes tensor\(float\)|cannot read"):
         load(onnx_folder(tmp_path / "m", to_onnx(module, shape)))

@@ -43,7 +43,10 @@ class WorkerProcess:
 
     def receive(self) -> Message | None:
         """The next reply, of whichever request; None at the end of the stream."""
-        prefix = self._read(PREFIX_BYTES)
+        try:
+            prefix = self._read(PREFIX_BYTES)
+        except ConnectionResetError:  # it went with requests unread
+            return None
         if len(prefix) < PREFIX_BYTES:
             return None
         return decode(prefix + self._read(frame_length(prefix) - PREFIX_BYTES))

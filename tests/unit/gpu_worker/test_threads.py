@@ -1,0 +1,79 @@
+"""Threads start together under the caller's signal mask and take tasks in order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_worker.engine import Engine
+from gpu_worker.settings import Settings
+from gpu_worker.threads import Threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads(3, "test")
+    yield threads
+    threads.close()
+
+
+def test_none_runs_before_the_first_use_and_all_run_after_it(threads: Threads) -> None:
+    before = threading.active_count()
+    threads.submit(lambda: None).result()
+    assert threading.active_count() == before + 3
+
+
+def test_each_runs_once_in_every_thread(threads: Threads) -> None:
+    seen: list[int] = []
+    for _ in range(20):
+        threads.each(lambda: seen.append(threading.get_ident()))
+    assert len(seen) == 60
+    assert all(len(set(seen[at : at + 3])) == 3 for at in range(0, 60, 3))
+
+
+def test_what_a_task_raises_comes_out_of_its_future_and_harms_no_other(threads: Threads) -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        threads.submit(fail).result()
+    threads.submit(lambda: None).result()
+
+
+def test_one_thread_takes_tasks_in_order() -> None:
+    one, seen = Threads(1, "one"), list[int]()
+    for number in range(100):
+        one.submit(seen.append, number)
+    one.submit(lambda: None).result()
+    one.close()
+    assert seen == list(range(100))
+
+
+def test_an_engine_started_under_blocked_signals_takes_none_of_them(hashing: Path) -> None:
+    """Inside a database backend every signal must reach the main thread."""
+    main = threading.get_native_id()
+    before = {task.name for task in Path("/proc/self/task").iterdir()}
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        engine = Engine(Settings(device="cpu", threads=2))
+        engine.load("h", str(hashing))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    try:
+        engine.infer(["h"], "text", [b"a"])
+        started = [task for task in Path("/proc/self/task").iterdir() if task.name not in before]
+        assert len(started) == 2 + 2 + 1
+        assert str(main) not in {task.name for task in started}
+        wanted = sum(1 << (number - 1) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
+        for task in started:
+            status = (task / "status").read_text()
+            blocked = int(
+                next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")), 16
+            )
+            assert blocked & wanted == wanted
+    finally:
+        engine.close()
