@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,10 +23,10 @@ from examples.foodlog.labels import Label, choose_labels, write_labels
 from examples.foodlog.photo import take_photo
 from examples.foodlog.progress import bar
 
-__all__ = ["Album", "draw_album", "main"]
+__all__ = ["Album", "draw_album", "is_drawn", "main"]
 
 _NOTE = "album.json"
-_STYLE = 1  # raise it when photos or tables of the same arguments come out differently
+_STYLE = 3  # raise it when photos or tables of the same arguments come out differently
 _CHUNK = 16
 
 
@@ -45,8 +46,7 @@ def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda
     Calls `on_photo` after each photo. Answers False, having done nothing, where this very album already is.
     Raises FileExistsError where `folder/images` is somebody else's.
     """
-    note = json.dumps({"style": _STYLE, **asdict(album)})
-    if _read_note(folder) == note:
+    if is_drawn(folder, album):
         return False
     _make_room(folder)
     labels = choose_labels(album.images, tuple(DISHES), album.seed)
@@ -54,8 +54,17 @@ def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda
     write_labels(folder / "labels.csv", labels)
     users, meals = keep_log(labels, album.rows, album.seed)
     write_log(folder, users, meals)
-    (folder / _NOTE).write_text(note)  # last: a run that was stopped before is not taken for whole
+    (folder / _NOTE).write_text(_note_of(album))  # last: a run that was stopped before is not taken for whole
     return True
+
+
+def is_drawn(folder: Path, album: Album) -> bool:
+    """Whether `folder` holds this very album, whole."""
+    return _read_note(folder) == _note_of(album)
+
+
+def _note_of(album: Album) -> str:
+    return json.dumps({"style": _STYLE, **asdict(album)})
 
 
 def _read_note(folder: Path) -> str | None:
@@ -78,7 +87,9 @@ def _draw_photos(folder: Path, labels: Sequence[Label], album: Album, on_photo: 
     for parent in sorted({(folder / label.image_path).parent for label in labels}):
         parent.mkdir(parents=True, exist_ok=True)
     draw_one = partial(_draw_photo, folder, album.size_px, album.seed)
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+    # Ctrl-C is for the parent, which ends them; theirs would print a traceback each.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), signal.signal, ignore) as pool:
         for _ in pool.imap_unordered(draw_one, enumerate(labels), _CHUNK):
             on_photo()
 

@@ -81,7 +81,7 @@ _HOME_COOKING: Mapping[str, tuple[float, Mapping[str, float]]] = {
     "India": (0.08, {"curry": 4.0, "roti_prata": 2.5}),
     "Japan": (0.06, {"sushi": 5.0}),
     "Italy": (0.05, {"pizza": 6.0}),
-    "United States": (0.06, {"pancakes": 5.0, "salad": 2.0}),
+    "United States": (0.06, {"pancakes": 8.0, "salad": 2.0}),
 }
 _FIRST_NAMES = (
     *("Aisyah", "Arjun", "Ben", "Chloe", "Daniel", "Devi", "Elena", "Farid", "Grace", "Hana", "Hui Min"),
@@ -170,7 +170,12 @@ class _Eater:
         location = (
             famous if famous and rng.random() < 0.3 else rng.choice((*self._haunts, rng.choice(_PLACES)))
         )
-        return Meal(self._user_id, self._age, location, time, rng.choice(photos[dish]))
+        return Meal(self._user_id, self._age, location, time, rng.choice(_of_month(photos[dish], time)))
+
+
+def _of_month(photos: Sequence[str], time: str) -> Sequence[str]:
+    """A month's photos of a dish: meals share them, but a photo is not eaten all year round."""
+    return photos[int(time[5:7]) - 1 :: 12] or photos
 
 
 def _minute(year_share: float, hour: float) -> str:

@@ -8,13 +8,18 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["bar"]
+__all__ = ["bar", "bars"]
+
+
+def bars(console: Console | None = None) -> Progress:
+    """Several bars at once, one below the other; shown while in its `with` block."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console)
 
 
 @contextmanager
 def bar(title: str, total: int, console: Console | None = None) -> Iterator[Callable[[], None]]:
-    """Show a bar while inside; the function it gives moves the bar on by one."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
+    """Show one bar while inside; the function it gives moves the bar on by one."""
+    with bars(console) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)

@@ -43,7 +43,7 @@ FROM  (SELECT country,
 WHERE  place = 1
 ORDER  BY meals DESC, country;
 
--- 5. Is salad spreading? (a trend over time)
+-- 5. Is salad spreading among the offices of Raffles Place? (a trend over time)
 SELECT month,
        count(*) AS meals,
        count(*) FILTER (WHERE food_name = 'salad') AS salads,
@@ -51,6 +51,6 @@ SELECT month,
 FROM  (SELECT substr(time, 1, 7) AS month,
               udf_food_name(image_path) AS food_name
        FROM   foodlog
-       WHERE  user_id <= 150) AS named
+       WHERE  location = 'Raffles Place') AS named
 GROUP  BY month
 ORDER  BY month;

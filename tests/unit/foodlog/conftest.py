@@ -6,7 +6,7 @@ import pytest
 
 from examples.foodlog.draw import Album, draw_album
 
-ALBUM = Album(images=60, rows=400, size_px=32, seed=3)
+ALBUM = Album(images=60, rows=3_000, size_px=32, seed=3)
 
 
 @pytest.fixture(scope="session")

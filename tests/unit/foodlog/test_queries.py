@@ -30,7 +30,7 @@ def rows(con: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_tables_keep_their_rows_and_constraints(con: duckdb.DuckDBPyConnection) -> None:
-    assert rows(con, "SELECT count(*) FROM foodlog") == [(400,)]
+    assert rows(con, "SELECT count(*) FROM foodlog") == [(3_000,)]
     assert rows(con, "SELECT count(*) FROM labels") == [(60,)]
     with pytest.raises(duckdb.ConstraintException):
         con.execute("INSERT INTO foodlog SELECT * FROM foodlog LIMIT 1")

@@ -1,0 +1,167 @@
+"""The demo itself, tiny: one epoch on a handful of small photos, so the answers are poor but must agree."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from examples.foodlog.queries import read_queries
+from ml_udf.cli.pg_server import PostgresServer, SetupError
+
+TINY = ("--images=100", "--rows=240", "--size=32", "--min-accuracy=0")
+RUN_TIMEOUT_S = 150.0
+
+
+@dataclass
+class Run:
+    """A demo that has ended: its output, its exit status, and which of its processes outlived it."""
+
+    output: str
+    status: int
+    left_behind: set[int]
+
+    def count(self, words: str) -> int:
+        return self.output.count(words)
+
+
+def demo(folder: Path, *flags: str, interrupt_when: Callable[[str], bool] = lambda output: False) -> Run:
+    """Run the demo to its end; Ctrl-C is pressed once `interrupt_when` says so of the output so far."""
+    command = [sys.executable, "-m", "examples.foodlog.demo", f"--folder={folder}", *TINY, *flags]
+    environment = {**os.environ, "COLUMNS": "160"}
+    log = folder.parent / f"{folder.name}.log"
+    started: set[int] = set()
+    interrupted = False
+    end_s = time.monotonic() + RUN_TIMEOUT_S
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    while process.poll() is None:
+        started |= descendants(process.pid)
+        if not interrupted and interrupt_when(log.read_text(errors="replace")):
+            process.send_signal(signal.SIGINT)
+            interrupted = True
+        if time.monotonic() > end_s:
+            process.kill()
+        time.sleep(0.05)
+    return Run(log.read_text(), process.returncode, living(started))
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found |= {child} | descendants(child)
+    return found
+
+
+def living(pids: set[int]) -> set[int]:
+    """Those that still run after a grace of some seconds; a zombie has ended."""
+    end_s = time.monotonic() + 10
+    while True:
+        left = {pid for pid in pids if not ended(pid)}
+        if not left or time.monotonic() > end_s:
+            return left
+        time.sleep(0.05)
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def has_postgres() -> bool:
+    try:
+        return PostgresServer.find().plpython() is not None
+    except SetupError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path) -> Run:
+    return demo(folder, "--epochs=1")
+
+
+@pytest.fixture(scope="module")
+def second(folder: Path, first: Run) -> Run:
+    """Asks for more than any model can reach, stays, and is ended by Ctrl-C."""
+    flags = ("--epochs=1", "--no-postgres", "--min-accuracy=1.01", "--stay")
+    return demo(folder, *flags, interrupt_when=lambda output: "until Ctrl-C." in output)
+
+
+def test_the_demo_succeeds_and_leaves_no_process_behind(first: Run) -> None:
+    assert (first.status, first.left_behind) == (0, set()), first.output
+
+
+def test_every_query_is_asked_and_every_engine_answers_the_same(first: Run) -> None:
+    queries = read_queries()
+    for query in queries:
+        assert f"{query.number}. {query.title}" in first.output
+    assert re.search(r"DuckDB \d+\.\d s", first.output)
+    if has_postgres():
+        assert first.count("; the same answer") == len(queries)
+        assert "named each of them alike" in first.output
+    else:
+        assert "PostgreSQL is left out" in first.output
+    assert "differ" not in first.output
+
+
+def test_the_accuracy_of_each_model_and_of_all_together_is_told(first: Run) -> None:
+    for function in ("udf_food_name", "udf_food_vgg", "udf_food_resnet", "udf_food_squeezenet"):
+        assert re.search(rf"{function} +│ [01]\.\d\d\d", first.output)
+    assert "on 20 photos that no model saw" in first.output
+
+
+def test_the_function_answers_the_same_without_a_server(first: Run) -> None:
+    assert "gave the same answers" in first.output
+
+
+def test_the_held_out_photos_are_kept_from_training(folder: Path, first: Run) -> None:
+    lessons = (folder / "lessons.csv").read_text()
+    assert "holdout" not in lessons
+    assert lessons.count("\n") == 1 + 80
+
+
+def test_a_second_run_draws_and_trains_nothing(second: Run) -> None:
+    assert "has them from an earlier run" in second.output
+    assert second.count("kept from an earlier run") == 3
+    assert "version 2" not in second.output
+
+
+def test_a_best_model_below_the_threshold_fails_the_run(second: Run) -> None:
+    assert "1.01 was asked for" in second.output
+    assert second.status == 1
+
+
+def test_ctrl_c_while_it_stays_ends_every_process(second: Run) -> None:
+    assert "Stopping." in second.output
+    assert second.left_behind == set()
+
+
+def test_ctrl_c_in_the_middle_of_training_ends_every_process_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+
+    def learning(_output: str) -> bool:
+        return any(folder.glob("models/*/*.checkpoint"))
+
+    run = demo(folder, "--epochs=5000", interrupt_when=learning)
+    assert "Stopped" in run.output
+    assert "Traceback" not in run.output
+    assert run.status == 130
+    assert run.left_behind == set()
