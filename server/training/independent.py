@@ -1,0 +1,26 @@
+"""`study`: every trial on its own, from random weights (Rafiki Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.training.advisors import advise
+from server.training.messages import StudySpec, Verdict
+from server.training.policy import Fresh, Rules, on_plateau
+from server.training.trial import Trial
+
+__all__ = ["INDEPENDENT"]
+
+
+def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Fresh | None:
+    if spec.max_trials is not None and len(trials) >= spec.max_trials:
+        return None
+    point = advise(spec, trials, warm=False)
+    return None if point is None else Fresh(point, spec.max_epochs)
+
+
+def _judge(spec: StudySpec, trials: Sequence[Trial], trial: Trial) -> Verdict:
+    return Verdict.STOP if on_plateau(trial.scores, spec.patience, spec.min_gain) else Verdict.CONTINUE
+
+
+INDEPENDENT = Rules(_propose, _judge)

@@ -1,0 +1,86 @@
+"""What a tuning policy decides, as pure functions of the spec and the trials so far.
+
+`propose` is asked when a worker is free, `judge` after each report. Leases, budget, retries and storage are
+the master's (study.py); a policy never sees a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.training.hyperspace import Point
+from server.training.messages import StudySpec, Verdict
+from server.training.trial import Checkpoint, Trial
+
+__all__ = [
+    "Fresh",
+    "Judge",
+    "Proposal",
+    "Propose",
+    "Resume",
+    "Rules",
+    "best_checkpoint",
+    "improves",
+    "on_plateau",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A new trial: from random weights, or from a checkpoint of `origin_trial`."""
+
+    point: Point
+    epochs: int
+    origin: Checkpoint | None = None
+    origin_trial: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A paused trial, for `epochs` more."""
+
+    trial: Trial
+    epochs: int
+
+
+Proposal = Fresh | Resume
+# None: nothing now; more may come of what runs.
+Propose = Callable[[StudySpec, Sequence[Trial]], Proposal | None]
+# The trial is given with its newest score; the last epoch of an assignment ends it whatever is said here.
+Judge = Callable[[StudySpec, Sequence[Trial], Trial], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One policy."""
+
+    propose: Propose
+    judge: Judge
+
+
+def best_checkpoint(trials: Sequence[Trial]) -> tuple[Trial, Checkpoint] | None:
+    """The stored checkpoint with the best score, and its trial; the earliest trial's of equals."""
+    stored = [(trial, trial.best_checkpoint) for trial in trials]
+    pairs = [(trial, checkpoint) for trial, checkpoint in stored if checkpoint is not None]
+    return max(pairs, key=lambda pair: (pair[1].score, -pair[0].number), default=None)
+
+
+def improves(spec: StudySpec, trials: Sequence[Trial], score: float) -> bool:
+    """Whether p − best > δ (Algorithm 2, line 8), against the best that is stored."""
+    best = best_checkpoint(trials)
+    return best is None or score - best[1].score > spec.delta
+
+
+def on_plateau(scores: Sequence[float], patience: int, min_gain: float, floor: float | None = None) -> bool:
+    """Whether the last `patience` scores brought no gain of more than `min_gain` over all before them.
+
+    `floor` is a score to beat that comes before the first.
+    """
+    best, since = floor, 0
+    for score in scores:
+        if best is None or score - best > min_gain:
+            best, since = score, 0
+        else:
+            since += 1
+    return since >= patience

@@ -1,0 +1,202 @@
+"""The master of a study (Rafiki Algorithms 1 and 2) as a state machine over the workers' messages.
+
+Owns leases, budget, retries and what is written down before it is said. Its state is the storage: a master
+that was killed is constructed again and goes on. What to try and when to stop are the policies'; time comes
+with each message; how weights are trained and stored is unknown here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from optuna.storages import BaseStorage
+
+from server.training.independent import INDEPENDENT
+from server.training.ledger import Ledger
+from server.training.messages import (
+    Assignment,
+    Idle,
+    Policy,
+    Progress,
+    Stopped,
+    StudySpec,
+    Verdict,
+)
+from server.training.policy import Fresh, Resume, Rules, best_checkpoint, improves
+from server.training.trial import Trial, random_of
+
+__all__ = ["Master", "StudySpec"]
+
+_RULES: Mapping[Policy, Rules] = {"study": INDEPENDENT}
+
+
+class Master:
+    """One study. Not for several threads at once; every call returns after its change is stored."""
+
+    def __init__(self, spec: StudySpec, storage: BaseStorage) -> None:
+        """Begins the study, or goes on with the one of that name, also with a larger budget.
+
+        Raises ValueError when the stored study has another spec.
+        """
+        self.spec = spec
+        self._rules = _RULES[spec.policy]
+        self._ledger = Ledger(spec, storage)
+
+    def request(self, worker: str, now_s: float) -> Assignment | Stopped | Idle:
+        """kRequest: what a free worker does next. What it was on, if anything, counts as lost."""
+        self.sweep(now_s)
+        held = next((trial for trial in self._ledger.trials() if trial.worker == worker), None)
+        if held is not None:
+            self._lose(held, "its worker asked for another trial")
+        trials = self._ledger.trials()
+        if self._committed() >= self.spec.budget_epochs:
+            return self._nothing("the budget of epochs is used up")
+        waiting = next((trial for trial in trials if trial.state == "waiting"), None)
+        if waiting is not None:
+            return self._hand_out(waiting, worker, now_s)
+        proposal = self._rules.propose(self.spec, trials)
+        if proposal is None:
+            return self._nothing("there are no more trials to run")
+        if isinstance(proposal, Resume):
+            return self._hand_out(proposal.trial.resumed(proposal.epochs), worker, now_s)
+        return self._begin(proposal, worker, now_s)
+
+    def report(self, worker: str, trial: int, epoch: int, score: float, now_s: float) -> Verdict:
+        """kReport: the validation score after `epoch` epochs of the trial (1 is the first).
+
+        A report that is sent twice is answered twice and counted once. A score that is not finite ends the
+        trial for good: with the same inputs it would diverge again. Raises ValueError for a skipped epoch.
+        """
+        known = self._leased(worker, trial)
+        if known is None:
+            return Verdict.DROP
+        if epoch == len(known.scores) and known.verdict is not None:
+            return known.verdict
+        if epoch != len(known.scores) + 1 or known.verdict in (Verdict.STOP, Verdict.PAUSE):
+            raise ValueError(f"trial {trial}: epoch {epoch} was reported after epoch {len(known.scores)}")
+        if not math.isfinite(score):
+            diverged = replace(known, state="failed", worker=None, charged=known.charged + 1)
+            self._ledger.save(replace(diverged, reason=f"its score in epoch {epoch} is {score}"))
+            return Verdict.DROP
+        told = known.reported(epoch, score, now_s + self.spec.lease_s)
+        others = [other for other in self._ledger.trials() if other.number != trial]
+        verdict = self._rules.judge(self.spec, [*others, told], told)
+        ends = epoch - told.start_epoch >= told.epochs
+        # This trial's own epoch in flight has just become a charged one.
+        if self._committed() >= self.spec.budget_epochs or (ends and verdict is not Verdict.PAUSE):
+            verdict = Verdict.STOP
+        self._ledger.save(replace(told, verdict=verdict))
+        return verdict
+
+    def stored(self, worker: str, trial: int, epoch: int, score: float, checkpoint: str) -> bool:
+        """kPut: a checkpoint was stored, as PUT or PAUSE asked. False: it does not count, throw it away.
+
+        A paused trial's state always counts. A PUT counts when its score still exceeds the best by more
+        than delta: another worker's may have come first.
+        """
+        known = self._ledger.find(trial)
+        if known is None:
+            return False
+        if any(kept.digest == checkpoint and kept.epoch == epoch for kept in known.checkpoints):
+            return True
+        if self._leased(worker, trial) is None:
+            return False
+        if known.verdict is Verdict.PAUSE and epoch == len(known.scores):
+            paused = known.with_checkpoint(epoch, score, checkpoint)
+            self._ledger.save(replace(paused, state="paused", worker=None))
+            return True
+        if not improves(self.spec, self._ledger.trials(), score):
+            return False
+        self._ledger.save(known.with_checkpoint(epoch, score, checkpoint))
+        return True
+
+    def finish(self, worker: str, trial: int, score: float, now_s: float, checkpoint: str | None) -> None:
+        """kFinish: the trial is over; `checkpoint` holds the weights of its best epoch, of that `score`.
+
+        Said twice or too late, it changes nothing.
+        """
+        known = self._leased(worker, trial)
+        if known is None:
+            return
+        if checkpoint is not None:
+            epochs = [epoch for epoch, reported in enumerate(known.scores, 1) if reported == score]
+            known = known.with_checkpoint(min(epochs, default=len(known.scores)), score, checkpoint)
+        self._ledger.save(replace(known, state="finished", worker=None))
+
+    def fail(self, worker: str, trial: int, reason: str, now_s: float) -> None:
+        """The worker died or gave up: the same inputs go to another, `max_attempts` times in all."""
+        known = self._leased(worker, trial)
+        if known is not None:
+            self._lose(known, reason)
+
+    def beat(self, worker: str, trial: int, now_s: float) -> bool:
+        """The worker lives, in the middle of a long epoch. False: it has lost the trial."""
+        known = self._leased(worker, trial)
+        if known is None:
+            return False
+        self._ledger.save(replace(known, lease_until_s=now_s + self.spec.lease_s))
+        return True
+
+    def sweep(self, now_s: float) -> list[int]:
+        """Take trials from workers whose lease ran out; their numbers."""
+        late = [trial for trial in self._ledger.trials() if trial.worker and trial.lease_until_s < now_s]
+        for trial in late:
+            self._lose(trial, f"worker {trial.worker} was silent for {self.spec.lease_s:g} s")
+        return [trial.number for trial in late]
+
+    def trials(self) -> list[Trial]:
+        """All records, by number."""
+        return self._ledger.trials()
+
+    def progress(self) -> Progress:
+        """The study as people see it."""
+        trials = self._ledger.trials()
+        best = best_checkpoint(trials)
+        return Progress(
+            trials=[trial.progress() for trial in trials],
+            epochs_used=sum(trial.charged for trial in trials),
+            epochs_budget=self.spec.budget_epochs,
+            best_score=best and best[1].score,
+            best_trial=best and best[0].number,
+            best_checkpoint=best and best[1].digest,
+        )
+
+    def _begin(self, proposal: Fresh, worker: str, now_s: float) -> Assignment:
+        number = len(self._ledger.trials())
+        draws, knobs = proposal.point
+        origin = None if proposal.origin is None else proposal.origin.digest
+        trial = Trial(
+            number=number,
+            draws=draws,
+            knobs=knobs,
+            seed=int(random_of(self.spec.seed, number, "training").integers(2**31)),
+            snapshot=self.spec.snapshot,
+            state="running",
+            origin=origin,
+            origin_trial=proposal.origin_trial,
+            parent=origin,
+            epochs=proposal.epochs,
+        )
+        self._ledger.add(trial.leased(worker, now_s + self.spec.lease_s))
+        return trial.assignment()
+
+    def _hand_out(self, trial: Trial, worker: str, now_s: float) -> Assignment:
+        self._ledger.save(trial.leased(worker, now_s + self.spec.lease_s))
+        return trial.assignment()
+
+    def _nothing(self, reason: str) -> Idle | Stopped:
+        running = any(trial.state == "running" for trial in self._ledger.trials())
+        return Idle() if running else Stopped(reason)
+
+    def _committed(self) -> int:
+        """Epochs that are charged, and those that workers are on: no study goes beyond its budget."""
+        return sum(trial.charged + int(trial.in_flight) for trial in self._ledger.trials())
+
+    def _leased(self, worker: str, trial: int) -> Trial | None:
+        known = self._ledger.find(trial)
+        return known if known is not None and known.worker == worker else None
+
+    def _lose(self, trial: Trial, reason: str) -> None:
+        self._ledger.save(trial.lost(reason, self.spec.max_attempts))
