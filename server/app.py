@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from server.catalog import Catalog
 from server.deploying import bare_function
 from server.dispatcher import Dispatcher
+from server.errors import Overloaded
 from server.front import Front
 from server.functions import ModelVersion
 from server.housekeeping import Housekeeping
@@ -80,8 +81,10 @@ class App:
         if self.services is None:
             return
         self.services.dispatcher.draining = True
-        with contextlib.suppress(TimeoutError):
+        try:
             await asyncio.wait_for(self.services.dispatcher.drained(), self._settings.drain_s)
+        except TimeoutError:
+            self.services.dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:

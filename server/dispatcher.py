@@ -138,6 +138,11 @@ class Dispatcher:
         self._flights.cancel_unwanted(pending.batches, self._pending)
         self._wake()
 
+    def fail_all(self, error: ServiceError) -> None:
+        """End every call under way with an error."""
+        for pending in self._pending.values():
+            pending.fail(error)
+
     def end_hung_workers(self, patience_s: float) -> None:
         """Kill the workers that have been on one batch for longer than that; its rows run again elsewhere."""
         for flight in self._flights.hung(patience_s):

@@ -40,11 +40,13 @@ class Channel(asyncio.Protocol):
     def send(self, message: Message, on_reply: OnReply) -> int:
         """Send a message under a fresh id. What it holds in memory is bounded by who sends, not here."""
         message.id = next(self._ids)
-        frame = encode(message)
-        if self._lost is not None or self._transport is None:
-            # Never from inside `send`: the caller has not yet noted the id.
-            failed = Failed(message.id, "worker_lost", self._lost or "the worker is not connected")
-            asyncio.get_running_loop().call_soon(on_reply, failed)
+        if self._transport is None or self._lost is not None:
+            self._refuse(message, on_reply, "worker_lost", self._lost or "the worker is not connected")
+            return message.id
+        try:
+            frame = encode(message)
+        except FrameError as exc:
+            self._refuse(message, on_reply, "bad_option", str(exc))
             return message.id
         self._pending[message.id] = on_reply
         self._transport.write(frame)
@@ -99,6 +101,10 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker has gone, or hung up."""
         self._fail(f"its socket closed: {exc}" if exc else "its socket closed")
+
+    def _refuse(self, message: Message, on_reply: OnReply, code: str, reason: str) -> None:
+        # Not from inside `send`: its caller has not yet noted the id.
+        asyncio.get_running_loop().call_soon(on_reply, Failed(message.id, code, reason))
 
     def _deliver(self, message: Message) -> None:
         on_reply = self._pending.pop(message.id, None)

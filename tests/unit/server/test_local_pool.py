@@ -88,7 +88,7 @@ def test_workers_come_up_answer_and_end_with_the_pool() -> None:
             assert isinstance(reply, Answer)
             assert reply.members[0].labels == ["a", "b"]
         assert not any(is_alive(pid) for pid in pids)
-        assert listener.down == []  # an end that was asked for is no loss
+        assert set(listener.down) == set(listener.up)
 
     asyncio.run(scenario())
 
@@ -148,7 +148,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_ever_more_patiently() ->
 
 def test_a_worker_that_breaks_the_protocol_is_lost_like_a_dead_one() -> None:
     async def scenario() -> None:
-        async with running("babble") as (pool, listener):
+        async with running("babble") as (_, listener):
             await until(lambda: listener.up)
             reply = await listener.up[0].call(Infer(0, ["m"], "text", [b"a"]))
             assert isinstance(reply, Failed)

@@ -1,0 +1,194 @@
+"""Workers that are killed, clients that vanish, servers that are told to stop: no row is lost quietly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.oip_wire import Reply, call, infer_body, metric
+from tests.inference_server import InferenceServer, inference_server
+from tests.models import CLASSES, hashing_model
+
+SLOW = "/v2/models/udf_slow/infer"
+TEXT = "/v2/models/udf_text/infer"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[InferenceServer]:
+    with inference_server(tmp_path / "home") as server:
+        server.deploy(hashing_model(tmp_path, "text_hash"), "udf_text")
+        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=1000), "udf_slow", max_batch=8)
+        yield server
+
+
+def until(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def ask(server: InferenceServer, path: str, *rows: str) -> tuple[threading.Thread, list[Reply]]:
+    """A request in a thread of its own; its reply will be in the list."""
+    replies: list[Reply] = []
+    thread = threading.Thread(
+        target=lambda: replies.append(call(server.port, "POST", path, infer_body(*rows, outputs=("label",))))
+    )
+    thread.start()
+    return thread, replies
+
+
+def labels_of(*rows: str) -> list[str]:
+    return [CLASSES[zlib.crc32(row.encode()) % len(CLASSES)] for row in rows]
+
+
+def test_rows_of_a_killed_worker_are_answered_by_its_successor(house: InferenceServer) -> None:
+    rows = [str(i) for i in range(24)]
+    thread, replies = ask(house, SLOW, *rows)
+    until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") > 0)
+    (killed,) = house.kill_workers()
+    thread.join(60)
+    assert replies[0].status == 200
+    assert replies[0].json()["outputs"][0]["data"] == labels_of(*rows)
+    assert metric(house.port, "ml_udf_rerun_rows_total", function="udf_slow") > 0
+    assert metric(house.port, "ml_udf_worker_restarts_total", worker="w0") == 1
+    assert str(killed) not in map(str, house.worker_pids())
+    assert "worker lost worker=w0" in house.log
+
+
+def test_rows_under_which_two_workers_died_fail_with_worker_lost(house: InferenceServer) -> None:
+    thread, replies = ask(house, SLOW, "x")
+    for restarts in (1, 2):
+        until(lambda: _is_running_slowly(house))
+        house.kill_workers()
+        until(lambda n=restarts: metric(house.port, "ml_udf_worker_restarts_total", worker="w0") >= n)  # type: ignore[misc]  # bound early
+    thread.join(60)
+    assert replies[0].status == 500
+    assert replies[0].error.startswith("worker_lost: ")
+    until(lambda: call(house.port, "POST", TEXT, infer_body("x")).status == 200)
+
+
+def _is_running_slowly(server: InferenceServer) -> bool:
+    """Whether the worker holds the model and has the row: up, and nothing of it queued, for a while."""
+    (worker,) = call(server.port, "GET", "/v1/workers").json()["workers"]
+    if worker["state"] != "up" or "slow_hash/1" not in worker["resident"]:
+        return False
+    time.sleep(0.2)
+    return metric(server.port, "ml_udf_queue_rows", function="udf_slow") == 0
+
+
+def test_small_requests_go_on_while_a_worker_of_two_is_killed(tmp_path: Path) -> None:
+    with inference_server(tmp_path / "home", flags=["--workers=2"]) as server:
+        server.deploy(hashing_model(tmp_path, "text_hash", delay_ms=5), "udf_text")
+        until(lambda: len(server.worker_pids()) == 2)
+        wrong: list[object] = []
+        stop_s = time.monotonic() + 3.0
+
+        def client(name: int) -> None:
+            asked = 0
+            while time.monotonic() < stop_s:
+                row = f"{name}-{asked}"
+                reply = call(server.port, "POST", TEXT, infer_body(row, outputs=("label",)))
+                asked += 1
+                if reply.status != 200 or reply.json()["outputs"][0]["data"] != labels_of(row):
+                    wrong.append((row, reply))
+
+        threads = [threading.Thread(target=client, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        os.kill(server.worker_pids()[0], signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+def test_a_vanished_clients_rows_leave_queue_and_worker(house: InferenceServer) -> None:
+    body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[64],"data":[%s]}]}'
+    body %= b",".join(b'"%d"' % i for i in range(64))
+    with socket.create_connection(("127.0.0.1", house.port)) as connection:
+        head = f"POST {SLOW} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        until(lambda: 0 < metric(house.port, "ml_udf_queue_rows", function="udf_slow") < 64)
+    began_s = time.monotonic()
+    until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") == 0, within_s=5.0)
+    thread, replies = ask(house, TEXT, "x")
+    thread.join()
+    # 48 rows more would have been 6 batches of a second each.
+    assert time.monotonic() - began_s < 3.0
+    assert replies[0].status == 200
+    assert metric(house.port, "ml_udf_requests_total", function="udf_slow", code="cancelled") == 1
+
+
+def test_sigterm_lets_requests_finish_and_takes_no_new_ones(house: InferenceServer) -> None:
+    thread, replies = ask(house, SLOW, "x")
+    until(lambda: _is_running_slowly(house))
+    workers = house.worker_pids()
+    os.kill(house.pid, signal.SIGTERM)
+    until(lambda: call(house.port, "GET", "/v2/health/ready").status == 503)
+    assert call(house.port, "GET", "/v2/health/live").status == 200
+    refused = call(house.port, "POST", TEXT, infer_body("y"))
+    assert (refused.status, refused.error.startswith("overloaded: ")) == (503, True)
+    assert "retry-after" in refused.headers
+    thread.join(30)
+    assert replies[0].json()["outputs"][0]["data"] == labels_of("x")
+    process = house._process
+    assert process is not None
+    assert process.wait(20) == 0
+    for pid in workers:
+        assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(ConnectionRefusedError):
+        call(house.port, "GET", "/v2/health/live")
+
+
+def test_a_drain_ends_after_its_time(tmp_path: Path) -> None:
+    with inference_server(tmp_path / "home", flags=["--drain-s=0.5"]) as server:
+        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
+        thread, replies = ask(server, SLOW, "x")
+        until(lambda: _is_running_slowly(server))
+        process = server._process
+        assert process is not None
+        process.terminate()
+        assert process.wait(20) == 0
+        thread.join()
+        assert (replies[0].status, "shutting down" in replies[0].error) == (503, True)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with inference_server(tmp_path / "home", flags=["--drain-s=600"]) as server:
+        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=600_000), "udf_slow")
+        body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            head = f"POST {SLOW} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            until(lambda: _is_running_slowly(server))
+            workers = server.worker_pids()
+            process = server._process
+            assert process is not None
+            process.terminate()
+            until(lambda: call(server.port, "GET", "/v2/health/ready").status == 503)
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+        until(lambda: not any(_is_alive(pid) for pid in workers))
+
+
+def test_workers_end_when_the_server_is_killed(house: InferenceServer) -> None:
+    workers = house.worker_pids()
+    assert workers
+    os.kill(house.pid, signal.SIGKILL)
+    until(lambda: not any(_is_alive(pid) for pid in workers))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,149 @@
+"""Limits hold, with and without a length announced; a token is asked of everybody; a full queue says when."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.oip_wire import Reply, call, infer_body, metric
+from tests.inference_server import InferenceServer, inference_server
+from tests.models import hashing_model
+
+TOKEN = "a-token-for-the-tests-0123456789"
+INFER = "/v2/models/udf_text/infer"
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """A server with small limits."""
+    folder = tmp_path_factory.mktemp("strict")
+    flags = ["--max-body-bytes=10000", "--max-rows=20", "--max-input-bytes=1000", "--max-queued-rows=20"]
+    with inference_server(folder / "home", flags=flags) as server:
+        server.deploy(hashing_model(folder, "text_hash"), "udf_text")
+        server.deploy(hashing_model(folder, "slow_hash", delay_ms=1500), "udf_slow", max_batch=4)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """A server that wants a token."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "token").write_text(TOKEN + "\n")
+    with inference_server(folder / "home", flags=[f"--token-file={folder / 'token'}"]) as server:
+        yield server
+
+
+def test_a_body_over_the_limit_is_413(strict: InferenceServer) -> None:
+    reply = call(strict.port, "POST", INFER, b"x" * 10_001)
+    assert (reply.status, reply.error.startswith("input_too_large: ")) == (413, True)
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/functions/f", "/v2/repository/index"])
+def test_a_body_of_unannounced_length_is_413_as_soon_as_it_is_over(
+    strict: InferenceServer, path: str
+) -> None:
+    method = "PUT" if path.startswith("/v1") else "POST"
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=30) as connection:
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode())
+        for _ in range(11):
+            connection.sendall(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_more_rows_than_allowed_is_413_and_as_many_as_allowed_are_answered(strict: InferenceServer) -> None:
+    assert call(strict.port, "POST", INFER, infer_body(*"x" * 20)).status == 200
+    reply = call(strict.port, "POST", INFER, infer_body(*"x" * 21))
+    assert (reply.status, "the limit is 20" in reply.error) == (413, True)
+
+
+def test_a_value_over_the_limit_is_an_error_of_its_own_row(strict: InferenceServer) -> None:
+    body = infer_body("x" * 1001, "short", outputs=("label", "error"))
+    label, error = call(strict.port, "POST", INFER, body).json()["outputs"]
+    assert error["data"][0].startswith("input_too_large: ")
+    assert (error["data"][1], label["data"][1] != "") == ("", True)
+
+
+def test_a_full_queue_answers_503_and_when_to_come_back(strict: InferenceServer) -> None:
+    slow = "/v2/models/udf_slow/infer"
+    replies: list[Reply] = []
+
+    def ask() -> None:
+        replies.append(call(strict.port, "POST", slow, infer_body(*"abcdefgh")))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {reply.status for reply in replies} == {200, 503}
+    for reply in replies:
+        if reply.status == 503:
+            assert reply.error.startswith("overloaded: ")
+            assert "udf_slow@" not in reply.error
+            assert 1 <= int(reply.headers["retry-after"]) <= 60
+    assert metric(strict.port, "ml_udf_requests_total", function="udf_slow", code="overloaded") >= 1
+
+
+def test_many_clients_that_vanish_leave_no_row_behind(strict: InferenceServer) -> None:
+    body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
+    head = f"POST /v2/models/udf_slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connections = [socket.create_connection(("127.0.0.1", strict.port), timeout=30) for _ in range(15)]
+    for connection in connections:
+        connection.sendall(head.encode() + body)
+    _until(lambda: metric(strict.port, "ml_udf_queue_rows", function="udf_slow") > 0)
+    for connection in connections:
+        connection.close()
+    _until(lambda: metric(strict.port, "ml_udf_queue_rows", function="udf_slow") == 0, within_s=1.0)
+    assert call(strict.port, "POST", INFER, infer_body("x")).status == 200
+
+
+def test_health_needs_no_token_and_everything_else_does(guarded: InferenceServer) -> None:
+    for path in ("/v2/health/live", "/v2/health/ready"):
+        assert call(guarded.port, "GET", path).status in {200, 503}
+    for method, path in [
+        ("GET", "/v2"),
+        ("GET", "/metrics"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("POST", INFER),
+        ("POST", "/register"),
+        ("PUT", "/v1/functions/f"),
+        ("GET", "/nothing"),
+    ]:
+        reply = call(guarded.port, method, path)
+        assert (path, reply.status, reply.error.partition(":")[0]) == (path, 401, "unauthorized")
+        assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ä"]
+)
+def test_another_token_is_refused(guarded: InferenceServer, sent: str) -> None:
+    assert call(guarded.port, "GET", "/v2", headers={"Authorization": sent}).status == 401
+
+
+def test_the_token_opens_and_is_not_in_the_log(guarded: InferenceServer) -> None:
+    for scheme in ("Bearer", "bearer"):
+        assert call(guarded.port, "GET", "/v2", headers={"Authorization": f"{scheme} {TOKEN}"}).status == 200
+    assert TOKEN not in guarded.log
+
+
+def _until(condition: object, within_s: float = 10.0) -> None:
+    assert callable(condition)
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_home_that_cannot_be_made_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "models").write_text("a file in its place")
+    with pytest.raises(RuntimeError, match="did not start"):
+        InferenceServer(tmp_path / "home")
