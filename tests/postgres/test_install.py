@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -19,26 +20,29 @@ from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from ml_udf.cli.postgres import app
 
+_numbers = itertools.count(1)
+
 
 @pytest.fixture
-def fake(tmp_path: Path) -> PostgresServer:
+def fake(open_folder: Path) -> PostgresServer:
     """An installation with PL/Python of this Python's version, in a folder that everybody can enter."""
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
-    share, lib = tmp_path / "share", tmp_path / "lib"
+    prefix = open_folder / f"pg{next(_numbers)}"
+    share, lib = prefix / "share", prefix / "lib"
     (share / "extension").mkdir(parents=True)
     lib.mkdir()
+    for folder in (prefix, share, lib, share / "extension"):
+        folder.chmod(0o755)
     (share / "extension" / "plpython3u.control").write_text("")
     version = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     (lib / "plpython3.so").write_bytes(b"\x7fELF...\0" + version.encode() + b"\0")
     return PostgresServer(
         version="15.20",
-        bin_dir=tmp_path / "bin",
+        bin_dir=prefix / "bin",
         share_dir=share,
         lib_dir=lib,
-        include_dir=tmp_path / "include",
-        pgxs=tmp_path / "pgxs.mk",
-        pg_config=tmp_path / "bin" / "pg_config",
+        include_dir=prefix / "include",
+        pgxs=prefix / "pgxs.mk",
+        pg_config=prefix / "bin" / "pg_config",
     )
 
 
@@ -121,9 +125,9 @@ def test_another_python_than_this_one_costs_local_endpoints_alone(fake: Postgres
 
 
 def test_packages_that_the_servers_user_cannot_read_are_named(
-    fake: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: PostgresServer, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = tmp_path / "hidden"
+    hidden = open_folder / "hidden"
     hidden.mkdir(mode=0o700)
     monkeypatch.setattr(pg_extension, "_site_packages", lambda: hidden)
     monkeypatch.setattr(pg_extension, "_missing_packages", list)

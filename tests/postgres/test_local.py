@@ -17,11 +17,9 @@ from tests.postgres.test_cancel import after
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(open_folder: Path) -> Path:
     """A home folder that PostgreSQL's user can read."""
-    folder = tmp_path_factory.mktemp("home")
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+    folder = open_folder / "home"
     hashing_model(folder / "models", "text_hash")
     hashing_model(folder / "models", "slow_hash", delay_ms=3_000)
     image_model(folder / "models", "photo_net")
