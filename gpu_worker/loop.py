@@ -2,6 +2,7 @@
 
     socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
                      ├─ Load, Unload ─→ loading thread ────────────────────────────────┼─→ sender → socket
+                     ├─ Train, Keep, … → trainer (a process of its own) ───────────────┤
                      ├─ Cancel, Ping ──────────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
 
@@ -25,24 +26,28 @@ from concurrent.futures import Future
 from gpu_worker.batch import Batch
 from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, NoRoom, WorkerError
+from gpu_worker.frames import receive
 from gpu_worker.protocol import (
-    PREFIX_BYTES,
     Answer,
     Cancel,
     Done,
+    Drop,
+    Evaluate,
     Failed,
     FrameError,
     Infer,
+    Inspect,
+    Keep,
     Load,
     Loaded,
     Message,
     Ping,
     Pong,
+    Train,
     Unload,
-    decode,
     encode,
-    frame_length,
 )
+from gpu_worker.trainer import Trainer
 
 __all__ = ["Loop"]
 
@@ -59,6 +64,7 @@ class Loop:
         self._batches_changed = threading.Condition()
         self._loads: queue.SimpleQueue[Load | Unload | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._trainer = Trainer(engine.settings, engine.device.name, self._replies.put)
         self._draining = False
         self._lost: DeviceLost | None = None
 
@@ -74,11 +80,12 @@ class Loop:
         loading.start()
         sending.start()
         try:
-            while (message := self._receive()) is not None:
+            while (message := receive(self._connection)) is not None:
                 self._accept(message)
         finally:
             if not self._draining:
                 self._cancel_all()
+            self._trainer.close()
             self._loads.put(None)
             loading.join()
             with self._batches_changed:
@@ -87,27 +94,6 @@ class Loop:
             sending.join()
         if self._lost is not None:
             raise self._lost
-
-    def _receive(self) -> Message | None:
-        """The next message; None at the end of the stream. Raises `FrameError`."""
-        prefix = bytearray(PREFIX_BYTES)
-        if not self._read_into(memoryview(prefix)):
-            return None
-        frame = bytearray(frame_length(prefix))
-        frame[:PREFIX_BYTES] = prefix
-        return decode(frame) if self._read_into(memoryview(frame)[PREFIX_BYTES:]) else None
-
-    def _read_into(self, room: memoryview) -> bool:
-        """Fills `room`; False when the stream ended before."""
-        while room:
-            try:
-                count = self._connection.recv_into(room)
-            except OSError:  # the other side was killed
-                return False
-            if count == 0:
-                return False
-            room = room[count:]
-        return True
 
     def _stop_reading(self) -> None:
         with contextlib.suppress(OSError):  # the other side was quicker
@@ -123,6 +109,10 @@ class Loop:
                 batch = self._batches.get(message.target)
             if batch is not None:
                 batch.cancel()
+            else:
+                self._trainer.cancel(message)
+        elif isinstance(message, Train | Keep | Drop | Evaluate | Inspect):
+            self._trainer.send(message)
         elif isinstance(message, Ping):
             device = self._engine.device
             self._replies.put(
@@ -147,6 +137,7 @@ class Loop:
         except Exception as exc:
             self._fail(message.id, exc)
             return
+        self._trainer.batch_begun()
         with self._batches_changed:
             self._batches[batch.id] = batch
         batch.answer.add_done_callback(functools.partial(self._answered, batch))
@@ -158,6 +149,7 @@ class Loop:
             self._replies.put(answer.result())
         else:
             self._fail(batch.id, exc)
+        self._trainer.batch_over()
         with self._batches_changed:
             self._batches.pop(batch.id, None)
             self._batches_changed.notify_all()

@@ -9,6 +9,14 @@ every reply repeats it; replies come in any order. Standard library only: the se
     Infer  → Answer | Failed          one batch through one or several models, decoded once
     Cancel → (nothing; the Infer it names answers Failed(code="cancelled"), or already has)
     Ping   → Pong
+
+Training goes beside that, one message an epoch, so that whoever drives it decides after each:
+
+    Inspect  → Inspected | Failed     which rows can be decoded, and which are the same
+    Train    → Trained   | Failed     one epoch of one trial; Cancel stops it before its next step
+    Keep     → Kept      | Failed     a trial's weights, into the parameter store
+    Evaluate → Evaluated | Failed     a checkpoint's probabilities for the rows of one split
+    Drop     → Done                   forget a trial
 """
 
 from __future__ import annotations
@@ -23,9 +31,16 @@ __all__ = [
     "Answer",
     "Cancel",
     "Done",
+    "Drop",
+    "Evaluate",
+    "Evaluated",
     "Failed",
     "FrameError",
     "Infer",
+    "Inspect",
+    "Inspected",
+    "Keep",
+    "Kept",
     "Load",
     "Loaded",
     "MemberAnswer",
@@ -33,6 +48,8 @@ __all__ = [
     "Ping",
     "Pong",
     "RowError",
+    "Train",
+    "Trained",
     "Unload",
     "decode",
     "encode",
@@ -90,7 +107,7 @@ class Infer(Message):
 
 @dataclass(slots=True)
 class Cancel(Message):
-    """Forget the Infer of id `target` if it has not started its forward pass."""
+    """Forget the Infer of id `target` if it has not started its forward pass; stop a Train."""
 
     kind: ClassVar[str] = "cancel"
     target: int
@@ -174,7 +191,110 @@ class Failed(Message):
     message: str
 
 
+@dataclass(slots=True)
+class Inspect(Message):
+    """Read and decode the images at `rows` (UTF-8 paths under the media roots), as a training would."""
+
+    kind: ClassVar[str] = "inspect"
+    rows: list[bytes]
+
+
+@dataclass(slots=True)
+class Inspected(Message):
+    """SHA-256 of every row's file, in hexadecimal; "" for the rows that have an error."""
+
+    kind: ClassVar[str] = "inspected"
+    digests: list[str]
+    errors: list[dict[str, Any]]  # fields of RowError
+
+
+@dataclass(slots=True)
+class Train(Message):
+    """Run one epoch of `trial`: the one after `start_epoch` begins it, a later one finds it on the worker.
+
+    spec: fields of `gpu_worker.train.TrainSpec` by name. snapshot: Parquet file with the columns input,
+    target, split. start: checkpoint file whose tensors of the same name and shape the trial begins with, or
+    "". With a `start_epoch` above 0 it is the trial's own, with its optimiser's state.
+    """
+
+    kind: ClassVar[str] = "train"
+    trial: str
+    spec: dict[str, Any]
+    snapshot: str
+    classes: list[str]
+    start: str
+    start_epoch: int
+    epoch: int  # start_epoch + 1 for the first
+
+
+@dataclass(slots=True)
+class Trained(Message):
+    """The epoch is over; `score` is the accuracy on the validation rows."""
+
+    kind: ClassVar[str] = "trained"
+    epoch: int
+    loss: float
+    score: float
+    took_s: float
+    skipped: int = 0  # rows that could no longer be read or decoded
+
+
+@dataclass(slots=True)
+class Keep(Message):
+    """Store weights of `trial` in `directory`, under their own SHA-256.
+
+    best: those of its best epoch on this worker, else those of now. paused: with the optimiser's state
+    beside them, so that the trial can go on.
+    """
+
+    kind: ClassVar[str] = "keep"
+    trial: str
+    directory: str
+    best: bool = False
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class Kept(Message):
+    """The file is `directory`/`checkpoint`.safetensors, flushed to the disk."""
+
+    kind: ClassVar[str] = "kept"
+    checkpoint: str
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Drop(Message):
+    """Forget `trial`."""
+
+    kind: ClassVar[str] = "drop"
+    trial: str
+
+
+@dataclass(slots=True)
+class Evaluate(Message):
+    """Run the checkpoint file `start` on the rows of `split`; the other fields are those of Train."""
+
+    kind: ClassVar[str] = "evaluate"
+    spec: dict[str, Any]
+    snapshot: str
+    classes: list[str]
+    start: str
+    split: str
+
+
+@dataclass(slots=True)
+class Evaluated(Message):
+    """probabilities: float32 [n, classes]; labels: n indices into the classes; in the snapshot's order."""
+
+    kind: ClassVar[str] = "evaluated"
+    probabilities: list[bytes]  # one row's vector each
+    labels: list[int]
+    row_s: float  # time of a forward pass, per row
+
+
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in Message.__subclasses__()}
+_COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: "probabilities"}
 
 
 def encode(message: Message) -> bytes:
@@ -183,8 +303,8 @@ def encode(message: Message) -> bytes:
     blobs: list[bytes] = []
     for item in fields(message):
         value = getattr(message, item.name)
-        if isinstance(message, Infer) and item.name == "rows":
-            head["rows"] = len(value)
+        if item.name == _COLUMN.get(type(message)):
+            head[item.name] = len(value)
             blobs.extend(_columns(value))
         elif isinstance(message, Answer) and item.name == "members":
             head["members"] = [
@@ -222,8 +342,8 @@ def decode(frame: bytes | bytearray) -> Message:
         head = json.loads(frame[PREFIX_BYTES : PREFIX_BYTES + head_bytes])
         cls = _KINDS[head.pop("kind")]
         at = PREFIX_BYTES + head_bytes
-        if cls is Infer:
-            head["rows"] = _rows(frame, at, head["rows"])
+        if (column := _COLUMN.get(cls)) is not None:
+            head[column] = _rows(frame, at, head[column])
         elif cls is Answer:
             head["members"] = list(_members(frame, at, head["members"]))
             head["errors"] = [RowError(**error) for error in head["errors"]]

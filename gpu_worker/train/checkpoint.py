@@ -13,11 +13,19 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpu_worker.saving import write_tensors
 
-__all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "optimiser_file",
+    "read_checkpoint",
+    "read_optimiser",
+    "write_checkpoint",
+    "write_optimiser",
+]
 
 
 @dataclass(slots=True)
@@ -34,11 +42,10 @@ def write_checkpoint(
     path: str, state: Checkpoint, module: nn.Module, optimiser: torch.optim.Optimizer, run: str
 ) -> None:
     """Replaces the file atomically. `run` identifies spec and data; see `read_checkpoint`."""
-    slots = optimiser.state_dict()["state"]
     tensors = {
         **{f"weights.{name}": tensor for name, tensor in module.state_dict().items()},
         **{f"best.{name}": tensor for name, tensor in state.best.items()},
-        **{f"slot.{index}.{name}": value for index, slot in slots.items() for name, value in slot.items()},
+        **_slots(optimiser),
     }
     facts = {"epoch": state.epoch, "best_epoch": state.best_epoch, "best_accuracy": state.best_accuracy}
     write_tensors(path, tensors, {"run": run, "state": json.dumps(facts)})
@@ -65,12 +72,39 @@ def read_checkpoint(
         )
     facts: dict[str, Any] = json.loads(metadata["state"])
     module.load_state_dict(_below("weights.", tensors))
+    _put_slots(tensors, optimiser)
+    return Checkpoint(facts["epoch"], facts["best_epoch"], facts["best_accuracy"], _below("best.", tensors))
+
+
+def optimiser_file(checkpoint: str) -> str:
+    """Where the optimiser's state of a paused trial lies: beside its weights."""
+    return f"{checkpoint}.optimiser"
+
+
+def write_optimiser(path: str, optimiser: torch.optim.Optimizer) -> None:
+    """Replaces the file atomically."""
+    write_tensors(path, _slots(optimiser))
+
+
+def read_optimiser(path: str, optimiser: torch.optim.Optimizer) -> None:
+    """Puts a stored state into `optimiser`. Raises `OSError`; `ValueError` for a damaged file."""
+    try:
+        _put_slots(load_file(path), optimiser)
+    except SafetensorError as exc:
+        raise ValueError(f"the optimiser's state {path} is damaged: {exc}") from exc
+
+
+def _slots(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    slots = optimiser.state_dict()["state"]
+    return {f"slot.{index}.{name}": value for index, slot in slots.items() for name, value in slot.items()}
+
+
+def _put_slots(tensors: Mapping[str, Tensor], optimiser: torch.optim.Optimizer) -> None:
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in _below("slot.", tensors).items():
         index, _, key = name.partition(".")
         slots.setdefault(int(index), {})[key] = value
     optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
-    return Checkpoint(facts["epoch"], facts["best_epoch"], facts["best_accuracy"], _below("best.", tensors))
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -23,7 +23,16 @@ from gpu_worker.train.checkpoint import Checkpoint, read_checkpoint, write_check
 from gpu_worker.train.images import Images
 from gpu_worker.train.spec import TrainSpec
 
-__all__ = ["Epoch", "Stopped", "Trained", "accuracy_of", "train"]
+__all__ = [
+    "Epoch",
+    "Stopped",
+    "Trained",
+    "accuracy_of",
+    "begin",
+    "probabilities_of",
+    "train",
+    "train_epoch",
+]
 
 _EVALUATION_ROWS = 128
 
@@ -71,20 +80,13 @@ def train(
     for an unknown architecture or options; `ValueError` for a checkpoint of another run.
     """
     with torch.random.fork_rng():
-        torch.manual_seed(_seed(spec.seed, 0))
-        module = build_module(
-            spec.architecture, len(images.classes), dict(spec.architecture_options), allow_import=allow_import
-        )
-        module.to(device)
-        # torch's stubs lack this overload, which its documentation names first.
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimiser = torch.optim.AdamW(_groups(module, spec), lr=spec.learning_rate)
+        module, optimiser = begin(spec, len(images.classes), device=device, allow_import=allow_import)
         run = _run_id(spec, images)
         state = read_checkpoint(checkpoint, module, optimiser, run) if checkpoint else None
         state = state or Checkpoint(0, 0, -1.0, {})
         while state.epoch < spec.epochs:
             began_s = time.monotonic()
-            loss = _train_epoch(spec, state.epoch, module, optimiser, images, should_stop)
+            loss = train_epoch(spec, state.epoch, module, optimiser, images, should_stop)
             accuracy = accuracy_of(module, validation if len(validation) else images, spec.input)
             state.epoch += 1
             if accuracy >= state.best_accuracy:
@@ -99,20 +101,45 @@ def train(
     return Trained(module.eval(), state.best_epoch, state.best_accuracy)
 
 
+def begin(
+    spec: TrainSpec, classes: int, *, device: str = "cpu", allow_import: bool = False
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A new module with the weights that the spec's seed gives, and its optimiser. Raises `ModelUnusable`.
+
+    Sets torch's global generator.
+    """
+    torch.manual_seed(_seed(spec.seed, 0))
+    module = build_module(
+        spec.architecture, classes, dict(spec.architecture_options), allow_import=allow_import
+    )
+    module.to(device)
+    # torch's stubs lack this overload, which its documentation names first.
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module, torch.optim.AdamW(_groups(module, spec), lr=spec.learning_rate)
+
+
 @torch.inference_mode()
 def accuracy_of(module: nn.Module, images: Images, spec: InputSpec) -> float:
     """The share of images whose highest score is their label; leaves the module in eval mode."""
+    if not len(images):
+        return 0.0
+    best = probabilities_of(module, images, spec).argmax(dim=1)
+    return int((best == images.labels).sum()) / len(images)
+
+
+@torch.inference_mode()
+def probabilities_of(module: nn.Module, images: Images, spec: InputSpec) -> Tensor:
+    """float32 [n, classes], on the CPU, of at least one image; leaves the module in eval mode."""
     module.eval()
     device = next(module.parameters()).device
-    right = 0
-    for start in range(0, len(images), _EVALUATION_ROWS):
-        rows = slice(start, start + _EVALUATION_ROWS)
-        best = module(_normalised(images.pixels[rows].to(device).float(), spec)).argmax(dim=1)
-        right += int((best.cpu() == images.labels[rows]).sum())
-    return right / len(images) if len(images) else 0.0
+    parts = [
+        module(_normalised(pixels.to(device).float(), spec)).softmax(dim=1).cpu()
+        for pixels in torch.split(images.pixels, _EVALUATION_ROWS)
+    ]
+    return torch.cat(parts)
 
 
-def _train_epoch(
+def train_epoch(
     spec: TrainSpec,
     epoch: int,
     module: nn.Module,
@@ -120,7 +147,10 @@ def _train_epoch(
     images: Images,
     should_stop: Callable[[], bool],
 ) -> float:
-    """One pass over all images; the mean loss."""
+    """One pass over all images: epoch number `epoch` (0 for the first) of `spec.epochs`; the mean loss.
+
+    Raises `Stopped`. Sets torch's global generator.
+    """
     seed = _seed(spec.seed, epoch + 1)
     torch.manual_seed(seed)  # dropout
     generator = torch.Generator().manual_seed(seed)  # order and augmentation

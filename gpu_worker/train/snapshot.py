@@ -1,0 +1,80 @@
+"""A dataset's snapshot as pixels: the Parquet file that the server froze → images by split.
+
+Knows the columns input, target and split; knows no SQL and no sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow.parquet as pq
+import torch
+
+from gpu_worker.decode import decode_image
+from gpu_worker.errors import RowFault
+from gpu_worker.train.images import Images
+
+__all__ = ["Snapshot", "read_snapshot"]
+
+_SKIPPED_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Images by split, in the snapshot's order; `skipped`: rows that could no longer be read, by path."""
+
+    parts: dict[str, Images]
+    skipped: tuple[str, ...]
+
+    def images(self, split: str) -> Images:
+        """The images of train, validation or test. Raises `ValueError`."""
+        if split not in self.parts:
+            raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
+        return self.parts[split]
+
+
+def read_snapshot(
+    path: str,
+    classes: Sequence[str],
+    *,
+    height: int,
+    width: int,
+    read: Callable[[bytes], bytes],
+    max_pixels: int,
+) -> Snapshot:
+    """Decodes every image of the snapshot once; takes 12 KiB of memory per image at 64×64.
+
+    read: path → the file's bytes; raises `RowFault`. Files that vanished since the snapshot are skipped;
+    raises `ValueError` where more than 1 % of them did, naming the first.
+    """
+    index = {label: at for at, label in enumerate(classes)}
+    pixels: dict[str, list[torch.Tensor]] = {"train": [], "validation": [], "test": []}
+    labels: dict[str, list[int]] = {split: [] for split in pixels}
+    skipped: list[str] = []
+    with pq.ParquetFile(path) as file:
+        rows = file.metadata.num_rows
+        for batch in file.iter_batches(columns=["input", "target", "split"]):
+            for row in batch.to_pylist():
+                try:
+                    image = decode_image(read(row["input"].encode()), height, width, max_pixels=max_pixels)
+                except RowFault as fault:
+                    skipped.append(f"{row['input']}: {fault.message}")
+                    if len(skipped) > max(1, rows * _SKIPPED_SHARE):
+                        raise ValueError(
+                            f"{len(skipped)} images of the snapshot can no longer be read, the first "
+                            f"{skipped[0]}; refresh the dataset"
+                        ) from fault
+                    continue
+                pixels[row["split"]].append(torch.from_numpy(image.copy()))
+                labels[row["split"]].append(index[row["target"]])
+    empty = torch.empty((0, height, width, 3), dtype=torch.uint8)
+    parts = {
+        split: Images(
+            torch.stack(images) if images else empty,
+            torch.tensor(labels[split], dtype=torch.int64),
+            tuple(classes),
+        )
+        for split, images in pixels.items()
+    }
+    return Snapshot(parts, tuple(skipped))

@@ -1,0 +1,139 @@
+"""The worker's training process: started at the first training message, stopped while batches are answered.
+
+    loop ── Train, Keep, … ──→ socket ──→ python -m gpu_worker.trial
+    loop ←─ Trained, Kept, … ─ reader ←──┘
+
+A process of its own, since training in a thread would hold the interpreter's lock when an answer wants it.
+Serving goes first: from the first batch under way to the last the process is stopped (SIGSTOP), yet after
+`_YIELD_S` it goes on beside them at low priority, so that endless traffic slows training and does not end
+it. When it dies its requests fail as `worker_lost`; the next training message starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+from gpu_worker.frames import receive
+from gpu_worker.protocol import Cancel, Failed, FrameError, Message, encode
+from gpu_worker.settings import Settings
+
+__all__ = ["Trainer"]
+
+_log = logging.getLogger(__name__)
+
+_YIELD_S = 2.0
+_END_S = 5.0
+
+
+class Trainer:
+    """`reply` is called in a thread of its own. `send` must be called from one thread, the main one.
+
+    The child is told by Linux when the thread that started it has ended, and dies with it.
+    """
+
+    def __init__(self, settings: Settings, device: str, reply: Callable[[Message], None]) -> None:
+        self._settings = settings
+        self._device = device
+        self._reply = reply
+        self._lock = threading.Lock()
+        self._pending: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._batches = 0
+        self._go_on: threading.Timer | None = None
+
+    def send(self, message: Message) -> None:
+        """Hand a training message on; its reply comes by `reply`."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._connection is not None
+        with self._lock:
+            self._pending.add(message.id)
+        try:
+            self._connection.sendall(encode(message))
+        except OSError as exc:
+            self._fail([message.id], f"the training process does not take messages: {exc}")
+
+    def cancel(self, message: Cancel) -> None:
+        """Stop what `message` names, if it is here."""
+        with self._lock:
+            known = message.target in self._pending
+        if known and self._connection is not None:
+            with contextlib.suppress(OSError):  # it has just died: the reader tells
+                self._connection.sendall(encode(message))
+
+    def batch_begun(self) -> None:
+        """A batch wants the device: training stops. Called in any thread."""
+        with self._lock:
+            self._batches += 1
+            if self._batches == 1 and self._process is not None:
+                self._signal(signal.SIGSTOP)
+                self._go_on = threading.Timer(_YIELD_S, self._signal, [signal.SIGCONT])
+                self._go_on.daemon = True
+                self._go_on.start()
+
+    def batch_over(self) -> None:
+        """A batch has been answered; after the last one training goes on."""
+        with self._lock:
+            self._batches -= 1
+            if self._batches == 0 and self._process is not None:
+                if self._go_on is not None:
+                    self._go_on.cancel()
+                self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the process; what it was doing is lost, checkpoints are not."""
+        if self._go_on is not None:
+            self._go_on.cancel()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_END_S)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "gpu_worker.trial", f"--fd={theirs.fileno()}"]
+        command += [f"--device={self._device}", f"--max-pixels={self._settings.max_pixels}"]
+        command += [f"--max-input-bytes={self._settings.max_input_bytes}"]
+        command += [f"--media-root={root}" for root in self._settings.media_roots]
+        command += ["--allow-import"] if self._settings.allow_import else []
+        with theirs:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+        with self._lock:
+            self._process, self._connection = process, ours
+        threading.Thread(target=self._read, args=(process, ours), name="training", daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        with contextlib.suppress(FrameError):
+            while (message := receive(connection)) is not None:
+                with self._lock:
+                    self._pending.discard(message.id)
+                self._reply(message)
+        status = process.wait()
+        with self._lock:
+            lost = sorted(self._pending)
+        if lost:
+            _log.error("the training process ended with status %s", status)
+        self._fail(lost, f"the training process ended with status {status}")
+
+    def _fail(self, ids: list[int], reason: str) -> None:
+        for request_id in ids:
+            with self._lock:
+                known = request_id in self._pending
+                self._pending.discard(request_id)
+            if known:
+                self._reply(Failed(request_id, "worker_lost", reason))
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
