@@ -104,34 +104,29 @@ is_movable(BatchCut *cut, Node *node)
 {
 	return !batch_has_unbound(node) &&
 		!uses_params(node, cut->late_params) &&
-		!batch_expr_is_volatile(cut->rw->stmt, node);
+		!batch_expr_is_volatile(cut->rw, node);
 }
 
-static bool
-stage_walker(Node *node, BatchCut *cut)
+typedef struct StageSearch
 {
-	int		   *stage = &cut->base;
+	BatchCut   *cut;
+	int			stage;
+} StageSearch;
 
+static bool
+stage_walker(Node *node, StageSearch *search)
+{
 	if (node == NULL)
 		return false;
 	if (IsA(node, Var) && ((Var *) node)->varno == BATCH_CALL_VAR)
 	{
-		BatchCall  *call = list_nth(cut->calls, ((Var *) node)->varattno - 1);
+		BatchCall  *call = list_nth(search->cut->calls,
+									((Var *) node)->varattno - 1);
 
-		*stage = Max(*stage, call->stage);
+		search->stage = Max(search->stage, call->stage);
 		return false;
 	}
-	return expression_tree_walker(node, stage_walker, cut);
-}
-
-/* The last stage whose results the expression uses, at least cut->base */
-static int
-last_stage(BatchCut *cut, Node *node)
-{
-	BatchCut	probe = *cut;
-
-	(void) stage_walker(node, &probe);
-	return probe.base;
+	return expression_tree_walker(node, stage_walker, search);
 }
 
 static Var *
@@ -149,6 +144,7 @@ static Node *
 add_call(BatchCut *cut, Node *expr, Oid twinid)
 {
 	BatchCall  *call;
+	StageSearch search = {cut, cut->base};
 	ListCell   *lc;
 	int			position = 0;
 
@@ -165,8 +161,10 @@ add_call(BatchCut *cut, Node *expr, Oid twinid)
 	call->expr = expr;
 	call->guards = cut->guards;
 	call->twinid = twinid;
-	call->stage = 1 + Max(last_stage(cut, expr),
-						  last_stage(cut, (Node *) cut->guards));
+	/* behind the last filter, and behind every result that it uses */
+	(void) stage_walker(expr, &search);
+	(void) stage_walker((Node *) cut->guards, &search);
+	call->stage = search.stage + 1;
 	cut->calls = lappend(cut->calls, call);
 	/* a Var's attribute number has 16 bits */
 	if (list_length(cut->calls) > PG_INT16_MAX)

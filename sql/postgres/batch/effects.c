@@ -4,94 +4,137 @@
  *	  What cannot be run ahead of its time: expressions and plans with side
  *	  effects, and expressions that may raise an error.
  *
- * A batch reads rows that a LIMIT or a cursor above might never ask for.
- * That must not be seen: neither as a nextval() too many or a lock too many,
+ * A batch reads rows that a LIMIT or a cursor above might never ask for, and
+ * it reads them before the rows in front of them have gone their way.  That
+ * must not be seen: neither as a nextval() or a lock too many or too early,
  * nor as the error of a row that nobody wanted.
  *
  *-------------------------------------------------------------------------
  */
 #include "ml_udf_batch.h"
 
+#include "access/transam.h"
+#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
 #include "utils/lsyscache.h"
 
+typedef struct EffectCount
+{
+	BatchRewrite *rw;
+	Bitmapset  *subplans;		/* those counted already, by plan_id */
+	int			count;
+} EffectCount;
+
+static void count_plan(EffectCount *effects, Plan *plan);
+
+
+/* Volatile functions that neither change nor observe anything */
 static bool
-effect_walker(Node *node, PlannedStmt *stmt)
+is_harmless(Oid funcid)
+{
+	static const char *const names[] = {
+		"random", "random_normal", "gen_random_uuid", "uuidv4", "uuidv7",
+		"clock_timestamp", "timeofday", "pg_sleep"
+	};
+	char	   *name;
+
+	if (funcid >= FirstGenbkiObjectId)
+		return false;
+	name = get_func_name(funcid);
+	for (int i = 0; name != NULL && i < lengthof(names); i++)
+	{
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool
+has_effect(Oid funcid, void *context)
+{
+	return func_volatile(funcid) == PROVOLATILE_VOLATILE && !is_harmless(funcid);
+}
+
+static bool
+effect_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, NextValueExpr) ||
+		check_functions_in_node(node, has_effect, NULL))
+		return true;
+	return expression_tree_walker(node, effect_walker, context);
+}
+
+static void
+count_subplan(EffectCount *effects, int plan_id)
+{
+	if (bms_is_member(plan_id, effects->subplans))
+		return;
+	effects->subplans = bms_add_member(effects->subplans, plan_id);
+	count_plan(effects, list_nth(effects->rw->stmt->subplans, plan_id - 1));
+}
+
+static bool
+subplans_walker(Node *node, EffectCount *effects)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, SubPlan))
-	{
-		Plan	   *subplan = list_nth(stmt->subplans,
-									   ((SubPlan *) node)->plan_id - 1);
-
-		if (batch_plan_has_effects(stmt, subplan))
-			return true;
-	}
-	return expression_tree_walker(node, effect_walker, stmt);
+		count_subplan(effects, ((SubPlan *) node)->plan_id);
+	return expression_tree_walker(node, subplans_walker, effects);
 }
 
-/* Contains a volatile function, in the expression or in its subplans? */
-bool
-batch_expr_is_volatile(PlannedStmt *stmt, Node *node)
+/* Count an expression, or each one of a list, and the subplans in it */
+static void
+count_expr(EffectCount *effects, Node *node)
 {
-	return contain_volatile_functions(node) || effect_walker(node, stmt);
+	ListCell   *lc;
+
+	if (node == NULL)
+		return;
+	if (IsA(node, List))
+	{
+		foreach(lc, (List *) node)
+			count_expr(effects, lfirst(lc));
+		return;
+	}
+	if (effect_walker(node, NULL))
+		effects->count++;
+	(void) subplans_walker(node, effects);
 }
 
-static bool
-list_has_effects(PlannedStmt *stmt, List *plans)
+static void
+count_plans(EffectCount *effects, List *plans)
 {
 	ListCell   *lc;
 
 	foreach(lc, plans)
-	{
-		if (batch_plan_has_effects(stmt, lfirst(lc)))
-			return true;
-	}
-	return false;
-}
-
-/* The subplans that initPlan refers to */
-static bool
-initplans_have_effects(PlannedStmt *stmt, List *initplans)
-{
-	ListCell   *lc;
-
-	foreach(lc, initplans)
-	{
-		SubPlan    *sub = lfirst_node(SubPlan, lc);
-
-		if (batch_plan_has_effects(stmt, list_nth(stmt->subplans,
-												  sub->plan_id - 1)))
-			return true;
-	}
-	return false;
+		count_plan(effects, lfirst(lc));
 }
 
 /*
- * Does running this plan further than asked for change anything that can be
- * seen?  A node type that is not known here counts as one that does.
+ * Count what shows in a plan when it is run further than asked for.  A node
+ * type that is not known here counts as an effect.
  */
-bool
-batch_plan_has_effects(PlannedStmt *stmt, Plan *plan)
+static void
+count_plan(EffectCount *effects, Plan *plan)
 {
 	if (plan == NULL)
-		return false;
+		return;
 	check_stack_depth();
 
-	if (batch_expr_is_volatile(stmt, (Node *) plan->targetlist) ||
-		batch_expr_is_volatile(stmt, (Node *) plan->qual) ||
-		initplans_have_effects(stmt, plan->initPlan))
-		return true;
+	count_expr(effects, (Node *) plan->targetlist);
+	count_expr(effects, (Node *) plan->qual);
+	count_expr(effects, (Node *) plan->initPlan);
 
 	switch (nodeTag(plan))
 	{
 		case T_SeqScan:
 		case T_IndexScan:
 		case T_IndexOnlyScan:
-		case T_BitmapHeapScan:
 		case T_TidScan:
 		case T_TidRangeScan:
 		case T_NamedTuplestoreScan:
@@ -113,64 +156,99 @@ batch_plan_has_effects(PlannedStmt *stmt, Plan *plan)
 		case T_GatherMerge:
 		case T_RecursiveUnion:
 			break;
+		case T_BitmapHeapScan:
+			/* its children only read indexes */
+			return;
 		case T_SampleScan:
-			if (batch_expr_is_volatile(stmt,
-									   (Node *) ((SampleScan *) plan)->tablesample))
-				return true;
+			count_expr(effects, (Node *) ((SampleScan *) plan)->tablesample);
 			break;
 		case T_NestLoop:
 		case T_MergeJoin:
 		case T_HashJoin:
-			if (batch_expr_is_volatile(stmt, (Node *) ((Join *) plan)->joinqual))
-				return true;
+			count_expr(effects, (Node *) ((Join *) plan)->joinqual);
 			break;
 		case T_FunctionScan:
-			if (batch_expr_is_volatile(stmt,
-									   (Node *) ((FunctionScan *) plan)->functions))
-				return true;
+			count_expr(effects, (Node *) ((FunctionScan *) plan)->functions);
 			break;
 		case T_ValuesScan:
-			if (batch_expr_is_volatile(stmt,
-									   (Node *) ((ValuesScan *) plan)->values_lists))
-				return true;
+			count_expr(effects, (Node *) ((ValuesScan *) plan)->values_lists);
 			break;
 		case T_TableFuncScan:
-			if (batch_expr_is_volatile(stmt,
-									   (Node *) ((TableFuncScan *) plan)->tablefunc))
-				return true;
+			count_expr(effects, (Node *) ((TableFuncScan *) plan)->tablefunc);
 			break;
 		case T_CteScan:
-			if (batch_plan_has_effects(stmt,
-									   list_nth(stmt->subplans,
-												((CteScan *) plan)->ctePlanId - 1)))
-				return true;
+			count_subplan(effects, ((CteScan *) plan)->ctePlanId);
 			break;
 		case T_SubqueryScan:
-			return batch_plan_has_effects(stmt, ((SubqueryScan *) plan)->subplan);
+			count_plan(effects, ((SubqueryScan *) plan)->subplan);
+			break;
 		case T_Append:
-			return list_has_effects(stmt, ((Append *) plan)->appendplans);
+			count_plans(effects, ((Append *) plan)->appendplans);
+			break;
 		case T_MergeAppend:
-			return list_has_effects(stmt, ((MergeAppend *) plan)->mergeplans);
+			count_plans(effects, ((MergeAppend *) plan)->mergeplans);
+			break;
 		case T_ForeignScan:
-			/* Reading ahead from elsewhere is what foreign scans do anyway */
-			return ((ForeignScan *) plan)->operation != CMD_SELECT;
+			/* reading ahead is what foreign scans do anyway */
+			if (((ForeignScan *) plan)->operation != CMD_SELECT)
+				effects->count++;
+			return;
 		case T_CustomScan:
 			if (!batch_is_layer(plan))
-				return true;
-			if (batch_expr_is_volatile(stmt,
-									   (Node *) ((CustomScan *) plan)->custom_exprs))
-				return true;
+				effects->count++;
 			break;
 		default:
 			/* LockRows and ModifyTable among them */
-			return true;
+			effects->count++;
+			break;
 	}
+	count_plan(effects, plan->lefttree);
+	count_plan(effects, plan->righttree);
+}
 
-	/* BitmapHeapScan's children only read indexes */
-	if (IsA(plan, BitmapHeapScan))
-		return false;
-	return batch_plan_has_effects(stmt, plan->lefttree) ||
-		batch_plan_has_effects(stmt, plan->righttree);
+/* Count the whole statement, once; its plan must be complete then */
+int
+batch_total_effects(BatchRewrite *rw)
+{
+	if (!rw->effects_known)
+	{
+		EffectCount effects = {rw, NULL, 0};
+
+		count_plan(&effects, rw->stmt->planTree);
+		for (int i = 1; i <= list_length(rw->stmt->subplans); i++)
+			count_subplan(&effects, i);
+		rw->effects = effects.count;
+		rw->effects_known = true;
+	}
+	return rw->effects;
+}
+
+/*
+ * May a layer over this plan run it ahead?
+ *
+ * If the reader may stop early, only if that does not show at all.  If it
+ * reads everything, effects may happen earlier than they would have, but not
+ * in another order among themselves: all of them must be below the layer.
+ */
+bool
+batch_may_run_ahead(BatchRewrite *rw, Plan *plan, bool may_stop)
+{
+	EffectCount below = {rw, NULL, 0};
+
+	if (batch_total_effects(rw) == 0)
+		return true;
+	count_plan(&below, plan);
+	return below.count == 0 || (!may_stop && below.count == batch_total_effects(rw));
+}
+
+/* Contains a volatile function, in the expression or in its subplans? */
+bool
+batch_expr_is_volatile(BatchRewrite *rw, Node *node)
+{
+	EffectCount effects = {rw, NULL, 0};
+
+	(void) subplans_walker(node, &effects);
+	return effects.count > 0 || contain_volatile_functions(node);
 }
 
 static bool

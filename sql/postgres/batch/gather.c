@@ -99,8 +99,8 @@ evaluate_inputs(BatchState *state, void *arg)
 				call->row_masked |= call->strict;
 				continue;
 			}
-			/* an input must not change or vanish, and is to be compared */
-			if (call->argtypes[j].typlen == -1)
+			/* the twin's array holds it whole; so count and compare it whole */
+			if (call->argtypes[j].typlen == -1 && OidIsValid(call->twinid))
 				value = PointerGetDatum(PG_DETOAST_DATUM_PACKED(value));
 			call->row_values[j] = value;
 		}

@@ -146,7 +146,7 @@ feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 	ListCell   *lc;
 
 	if (!batch_has_candidate((Node *) *keys) ||
-		!batch_may_read_ahead(rw, user->lefttree, demand))
+		!batch_may_run_ahead(rw, user->lefttree, demand->may_stop))
 		return false;
 	batch_cut_begin(known->cut, rw, NIL);
 	new_keys = cut_hash_keys(known->cut, *keys);
@@ -336,7 +336,7 @@ hoist_inner_filter(BatchRewrite *rw, NestLoop *join)
 			break;
 	}
 	moved = list_copy_tail(inner->qual, first);
-	if (moved == NIL || batch_expr_is_volatile(rw->stmt, (Node *) moved))
+	if (moved == NIL || batch_expr_is_volatile(rw, (Node *) moved))
 		return;
 
 	/* the scan returns what the moved clauses need behind what it did */

@@ -496,41 +496,67 @@ first_fallible(BatchRewrite *rw, List *clauses, int end)
 		/* all of those behind it move, too: their order matters */
 		if (first < end &&
 			(batch_has_subplan(clause) ||
-			 batch_expr_is_volatile(rw->stmt, clause)))
+			 batch_expr_is_volatile(rw, clause)))
 			return end;
 	}
 	return first;
 }
 
-/* Would the node show that it is read ahead, were these its only clauses? */
+/* The node, if it is an inner join: its condition is a filter applied first */
+static Join *
+inner_join(Plan *plan)
+{
+	if ((IsA(plan, NestLoop) || IsA(plan, MergeJoin) || IsA(plan, HashJoin)) &&
+		((Join *) plan)->jointype == JOIN_INNER)
+		return (Join *) plan;
+	return NULL;
+}
+
+/* May a layer run the node ahead, once it is left with these clauses only? */
 static bool
-has_effects_below(BatchRewrite *rw, Plan *plan, List *clauses)
+may_run_ahead(BatchRewrite *rw, Plan *plan, List *clauses, bool may_stop)
 {
 	List	   *qual = plan->qual;
 	List	   *targetlist = plan->targetlist;
 	List	   *initplans = plan->initPlan;
+	Join	   *join = inner_join(plan);
+	List	   *joinqual = join != NULL ? join->joinqual : NIL;
 	bool		result;
 
-	if (batch_expr_is_volatile(rw->stmt, (Node *) clauses))
+	if (batch_total_effects(rw) == 0)
 		return true;
-	/* what moves up is no longer run ahead */
-	plan->qual = NIL;
+
+	plan->qual = clauses;
 	plan->targetlist = NIL;
 	plan->initPlan = NIL;
-	result = batch_plan_has_effects(rw->stmt, plan);
+	if (join != NULL)
+		join->joinqual = NIL;
+	result = batch_may_run_ahead(rw, plan, may_stop);
+	if (join != NULL)
+		join->joinqual = joinqual;
 	plan->qual = qual;
 	plan->targetlist = targetlist;
 	plan->initPlan = initplans;
 	return result;
 }
 
-/* Position of a WindowAgg's run condition Vars in its new target list */
+/*
+ * A WindowAgg's run condition is tested on what the node returns: its Vars,
+ * whose varno means nothing, count the target list's entries.
+ */
+static bool
+is_output_var(Node *node)
+{
+	return IsA(node, Var) && !IS_SPECIAL_VARNO(((Var *) node)->varno);
+}
+
+/* The entries' new positions */
 static Node *
 run_condition_mutator(Node *node, List **lists)
 {
 	if (node == NULL)
 		return NULL;
-	if (IsA(node, Var) && ((Var *) node)->varno == 0)
+	if (is_output_var(node))
 	{
 		TargetEntry *tle = list_nth(lists[0], ((Var *) node)->varattno - 1);
 		Var		   *var = copyObject((Var *) node);
@@ -548,7 +574,7 @@ run_condition_walker(Node *node, List **lists)
 {
 	if (node == NULL)
 		return false;
-	if (IsA(node, Var) && ((Var *) node)->varno == 0)
+	if (is_output_var(node))
 	{
 		TargetEntry *tle = list_nth(lists[0], ((Var *) node)->varattno - 1);
 
@@ -572,7 +598,7 @@ Plan *
 batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 {
 	BatchCut	cut;
-	Join	   *inner_join = NULL;
+	Join	   *join = inner_join(plan);
 	List	   *clauses = plan->qual;
 	List	   *targetlist;
 	List	   *leaves;
@@ -584,13 +610,10 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 	bool		exact;
 	Plan	   *top;
 
-	/* an inner join's condition is one more filter, applied first */
-	if ((IsA(plan, NestLoop) || IsA(plan, MergeJoin) || IsA(plan, HashJoin)) &&
-		((Join *) plan)->jointype == JOIN_INNER)
+	if (join != NULL)
 	{
-		inner_join = (Join *) plan;
-		njoin = list_length(inner_join->joinqual);
-		clauses = list_concat_copy(inner_join->joinqual, plan->qual);
+		njoin = list_length(join->joinqual);
+		clauses = list_concat_copy(join->joinqual, plan->qual);
 	}
 	/* a window's filter depends on its pass-through mode, so it stays */
 	if (IsA(plan, WindowAgg))
@@ -608,12 +631,15 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 	{
 		int			first = first_fallible(rw, clauses, nkept);
 
-		if (has_effects_below(rw, plan, list_copy_head(clauses, first)))
-			return plan;
 		prefilter = list_copy_head(list_copy_tail(clauses, first),
 								   nkept - first);
 		nkept = first;
 	}
+	if (!may_run_ahead(rw, plan,
+					   IsA(plan, WindowAgg) ? plan->qual :
+					   list_copy_head(clauses, nkept),
+					   demand->may_stop && !exact))
+		return plan;
 
 	batch_cut_begin(&cut, rw, plan->targetlist);
 	for (int i = nkept + list_length(prefilter); i < nclauses; i++)
@@ -635,13 +661,13 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 			run_condition_mutator((Node *) window->runCondition, lists);
 	}
 
-	if (inner_join != NULL)
+	if (join != NULL)
 	{
 		if (nkept < njoin)
 		{
 			/* a first match by what is left might not be the real one */
-			inner_join->joinqual = list_copy_head(clauses, nkept);
-			inner_join->inner_unique = false;
+			join->joinqual = list_copy_head(clauses, nkept);
+			join->inner_unique = false;
 			plan->qual = NIL;
 		}
 		else

@@ -11,6 +11,7 @@
 
 #include "fmgr.h"
 #include "optimizer/planner.h"
+#include "tcop/utility.h"
 #include "utils/guc.h"
 #include "utils/plancache.h"
 
@@ -26,6 +27,8 @@ int			batch_rows = 4096;
 bool		batch_everything = false;
 
 static planner_hook_type prev_planner_hook = NULL;
+static ProcessUtility_hook_type prev_utility_hook = NULL;
+static bool explaining = false;
 
 
 static PlannedStmt *
@@ -39,9 +42,38 @@ batch_planner(Query *parse, const char *query_string, int cursor_options,
 	else
 		stmt = standard_planner(parse, query_string, cursor_options, params);
 
-	if (batch_enabled)
+	if (batch_enabled && !explaining)
 		batch_rewrite_stmt(stmt, cursor_options);
 	return stmt;
+}
+
+/*
+ * With ml_udf.batch_everything, EXPLAIN shows the plan as it would be without
+ * the module: PostgreSQL's regression suite compares plans, too.
+ */
+static void
+batch_utility(PlannedStmt *pstmt, const char *query_string, bool read_only,
+			  ProcessUtilityContext context, ParamListInfo params,
+			  QueryEnvironment *env, DestReceiver *dest, QueryCompletion *qc)
+{
+	bool		was_explaining = explaining;
+
+	explaining = explaining ||
+		(batch_everything && IsA(pstmt->utilityStmt, ExplainStmt));
+	PG_TRY();
+	{
+		if (prev_utility_hook)
+			prev_utility_hook(pstmt, query_string, read_only, context, params,
+							  env, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, query_string, read_only, context,
+									params, env, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		explaining = was_explaining;
+	}
+	PG_END_TRY();
 }
 
 /* A plan made under the other setting must not be used again */
@@ -86,4 +118,6 @@ _PG_init(void)
 
 	prev_planner_hook = planner_hook;
 	planner_hook = batch_planner;
+	prev_utility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = batch_utility;
 }

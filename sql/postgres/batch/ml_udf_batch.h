@@ -84,6 +84,8 @@ typedef struct BatchRewrite
 	int			nlayers;		/* layers added so far */
 	List	   *twins;			/* OIDs of the twins used */
 	bool		is_cursor;		/* DECLARE CURSOR and the like */
+	bool		effects_known;	/* see effects.c */
+	int			effects;
 	bool		secured;		/* has row security or a security barrier */
 } BatchRewrite;
 
@@ -121,8 +123,9 @@ extern Var *batch_plain_var(Var *var);
 extern void batch_push_guard(BatchCut *cut, Node *guard);
 
 /* effects.c */
-extern bool batch_expr_is_volatile(PlannedStmt *stmt, Node *node);
-extern bool batch_plan_has_effects(PlannedStmt *stmt, Plan *plan);
+extern bool batch_expr_is_volatile(BatchRewrite *rw, Node *node);
+extern int	batch_total_effects(BatchRewrite *rw);
+extern bool batch_may_run_ahead(BatchRewrite *rw, Plan *plan, bool may_stop);
 extern bool batch_expr_may_fail(Node *node);
 extern bool batch_has_subplan(Node *node);
 extern bool batch_has_unbound(Node *node);
@@ -170,8 +173,6 @@ extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
 extern BatchDemand batch_demand_any(const BatchDemand *demand);
 extern BatchDemand batch_demand_all(const BatchDemand *demand);
 extern BatchDemand batch_demand_some(const BatchDemand *demand);
-extern bool batch_may_read_ahead(BatchRewrite *rw, Plan *plan,
-								 const BatchDemand *demand);
 extern Plan *batch_rewrite_plan(BatchRewrite *rw, Plan *plan,
 								const BatchDemand *demand);
 

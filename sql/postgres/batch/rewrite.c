@@ -58,13 +58,6 @@ batch_demand_some(const BatchDemand *demand)
 	return result;
 }
 
-/* May a layer over this plan read rows that it is not asked for? */
-bool
-batch_may_read_ahead(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
-{
-	return !demand->may_stop || !batch_plan_has_effects(rw->stmt, plan);
-}
-
 static bool
 exec_param_walker(Node *node, void *context)
 {
@@ -87,8 +80,8 @@ limit_demand(BatchRewrite *rw, Limit *limit, const BatchDemand *demand)
 		return batch_demand_any(demand);
 
 	result = batch_demand_some(demand);
-	if (!batch_expr_is_volatile(rw->stmt, limit->limitCount) &&
-		!batch_expr_is_volatile(rw->stmt, limit->limitOffset) &&
+	if (!batch_expr_is_volatile(rw, limit->limitCount) &&
+		!batch_expr_is_volatile(rw, limit->limitOffset) &&
 		!batch_has_subplan(limit->limitCount) &&
 		!batch_has_subplan(limit->limitOffset))
 	{
@@ -212,7 +205,7 @@ feed_inputs(BatchRewrite *rw, Plan *plan, const BatchDemand *child_demand)
 
 	if ((!batch_has_candidate((Node *) plan->targetlist) &&
 		 !batch_has_candidate((Node *) plan->qual)) ||
-		!batch_may_read_ahead(rw, plan->lefttree, child_demand))
+		!batch_may_run_ahead(rw, plan->lefttree, child_demand->may_stop))
 		return;
 
 	batch_cut_begin(&cut, rw, NIL);
@@ -356,47 +349,50 @@ batch_rewrite_plan(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 	}
 }
 
-static int	max_node_id(Plan *plan);
+static void find_max_id(Plan *plan, int *max_id);
 
-static int
-max_node_id_list(List *plans)
+static void
+find_max_id_list(List *plans, int *max_id)
 {
-	int			result = 0;
 	ListCell   *lc;
 
 	foreach(lc, plans)
-		result = Max(result, max_node_id(lfirst(lc)));
-	return result;
+		find_max_id(lfirst(lc), max_id);
 }
 
 /* The largest plan_node_id in a tree; EXPLAIN and DSM keys need them unique */
-static int
-max_node_id(Plan *plan)
+static void
+find_max_id(Plan *plan, int *max_id)
 {
-	int			result;
-
 	if (plan == NULL)
-		return 0;
+		return;
 	check_stack_depth();
 
-	result = Max(plan->plan_node_id, Max(max_node_id(plan->lefttree),
-										 max_node_id(plan->righttree)));
+	*max_id = Max(*max_id, plan->plan_node_id);
+	find_max_id(plan->lefttree, max_id);
+	find_max_id(plan->righttree, max_id);
 	switch (nodeTag(plan))
 	{
 		case T_Append:
-			return Max(result, max_node_id_list(((Append *) plan)->appendplans));
+			find_max_id_list(((Append *) plan)->appendplans, max_id);
+			break;
 		case T_MergeAppend:
-			return Max(result, max_node_id_list(((MergeAppend *) plan)->mergeplans));
+			find_max_id_list(((MergeAppend *) plan)->mergeplans, max_id);
+			break;
 		case T_BitmapAnd:
-			return Max(result, max_node_id_list(((BitmapAnd *) plan)->bitmapplans));
+			find_max_id_list(((BitmapAnd *) plan)->bitmapplans, max_id);
+			break;
 		case T_BitmapOr:
-			return Max(result, max_node_id_list(((BitmapOr *) plan)->bitmapplans));
+			find_max_id_list(((BitmapOr *) plan)->bitmapplans, max_id);
+			break;
 		case T_SubqueryScan:
-			return Max(result, max_node_id(((SubqueryScan *) plan)->subplan));
+			find_max_id(((SubqueryScan *) plan)->subplan, max_id);
+			break;
 		case T_CustomScan:
-			return Max(result, max_node_id_list(((CustomScan *) plan)->custom_plans));
+			find_max_id_list(((CustomScan *) plan)->custom_plans, max_id);
+			break;
 		default:
-			return result;
+			break;
 	}
 }
 
@@ -507,8 +503,8 @@ batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options)
 	rw.stmt = stmt;
 	rw.is_cursor = (cursor_options & CURSOR_OPT_FAST_PLAN) != 0;
 	rw.secured = is_secured(stmt);
-	rw.last_node_id = Max(max_node_id(stmt->planTree),
-						  max_node_id_list(stmt->subplans));
+	find_max_id(stmt->planTree, &rw.last_node_id);
+	find_max_id_list(stmt->subplans, &rw.last_node_id);
 
 	if (rw.is_cursor)
 	{
