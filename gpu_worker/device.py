@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import platform
+import re
 from dataclasses import dataclass
 
 from gpu_worker.errors import BadRequest
@@ -42,7 +43,7 @@ def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> De
     name = _first_device() if wanted == "auto" else wanted
     if name == "cpu":
         description, memory_bytes = _processor_name(), _memory_bytes()
-    elif name.startswith("cuda"):
+    elif re.fullmatch(r"cuda(:\d+)?", name):
         name, description, memory_bytes = _cuda(name)
     else:
         raise BadRequest(f"the device {wanted!r} is not known: use 'auto', 'cpu' or 'cuda:N'")

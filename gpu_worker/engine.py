@@ -10,10 +10,10 @@ runs its passes on one core (torch's and ONNX Runtime's own threads stay off). r
 256×192 → 64×64, pieces of 64; "busy": another process keeps one to two cores busy, as the database and the
 server do in real use:
 
-    |                                                  | squeezenet busy | resnet busy | rows per CPU-second |
-    | decode all, then one pass on 2 threads           |         160-420 |     470-760 |       160-800       |
-    | overlapped, 1 model thread × 2 torch threads     |           2,740 |       3,520 |       2,760         |
-    | overlapped, 2 model threads × 1 torch thread     |           3,030 |       3,680 |       2,780         |
+    |                                                  | squeezenet | per CPU-second |    resnet |
+    | decode all, then one pass on 2 threads           |    160-420 |        160-620 |   470-760 |
+    | overlapped, 1 model thread × 2 torch threads     |      2,740 |          2,760 |     3,520 |
+    | overlapped, 2 model threads × 1 torch thread     |      3,030 |          2,780 |     3,680 |
 
 The parallel regions of one pass wait for their slowest thread several hundred times; where the cores are
 shared that wait is a scheduler's time slice. Pieces side by side wait for nobody.

@@ -150,8 +150,11 @@ class Loop:
         else:
             self._fail(batch.id, exc)
         self._trainer.batch_over()
+
+    def _forget(self, request_id: int) -> None:
+        """Its reply is sent, or never will be: it no longer counts as pending."""
         with self._batches_changed:
-            self._batches.pop(batch.id, None)
+            self._batches.pop(request_id, None)
             self._batches_changed.notify_all()
 
     def _cancel_all(self) -> None:
@@ -180,6 +183,7 @@ class Loop:
         elif isinstance(exc, DeviceLost):
             self._lost = exc
             self._stop_reading()
+            self._forget(request_id)
         else:
             _log.error("request %s failed", request_id, exc_info=exc)
             self._replies.put(Failed(request_id, "internal", f"{type(exc).__name__}: {exc}"))
@@ -187,9 +191,10 @@ class Loop:
     def _run_replies(self) -> None:
         """Only this thread writes, so a reader that is slow holds up no model thread."""
         while (reply := self._replies.get()) is not None:
-            if self._lost is not None:
-                continue
             try:
-                self._connection.sendall(encode(reply))
+                if self._lost is None:
+                    self._connection.sendall(encode(reply))
             except OSError as exc:
                 _log.debug("nobody takes the answer to %s: %s", reply.id, exc)
+            finally:
+                self._forget(reply.id)

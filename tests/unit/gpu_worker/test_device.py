@@ -27,7 +27,7 @@ def test_settings_override_what_the_machine_suggests() -> None:
     assert (device.threads, device.capacity_bytes) == (3, 12345)
 
 
-@pytest.mark.parametrize("wanted", ["tpu", "", "cuda:99", "CPU"])
+@pytest.mark.parametrize("wanted", ["tpu", "", "cuda:99", "cuda:x", "CPU"])
 def test_a_device_that_is_not_there_is_refused_by_name(wanted: str) -> None:
     with pytest.raises(BadRequest, match=repr(wanted)):
         find_device(wanted)

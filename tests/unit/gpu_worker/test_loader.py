@@ -19,6 +19,7 @@ from gpu_worker.loader import build_module, file_sha256, load_network, warm_up
 from gpu_worker.manifest import read_manifest
 from gpu_worker.network import Network
 from gpu_worker.zoo import ARCHITECTURES
+from gpu_worker.zoo.vgg import Vgg
 
 CPU = find_device("cpu", threads=1)
 Change = Callable[[dict[str, Any]], object]
@@ -69,6 +70,26 @@ def test_pixels_and_the_same_pixels_as_tensor_get_the_same_scores(vgg: Path) -> 
     np.testing.assert_allclose(
         network.scores(pixels, lambda: False), network.scores(tensor, lambda: False), atol=1e-5
     )
+
+
+def test_a_batch_that_does_not_fit_the_devices_memory_is_halved_until_it_does(
+    vgg: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = load(vgg)
+    pixels = np.random.default_rng(0).integers(0, 256, (13, 64, 64, 3), np.uint8)
+    expected = network.scores(pixels, lambda: False)
+    forward, room = Vgg.forward, 4
+
+    def cramped(self: Vgg, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, x)
+
+    monkeypatch.setattr(Vgg, "forward", cramped)
+    np.testing.assert_allclose(network.scores(pixels, lambda: False), expected, atol=1e-5)
+    room = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        network.scores(pixels, lambda: False)
 
 
 def test_the_resident_size_covers_weights_and_activations(vgg: Path) -> None:
