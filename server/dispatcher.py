@@ -88,8 +88,7 @@ class Dispatcher:
     def remove(self, function: Function) -> None:
         """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
-        for part in self._core.remove(time.monotonic(), function.key):
-            self._pending[part.request_id].fail(gone)
+        self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
         self._metrics.forget(function)
 
@@ -199,9 +198,7 @@ class Dispatcher:
             if isinstance(action, RunBatch):
                 self._send(now_s, action)
             elif isinstance(action, RefuseRows):
-                late = late_of(action, self._functions[action.function], now_s)
-                for part in action.slices:
-                    self._pending[part.request_id].fail(late)
+                self._fail(action.slices, late_of(action, self._functions[action.function], now_s))
             else:
                 if action.until_s < math.inf:
                     self._pump_at = self._call_at(action.until_s, self._wake)

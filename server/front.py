@@ -1,4 +1,4 @@
-"""The outermost layer: the token, the size of bodies, and the infer route ahead of the framework.
+"""The outermost layer: who may call, how large bodies may be, and infer ahead of the framework.
 
 An ASGI application around the framework's; a request to infer passes nothing else. Knows no service.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -17,6 +18,7 @@ from server.routes.body import Receive, Scope, Send, header
 from server.routes.health import HEALTH_PATHS
 from server.routes.infer import is_infer
 from server.routes.replies import send_error
+from server.settings import is_loopback
 
 __all__ = ["Front"]
 
@@ -44,7 +46,11 @@ class Front:
             await self._inner(scope, receive, send)
             return
         path: str = scope["path"]
-        if self._expected is not None and path not in HEALTH_PATHS and not self._is_authorized(scope):
+        if self._expected is None and _is_foreign_page(scope):
+            await send_error(
+                send, Unauthorized("web pages of other hosts may not call a server without a token")
+            )
+        elif self._expected is not None and path not in HEALTH_PATHS and not self._is_authorized(scope):
             await send_error(
                 send, Unauthorized("this server wants a bearer token, and none or another was sent")
             )
@@ -78,3 +84,15 @@ class Front:
             return message
 
         await self._inner(scope, bounded, send)
+
+
+def _is_foreign_page(scope: Scope) -> bool:
+    # A browser lets any page post to loopback, and names the page's host; programs send no Origin.
+    origin = header(scope, b"origin")
+    if origin is None:
+        return False
+    try:
+        host = urlsplit(origin).hostname
+    except ValueError:
+        return True
+    return host is None or not is_loopback(host)

@@ -6,6 +6,7 @@ so that a request pays for additions alone. Knows neither queue nor workers: it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
@@ -34,6 +35,7 @@ class Metrics(Collector):
         self._stats: dict[tuple[str, int], FunctionStats] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
         self.queue_depth: Callable[[], Mapping[tuple[str, int], tuple[int, int]]] = dict
         self.workers: Callable[[], Sequence[WorkerState]] = tuple
 
@@ -78,6 +80,8 @@ class Metrics(Collector):
             requests.add_metric((function, str(version), "ok"), stats.success.count)
             for code, count in stats.errors.items():
                 requests.add_metric((function, str(version), code), count)
+        for code, count in self.unresolved.items():
+            requests.add_metric(("", "", code), count)
         yield requests
         histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
             ("latency_seconds", "From arrival of a request to its answer", lambda s: s.latency),

@@ -163,6 +163,7 @@ class Residency:
         async def bring() -> None:
             try:
                 await self.load(group)
+                await self.spread(group)
             except ServiceError as error:
                 self._listener.load_failed(group, error)
             finally:

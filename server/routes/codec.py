@@ -34,6 +34,8 @@ _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()} 
 _OWN_PARAMETERS = {"ml_udf_deadline_ms", "ml_udf_slo_ms", "ml_udf_min_accuracy", "ml_udf_class"}
 # Triton's priority 1 is the most urgent; the core's highest number is. None named comes after all of them.
 _MOST_URGENT = 1 << 32
+_LARGEST = 1e30  # of a number among the parameters
+_FOR_EVER_S = 1e7  # a deadline so far away is none; timers cannot count to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Codec:
             )
         tensor = request.inputs[0]
         form = _FORMS.get(tensor.name)
-        if form is None or form not in function.forms:
+        if form is None or (form != function.form and form not in function.forms):
             names = ", ".join(INPUT_NAMES[form] for form in function.forms)
             raise BadOption(f"{function.name} has no input {tensor.name[:100]!r}; there are {names}")
         if any(name.startswith("shared_memory") for name in tensor.parameters):
@@ -215,7 +217,7 @@ def _number(parameters: Mapping[str, Any], name: str, *, above: float) -> float 
     value = parameters.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < _LARGEST:
         limit = f" above {above:g}" if above > -math.inf else ""
         raise BadOption(f"parameter {name!r} must be a number{limit}, not {str(value)[:40]!r}")
     return float(value)
@@ -230,7 +232,7 @@ def _deadline_s(parameters: Mapping[str, Any], now_s: float) -> float:
         left_s = min(left_s, own_ms / 1000)
     if left_s <= 0:
         raise DeadlineExceeded("the request came after its deadline")
-    return now_s + left_s
+    return now_s + left_s if left_s < _FOR_EVER_S else math.inf
 
 
 def _priority(raw: object) -> int:

@@ -60,6 +60,8 @@ class InferRoute:
         except ServiceError as error:
             if function is not None:
                 self._metrics.of(function).failed(error.code, time.monotonic() - began_s)
+            else:
+                self._metrics.unresolved[error.code] += 1
             await send_error(send, error)
         except ClientGone:
             if function is not None:

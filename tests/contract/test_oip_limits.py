@@ -128,6 +128,17 @@ def test_another_token_is_refused(guarded: InferenceServer, sent: str) -> None:
     assert call(guarded.port, "GET", "/v2", headers={"Authorization": sent}).status == 401
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://evil.example", 401), ("null", 401), ("http://127.0.0.1:8080", 200), ("http://localhost", 200)],
+)
+def test_pages_of_other_hosts_may_not_call_a_server_without_a_token(
+    strict: InferenceServer, origin: str, status: int
+) -> None:
+    headers = {"Origin": origin, "Content-Type": "text/plain"}
+    assert call(strict.port, "POST", INFER, infer_body("x"), headers).status == status
+
+
 def test_the_token_opens_and_is_not_in_the_log(guarded: InferenceServer) -> None:
     for scheme in ("Bearer", "bearer"):
         assert call(guarded.port, "GET", "/v2", headers={"Authorization": f"{scheme} {TOKEN}"}).status == 200

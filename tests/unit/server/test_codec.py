@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import struct
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_worker.protocol import RowError
-from ml_udf.oip import InferRequest, RequestedOutput, Tensor
+from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_request
 from server.calls import Reply
 from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, ServiceError, Unsupported
 from server.routes.codec import Codec, raw_request
@@ -62,6 +66,10 @@ def test_the_parameters_become_deadline_class_and_goal() -> None:
     assert CODEC.call_of(function(), texts(b"x", timeout=0), NOW_S).deadline_s == math.inf
 
 
+def test_a_deadline_further_away_than_timers_count_is_none() -> None:
+    assert CODEC.call_of(function(), texts(b"x", ml_udf_deadline_ms=1e25), NOW_S).deadline_s == math.inf
+
+
 def test_priority_one_is_the_most_urgent_and_none_comes_last() -> None:
     urgency = [CODEC.call_of(function(), texts(b"x", priority=p), NOW_S).priority for p in (1, 2, 9, 0)]
     assert urgency == sorted(urgency, reverse=True)
@@ -93,6 +101,7 @@ def test_goals_of_the_request_choose_the_members() -> None:
         ({"priority": -1}, BadOption, "priority"),
         ({"priority": 1.5}, BadOption, "priority"),
         ({"timeout": True}, BadOption, "timeout"),
+        ({"timeout": 10**400}, BadOption, "timeout"),
         ({"sequence_id": 7}, Unsupported, "sequences"),
     ],
 )
@@ -216,3 +225,43 @@ def test_a_default_answer_says_that_it_is_one() -> None:
 def test_an_output_that_there_is_not_is_refused(output: RequestedOutput, error: type[ServiceError]) -> None:
     with pytest.raises(error):
         CODEC.call_of(function(), InferRequest([Tensor.of_bytes("text", [b"x"])], [output]), NOW_S)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+TENSOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["text", "image_path", "pixels"]) | JSON,
+        "datatype": st.sampled_from(["BYTES", "FP32", "INT8"]) | JSON,
+        "shape": st.lists(st.integers(-2, 3), max_size=3) | JSON,
+        "data": JSON,
+        "parameters": st.dictionaries(st.sampled_from(["binary_data_size", "x"]), JSON) | JSON,
+    },
+)
+PARAMETERS = st.dictionaries(
+    st.sampled_from(["timeout", "priority", "ml_udf_deadline_ms", "ml_udf_slo_ms", "ml_udf_min_accuracy"])
+    | st.sampled_from(["ml_udf_class", "sequence_id", "binary_data_output"])
+    | st.text(max_size=3),
+    JSON,
+)
+REQUEST = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": JSON,
+        "inputs": st.lists(TENSOR, max_size=2) | JSON,
+        "outputs": st.lists(st.fixed_dictionaries({"name": st.sampled_from(["label"]) | JSON}), max_size=2)
+        | JSON,
+        "parameters": PARAMETERS | JSON,
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(REQUEST)
+def test_whatever_json_comes_is_a_call_or_refused_with_a_reason(body: dict[str, Any]) -> None:
+    with contextlib.suppress(WireError, ServiceError):
+        CODEC.call_of(function(), decode_request(json.dumps(body).encode(), None), NOW_S)
