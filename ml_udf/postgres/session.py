@@ -7,6 +7,7 @@ change of client, so nothing that depends on who asks is kept beyond a statement
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -138,7 +139,11 @@ class Session:
         if any(type(value) is bytes for value in values):
             target = replace(target, sends_bytes=True)
         try:
-            yield self._statements.current(target)
+            statement = self._statements.current(target)
+            asked, began_s = statement.stats.batches, time.monotonic()
+            yield statement
+            if statement.stats.batches > asked:
+                self._statements.count_wait(target, time.monotonic() - began_s)
         except MlUdfError as error:
             self._statements.count_failure(target)
             error.detail = error.detail or f"function {target.binding.function} of server {target.server}"

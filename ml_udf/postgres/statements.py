@@ -19,6 +19,7 @@ from ml_udf.exchange import ROW_FAULTS
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.latencies import Latencies
 from ml_udf.postgres.spi import Plpy
 from ml_udf.statement import Binding, Statement
 
@@ -65,6 +66,7 @@ class Past:
     statements: int = 0
     failed_calls: int = 0
     calls: CallStats = field(default_factory=CallStats)
+    waits: Latencies = field(default_factory=Latencies)  # of the calls that had to ask the server
 
 
 class Statements:
@@ -116,6 +118,10 @@ class Statements:
     def count_failure(self, target: Target) -> None:
         """A call for `target` has failed its statement."""
         self._of(target).failed_calls += 1
+
+    def count_wait(self, target: Target, seconds: float) -> None:
+        """A call for `target` has waited for the server."""
+        self._of(target).waits.add(seconds)
 
     def past(self) -> Mapping[tuple[str, str], Past]:
         """(server, function) → what ended statements asked of it since the session began."""

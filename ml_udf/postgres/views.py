@@ -56,6 +56,8 @@ class Views:
                 "retries": past.calls.retries,
                 "failed_rows": past.calls.failed_rows,
                 "seconds": past.calls.elapsed_s,
+                "median_ms": _ms(past.waits.quantile_s(0.5)),
+                "p99_ms": _ms(past.waits.quantile_s(0.99)),
             }
             for (server, function), past in sorted(self._statements.past().items())
         ]
@@ -75,3 +77,7 @@ class Views:
                 for row in told.get(what, []):
                     rows.append({"server": server} | {column: row.get(column) for column in columns})
         return rows
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

@@ -3,8 +3,8 @@
 -- The canonical script of the extension. Objects are marked
 --   PUBLIC   for users; changes keep old calls working
 --   PRIVATE  for the extension itself; their names begin with an underscore
--- What runs is Python: the package ml_udf.postgres. The two paths below are written in by
--- `ml-udf postgres install`; no setting can change them.
+-- What runs is Python: the package ml_udf.postgres. The two paths in _boot() are written in by
+-- `ml-udf postgres install`; no setting can change them. So every update script defines _boot() anew.
 
 
 -- ── Roles ──────────────────────────────────────────────────────────────────────────────────────────
@@ -42,7 +42,7 @@ CREATE FUNCTION ml_udf._boot() RETURNS void
 AS $python$
 import sys; sys.path[:0] = [path for path in [@PYTHON_PATH@] if path not in sys.path]
 from ml_udf.postgres import Session
-GD["ml_udf"] = Session(plpy, local_path=@LOCAL_PATH@)
+GD["ml_udf"] = GD.get("ml_udf") or Session(plpy, local_path=@LOCAL_PATH@)
 $python$;
 COMMENT ON FUNCTION ml_udf._boot() IS 'loads ml_udf into this session, once; called by every function of it';
 
@@ -345,7 +345,8 @@ COMMENT ON FUNCTION ml_udf._server_models() IS 'the models of every server that 
 CREATE FUNCTION ml_udf._session_statistics(
     OUT server text, OUT name text, OUT statements bigint, OUT failed_calls bigint, OUT rows bigint,
     OUT null_rows bigint, OUT rows_sent bigint, OUT rows_reused bigint, OUT batches bigint, OUT retries bigint,
-    OUT failed_rows bigint, OUT seconds double precision
+    OUT failed_rows bigint, OUT seconds double precision, OUT median_ms double precision,
+    OUT p99_ms double precision
 ) RETURNS SETOF record
     LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 20
     SET search_path = pg_catalog, pg_temp
@@ -378,10 +379,10 @@ COMMENT ON VIEW ml_udf.models IS 'models of the servers that you may use';
 CREATE VIEW ml_udf.stat_functions AS
     SELECT server, name, statements, failed_calls, rows, null_rows, rows_sent, rows_reused, batches,
            pg_catalog.round(rows_sent::numeric / nullif(batches, 0), 1) AS avg_batch,
-           retries, failed_rows, seconds
+           retries, failed_rows, seconds, median_ms, p99_ms
     FROM ml_udf._session_statistics();
 COMMENT ON VIEW ml_udf.stat_functions IS
-    'per function, what the ended statements of this session asked: rows_sent of rows went to the server in batches, rows_reused were equal to others';
+    'per function, what the ended statements of this session asked: rows_sent of rows went to the server in batches, rows_reused were equal to others; median_ms and p99_ms are of calls that waited for it';
 
 
 -- ── Rights ─────────────────────────────────────────────────────────────────────────────────────────

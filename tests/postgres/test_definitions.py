@@ -146,6 +146,12 @@ def test_without_verify_nothing_is_asked(engine: Engine, fake_server: OipServer)
     assert fake_server.paths == []
 
 
+def test_all_functions_of_a_server_are_made_by_one_query(engine: Engine) -> None:
+    missing = "FROM ml_udf.functions WHERE sql_function IS NULL"
+    assert engine.query(f"SELECT ml_udf.create_function(name)::text {missing}") == [("food(text)",)]
+    assert engine.query(f"SELECT name {missing}") == []
+
+
 def test_dropping_takes_the_twin_along_and_nothing_else(engine: Engine) -> None:
     engine.query("CREATE FUNCTION udf_food_name(int) RETURNS int LANGUAGE sql AS 'SELECT $1'")
     engine.query("SELECT ml_udf.drop_function('udf_food_name')")

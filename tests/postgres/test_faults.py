@@ -34,6 +34,21 @@ def test_on_error_null_gives_null_and_one_warning_with_count_and_cause(engine: E
     )
 
 
+@pytest.mark.parametrize(
+    ("sql", "state"),
+    [
+        ("SELECT ml_udf.predict('nope', '/a')", "42704"),
+        ("SET ml_udf.slo_ms = 'fast'; SELECT udf_food_name('/a')", "22023"),
+        ("SELECT ml_udf.predict('food', '/a', 'elsewhere')", "42704"),
+    ],
+)
+def test_on_error_null_hides_no_mistake_of_the_statement_itself(engine: Engine, sql: str, state: str) -> None:
+    engine.query("SET ml_udf.on_error = 'null'")
+    with pytest.raises(psycopg.Error) as caught:
+        engine.query(sql)
+    assert caught.value.sqlstate == state
+
+
 def test_each_statement_has_its_own_warning(engine: Engine) -> None:
     engine.query("SET ml_udf.on_error = 'null'")
     with engine.connection.transaction():

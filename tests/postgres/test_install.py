@@ -176,7 +176,9 @@ def test_the_commands_say_what_comes_next_and_what_is_wrong(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     runner = CliRunner()
-    done = runner.invoke(app, ["install", "--root", str(tmp_path), "--no-local", "--server-user", "root"])
+    done = runner.invoke(
+        app, ["install", "--root", str(tmp_path), "--no-local", "--no-batching", "--server-user", "root"]
+    )
     assert done.exit_code == 0, done.output
     assert "CREATE EXTENSION ml_udf CASCADE" in done.output
     assert "removed" in runner.invoke(app, ["uninstall", "--root", str(tmp_path)]).output

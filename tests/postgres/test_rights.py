@@ -83,6 +83,12 @@ def test_execute_on_one_function_is_enough_to_call_it(owner: Engine, role: Calla
         analyst.query("SELECT udf_food_name_batch('{/a}')")
 
 
+def test_the_function_and_its_twin_are_granted_together(owner: Engine, role: Callable[..., Engine]) -> None:
+    analyst = role()
+    owner.query(f"GRANT EXECUTE ON FUNCTION udf_food_name, udf_food_name_batch TO {user(analyst)}")
+    assert analyst.value("SELECT udf_food_name_batch('{/a}')") == [label_of("/a")]
+
+
 def test_readers_may_call_every_made_function(role: Callable[..., Engine]) -> None:
     reader = role("ml_udf_reader")
     assert reader.value("SELECT udf_food_name('/a')") == label_of("/a")

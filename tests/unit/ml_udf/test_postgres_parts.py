@@ -1,0 +1,127 @@
+"""The parts of the PostgreSQL side that need no PostgreSQL: texts of functions, fitting values, latencies."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_udf.errors import BadOption, InputNotFound
+from ml_udf.postgres.latencies import Latencies
+from ml_udf.postgres.values import composite, fitted
+from ml_udf.postgres.wrapper import Wrapper
+from ml_udf.statement import Answer
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+
+
+def wrapper(name: str = "f", function: str = "f", **fields: str) -> Wrapper:
+    plain = Wrapper(
+        schema="public",
+        name=name,
+        argument="text",
+        returns="text",
+        server="s",
+        function=function,
+        parallel="UNSAFE",
+    )
+    for field, value in fields.items():
+        setattr(plain, field, value)
+    return plain
+
+
+def body_of(statement: str) -> str:
+    """The body that PostgreSQL would read from the literal at the end of CREATE FUNCTION."""
+    literal = re.search(r" E'(.*)'\Z", statement, re.DOTALL)
+    assert literal
+    return re.sub(r"\\\\|''", lambda escaped: escaped[0][0], literal[1])
+
+
+@given(names, names, names)
+def test_whatever_the_names_are_the_body_is_two_lines_of_python_that_hold_them(
+    name: str, function: str, server: str
+) -> None:
+    scalar, batch = wrapper(name, function, server=server).create()
+    for statement, entry in ((scalar, "scalar"), (batch, "batch")):
+        tree = ast.parse(body_of(statement).replace("\nreturn ", "\n", 1))
+        assert len(tree.body) == 2
+        call = tree.body[1].value  # type: ignore[attr-defined]  # an expression
+        assert call.func.attr == entry
+        assert ast.literal_eval(call.args[0]) == {"server": server, "function": function, "returns": "text"}
+        record = re.search(rf"\.{entry}\((\{{.*\}}), inputs?\)\Z", body_of(statement), re.DOTALL)
+        assert record
+        assert json.loads(record[1])["function"] == function  # as the view reads it
+
+
+@given(names)
+def test_identifiers_cannot_be_left(name: str) -> None:
+    signature = wrapper(name).signature
+    assert signature == f'"public"."{name.replace(chr(34), chr(34) * 2)}"(text)'
+
+
+def test_vectors_have_a_twin_of_composites_and_other_arrays_none() -> None:
+    numbers = wrapper(argument="double precision[]", returns="real[]")
+    assert numbers.signatures()[1] == ("f_batch", "ml_udf.float8_vector[]", "ml_udf.float4_vector[]")
+    assert len(wrapper(returns="text[]").signatures()) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "sql_type", "wanted"),
+    [
+        ("laksa", "text", "laksa"),
+        (None, "bytea", None),
+        ("x", "bytea", b"x"),
+        (3.0, "integer", 3),
+        (2.5, "double precision", 2.5),
+        ("FALSE", "boolean", False),
+        (1, "boolean", True),
+        ([1.0, 2.0], "real[]", [1.0, 2.0]),
+        ([1.0, 2.0], "jsonb", "[1.0, 2.0]"),
+        ('{"a": 1}', "jsonb", '{"a": 1}'),
+    ],
+)
+def test_answers_fit_their_type(value: object, sql_type: str, wanted: object) -> None:
+    assert fitted([value, None], sql_type) == [wanted, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "sql_type"), [(b"\xff", "text"), ([1.0, 2.0], "text"), ("maybe", "boolean")]
+)
+def test_answers_that_do_not_fit_are_refused_with_the_way_out(value: object, sql_type: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        fitted([value], sql_type)
+    assert "returns =>" in caught.value.hint
+
+
+def test_a_prediction_has_a_value_or_an_error_and_null_is_null() -> None:
+    assert composite(Answer(), "3") is None
+    assert composite(Answer("laksa", 0.75), "3") == {
+        "value": "laksa",
+        "confidence": 0.75,
+        "model_version": "3",
+        "error": None,
+    }
+    failed = composite(Answer(error=InputNotFound("there is no file x")), "3")
+    assert failed is not None
+    assert failed["error"] == "input_not_found: there is no file x"
+
+
+@given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=200), st.floats(0.01, 1))
+def test_quantiles_are_within_ten_percent(durations: list[float], share: float) -> None:
+    latencies = Latencies()
+    for seconds in durations:
+        latencies.add(seconds)
+    ordered, rank = sorted(durations), math.ceil(share * len(durations)) - 1
+    below, above = ordered[max(0, rank - 1)], ordered[min(len(ordered) - 1, rank + 1)]
+    found = latencies.quantile_s(share)
+    assert found is not None
+    assert below / 1.1 <= found <= above * 1.1  # a neighbour: share × n is not exact
+
+
+def test_nothing_has_no_quantile() -> None:
+    assert Latencies().quantile_s(0.5) is None
