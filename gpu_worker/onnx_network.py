@@ -10,7 +10,7 @@ import onnxruntime
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.manifest import InputSpec
-from gpu_worker.network import Floats, Inputs, IsCancelled, check, softmax
+from gpu_worker.network import Floats, Inputs, IsCancelled, check, pixel_line, softmax
 
 __all__ = ["OnnxNetwork"]
 
@@ -36,9 +36,7 @@ class OnnxNetwork:
             raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
         self._input = self._only_input(path)
         self.resident_bytes = os.path.getsize(path)
-        std = np.asarray(spec.std, np.float32)
-        self._scale = (1.0 / (255.0 * std)).astype(np.float32)
-        self._shift = (-np.asarray(spec.mean, np.float32) / std).astype(np.float32)
+        self._scale, self._shift = pixel_line(spec)
 
     def _only_input(self, path: str) -> str:
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
@@ -67,6 +65,7 @@ class OnnxNetwork:
         assert isinstance(inputs, np.ndarray)
         check(is_cancelled)
         if inputs.dtype == np.uint8:
-            inputs = (inputs * self._scale + self._shift).transpose(0, 3, 1, 2)
+            lines = inputs.reshape(-1, len(self._scale)) * self._scale + self._shift
+            inputs = lines.reshape(inputs.shape).transpose(0, 3, 1, 2)
         (logits,) = self._session.run(None, {self._input: np.ascontiguousarray(inputs)})
         return softmax(np.asarray(logits, np.float32))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gpu_worker.device import Device
 from gpu_worker.errors import DeviceLost
 from gpu_worker.manifest import InputSpec
-from gpu_worker.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.network import Floats, Inputs, IsCancelled, check, pixel_line
 from gpu_worker.threads import Threads
 from gpu_worker.zoo.blocks import fold_batch_norms
 
@@ -58,10 +58,9 @@ class TorchNetwork:
         self._module = module.to(self._device)
         # torch's stubs lack this overload, which its documentation names first.
         self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # (x / 255 − mean) / std = x · scale + shift
-        std = torch.tensor(spec.std, device=self._device).view(1, 3, 1, 1)
-        self._scale = 1.0 / (255.0 * std)
-        self._shift = -torch.tensor(spec.mean, device=self._device).view(1, 3, 1, 1) / std
+        scale, shift = pixel_line(spec)
+        self._scale = torch.from_numpy(scale).to(self._device)
+        self._shift = torch.from_numpy(shift).to(self._device)
         self._weight_bytes: int = sum(
             tensor.numel() * tensor.element_size()
             for tensor in (*self._module.parameters(), *self._module.buffers())
@@ -109,5 +108,6 @@ class TorchNetwork:
     def _normalised(self, inputs: np.ndarray) -> Tensor:
         batch = torch.from_numpy(inputs).to(self._device, non_blocking=True)
         if inputs.dtype == np.uint8:
-            return batch.permute(0, 3, 1, 2).float().mul_(self._scale).add_(self._shift)
+            lines = batch.view(-1, len(self._scale)).float()
+            return torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
         return batch.contiguous(memory_format=torch.channels_last)
