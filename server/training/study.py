@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from optuna.storages import BaseStorage
 
+from server.training.branch import BRANCH
+from server.training.costudy import COSTUDY
 from server.training.independent import INDEPENDENT
 from server.training.ledger import Ledger
 from server.training.messages import (
@@ -29,7 +31,7 @@ from server.training.trial import Trial, random_of
 
 __all__ = ["Master", "StudySpec"]
 
-_RULES: Mapping[Policy, Rules] = {"study": INDEPENDENT}
+_RULES: Mapping[Policy, Rules] = {"study": INDEPENDENT, "costudy": COSTUDY, "branch": BRANCH}
 
 
 class Master:

@@ -1,0 +1,130 @@
+"""Which trained models a function is made of: greedy ensemble selection under a latency budget.
+
+Pure, over validation probabilities. The rules of combination are those of `server/ensemble/combine.py`; here
+they are counted over whole matrices, since hundreds of subsets are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Ensemble", "accuracy_of", "select_ensemble", "similar_models", "subset_accuracies"]
+
+Combine = Literal["majority_vote", "mean"]
+# float32 [n, classes]: one model's probabilities for the n validation rows.
+Scores = NDArray[np.floating]
+Labels = NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Members in the order of their choice; validation accuracy; latency of all, one after the other."""
+
+    members: tuple[str, ...]
+    accuracy: float
+    latency_ms: float
+
+
+def accuracy_of(
+    members: Sequence[str], scores: Mapping[str, Scores], labels: Labels, combine: Combine
+) -> float:
+    """The share of rows that the members answer rightly together. Raises ValueError for no member.
+
+    `majority_vote` (Rafiki §5.2): a tie goes to the prediction of the most accurate model.
+    """
+    if not members:
+        raise ValueError("an ensemble needs a member")
+    if combine == "mean":
+        answers = sum(scores[member] for member in members).argmax(axis=1)  # type: ignore[union-attr]
+    else:
+        answers = _majority(members, scores, labels)
+    return float((answers == labels).mean())
+
+
+def select_ensemble(
+    scores: Mapping[str, Scores],
+    labels: Labels,
+    *,
+    latency_ms: Mapping[str, float] | None = None,
+    budget_ms: float | None = None,
+    combine: Combine = "mean",
+    most: int = 8,
+) -> Ensemble:
+    """Caruana et al. 2004, "Ensemble selection from libraries of models", without replacement.
+
+    Begins with the best model that fits into `budget_ms` (with the fastest, if none does), and adds the
+    model that helps most while one helps. Served members have equal votes, so no model is taken twice;
+    they run one after the other on a device, so their latencies add up.
+
+    Raises ValueError when there are no models, or a latency is missing.
+    """
+    if not scores:
+        raise ValueError("there are no models to choose from")
+    cost = dict.fromkeys(scores, 0.0) if latency_ms is None else latency_ms
+    missing = [name for name in scores if name not in cost]
+    if missing:
+        raise ValueError(f"the latency of {missing[0]!r} is not known")
+    within = [name for name in scores if budget_ms is None or cost[name] <= budget_ms]
+    first = within or [min(scores, key=lambda name: cost[name])]
+    alone = {name: accuracy_of([name], scores, labels, combine) for name in scores}
+    # Of equally good ones the faster, then the first by name: the choice depends on nothing else.
+    chosen = [min(first, key=lambda name: (-alone[name], cost[name], name))]
+    accuracy = alone[chosen[0]]
+    while len(chosen) < most:
+        left_ms = np.inf if budget_ms is None else budget_ms - sum(cost[name] for name in chosen)
+        fitting = [name for name in scores if name not in chosen and cost[name] <= left_ms]
+        gains = {name: accuracy_of([*chosen, name], scores, labels, combine) for name in fitting}
+        if not gains:
+            break
+        best = min(gains, key=lambda name: (-gains[name], cost[name], name))
+        if gains[best] <= accuracy:
+            break
+        chosen.append(best)
+        accuracy = gains[best]
+    return Ensemble(tuple(chosen), accuracy, float(sum(cost[name] for name in chosen)))
+
+
+def subset_accuracies(
+    scores: Mapping[str, Scores], labels: Labels, combine: Combine
+) -> dict[tuple[str, ...], float]:
+    """The accuracy of every subset of the members, for choosing a subset under load (Rafiki Figure 6).
+
+    Raises ValueError for more than 10 members: their subsets are too many to serve from.
+    """
+    if len(scores) > 10:
+        raise ValueError(f"{len(scores)} members have too many subsets; 10 is the most")
+    names = sorted(scores)
+    return {
+        subset: accuracy_of(subset, scores, labels, combine)
+        for size in range(1, len(names) + 1)
+        for subset in combinations(names, size)
+    }
+
+
+def similar_models(accuracies: Mapping[str, float], *, most: int, tolerance: float = 0.05) -> list[str]:
+    """Architectures of similar accuracy (Rafiki §4.1): the best, and those within `tolerance` of it.
+
+    Names are of different architectures; different mistakes are what an ensemble lives on.
+    """
+    if not accuracies:
+        return []
+    ranked = sorted(accuracies, key=lambda name: (-accuracies[name], name))
+    return [name for name in ranked if accuracies[name] >= accuracies[ranked[0]] - tolerance][:most]
+
+
+def _majority(members: Sequence[str], scores: Mapping[str, Scores], labels: Labels) -> NDArray[np.intp]:
+    predictions = {member: scores[member].argmax(axis=1) for member in members}
+    ranked = sorted(members, key=lambda member: -float((predictions[member] == labels).mean()))
+    rows = np.arange(len(labels))
+    votes = np.zeros(scores[members[0]].shape)
+    for place, member in enumerate(ranked):
+        # Less than a vote, and less with each rank: it parts ties and nothing else.
+        votes[rows, predictions[member]] += 1 + 0.5 ** (place + 2)
+    answers: NDArray[np.intp] = votes.argmax(axis=1)
+    return answers
