@@ -1,0 +1,109 @@
+"""Pieces of a batch are collected into one answer, whatever their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gpu_worker.buffers import Buffers
+from gpu_worker.errors import Cancelled
+from gpu_worker.forward import Tally
+from gpu_worker.intake import Piece
+from gpu_worker.manifest import InputSpec, Manifest
+from gpu_worker.model_cache import Resident
+from gpu_worker.network import Floats, Inputs, IsCancelled, check, softmax
+from gpu_worker.protocol import RowError
+
+CLASSES = ("a", "b", "c")
+
+
+class Numbers:
+    """A row is a number: its class, or "nan" for an answer that is none."""
+
+    pixels: tuple[int, int] | None = None
+    forms = frozenset(("text",))
+    cuttable = True
+    resident_bytes = 0
+
+    def __init__(self) -> None:
+        self.seen: list[list[bytes]] = []
+
+    def warm_up(self, rows: int) -> Floats:
+        return np.zeros((rows, len(CLASSES)), np.float32)
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        check(is_cancelled)
+        assert not isinstance(inputs, np.ndarray)
+        self.seen.append(list(inputs))
+        scores = np.full((len(inputs), len(CLASSES)), 0.1, np.float32)
+        for index, row in enumerate(inputs):
+            scores[index, int(row) if row != b"nan" else 0] = 0.8 if row != b"nan" else np.nan
+        return scores
+
+
+def resident() -> tuple[Resident, Numbers]:
+    network = Numbers()
+    manifest = Manifest("/m", "m", 1, "text-classification", "torch", "x", CLASSES, InputSpec("text"))
+    return Resident("m", manifest, network), network
+
+
+def piece(start: int, rows: Sequence[bytes], *faults: int) -> Piece:
+    made = Piece(start, rows)
+    made.faults = [RowError(index, "input_invalid", "bad") for index in faults]
+    return made
+
+
+def test_pieces_may_come_in_any_order_and_faults_never_reach_the_network() -> None:
+    model, network = resident()
+    tally = Tally([model], 5, scores=True)
+    tally.add(piece(3, [b"2", b"0"]), lambda: False)
+    tally.add(piece(0, [b"1", b"bad", b"1"], 1), lambda: False)
+    (member,) = tally.members()
+    assert member.labels == ["b", "", "b", "c", "a"]
+    assert member.confidences == pytest.approx([0.8, 0, 0.8, 0.8, 0.8])
+    scores = np.frombuffer(member.scores, np.float32).reshape(5, 3)
+    assert not scores[1].any()
+    assert scores.argmax(axis=1).tolist() == [1, 0, 1, 2, 0]
+    assert [error.index for error in tally.errors] == [1]
+    assert network.seen == [[b"2", b"0"], [b"1", b"1"]]
+    assert model.row_s > 0
+
+
+def test_an_answer_that_is_no_number_is_its_rows_error() -> None:
+    model, _ = resident()
+    tally = Tally([model], 3, scores=False)
+    tally.add(piece(0, [b"1", b"nan", b"2"]), lambda: False)
+    assert tally.members()[0].labels == ["b", "", "c"]
+    (error,) = tally.errors
+    assert (error.index, error.code) == (1, "internal")
+    assert "'m'" in error.message
+
+
+def test_a_cancel_is_seen_between_two_members() -> None:
+    (first, network), (second, unused) = resident(), resident()
+    looks = iter([False, True])
+    with pytest.raises(Cancelled):
+        Tally([first, second], 1, scores=False).add(piece(0, [b"1"]), lambda: next(looks))
+    assert len(network.seen) == 1
+    assert unused.seen == []
+
+
+def test_softmax_is_right_where_exponentials_overflow() -> None:
+    scores = softmax(np.array([[1000, 1000, -1000], [0, np.log(2), 0]], np.float32))
+    np.testing.assert_allclose(scores, [[0.5, 0.5, 0], [0.25, 0.5, 0.25]], atol=1e-6)
+
+
+def test_buffers_are_reused_by_size_and_bounded_by_bytes() -> None:
+    buffers = Buffers(max_bytes=2 * 4 * 8 * 8 * 3)
+    one = buffers.take(4, 8, 8)
+    other = buffers.take(4, 8, 8)
+    third = buffers.take(4, 8, 8)
+    assert one.shape == (4, 8, 8, 3)
+    for buffer in (one, other, third):
+        buffers.give(buffer)
+    assert buffers.take(3, 8, 8) is one, "a longer one will do"
+    assert buffers.take(5, 8, 8).shape == (5, 8, 8, 3), "a shorter one will not"
+    assert buffers.take(4, 8, 8) is other
+    assert buffers.take(4, 8, 8) is not third, "it was over the bound and let go"
