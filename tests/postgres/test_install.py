@@ -188,6 +188,13 @@ def test_the_commands_say_what_comes_next_and_what_is_wrong(
     assert "Traceback" not in refused.output
 
 
+def test_the_sandbox_command_ends_with_the_status_of_its_sql(postgres_server: PostgresServer) -> None:
+    runner = CliRunner()
+    listed = "SELECT * FROM ml_udf.stat_functions"
+    assert runner.invoke(app, ["sandbox", "-c", listed]).exit_code == 0
+    assert runner.invoke(app, ["sandbox", "-c", "SELECT nonsense"]).exit_code == 1
+
+
 def test_a_sandbox_is_private(cluster: Sandbox) -> None:
     assert cluster.directory.stat().st_mode & 0o077 == 0
     assert cluster.sql("SHOW listen_addresses") == "127.0.0.1"
