@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from examples.foodlog.draw import photos_note
 from examples.foodlog.labels import read_labels, write_labels
 from examples.foodlog.progress import bars
 
@@ -84,11 +85,11 @@ def train_models(
     lessons = folder / "lessons.csv"
     labels = [label for label in read_labels(folder / "labels.csv") if label.split != "holdout"]
     write_labels(lessons, labels)
-    album = (folder / "album.json").read_text()
+    photos = photos_note(folder)
     runs = []
     for recipe in recipes:
         recipe = Recipe(recipe.model, recipe.architecture, epochs or recipe.epochs)
-        origin = sha256((album + json.dumps(asdict(recipe))).encode()).hexdigest()
+        origin = sha256((photos + json.dumps(asdict(recipe))).encode()).hexdigest()
         runs.append(_Run(recipe, origin, folder / "models" / recipe.model))
     untrained = [run for run in runs if run.trained() is None]
     if untrained:
@@ -105,8 +106,7 @@ def train_models(
 
 
 def _train(runs: Sequence[_Run], lessons: Path, images: Path, console: Console) -> None:
-    cores = os.cpu_count() or 1
-    at_once = min(cores, len(runs))
+    at_once = os.cpu_count() or 1
     waiting = list(runs)
     with ExitStack() as stack, selectors.DefaultSelector() as speaking, bars(console) as progress:
         tasks = {
@@ -121,7 +121,7 @@ def _train(runs: Sequence[_Run], lessons: Path, images: Path, console: Console) 
         while waiting or speaking.get_map():
             while waiting and len(speaking.get_map()) < at_once:
                 run = waiting.pop(0)
-                training = _Training(run, lessons, images, threads=max(1, cores // at_once))
+                training = _Training(run, lessons, images)
                 progress.start_task(tasks[run])
                 stack.callback(training.stop)
                 speaking.register(training.output, selectors.EVENT_READ, training)
@@ -133,7 +133,7 @@ def _train(runs: Sequence[_Run], lessons: Path, images: Path, console: Console) 
 class _Training:
     """One training process under way."""
 
-    def __init__(self, run: _Run, lessons: Path, images: Path, threads: int) -> None:
+    def __init__(self, run: _Run, lessons: Path, images: Path) -> None:
         self._run = run
         self._version = run.next_version()
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ class _Training:
         command = [sys.executable, "-m", "gpu_worker.train", f"--images={lessons}", f"--root={images}"]
         command += [f"--architecture={run.recipe.architecture}", f"--epochs={run.recipe.epochs}"]
         command += [f"--out={run.folder.parent}", f"--name={run.recipe.model}", f"--version={self._version}"]
-        command += [f"--threads={threads}"]
+        command += ["--threads=1"]  # a thread each: the same weights on every machine
         # A run that is stopped goes on from here; one of another origin must not.
         command += [f"--checkpoint={run.folder / f'{run.origin[:16]}.checkpoint'}"]
         with self._log.open("wb") as log:

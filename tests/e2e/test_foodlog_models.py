@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,20 @@ from tests.inference_server import inference_server
 from tests.models import write_manifest
 
 QUIET = Console(quiet=True)
+ALBUM = Album(images=60, rows=60, size_px=24, seed=1)
 RECIPE = Recipe("food_resnet", "resnet", 1)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("training")
-    draw_album(folder, Album(images=60, rows=60, size_px=24, seed=1))
+    draw_album(folder, ALBUM)
     return folder
 
 
 def test_another_recipe_becomes_the_next_version_and_the_same_one_is_kept(folder: Path) -> None:
     (first,) = train_models(folder, None, QUIET, [RECIPE])
+    draw_album(folder, replace(ALBUM, rows=90))  # the same photos, more meals
     (kept,) = train_models(folder, None, QUIET, [RECIPE])
     (second,) = train_models(folder, 2, QUIET, [RECIPE])
     assert first == kept == folder / "models" / "food_resnet" / "1"
