@@ -66,9 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from server.app import create_app
     from server.listener import Listener
     from server.log import configure_logging
+    from server.storage import StartError
 
     configure_logging(settings.log_level)
-    app = create_app(settings, token)
+    try:
+        app = create_app(settings, token)
+    except StartError as error:
+        print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # as above
+        return 3
     listener = Listener(
         app.front, app.drain, host=settings.host, port=settings.port, port_file=settings.port_file
     )

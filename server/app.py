@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI
-from sqlalchemy import Engine
 
 from server.catalog import Catalog
 from server.deploying import bare_function
@@ -36,9 +35,7 @@ from server.scheduling.latency_model import LatencyModel
 from server.scheduling.terms import Latency
 from server.services import Services
 from server.settings import Settings
-from server.store.artifacts import Artifacts
-from server.store.database import migrate, open_database
-from server.store.repository import Repository
+from server.storage import Storage, open_storage
 from server.translation import QueueBounds
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
@@ -55,8 +52,9 @@ _FIRST_GUESS_S = {1: 0.001, 64: 0.016}
 class App:
     """The ASGI application, and its services while it runs."""
 
-    def __init__(self, settings: Settings, token: str | None) -> None:
+    def __init__(self, settings: Settings, token: str | None, storage: Storage) -> None:
         self._settings = settings
+        self._storage = storage
         self._api = FastAPI(
             title="ml_udf",
             version=VERSION,
@@ -88,7 +86,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
-        async with _running(self._settings) as services:
+        async with _running(self._settings, self._storage) as services:
             settings = self._settings
             codec = Codec(settings.max_rows, services.latency_of)
             self.front.infer = InferRoute(
@@ -100,18 +98,19 @@ class App:
 
 
 def create_app(settings: Settings, token: str | None = None) -> App:
-    """The server as an application; nothing runs before its lifespan does."""
-    return App(replace(settings, home=settings.home.expanduser().absolute()), token)
+    """The server as an application, its storage open; the rest runs from its lifespan on.
+
+    Raises `StartError`.
+    """
+    settings = replace(settings, home=settings.home.expanduser().absolute())
+    return App(settings, token, open_storage(settings))
 
 
 @contextlib.asynccontextmanager
-async def _running(settings: Settings) -> AsyncIterator[Services]:
+async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Services]:
     """Everything that runs, closed in the opposite order."""
     async with contextlib.AsyncExitStack() as stack:
-        artifacts = await asyncio.to_thread(Artifacts, settings.home, settings.max_model_bytes)
-        engine = await asyncio.to_thread(_open_registry, settings)
-        stack.callback(engine.dispose)
-        repository = Repository(engine, settings.home)
+        stack.callback(storage.engine.dispose)
         defaults = {
             "slo_ms": settings.default_slo_ms,
             "max_batch": settings.default_max_batch,
@@ -122,12 +121,12 @@ async def _running(settings: Settings) -> AsyncIterator[Services]:
         latency_of = _latencies()
         bounds = QueueBounds(settings.max_queued_rows, settings.max_queued_bytes)
         dispatcher = Dispatcher(Scheduler(), bounds, latency_of, metrics)
-        housekeeping = Housekeeping(repository, dispatcher, settings.worker_hang_s)
+        housekeeping = Housekeeping(storage.repository, dispatcher, settings.worker_hang_s)
         residency = Residency(dispatcher, functools.partial(_room, settings), housekeeping.measured)
         dispatcher.residents = housekeeping.residency = residency
         publisher = Publisher(
-            repository,
-            artifacts,
+            storage.repository,
+            storage.artifacts,
             catalog,
             dispatcher,
             residency,
@@ -161,12 +160,6 @@ async def _running(settings: Settings) -> AsyncIterator[Services]:
             asker=Asker(dispatcher, metrics),
             latency_of=latency_of,
         )
-
-
-def _open_registry(settings: Settings) -> Engine:
-    engine = open_database(settings.registry_url())
-    migrate(engine)
-    return engine
 
 
 def _room(settings: Settings, worker: Worker) -> Room:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -153,8 +155,21 @@ def _until(condition: object, within_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_home_that_cannot_be_made_ends_the_start(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "models").write_text("a file in its place")
-    with pytest.raises(RuntimeError, match="did not start"):
-        InferenceServer(tmp_path / "home")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--home=/proc/nowhere"], "the home folder /proc/nowhere cannot be used: "),
+        (["--database-url=sqlite:////proc/nowhere.db"], "the registry (--database-url) cannot be opened: "),
+        (["--database-url=postgresql://me:secret@127.0.0.1:1/x"], "the registry (--database-url) cannot be"),
+        (["--database-url=nonsense"], "the registry (--database-url) cannot be opened: "),
+    ],
+)
+def test_what_cannot_be_opened_at_the_start_is_told_in_one_line(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    command = [sys.executable, "-m", "server", "--port=0", f"--home={tmp_path}", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[0].startswith(f"ml_udf server: {said}")
+    assert "Traceback" not in ended.stderr
+    assert "secret" not in ended.stderr

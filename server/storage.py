@@ -1,0 +1,49 @@
+"""What must be there before anything else: the home folder and the registry, opened and up to date.
+
+Blocking, and done before the event loop runs, so that a wrong folder or database is told in one sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from alembic.util import CommandError
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.settings import Settings
+from server.store.artifacts import Artifacts
+from server.store.database import migrate, open_database
+from server.store.repository import Repository
+
+__all__ = ["StartError", "Storage", "open_storage"]
+
+
+class StartError(Exception):
+    """The server cannot start; the text says why and what to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The files and the registry of one home folder."""
+
+    artifacts: Artifacts
+    engine: Engine
+    repository: Repository
+
+
+def open_storage(settings: Settings) -> Storage:
+    """Open both; the registry gets its newest schema. Raises `StartError`."""
+    try:
+        artifacts = Artifacts(settings.home, settings.max_model_bytes)
+    except OSError as exc:
+        raise StartError(f"the home folder {settings.home} cannot be used: {exc.strerror}") from exc
+    try:
+        engine = open_database(settings.registry_url())
+        migrate(engine)
+    except (SQLAlchemyError, CommandError, OSError) as exc:
+        # The driver's own words: SQLAlchemy's add the statement, and the URL may hold a password.
+        cause = getattr(exc, "orig", None) or exc
+        where = "--database-url" if settings.database_url else f"{settings.home / 'registry.db'}"
+        raise StartError(f"the registry ({where}) cannot be opened: {cause}") from exc
+    return Storage(artifacts, engine, Repository(engine, settings.home))
