@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from server.scheduling.admission import admit
-from server.scheduling.arbitration import Arbitration, Candidate, least_recently_served
+from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, quantum_s
 from server.scheduling.lanes import Lane, LaneKey
-from server.scheduling.policy import BatchOutcome, Refuse, RowRun, Wait
+from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.registry import policy_named
 from server.scheduling.terms import (
     Action,
@@ -60,7 +60,7 @@ class Scheduler:
     def __init__(
         self,
         *,
-        arbitration: Arbitration = least_recently_served,
+        arbitration: Arbitration = MostInTime(),  # noqa: B008 - immutable
         filling: Filling = Filling(),  # noqa: B008 - immutable
         lead_s: float = 0.002,
         first_batch_id: int = 1,
@@ -112,7 +112,7 @@ class Scheduler:
 
     def submit(self, now_s: float, submission: Submission) -> Rejection | None:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
-        lane = self._lane_for(submission)
+        lane = self._lane_for(now_s, submission)
         lanes = self._lanes[submission.function].values()
         rejection = admit(now_s, submission, lane, lanes, self._workers.values())
         if rejection is not None:
@@ -160,7 +160,7 @@ class Scheduler:
                 wake_s = min(wake_s, decision.until_s)
                 spare_until_s = min(spare_until_s, decision.until_s)
             else:
-                candidates.append(Candidate(lane, worker, decision))
+                candidates.append(self._candidate(lane, worker, decision))
         filler_s, filler = self._filler(now_s, fillers, candidates, spare_until_s)
         if filler is not None:
             return filler
@@ -223,6 +223,21 @@ class Scheduler:
         if not starving and lane.predicted_s(rows, worker.view.device) > spare_until_s - now_s:
             return math.inf, None
         return now_s, self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), ())
+
+    def _candidate(self, lane: Lane, worker: WorkerState, decision: Dispatch) -> Candidate:
+        head = lane.interactive.after(decision.skip)
+        takes_s = decision.expected_s
+        if takes_s is None:
+            takes_s = lane.predicted_s(decision.rows, worker.view.device)
+        return Candidate(
+            lane=lane,
+            worker=worker,
+            decision=decision,
+            takes_s=takes_s + lane.swap_s(worker),
+            due_s=head.due_s,
+            priority=head.priority,
+            workers=sum(lane.swap_s(other) < math.inf for other in self._workers.values()),
+        )
 
     def _run(self, now_s: float, chosen: Candidate) -> RunBatch:
         """Send what the policy decided, with fillers in the empty places if nobody interactive waits."""
@@ -297,7 +312,7 @@ class Scheduler:
         if not lane.rows:
             self._waiting.pop(lane.key, None)
 
-    def _lane_for(self, submission: Submission) -> Lane:
+    def _lane_for(self, now_s: float, submission: Submission) -> Lane:
         spec = self._specs[submission.function]
         members = submission.members or tuple(member.name for member in spec.members)
         key = (submission.function, members, submission.bucket)
@@ -307,7 +322,7 @@ class Scheduler:
             missing = set(members) - {member.name for member in spec.members}
             if missing:
                 raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
-            lane = lanes[key] = Lane(key, spec, policy_named(spec.policy))
+            lane = lanes[key] = Lane(now_s, key, spec, policy_named(spec.policy))
         return lane
 
     def _all_lanes(self) -> list[Lane]:

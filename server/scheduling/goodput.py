@@ -1,13 +1,20 @@
-"""`goodput`: the default. As many rows per second of device time as can still meet their goal.
+"""`goodput`: the default. As many rows as possible answered within their goal.
 
-Rows whose goal is already lost are passed over while others can be saved, and run when there is room.
-Among the first rows that can still be saved, skipping `h` heads allows a larger batch for the ones behind:
-take the (h, b) of the best b / l̂(b), but ask 2 % more of it for each row skipped. It never waits while the
-worker is free: a lone caller is answered at once.
+A free worker never waits: a lone row runs at once, and batches grow by themselves while it is busy. What is
+decided is which rows a batch takes. Skipping h heads leaves more time for those behind, so that b of them
+fit; the worker answers b / l̂(b) rows per second. Of all (h, b) the one of the highest rate would win if the
+overload lasted for ever; while it may be a burst, one that loses fewer rows and less than 2 % of the rate is
+better, because rows kept can be saved once the burst is over. So the 2 % shrink with the strain: the share of
+recent batches for which heads had to be skipped. Heads that no batch can save are given up at once.
+
+l̂ is corrected by what batches took of late against what it said (the second largest ratio of 16, so that one
+outlier changes nothing), and so a profile that is wrong by a third costs nothing after a few batches.
+Between functions: arbitration.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from server.scheduling.policy import (
@@ -17,7 +24,6 @@ from server.scheduling.policy import (
     FunctionView,
     Refuse,
     batch_latency_s,
-    largest_within,
     member_names,
     number_option,
     start_s,
@@ -25,20 +31,29 @@ from server.scheduling.policy import (
 
 __all__ = ["Goodput"]
 
+_STRAIN_WEIGHT = 0.1  # of the newest batch
+_RATIOS = 16  # batches remembered
+
 
 class Goodput:
-    """Options: `gain_per_skipped_row` (0.02)."""
+    """Options: `tolerance` (of the best rate, given up to skip fewer rows, 0.02)."""
 
     name = "goodput"
 
     def initial(self, options: dict[str, Any]) -> dict[str, Any]:
-        """State: the options."""
-        return {"gain": number_option(options, "gain_per_skipped_row", 0.02, low=0.0)}
+        """State: the strain, 0 to 1, and the correction of l̂ with the ratios it comes from."""
+        return {
+            "tolerance": number_option(options, "tolerance", 0.02, low=0.0, high=1.0),
+            "strain": 0.0,
+            "correction": 1.0,
+            "ratios": [],
+        }
 
     def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Decision]:
-        """The best (skip, rows) for the worker offered."""
+        """Give up heads that cannot be saved, then the best (skip, rows)."""
+        takes_s = _corrected(view, state["correction"])
         start = start_s(view)
-        soonest = start + batch_latency_s(view, 1)
+        soonest = start + takes_s(1)
         lost = 0
         for run in view.queue:
             if run.due_s >= soonest:
@@ -46,20 +61,46 @@ class Goodput:
             lost += run.rows
         if lost:
             return state, Refuse(lost, soonest)
-        best_skip, best_rows, best_rate = 0, 1, 0.0
-        skipped = 0
-        for run in view.queue:
-            most = min(view.max_batch, view.queued_rows - skipped)
-            rows = largest_within(view, run.due_s - start, most)
-            if rows:
-                rate = rows / batch_latency_s(view, rows) / (1 + state["gain"] * skipped)
-                if rate > best_rate:
-                    best_skip, best_rows, best_rate = skipped, rows, rate
-                if rows == most:
-                    break
-            skipped += run.rows
-        return state, Dispatch(member_names(view), best_rows, best_skip)
+        choices = _choices(view, start, takes_s)
+        best_rate, skipped, _ = max(choices)
+        strain = state["strain"] + _STRAIN_WEIGHT * ((skipped > 0) - state["strain"])
+        enough = best_rate * (1 - state["tolerance"] * (1 - strain))
+        _, skip, rows = next(choice for choice in choices if choice[0] >= enough)
+        return {**state, "strain": strain}, Dispatch(member_names(view), rows, skip, takes_s(rows))
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
-        """Nothing yet."""
-        return state
+        """Compare what the batch took with what l̂ said."""
+        if outcome.predicted_s <= 0:
+            return state
+        ratios = [*state["ratios"], outcome.latency_s / outcome.predicted_s][-_RATIOS:]
+        return {**state, "ratios": ratios, "correction": sorted(ratios)[max(0, len(ratios) - 2)]}
+
+
+def _choices(
+    view: FunctionView, start: float, takes_s: Callable[[int], float]
+) -> list[tuple[float, int, int]]:
+    """(rows per second, skip, rows) of the largest batch behind each skip, fewest skipped first.
+
+    Deadlines ascend along the queue (within one priority), so the batch that fits only grows until all the
+    rest fits: two pointers, no search.
+    """
+    choices: list[tuple[float, int, int]] = []
+    skip, rows = 0, 0
+    for run in view.queue:
+        most = min(view.max_batch, view.queued_rows - skip)
+        budget_s = run.due_s - start
+        rows = most if takes_s(most) <= budget_s else max(1, min(rows, most))
+        while rows < most and takes_s(rows + 1) <= budget_s:
+            rows += 1
+        choices.append((rows / takes_s(rows), skip, rows))
+        if rows == most:
+            break
+        skip += run.rows
+    return choices
+
+
+def _corrected(view: FunctionView, correction: float) -> Callable[[int], float]:
+    if len(view.members) == 1:
+        latency_s = view.members[0].latency_s
+        return lambda rows: correction * latency_s(rows)
+    return lambda rows: correction * batch_latency_s(view, rows)

@@ -24,11 +24,11 @@ LaneKey = tuple[str, tuple[str, ...], str]  # function, members, bucket
 class Lane:
     """Rows that may share a batch, and the policy that cuts them into batches."""
 
-    def __init__(self, key: LaneKey, spec: FunctionSpec, policy: Policy) -> None:
+    def __init__(self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: Policy) -> None:
         self.key = key
         self.interactive, self.aside, self.bulk = self.queues = (RowQueue(), RowQueue(), RowQueue())
-        self.served_s = -math.inf  # when it last got a worker
-        self.filler_served_s = -math.inf  # when its fillers last did, or began to wait
+        self.served_s = now_s  # when it last got a worker, or came to be
+        self.filler_served_s = now_s  # when its fillers last did, or began to wait
         self.arrived_s = -math.inf  # when its last interactive rows came
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer

@@ -80,6 +80,7 @@ class Dispatch:
     members: tuple[str, ...]
     rows: int
     skip: int = 0
+    expected_s: float | None = None  # what it should take, if the policy knows better than l̂
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,14 @@ class RowQueue:
         self.rows += run.rows
         self.nbytes += run.rows * run.row_bytes
 
+    def after(self, skip: int) -> RowRun:
+        """The run that holds the row after the `skip` first ones. Raises IndexError past the end."""
+        for run in self._runs:
+            if skip < run.rows:
+                return run
+            skip -= run.rows
+        raise IndexError(f"no row after {skip} more than the queue holds")
+
     def take(self, rows: int, skip: int = 0) -> list[RowRun]:
         """Remove `rows` rows after the `skip` first ones. Raises ValueError if there are not so many."""
         if rows < 1 or skip < 0 or skip + rows > self.rows:
