@@ -1,0 +1,226 @@
+"""The master's messages: assignments, verdicts, leases, budgets, conditional puts, and opening again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from optuna.storages import InMemoryStorage
+
+from server.training.ledger import open_storage
+from server.training.messages import Assignment, Idle, Stopped, StudySpec, Verdict
+from server.training.study import Master
+from tests.unit.training.simulation import inputs, run, small_space, spec_of
+
+
+def master_of(policy="study", storage=None, **fields) -> Master:
+    return Master(spec_of(policy, **fields), storage or InMemoryStorage())
+
+
+def assigned(master: Master, worker="w", now_s=0.0) -> Assignment:
+    given = master.request(worker, now_s)
+    assert isinstance(given, Assignment)
+    return given
+
+
+def test_a_trial_runs_to_its_longest_and_stops():
+    master = master_of(max_epochs=3)
+    given = assigned(master)
+    verdicts = [master.report("w", given.trial, epoch, epoch / 10, 0.0) for epoch in (1, 2, 3)]
+    assert verdicts == [Verdict.CONTINUE, Verdict.CONTINUE, Verdict.STOP]
+    master.finish("w", given.trial, 0.3, 0.0, "weights")
+    progress = master.progress()
+    assert (progress.best_score, progress.best_trial, progress.best_checkpoint) == (0.3, 0, "weights")
+
+
+def test_a_plateau_ends_a_trial_after_its_patience():
+    master = master_of(patience=2, min_gain=0.01, max_epochs=9)
+    given = assigned(master)
+    verdicts = [master.report("w", given.trial, n, s, 0.0) for n, s in enumerate((0.5, 0.6, 0.605, 0.55), 1)]
+    assert verdicts == [Verdict.CONTINUE] * 3 + [Verdict.STOP]
+
+
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_study_trains_its_budget_to_the_epoch(policy, workers):
+    master = master_of(policy, budget_epochs=50)
+    run(master, workers)
+    progress = master.progress()
+    assert progress.epochs_used == 50
+    assert sum(trial.epochs for trial in progress.trials) == 50
+    assert progress.best_checkpoint is not None
+    assert not any(trial.worker for trial in progress.trials)
+
+
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+def test_a_study_ends_after_its_trials_too(policy):
+    master = master_of(policy, budget_epochs=1000, max_trials=6)
+    run(master, 2)
+    assert len(master.trials()) == 6
+    assert master.request("w", 1e9) == Stopped("there are no more trials to run")
+
+
+def test_a_worker_waits_while_another_holds_the_last_epoch():
+    master = master_of(budget_epochs=1)
+    given = assigned(master, "one")
+    assert master.request("two", 0.0) == Idle()
+    assert master.report("one", given.trial, 1, 0.5, 0.0) is Verdict.STOP
+    master.finish("one", given.trial, 0.5, 0.0, None)
+    assert isinstance(master.request("two", 0.0), Stopped)
+
+
+def test_a_report_sent_twice_counts_once_and_has_the_same_answer():
+    master = master_of(patience=1, max_epochs=9)
+    given = assigned(master)
+    assert master.report("w", given.trial, 1, 0.5, 0.0) is Verdict.CONTINUE
+    assert master.report("w", given.trial, 1, 0.5, 0.0) is Verdict.CONTINUE
+    assert master.report("w", given.trial, 2, 0.4, 0.0) is Verdict.STOP
+    assert master.report("w", given.trial, 2, 0.4, 0.0) is Verdict.STOP
+    assert master.progress().epochs_used == 2
+
+
+def test_a_report_that_skips_an_epoch_is_refused():
+    master = master_of()
+    given = assigned(master)
+    with pytest.raises(ValueError, match="epoch 2 was reported after epoch 0"):
+        master.report("w", given.trial, 2, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_score_that_is_no_number_ends_the_trial_and_the_study_goes_on(score):
+    master = master_of(max_epochs=3)
+    given = assigned(master)
+    assert master.report("w", given.trial, 1, score, 0.0) is Verdict.DROP
+    assert master.trials()[0].state == "failed"
+    assert assigned(master).trial == 1
+    run(master)
+    assert master.progress().epochs_used == 60
+
+
+def test_a_silent_workers_trial_goes_to_another_with_the_same_inputs_and_is_charged():
+    master = master_of(lease_s=10, max_epochs=5)
+    first = assigned(master, "dead", 0.0)
+    master.report("dead", first.trial, 1, 0.5, 1.0)
+    assert isinstance(master.request("other", 10.0), Assignment)  # the lease was renewed at 1 s
+    again = assigned(master, "third", 12.0)
+    assert inputs(again) == inputs(first)
+    assert again.attempt == 2
+    # Epoch 1, and the epoch that nobody reported.
+    assert master.trials()[first.trial].charged == 2
+
+
+def test_what_a_late_worker_says_changes_nothing():
+    master = master_of("costudy", lease_s=10)
+    given = assigned(master, "late", 0.0)
+    assert assigned(master, "other", 20.0).trial == given.trial
+    before = master.trials()
+    assert master.report("late", given.trial, 1, 0.9, 21.0) is Verdict.DROP
+    assert not master.stored("late", given.trial, 1, 0.9, "late weights")
+    master.finish("late", given.trial, 0.9, 21.0, "late weights")
+    master.fail("late", given.trial, "late", 21.0)
+    assert not master.beat("late", given.trial, 21.0)
+    assert master.trials() == before
+
+
+def test_a_beat_keeps_the_lease_through_a_long_epoch():
+    master = master_of(lease_s=10)
+    given = assigned(master, now_s=0.0)
+    assert master.beat("w", given.trial, 9.0)
+    assert master.sweep(18.0) == []
+    assert master.sweep(19.5) == [given.trial]
+
+
+def test_a_trial_that_kills_its_workers_is_given_up():
+    master = master_of(max_attempts=3, lease_s=1)
+    for now_s in (0, 10, 20):
+        assert assigned(master, f"w{now_s}", now_s).trial == 0
+    assert assigned(master, "w30", 30.0).trial == 1
+    assert master.trials()[0].state == "failed"
+    assert "silent for 1 s" in master.trials()[0].reason
+
+
+def test_a_worker_that_asks_anew_has_lost_what_it_was_on():
+    master = master_of()
+    first = assigned(master)
+    master.report("w", first.trial, 1, 0.5, 0.0)
+    again = assigned(master)
+    assert (inputs(again), again.attempt) == (inputs(first), 2)
+
+
+def test_finish_is_said_twice_and_counts_once():
+    master = master_of(max_epochs=1)
+    given = assigned(master)
+    master.report("w", given.trial, 1, 0.5, 0.0)
+    master.finish("w", given.trial, 0.5, 0.0, "a")
+    before = master.trials()
+    master.finish("w", given.trial, 0.9, 0.0, "b")
+    assert master.trials() == before
+
+
+def test_a_put_counts_only_while_it_is_better_by_delta_than_what_came_first():
+    master = master_of("costudy", delta=0.05)
+    one, two = assigned(master, "one"), assigned(master, "two")
+    assert master.report("one", one.trial, 1, 0.50, 0.0) is Verdict.PUT
+    assert master.report("two", two.trial, 1, 0.52, 0.0) is Verdict.PUT
+    assert master.stored("two", two.trial, 1, 0.52, "of two")
+    assert not master.stored("one", one.trial, 1, 0.50, "of one")
+    assert master.stored("two", two.trial, 1, 0.52, "of two")  # said again, still true
+    assert master.report("one", one.trial, 2, 0.56, 0.0) is Verdict.CONTINUE
+    assert master.report("one", one.trial, 3, 0.58, 0.0) is Verdict.PUT
+    assert master.progress().best_checkpoint == "of two"
+
+
+@pytest.mark.parametrize("where", ["journal", "sqlite:///{}/s.db"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+def test_a_study_opened_again_is_the_same_study(tmp_path, policy, where):
+    place = where.format(tmp_path) if ":" in where else str(tmp_path / where)
+    master = Master(spec_of(policy, budget_epochs=15), open_storage(place))
+    run(master, 2)
+    again = Master(spec_of(policy, budget_epochs=15), open_storage(place))
+    assert again.trials() == master.trials()
+    assert again.progress() == master.progress()
+
+
+def test_a_finished_study_can_be_extended_but_not_changed():
+    storage = InMemoryStorage()
+    run(Master(spec_of(budget_epochs=20), storage))
+    longer = Master(spec_of(budget_epochs=35), storage)
+    run(longer)
+    assert longer.progress().epochs_used == 35
+    for change in ({"patience": 9}, {"seed": 1}, {"snapshot": "other"}):
+        with pytest.raises(ValueError, match=f"exists with another {next(iter(change))}"):
+            Master(spec_of(budget_epochs=35, **change), storage)
+
+
+def test_optuna_sees_cold_and_warm_trials_apart_with_their_scores():
+    storage = InMemoryStorage()
+    master = Master(spec_of("costudy", budget_epochs=120, alpha=0.5), storage)
+    run(master)
+    sizes = []
+    for name, warm in (("s", False), ("s/warm", True)):
+        shown = storage.get_all_trials(storage.get_study_id_from_name(name))
+        known = [trial for trial in master.trials() if trial.warm == warm]
+        sizes.append(len(shown))
+        assert [trial.params for trial in shown] == [dict(trial.draws) for trial in known]
+        assert [list(trial.intermediate_values.values()) for trial in shown] == [
+            list(trial.scores) for trial in known
+        ]
+        assert [trial.value for trial in shown] == [trial.best_score for trial in known]
+    assert min(sizes) > 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"policy": "best"}, "policy must be one of study, costudy, branch"),
+        ({"advisor": "oracle"}, "advisor must be one of"),
+        ({"budget_epochs": 0}, "budget_epochs must be at least 1"),
+        ({"alpha": 1.5}, "alpha must be from 0 to 1"),
+        ({"max_trials": 0}, "max_trials must be at least 1"),
+        ({"lease_s": 0}, "lease_s must be above 0"),
+        ({"budget": 3}, "the study is not well formed"),
+    ],
+)
+def test_a_bad_study_is_refused_by_name(fields, message):
+    with pytest.raises(ValueError, match=message):
+        StudySpec.from_json({"name": "s", "space": small_space().as_json()} | fields)
