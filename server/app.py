@@ -25,7 +25,7 @@ from server.metrics import Metrics
 from server.placement.lru import Room
 from server.publishing import Publisher
 from server.residency import Residency
-from server.routes import classify, functions, health, models, oip
+from server.routes import classify, datasets, functions, health, models, oip, training
 from server.routes.asking import Asker
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
@@ -36,6 +36,13 @@ from server.scheduling.terms import Latency
 from server.services import Services
 from server.settings import Settings
 from server.storage import Storage, open_storage
+from server.store.training import TrainingRepository
+from server.training.connections import Connections
+from server.training.datasets import Datasets
+from server.training.deployment import Deployment
+from server.training.service import Training
+from server.training.snapshot import Limits
+from server.training.trainers import Trainers
 from server.translation import QueueBounds
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
@@ -63,8 +70,8 @@ class App:
             redoc_url=None,
             redirect_slashes=False,
         )
-        for router in (health.router, oip.router, functions.router, models.router, classify.router):
-            self._api.include_router(router)
+        for route in (health, oip, functions, models, classify, datasets, training):
+            self._api.include_router(route.router)
         map_errors(self._api)
         self.front = Front(
             self._api,
@@ -79,6 +86,7 @@ class App:
         if self.services is None:
             return
         self.services.dispatcher.draining = True
+        self.services.training.events.close()
         try:
             await asyncio.wait_for(self.services.dispatcher.drained(), self._settings.drain_s)
         except TimeoutError:
@@ -147,7 +155,21 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
         stack.push_async_callback(pool.close)
         stack.push_async_callback(residency.close)
         stack.push_async_callback(publisher.close)
-        await pool.start(residency)
+        trainers = Trainers(residency, settings.worker_start_s)
+        trained = TrainingRepository(storage.engine)
+        folder = settings.home / "training"
+        taken = Datasets(
+            folder / "datasets",
+            trained,
+            Connections(settings.connections_file, settings.dataset_timeout_s),
+            trainers,
+            Limits(settings.max_dataset_rows, settings.max_dataset_bytes),
+        )
+        jobs = Training(trained, folder, trainers)
+        stack.push_async_callback(taken.close)
+        stack.push_async_callback(jobs.close)
+        await jobs.restore()
+        await pool.start(trainers)
         housekeeping.start()
         yield Services(
             settings=settings,
@@ -159,6 +181,9 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
             metrics=metrics,
             asker=Asker(dispatcher, metrics),
             latency_of=latency_of,
+            datasets=taken,
+            training=jobs,
+            deployment=Deployment(trainers, publisher, trained),
         )
 
 

@@ -14,6 +14,9 @@ from server.publishing import Publisher
 from server.residency import Residency
 from server.routes.asking import Asker
 from server.settings import Settings
+from server.training.datasets import Datasets
+from server.training.deployment import Deployment
+from server.training.service import Training
 from server.translation import LatencyOf
 from server.workers.pool import WorkerPool
 
@@ -33,6 +36,9 @@ class Services:
     metrics: Metrics
     asker: Asker
     latency_of: LatencyOf
+    datasets: Datasets
+    training: Training
+    deployment: Deployment
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""

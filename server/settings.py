@@ -52,6 +52,13 @@ class Settings:
     max_queued_bytes: int = _setting(512 * MiB, "most bytes waiting per function; then 503 with Retry-After")
     max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
 
+    connections_file: Path | None = _setting(
+        None, "TOML file of databases that datasets may be read from, name = 'postgresql://…' a line"
+    )
+    max_dataset_rows: int = _setting(10_000_000, "most rows of a dataset")
+    max_dataset_bytes: int = _setting(16_384 * MiB, "most bytes of a dataset's rows")
+    dataset_timeout_s: float = _setting(600.0, "time that a dataset's query has")
+
     default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
     default_max_batch: int = _setting(64, "largest batch of a function that names none, and of bare models")
     default_policy: str = _setting("goodput", "batching policy of a function that names none")

@@ -11,7 +11,15 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, BigInteger, DateTime, Float, ForeignKey, Index, Integer, MetaData, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-__all__ = ["Base", "DeploymentRow", "FunctionRow", "ModelVersionRow"]
+__all__ = [
+    "Base",
+    "DatasetRow",
+    "DeploymentRow",
+    "FunctionRow",
+    "JobRow",
+    "ModelVersionRow",
+    "SnapshotRow",
+]
 
 
 class Base(DeclarativeBase):
@@ -69,3 +77,43 @@ class DeploymentRow(Base):
     spec: Mapped[dict[str, Any]]
     deployed_at: Mapped[datetime]
     retired_at: Mapped[datetime | None]
+
+
+class DatasetRow(Base):
+    """A registered query; `snapshot` is its newest."""
+
+    __tablename__ = "datasets"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    spec: Mapped[dict[str, Any]]
+    snapshot: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+
+
+class SnapshotRow(Base):
+    """Frozen rows of a dataset, and the spec that they were taken by. Never changed."""
+
+    __tablename__ = "snapshots"
+
+    dataset: Mapped[str] = mapped_column(String(100), primary_key=True)
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    spec: Mapped[dict[str, Any]]
+    facts: Mapped[dict[str, Any]]
+    taken_at: Mapped[datetime]
+
+
+class JobRow(Base):
+    """One training job; its studies' state lies in their own storage."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    dataset: Mapped[str] = mapped_column(String(100))
+    snapshot: Mapped[str] = mapped_column(String(64))
+    spec: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+    __table_args__ = (Index(None, "state"),)

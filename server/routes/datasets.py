@@ -1,0 +1,86 @@
+"""`/v1/datasets`: registered queries and their snapshots, from a connection or pushed in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from server.routes.body import json_object
+from server.routes.replies import json_reply
+from server.services import ServicesOf
+from server.store.training import Snapshot
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+
+@router.get("")
+async def list_datasets(services: ServicesOf) -> Response:
+    """Every dataset with its newest snapshot."""
+    return json_reply({"datasets": [_described(snapshot) for snapshot in await services.datasets.all()]})
+
+
+@router.post("")
+async def create_dataset(services: ServicesOf, request: Request) -> Response:
+    """Register a query over a connection of the server's, `source`, and take its first snapshot."""
+    return json_reply(_described(await services.datasets.pull(await json_object(request))), 201)
+
+
+@router.post("/uploads")
+async def begin_upload(services: ServicesOf, request: Request) -> Response:
+    """Announce a dataset whose rows this client sends; the name of the upload."""
+    return json_reply({"upload": await services.datasets.begin(await json_object(request))}, 201)
+
+
+@router.put("/uploads/{upload}/{part}")
+async def add_part(services: ServicesOf, upload: str, part: int, request: Request) -> Response:
+    """Rows: an Arrow IPC stream. Part 0, 1, …; one that is sent again is not taken twice."""
+    return json_reply({"next": await services.datasets.add(upload, part, await request.body())})
+
+
+@router.post("/uploads/{upload}/finish")
+async def finish_upload(services: ServicesOf, upload: str) -> Response:
+    """That was all: take the snapshot."""
+    return json_reply(_described(await services.datasets.finish(upload)), 201)
+
+
+@router.delete("/uploads/{upload}")
+async def drop_upload(services: ServicesOf, upload: str) -> Response:
+    """Forget what was sent."""
+    await services.datasets.drop(upload)
+    return json_reply({"dropped": upload})
+
+
+@router.get("/{name}")
+async def show_dataset(services: ServicesOf, name: str) -> Response:
+    """Every snapshot of a dataset, the newest last."""
+    snapshots = await services.datasets.snapshots(name)
+    return json_reply({"name": name, "snapshots": [_described(snapshot) for snapshot in snapshots]})
+
+
+@router.post("/{name}/refresh")
+async def refresh_dataset(services: ServicesOf, name: str) -> Response:
+    """Run the registered query again; what jobs and models were trained on stays as it was."""
+    return json_reply(_described(await services.datasets.refresh(name)))
+
+
+def _described(snapshot: Snapshot) -> dict[str, Any]:
+    facts = snapshot.facts
+    return {
+        "name": snapshot.dataset,
+        "snapshot": snapshot.id,
+        "task": snapshot.spec["task"],
+        "source": snapshot.spec["source"],
+        "query": snapshot.spec["query"],
+        "target": snapshot.spec["target"],
+        "key": snapshot.spec["key"],
+        "rows": facts["rows"],
+        "classes": facts["classes"],
+        "splits": facts["splits"],
+        "unreadable": facts["unreadable"],
+        "unreadable_rows": facts["unreadable_rows"],
+        "content_sha256": facts["content_sha256"],
+        "taken_at": snapshot.taken_at.isoformat(),
+    }

@@ -1,0 +1,172 @@
+"""The registry's part for training: datasets, snapshots, jobs. Each verb is one transaction. Blocking.
+
+Knows tables; knows no study and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from server.errors import UnknownFunction
+from server.store.tables import DatasetRow, DeploymentRow, JobRow, SnapshotRow
+
+__all__ = ["ACTIVE", "Job", "Snapshot", "TrainingRepository"]
+
+ACTIVE = ("running",)  # states of jobs that go on when the server starts again
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A dataset's frozen rows: what it was asked for, and what came of it."""
+
+    dataset: str
+    id: str
+    spec: dict[str, Any]
+    facts: dict[str, Any]
+    taken_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training job; `state` is running, done, cancelled or failed."""
+
+    id: int
+    dataset: str
+    snapshot: str
+    spec: dict[str, Any]
+    state: str
+    reason: str
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class TrainingRepository:
+    """The training tables of one database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add_snapshot(self, name: str, spec: Mapping[str, Any], facts: Mapping[str, Any]) -> Snapshot:
+        """Make a snapshot the dataset's newest, and the dataset known; the same rows again are no new one."""
+        now = datetime.now(UTC)
+        with Session(self._engine) as session:
+            dataset = session.get(DatasetRow, name, with_for_update=True)
+            if dataset is None:
+                dataset = DatasetRow(name=name, spec=dict(spec), created_at=now)
+                session.add(dataset)
+            dataset.spec, dataset.snapshot = dict(spec), str(facts["id"])
+            known = session.get(SnapshotRow, (name, dataset.snapshot))
+            if known is None:
+                known = SnapshotRow(
+                    dataset=name, id=dataset.snapshot, spec=dict(spec), facts=dict(facts), taken_at=now
+                )
+                session.add(known)
+            session.commit()
+            return _snapshot(known)
+
+    def datasets(self) -> list[Snapshot]:
+        """Every dataset with its newest snapshot, by name."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(SnapshotRow)
+                .join(
+                    DatasetRow,
+                    (DatasetRow.name == SnapshotRow.dataset) & (DatasetRow.snapshot == SnapshotRow.id),
+                )
+                .order_by(SnapshotRow.dataset)
+            )
+            return [_snapshot(row) for row in rows]
+
+    def snapshot(self, dataset: str, snapshot: str | None = None) -> Snapshot:
+        """A snapshot, by default the newest. Raises `UnknownFunction`."""
+        with Session(self._engine) as session:
+            known = session.get(DatasetRow, dataset)
+            row = None if known is None else session.get(SnapshotRow, (dataset, snapshot or known.snapshot))
+            if row is None:
+                which = "" if snapshot is None else f" with a snapshot {snapshot}"
+                raise UnknownFunction(f"there is no dataset {dataset!r}{which} here")
+            return _snapshot(row)
+
+    def snapshots(self, dataset: str) -> list[Snapshot]:
+        """Every snapshot of a dataset, the oldest first."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(SnapshotRow).where(SnapshotRow.dataset == dataset).order_by(SnapshotRow.taken_at)
+            )
+            return [_snapshot(row) for row in rows]
+
+    def add_job(self, dataset: str, snapshot: str, spec: Mapping[str, Any]) -> Job:
+        """A new job that runs."""
+        with Session(self._engine) as session:
+            row = JobRow(
+                dataset=dataset,
+                snapshot=snapshot,
+                spec=dict(spec),
+                state="running",
+                reason="",
+                created_at=datetime.now(UTC),
+            )
+            session.add(row)
+            session.commit()
+            return _job(row)
+
+    def set_job(self, job: int, state: str, reason: str = "", spec: Mapping[str, Any] | None = None) -> Job:
+        """Note what became of a job. Raises `UnknownFunction`."""
+        with Session(self._engine) as session:
+            row = session.get(JobRow, job, with_for_update=True)
+            if row is None:
+                raise UnknownFunction(f"there is no job {job} here")
+            row.state, row.reason = state, reason
+            row.ended_at = None if state in ACTIVE else datetime.now(UTC)
+            if spec is not None:
+                row.spec = dict(spec)
+            session.commit()
+            return _job(row)
+
+    def job(self, job: int) -> Job:
+        """A job. Raises `UnknownFunction`."""
+        with Session(self._engine) as session:
+            row = session.get(JobRow, job)
+            if row is None:
+                raise UnknownFunction(f"there is no job {job} here; GET /v1/jobs lists them")
+            return _job(row)
+
+    def jobs(self) -> list[Job]:
+        """Every job, by number."""
+        with Session(self._engine) as session:
+            return [_job(row) for row in session.scalars(select(JobRow).order_by(JobRow.id))]
+
+    def deployment_before(self, function: str) -> dict[str, Any]:
+        """The specification of the deployment before the current one. Raises `UnknownFunction`."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(DeploymentRow)
+                .where(DeploymentRow.function == function)
+                .order_by(DeploymentRow.version.desc())
+                .limit(2)
+            ).all()
+            if len(rows) < 2:
+                raise UnknownFunction(f"the function {function!r} has no earlier deployment to go back to")
+            return dict(rows[1].spec)
+
+
+def _snapshot(row: SnapshotRow) -> Snapshot:
+    return Snapshot(row.dataset, row.id, dict(row.spec), dict(row.facts), _utc(row.taken_at))
+
+
+def _job(row: JobRow) -> Job:
+    ended = None if row.ended_at is None else _utc(row.ended_at)
+    return Job(
+        row.id, row.dataset, row.snapshot, dict(row.spec), row.state, row.reason, _utc(row.created_at), ended
+    )
+
+
+def _utc(value: datetime) -> datetime:
+    # SQLite gives back what it was given, less the zone.
+    return value if value.tzinfo else value.replace(tzinfo=UTC)

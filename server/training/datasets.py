@@ -1,0 +1,183 @@
+"""Datasets: registered, snapshotted, refreshed. The shell around `snapshot`: threads, uploads, workers.
+
+from a connection   the server reads the query's rows itself
+pushed              a client runs the query and sends Arrow, in numbered parts that may be sent again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpu_worker.protocol import Inspect, Inspected
+from server.errors import BadOption, Overloaded, UnknownFunction
+from server.store.training import Snapshot, TrainingRepository
+from server.training.connections import Connections
+from server.training.dataset_spec import PUSHED, DatasetSpec
+from server.training.snapshot import Draft, Facts, Limits, Unreadable
+from server.training.trainers import Trainers, expect
+
+__all__ = ["Datasets"]
+
+_MOST_UPLOADS = 16
+_UPLOAD_IDLE_S = 600.0
+
+
+@dataclass(slots=True)
+class _Upload:
+    draft: Draft
+    spec: DatasetSpec
+    parts: int = 0
+    touched_s: float = field(default_factory=time.monotonic)
+    adding: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Datasets:
+    """`folder` receives the snapshots; workers look at what is in them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        repository: TrainingRepository,
+        connections: Connections,
+        trainers: Trainers,
+        limits: Limits,
+    ) -> None:
+        self._folder = folder
+        self._repository = repository
+        self._connections = connections
+        self._trainers = trainers
+        self._limits = limits
+        self._uploads: dict[str, _Upload] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def all(self) -> list[Snapshot]:
+        """Every dataset, with its newest snapshot."""
+        return await asyncio.to_thread(self._repository.datasets)
+
+    async def snapshots(self, name: str) -> list[Snapshot]:
+        """Every snapshot of a dataset. Raises `UnknownFunction`."""
+        await asyncio.to_thread(self._repository.snapshot, name)
+        return await asyncio.to_thread(self._repository.snapshots, name)
+
+    async def pull(self, form: Mapping[str, Any]) -> Snapshot:
+        """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`."""
+        spec = DatasetSpec.from_json(form)
+        if spec.source == PUSHED:
+            raise BadOption("'source' must name a connection of the server, or rows must be sent")
+        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec))
+
+    async def refresh(self, name: str) -> Snapshot:
+        """Take a new snapshot by the query that is registered. Raises as `pull`."""
+        known = await asyncio.to_thread(self._repository.snapshot, name)
+        spec = DatasetSpec.from_json(known.spec)
+        if spec.source == PUSHED:
+            raise BadOption(f"the rows of dataset {name} come from a client; register it there again")
+        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec))
+
+    async def begin(self, form: Mapping[str, Any]) -> str:
+        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`."""
+        spec = replace(DatasetSpec.from_json(form), source=PUSHED)
+        self._drop_idle()
+        if len(self._uploads) >= _MOST_UPLOADS:
+            raise Overloaded(f"{_MOST_UPLOADS} datasets are being sent already", 30.0)
+        upload = secrets.token_hex(8)
+        draft = await asyncio.to_thread(Draft, spec, self._folder, self._limits, self._inspect)
+        self._uploads[upload] = _Upload(draft, spec)
+        return upload
+
+    async def add(self, upload: str, part: int, body: bytes) -> int:
+        """Rows of an upload: an Arrow IPC stream, part 0, 1, …; the number of the next part.
+
+        A part that came before is not taken twice. Raises `UnknownFunction`, `BadOption`, `BadInput`.
+        """
+        under_way = self._upload(upload)
+        async with under_way.adding:
+            if part > under_way.parts:
+                raise BadOption(f"part {part} came before part {under_way.parts}")
+            if part == under_way.parts:
+                try:
+                    await asyncio.to_thread(_add, under_way.draft, body)
+                except BaseException:
+                    await self.drop(upload)
+                    raise
+                under_way.parts += 1
+            return under_way.parts
+
+    async def finish(self, upload: str) -> Snapshot:
+        """Freeze what was sent. Raises `UnknownFunction`, `BadOption`."""
+        under_way = self._upload(upload)
+        async with under_way.adding:
+            try:
+                facts = await asyncio.to_thread(under_way.draft.freeze)
+            finally:
+                await self.drop(upload)
+        return await self._keep(under_way.spec, facts)
+
+    async def drop(self, upload: str) -> None:
+        """Forget an upload; none is fine."""
+        under_way = self._uploads.pop(upload, None)
+        if under_way is not None:
+            await asyncio.to_thread(under_way.draft.close)
+
+    async def close(self) -> None:
+        """Forget all uploads."""
+        for upload in list(self._uploads):
+            await self.drop(upload)
+
+    def _upload(self, upload: str) -> _Upload:
+        under_way = self._uploads.get(upload)
+        if under_way is None:
+            raise UnknownFunction(f"there is no upload {upload[:40]!r}, or it came to its end; begin again")
+        under_way.touched_s = time.monotonic()
+        return under_way
+
+    def _drop_idle(self) -> None:
+        before_s = time.monotonic() - _UPLOAD_IDLE_S
+        for upload, under_way in list(self._uploads.items()):
+            if under_way.touched_s < before_s:
+                self._uploads.pop(upload).draft.close()
+
+    def _pulled(self, spec: DatasetSpec) -> Facts:
+        """Blocking: in a thread."""
+        draft = Draft(spec, self._folder, self._limits, self._inspect)
+        try:
+            with self._connections.batches(spec) as batches:
+                for batch in batches:
+                    draft.add(batch)
+            return draft.freeze()
+        finally:
+            draft.close()
+
+    async def _keep(self, spec: DatasetSpec, facts: Facts) -> Snapshot:
+        return await asyncio.to_thread(
+            self._repository.add_snapshot, spec.name, spec.as_json(), facts.as_json()
+        )
+
+    def _inspect(self, inputs: Sequence[str]) -> list[str | Unreadable]:
+        """Blocking: called by drafts, in their threads."""
+        return asyncio.run_coroutine_threadsafe(self._inspected(inputs), self._loop).result()
+
+    async def _inspected(self, inputs: Sequence[str]) -> list[str | Unreadable]:
+        worker = await self._trainers.anyone()
+        reply = expect(await worker.call(Inspect(0, [text.encode() for text in inputs])), Inspected)
+        found: list[str | Unreadable] = list(reply.digests)
+        for error in reply.errors:
+            found[error["index"]] = Unreadable(inputs[error["index"]], error["code"], error["message"])
+        return found
+
+
+def _add(draft: Draft, body: bytes) -> None:
+    try:
+        with pa.ipc.open_stream(body) as stream:
+            for batch in stream:
+                draft.add(batch)
+    except pa.ArrowInvalid as exc:
+        raise BadOption(f"the rows are not an Arrow IPC stream: {exc}") from exc

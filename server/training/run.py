@@ -1,0 +1,222 @@
+"""One job under way: its masters, and what workers do for them. All on the event loop.
+
+    work(worker): request → Train, Train, … → report → Keep → stored | finish
+
+The masters decide, and write down before they answer; they are asked in a thread, one at a time. A worker
+that is lost loses its trial, which the master hands out again with the same inputs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpu_worker.protocol import Drop, Failed, Keep, Kept, Message, Train, Trained
+from server.store.training import Job, Snapshot
+from server.training.jobs import JobSpec
+from server.training.ledger import open_storage
+from server.training.messages import Assignment, Idle, Progress, Stopped, Verdict
+from server.training.parameters import Parameters, needed
+from server.training.study import Master
+from server.training.trainers import Ask
+from server.training.trial import Trial
+from server.workers.pool import Worker
+
+__all__ = ["Run", "Tell"]
+
+log = logging.getLogger("ml_udf.server.training")
+
+_BEATS_PER_LEASE = 3
+
+_Result = TypeVar("_Result")
+# Told of everything that a person may want to watch.
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Run:
+    """`folder` is the training folder of the home; `tell` hears of every epoch."""
+
+    def __init__(self, job: Job, snapshot: Snapshot, folder: Path, tell: Tell) -> None:
+        self.job = job
+        self.spec = JobSpec.from_json(job.spec)
+        self.snapshot = snapshot
+        self.file = folder / "datasets" / str(snapshot.facts["file"])
+        self.parameters = Parameters(folder / "checkpoints", job.id)
+        self._journal = folder / "studies" / f"job-{job.id}.journal"
+        self._tell = tell
+        self._masters: dict[str, Master] = {}
+        self._asking = asyncio.Lock()
+        self._under_way: set[Ask] = set()
+        self._stopping = False
+        self.stopped: dict[str, str] = {}
+
+    async def open(self) -> None:
+        """Begin the studies, or go on where they stand. Raises `ValueError` where a stored one differs.
+
+        Trials that were under way when the last server ended are handed out again.
+        """
+
+        def opened() -> dict[str, Master]:
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
+            storage = open_storage(str(self._journal))
+            studies = self.spec.studies(self.job.id, self.snapshot.id)
+            masters = {model: Master(study, storage) for model, study in studies.items()}
+            for master in masters.values():
+                for trial in master.trials():
+                    if trial.worker is not None:
+                        master.fail(trial.worker, trial.number, "the server stopped", time.time())
+            return masters
+
+        self._masters = await asyncio.to_thread(opened)
+
+    async def work(self, worker: Worker) -> bool:
+        """One assignment on `worker`; False when there is none for it now. Sets `stopped` as studies end."""
+        for model in await self._by_need():
+            found = await self._ask(self._masters[model].request, _holder(worker), time.time())
+            if isinstance(found, Stopped):
+                self.stopped[model] = found.reason
+            elif not isinstance(found, Idle):
+                await self._trial(worker, model, found)
+                return True
+        return False
+
+    @property
+    def over(self) -> bool:
+        """Whether every study has ended."""
+        return bool(self._masters) and len(self.stopped) == len(self._masters)
+
+    def stop(self) -> None:
+        """Hand out nothing more; what runs stops before its next step."""
+        self._stopping = True
+        for ask in self._under_way:
+            ask.cancel()
+
+    async def progress(self) -> dict[str, Progress]:
+        """Every study as people see it."""
+        return {model: await self._ask(master.progress) for model, master in self._masters.items()}
+
+    async def trials(self) -> dict[str, list[Trial]]:
+        """Every study's records."""
+        return {model: await self._ask(master.trials) for model, master in self._masters.items()}
+
+    async def collect(self) -> None:
+        """Throw away the checkpoints that nothing needs any more."""
+        trials = await self.trials()
+        keep = {digest for records in trials.values() for digest in needed(records)}
+        await asyncio.to_thread(self.parameters.collect, keep)
+
+    async def _by_need(self) -> list[str]:
+        """The studies that go on, the one that used the least of its budget first."""
+        if self._stopping:
+            return []
+        used = {model: found.epochs_used for model, found in (await self.progress()).items()}
+        return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], model))
+
+    async def _trial(self, worker: Worker, model: str, given: Assignment) -> None:
+        name = f"{self.job.id}/{model}/{given.trial}"
+        master = self._masters[model]
+        holder = _holder(worker)
+        best = -1.0
+        for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
+            reply = await self._under(worker, self._train(model, name, given, epoch), master, given.trial)
+            if self._stopping:
+                return
+            if not isinstance(reply, Trained):
+                await self._failed(worker, model, given, reply)
+                return
+            best = max(best, reply.score)
+            verdict = await self._ask(master.report, holder, given.trial, epoch, reply.score, time.time())
+            self._told(worker, model, given, reply, verdict)
+            if verdict is Verdict.CONTINUE:
+                continue
+            if verdict is not Verdict.DROP:
+                kept = await self._under(worker, self._keep(name, verdict), master, given.trial)
+                if not isinstance(kept, Kept):
+                    await self._failed(worker, model, given, kept)
+                    return
+                score = best if verdict is Verdict.STOP else reply.score
+                await self._stored(worker, master, given.trial, epoch, score, verdict, kept.checkpoint)
+            if verdict is not Verdict.PUT:
+                await self._under(worker, Drop(0, name), master, given.trial)
+                return
+
+    def _train(self, model: str, name: str, given: Assignment, epoch: int) -> Train:
+        return Train(
+            0,
+            trial=name,
+            spec=self.spec.train_spec(model, given),
+            snapshot=str(self.file),
+            classes=list(self.snapshot.facts["classes"]),
+            start="" if given.parent is None else str(self.parameters.path(given.parent)),
+            start_epoch=given.start_epoch,
+            epoch=epoch,
+        )
+
+    def _keep(self, name: str, verdict: Verdict) -> Keep:
+        directory = str(self.parameters.folder)
+        return Keep(0, name, directory, best=verdict is Verdict.STOP, paused=verdict is Verdict.PAUSE)
+
+    async def _stored(
+        self,
+        worker: Worker,
+        master: Master,
+        trial: int,
+        epoch: int,
+        score: float,
+        verdict: Verdict,
+        checkpoint: str,
+    ) -> None:
+        if verdict is Verdict.STOP:
+            await self._ask(master.finish, _holder(worker), trial, score, time.time(), checkpoint)
+        elif not await self._ask(master.stored, _holder(worker), trial, epoch, score, checkpoint):
+            await asyncio.to_thread(self.parameters.discard, checkpoint)
+
+    async def _failed(self, worker: Worker, model: str, given: Assignment, reply: Message) -> None:
+        reason = reply.message if isinstance(reply, Failed) else f"it answered with {reply.kind!r}"
+        log.warning("trial failed job=%d %s trial=%d reason=%r", self.job.id, model, given.trial, reason)
+        await self._ask(self._masters[model].fail, _holder(worker), given.trial, reason, time.time())
+        self._tell({"event": "failed", "model": model, "trial": given.trial, "reason": reason})
+
+    def _told(self, worker: Worker, model: str, given: Assignment, reply: Trained, verdict: Verdict) -> None:
+        self._tell(
+            {
+                "event": "epoch",
+                "model": model,
+                "trial": given.trial,
+                "worker": worker.name,
+                "epoch": reply.epoch,
+                "score": reply.score,
+                "loss": reply.loss,
+                "took_s": round(reply.took_s, 3),
+                "skipped": reply.skipped,
+                "verdict": str(verdict),
+            }
+        )
+
+    async def _under(self, worker: Worker, message: Message, master: Master, trial: int) -> Message:
+        """The reply to a message; the trial's lease is kept alive meanwhile."""
+        ask = Ask(worker, message)
+        self._under_way.add(ask)
+        reply = asyncio.ensure_future(ask.reply())
+        try:
+            while True:
+                done, _ = await asyncio.wait({reply}, timeout=master.spec.lease_s / _BEATS_PER_LEASE)
+                if done:
+                    return reply.result()
+                await self._ask(master.beat, _holder(worker), trial, time.time())
+        finally:
+            reply.cancel()
+            self._under_way.discard(ask)
+
+    async def _ask(self, question: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
+        async with self._asking:
+            return await asyncio.to_thread(question, *arguments)
+
+
+def _holder(worker: Worker) -> str:
+    """Who holds a lease: this life of the worker, since its successor has the same name."""
+    return f"{worker.name}.{id(worker):x}"

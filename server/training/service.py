@@ -1,0 +1,172 @@
+"""Training jobs while the server runs: begun, worked on by every live worker, cancelled, gone on with.
+
+Owns which runs are under way, and one task per worker that asks them for work. What to train is the masters'
+to decide (`study`), how a trial goes is `run`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from server.errors import BadOption, ServiceError
+from server.store.training import ACTIVE, Job, TrainingRepository
+from server.training.events import Events
+from server.training.jobs import JobSpec
+from server.training.run import Run
+from server.training.trainers import Trainers
+from server.workers.pool import Worker
+
+__all__ = ["Training"]
+
+log = logging.getLogger("ml_udf.server.training")
+
+_LOOK_S = 0.5  # how often a worker without work asks again: a lease may have run out
+_MOST_OPEN = 8  # ended jobs whose studies stay open to be looked at
+
+
+class Training:
+    """`folder` is the training folder of the home."""
+
+    def __init__(self, repository: TrainingRepository, folder: Path, trainers: Trainers) -> None:
+        self._repository = repository
+        self._folder = folder
+        self._trainers = trainers
+        self._running: dict[int, Run] = {}
+        self._ended: dict[int, Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._more = asyncio.Event()
+        self.events = Events()
+        trainers.on_up = self._worker_up
+        trainers.on_down = self._worker_down
+
+    async def restore(self) -> None:
+        """Go on with the jobs that ran when the server stopped."""
+        for job in await asyncio.to_thread(self._repository.jobs):
+            if job.state in ACTIVE:
+                try:
+                    await self._open(job)
+                except (ServiceError, ValueError, OSError) as error:
+                    log.error("job not resumed job=%d reason=%r", job.id, str(error))
+                    await asyncio.to_thread(self._repository.set_job, job.id, "failed", str(error))
+
+    async def start(self, form: Mapping[str, Any]) -> Job:
+        """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`."""
+        spec = JobSpec.from_json(form)
+        snapshot = await asyncio.to_thread(self._repository.snapshot, spec.dataset)
+        job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())
+        await self._open(job)
+        log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
+        return job
+
+    async def cancel(self, job: int) -> Job:
+        """Stop a job; its best checkpoints stay, and can be deployed. Raises `UnknownFunction`."""
+        known = await asyncio.to_thread(self._repository.job, job)
+        run = self._running.get(job)
+        if run is None:
+            return known
+        run.stop()
+        return await self._end(run, "cancelled", "")
+
+    async def extend(self, job: int, budget: int) -> Job:
+        """Go on with a job, with so many epochs in all. Raises `UnknownFunction`, `BadOption`."""
+        known = await asyncio.to_thread(self._repository.job, job)
+        if job in self._running:
+            raise BadOption(f"job {job} runs; cancel it, or wait, before it is given another budget")
+        spec = JobSpec.from_json({**known.spec, "budget_epochs": budget})
+        if budget < JobSpec.from_json(known.spec).budget_epochs:
+            raise BadOption(f"job {job} had {known.spec['budget_epochs']} epochs; it cannot be given fewer")
+        self._ended.pop(job, None)
+        again = await asyncio.to_thread(self._repository.set_job, job, "running", "", spec.as_json())
+        await self._open(again)
+        return again
+
+    async def jobs(self) -> list[tuple[Job, Run | None]]:
+        """Every job; with its run where that can be opened."""
+        return [(job, await self._looked_at(job)) for job in await asyncio.to_thread(self._repository.jobs)]
+
+    async def job(self, job: int) -> tuple[Job, Run]:
+        """A job with its run. Raises `UnknownFunction`, `ServiceError`."""
+        known = await asyncio.to_thread(self._repository.job, job)
+        run = await self._looked_at(known)
+        if run is None:
+            raise ServiceError(f"the studies of job {job} cannot be read; the server's log holds the cause")
+        return known, run
+
+    async def close(self) -> None:
+        """Let go of everything; jobs that run go on when the server starts again."""
+        self.events.close()
+        tasks = [*self._tasks.values(), *self._closing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ── work ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _worker_up(self, worker: Worker) -> None:
+        self._tasks[worker.name] = asyncio.create_task(self._work(worker), name=f"train on {worker.name}")
+
+    def _worker_down(self, worker: Worker) -> None:
+        # Its task sees its message fail, and gives the trial back before it ends.
+        task = self._tasks.pop(worker.name, None)
+        if task is not None:
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _work(self, worker: Worker) -> None:
+        while worker in self._trainers.alive():
+            worked = False
+            for run in list(self._running.values()):
+                try:
+                    worked |= await run.work(worker)
+                    if run.over and run.job.id in self._running:
+                        await self._end(run, "done", "; ".join(sorted(set(run.stopped.values()))))
+                except Exception as error:
+                    log.exception("job failed job=%d", run.job.id)
+                    await self._end(run, "failed", str(error) or type(error).__name__)
+            if not worked:
+                self._more.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._more.wait(), _LOOK_S)
+
+    async def _open(self, job: Job) -> None:
+        run = await self._opened(job)
+        self._running[job.id] = run
+        self._more.set()
+
+    async def _opened(self, job: Job) -> Run:
+        snapshot = await asyncio.to_thread(self._repository.snapshot, job.dataset, job.snapshot)
+        run = Run(job, snapshot, self._folder, functools.partial(self.events.tell, job.id))
+        await run.open()
+        return run
+
+    async def _looked_at(self, job: Job) -> Run | None:
+        run = self._running.get(job.id) or self._ended.get(job.id)
+        if run is None:
+            try:
+                run = await self._opened(job)
+            except (ServiceError, ValueError, OSError):
+                log.exception("studies not read job=%d", job.id)
+                return None
+            self._ended[job.id] = run
+            while len(self._ended) > _MOST_OPEN:
+                self._ended.pop(next(iter(self._ended)))
+        return run
+
+    async def _end(self, run: Run, state: str, reason: str) -> Job:
+        self._running.pop(run.job.id, None)
+        run.stop()
+        self._ended[run.job.id] = run
+        job = await asyncio.to_thread(self._repository.set_job, run.job.id, state, reason)
+        with contextlib.suppress(OSError):
+            await run.collect()
+        log.info("job ended job=%d state=%s reason=%r", job.id, state, reason)
+        self.events.tell(job.id, {"event": "ended", "state": state, "reason": reason})
+        self.events.end(job.id)
+        return job
