@@ -1,0 +1,250 @@
+"""Select lists, filters, views, subqueries, CTEs, set operations."""
+
+from __future__ import annotations
+
+from tests.postgres.batch.cases import Case
+
+__all__ = ["CASES"]
+
+SCAN = ("Seq Scan",)
+
+CASES = [
+    Case("a call in the select list", "SELECT id, label(path) FROM items", 7, SCAN),
+    Case("a call and nothing else", "SELECT label(path) FROM items", 7, SCAN),
+    Case("a call of a constant per row", "SELECT id, label('x') FROM items", 1, SCAN),
+    Case("the same call twice", "SELECT label(path), label(path) || '!' FROM items", 7, SCAN),
+    Case("two calls", "SELECT label(path), score(grp) FROM items", 12, SCAN),
+    Case("a call of two arguments", "SELECT match(path, grp) FROM items", 16 + 35, SCAN),
+    Case("a call of a call", "SELECT score(match(path, 1)) FROM items", 7 + 7, ("Custom Scan", *SCAN)),
+    Case(
+        "a call three deep",
+        "SELECT label(label(label(path))) FROM items",
+        7 + 7 + 7,
+        ("Custom Scan", "Custom Scan", *SCAN),
+    ),
+    Case("a call inside an expression", "SELECT upper(label(path) || grp) FROM items", 7, SCAN),
+    Case("a call of an expression", "SELECT label(lower(path) || 'x') FROM items", 7, SCAN),
+    Case("an expression that divides beside a call", "SELECT label(path), 1 / id FROM items", 7, SCAN),
+    Case("whole rows beside a call", "SELECT items, label(path) FROM items", 7, SCAN),
+    Case("system columns beside a call", "SELECT ctid, tableoid, label(path) FROM items", 7, SCAN),
+    Case("a call of a system column", "SELECT label(tableoid::regclass::text) FROM items", 1, SCAN),
+    Case("star and a call", "SELECT *, label(path) FROM items", 7, SCAN),
+    Case("a function that is not strict", "SELECT score(NULLIF(grp, 2)) FROM items", 5, SCAN),
+    Case("NULLs of a strict function", "SELECT id, label(path) FROM dirty WHERE id < 25", 7, SCAN),
+    Case("all NULLs", "SELECT label(path) FROM dirty WHERE path IS NULL", 0, SCAN),
+    Case("an empty table", "SELECT label(path) FROM items WHERE id < 0", 0, ("Index Scan",)),
+    Case("a vector in and out", "SELECT embed(features) FROM items", 4, SCAN),
+    Case("an element of a vector", "SELECT (embed(features))[1] FROM items", 4, SCAN),
+    Case("a vector of a vector", "SELECT embed(embed(features)) FROM items", 8, ("Custom Scan", *SCAN)),
+    Case("a composite", "SELECT judge(path) FROM items", 7, SCAN),
+    Case("the columns of a composite", "SELECT (judge(path)).* FROM items", 7, SCAN),
+    Case("a json answer", "SELECT tags(path) ->> 'tag' FROM items", 7, SCAN),
+    Case("a call in the filter", "SELECT id FROM items WHERE label(path) = 'PA6'", 7, SCAN),
+    Case("a boolean call as the filter", "SELECT id FROM items WHERE is_food(path)", 7, SCAN),
+    Case(
+        "the same call in filter and select list",
+        "SELECT label(path) FROM items WHERE label(path) LIKE 'PA%'",
+        7,
+        SCAN,
+    ),
+    Case(
+        "a cheap filter first",
+        "SELECT label(path) FROM items WHERE id <= 3 AND is_food(path)",
+        3 + 3,
+        ("Custom Scan", "Bitmap Heap Scan"),
+        before=("SET LOCAL enable_seqscan = off", "SET LOCAL enable_indexscan = off"),
+    ),
+    Case(
+        "the filter's survivors only are labelled",
+        "SELECT label(path) FROM items WHERE is_food(path)",
+        7 + 5,
+        ("Custom Scan", *SCAN),
+    ),
+    Case(
+        "two calls in the filter, one after the other",
+        "SELECT id FROM items WHERE is_food(path) AND label(path) <> 'PA6' AND match(path, grp) > 8",
+        None,
+        ("Custom Scan", "Custom Scan", *SCAN),
+    ),
+    Case("a call against a list", "SELECT id FROM items WHERE label(path) IN ('PA6', 'PA3')", 7, SCAN),
+    Case("a call between", "SELECT id FROM items WHERE score(grp) BETWEEN 3 AND 7", 5, SCAN),
+    Case("a call that is null", "SELECT id FROM items WHERE match(path, 1) IS NULL", 7, SCAN),
+    Case(
+        "an index and a call",
+        "SELECT label(path) FROM items WHERE id = 17",
+        1,
+        ("Index Scan",),
+        before=("SET LOCAL enable_seqscan = off", "SET LOCAL enable_bitmapscan = off"),
+    ),
+    Case(
+        "an index-only scan",
+        "SELECT score(id) FROM big WHERE id < 20",
+        19,
+        ("Index Only Scan",),
+        before=("SET LOCAL enable_seqscan = off", "SET LOCAL enable_bitmapscan = off"),
+    ),
+    Case(
+        "a bitmap scan",
+        "SELECT label(path) FROM items WHERE grp = 2 AND is_food(path)",
+        12,
+        ("Custom Scan", "Bitmap Heap Scan"),
+        before=("SET LOCAL enable_seqscan = off", "SET LOCAL enable_indexscan = off"),
+    ),
+    Case("a tid scan", "SELECT label(path) FROM items WHERE ctid = '(0,3)'", 1, ("Tid Scan",)),
+    Case(
+        "a sample",
+        "SELECT label(path) FROM items TABLESAMPLE SYSTEM (100) REPEATABLE (1)",
+        7,
+        ("Sample Scan",),
+    ),
+    Case("VALUES", "SELECT label(x) FROM (VALUES ('a'), ('b'), ('a'), (NULL)) AS v(x)", 2, ("Values Scan",)),
+    Case("a function scan", "SELECT score(i) FROM generate_series(1, 30) AS i", 30, ("Function Scan",)),
+    Case(
+        "rows from json",
+        'SELECT label(x) FROM jsonb_array_elements_text(\'["a", "b", "a"]\') AS x',
+        2,
+        ("Function Scan",),
+    ),
+    Case(
+        "a table function",
+        "SELECT label(x) FROM xmltable('/r/i' PASSING ('<r><i>a</i><i>b</i></r>'::xml) COLUMNS x"
+        " text PATH '.')",
+        None,
+        ("Table Function Scan",),
+    ),
+    Case("a view", "SELECT name FROM labelled WHERE grp = 1", 7, SCAN),
+    Case("a filter on a view's call", "SELECT id FROM labelled WHERE name = 'PA6'", 7, SCAN),
+    Case("a subquery that is pulled up", "SELECT n FROM (SELECT label(path) AS n FROM items) AS s", 7, SCAN),
+    Case(
+        "a subquery that stays",
+        "SELECT n || '!' FROM (SELECT label(path) AS n FROM items OFFSET 0) AS s",
+        7,
+        SCAN,
+    ),
+    Case(
+        "a call over a subquery that stays",
+        "SELECT label(p) FROM (SELECT DISTINCT path AS p FROM items OFFSET 0) AS s",
+        7,
+        ("Subquery Scan",),
+    ),
+    Case(
+        "a filter over a limited subquery",
+        "SELECT id FROM (SELECT * FROM items ORDER BY id LIMIT 20) AS s WHERE is_food(path)",
+        7,
+        ("Subquery Scan",),
+    ),
+    Case(
+        "a materialized CTE",
+        "WITH l AS MATERIALIZED (SELECT id, label(path) AS n FROM items) SELECT n FROM l WHERE id > 5",
+        7,
+        SCAN,
+    ),
+    Case(
+        "a call over a CTE",
+        "WITH l AS MATERIALIZED (SELECT id, path FROM items) SELECT label(path) FROM l",
+        7,
+        ("CTE Scan",),
+    ),
+    Case(
+        "a CTE read twice",
+        "WITH l AS MATERIALIZED (SELECT grp, label(path) AS n FROM items)"
+        " SELECT a.n, b.n FROM l AS a JOIN l AS b USING (grp)",
+        7,
+        SCAN,
+    ),
+    Case(
+        "a recursive CTE",
+        "WITH RECURSIVE r(n, l) AS (SELECT 1, label('start') UNION ALL SELECT n + 1, label(l) FROM r"
+        " WHERE n < 5)"
+        " SELECT * FROM r",
+        4,
+        ("WorkTable Scan",),
+        singles=1,
+    ),
+    Case(
+        "a recursive CTE under a limit",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT score(n) FROM r LIMIT 5",
+        5,
+        ("CTE Scan",),
+    ),
+    Case(
+        "a scalar subquery in the select list",
+        "SELECT id, (SELECT label(path) FROM items WHERE id = 9) FROM users, items WHERE id < 4",
+        1,
+        SCAN,
+    ),
+    Case(
+        "a correlated subquery",
+        "SELECT grp, (SELECT max(label(path)) FROM items WHERE items.grp = users.grp) FROM users",
+        None,
+        SCAN,
+    ),
+    Case(
+        "a call of a scalar subquery",
+        "SELECT label((SELECT min(path) FROM items)) FROM users",
+        1,
+        SCAN,
+    ),
+    Case(
+        "a call of a correlated subquery",
+        "SELECT label((SELECT min(path) FROM items WHERE items.grp = users.grp)) FROM users",
+        1,
+        SCAN,
+    ),
+    Case("an array of calls", "SELECT ARRAY(SELECT label(path) FROM items WHERE id < 9)", 7, SCAN),
+    Case(
+        "EXISTS of a call",
+        "SELECT name FROM users WHERE EXISTS"
+        " (SELECT 1 FROM items WHERE items.grp = users.grp AND label(path) = 'PA6')",
+        None,
+        SCAN,
+    ),
+    Case(
+        "NOT IN a subquery, hashed",
+        "SELECT id FROM items WHERE label(path) NOT IN (SELECT favourite FROM users WHERE grp > 100)",
+        7,
+        SCAN,
+    ),
+    Case(
+        "IN a subquery of calls",
+        "SELECT id FROM items WHERE grp IN (SELECT length(label(path)) - 3 FROM items)",
+        7 + 1,
+        ("Aggregate", *SCAN),
+        before=("SET LOCAL enable_nestloop = off",),
+    ),
+    Case(
+        "UNION ALL",
+        "SELECT label(path) FROM items UNION ALL SELECT name FROM users",
+        7,
+        SCAN,
+    ),
+    Case(
+        "UNION ALL of calls on both sides",
+        "SELECT label(path) FROM items UNION ALL SELECT label(name) FROM users",
+        14,
+        ("Append",),
+    ),
+    Case("UNION", "SELECT label(path) FROM items UNION SELECT favourite FROM users", 7, SCAN),
+    Case("INTERSECT", "SELECT label(path) FROM items INTERSECT SELECT favourite FROM users", 7, SCAN),
+    Case("EXCEPT", "SELECT favourite FROM users EXCEPT SELECT label(path) FROM items", 7, SCAN),
+    Case(
+        "an initplan's value beside a call",
+        "SELECT id, label(path), (SELECT count(*) FROM users) FROM items WHERE price > (SELECT"
+        " avg(price) FROM items)",
+        7,
+        SCAN,
+    ),
+    Case("a set-returning function of a call", "SELECT id, unnest(embed(features)) FROM items", 4, SCAN),
+    Case(
+        "a call of a set-returning function",
+        "SELECT id, score(unnest(features)) FROM items",
+        5 + 5,
+        ("Result",),
+    ),
+    Case(
+        "a set-returning function beside a call",
+        "SELECT label(path), generate_series(1, 2) FROM items",
+        None,
+        ("ProjectSet",),
+    ),
+]
