@@ -131,7 +131,6 @@ def _tpe(spec: StudySpec, observed: Sequence[Observed], random: np.random.Genera
         group=True,
         constant_liar=True,
         seed=int(random.integers(2**31)),
-        warn_independent_sampling=False,
     )
     study = create_study(direction="maximize", sampler=sampler)
     distributions = {each.name: distribution_of(each) for each in spec.space.dimensions()}

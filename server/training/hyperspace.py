@@ -29,6 +29,7 @@ class HyperSpace:
 
     def __init__(self) -> None:
         self._knobs: dict[str, Knob] = {}
+        self._ordered: list[Knob] | None = None
 
     def add_range_knob(
         self,
@@ -99,6 +100,8 @@ class HyperSpace:
 
         Raises ValueError for a dependency on a knob that does not exist, and for a circle of them.
         """
+        if self._ordered is not None:
+            return self._ordered
         for knob in self._knobs.values():
             for other in knob.depends:
                 if other not in self._knobs:
@@ -116,6 +119,7 @@ class HyperSpace:
             ordered.append(self._knobs[name])
             graph.done(name)
             ready = sorted([*ready, *graph.get_ready()], key=rank.__getitem__)
+        self._ordered = ordered
         return ordered
 
     def dimensions(self) -> list[Dimension]:
@@ -194,3 +198,4 @@ class HyperSpace:
         if knob.name in self._knobs:
             raise ValueError(f"there is a knob {knob.name!r} already")
         self._knobs[knob.name] = knob
+        self._ordered = None

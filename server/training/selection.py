@@ -58,9 +58,10 @@ def select_ensemble(
 ) -> Ensemble:
     """Caruana et al. 2004, "Ensemble selection from libraries of models", without replacement.
 
-    Begins with the best model that fits into `budget_ms` (with the fastest, if none does), and adds the
-    model that helps most while one helps. Served members have equal votes, so no model is taken twice;
-    they run one after the other on a device, so their latencies add up.
+    Begins with the best model that fits into `budget_ms` (with the fastest, if none does), adds the model
+    that does best with those before it, up to `most`, and returns the best of the nested ensembles (a
+    second vote alone seldom helps, a third often does). Served members have equal votes, so no model is
+    taken twice; they run one after the other on a device, so their latencies add up.
 
     Raises ValueError when there are no models, or a latency is missing.
     """
@@ -75,19 +76,17 @@ def select_ensemble(
     alone = {name: accuracy_of([name], scores, labels, combine) for name in scores}
     # Of equally good ones the faster, then the first by name: the choice depends on nothing else.
     chosen = [min(first, key=lambda name: (-alone[name], cost[name], name))]
-    accuracy = alone[chosen[0]]
+    nested = [Ensemble(tuple(chosen), alone[chosen[0]], cost[chosen[0]])]
     while len(chosen) < most:
-        left_ms = np.inf if budget_ms is None else budget_ms - sum(cost[name] for name in chosen)
+        left_ms = np.inf if budget_ms is None else budget_ms - nested[-1].latency_ms
         fitting = [name for name in scores if name not in chosen and cost[name] <= left_ms]
-        gains = {name: accuracy_of([*chosen, name], scores, labels, combine) for name in fitting}
-        if not gains:
+        together = {name: accuracy_of([*chosen, name], scores, labels, combine) for name in fitting}
+        if not together:
             break
-        best = min(gains, key=lambda name: (-gains[name], cost[name], name))
-        if gains[best] <= accuracy:
-            break
+        best = min(together, key=lambda name: (-together[name], -alone[name], cost[name], name))
         chosen.append(best)
-        accuracy = gains[best]
-    return Ensemble(tuple(chosen), accuracy, float(sum(cost[name] for name in chosen)))
+        nested.append(Ensemble(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
+    return max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
 
 
 def subset_accuracies(

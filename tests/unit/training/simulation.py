@@ -42,7 +42,9 @@ def score_of(given: Assignment, started: float, epoch: int) -> float:
 
 
 def digest_of(given: Assignment, epoch: int) -> str:
-    content = f"{sorted(given.knobs.items())}/{given.seed}/{given.parent if not given.start_epoch else ''}/{epoch}"
+    content = (
+        f"{sorted(given.knobs.items())}/{given.seed}/{given.parent if not given.start_epoch else ''}/{epoch}"
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -90,7 +90,9 @@ def test_candidates_can_depend_on_another_knob():
 def test_a_space_comes_back_from_json_and_draws_the_same():
     space = HyperSpace()
     space.add_range_knob("rate", "float", 1e-4, 1, log=True, branching="lower")
-    space.add_range_knob("width", "integer", 8, 65, group="architecture", post_hook={"hook": "multiple_of", "step": 8})
+    space.add_range_knob(
+        "width", "integer", 8, 65, group="architecture", post_hook={"hook": "multiple_of", "step": 8}
+    )
     space.add_categorical_knob("kernel", "string", ["a", "b"])
     again = HyperSpace.from_json(space.as_json())
     assert again.as_json() == space.as_json()

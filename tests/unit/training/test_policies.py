@@ -1,0 +1,137 @@
+"""CoStudy's warm starts and branch's rungs, promotions and branches."""
+
+from __future__ import annotations
+
+import pytest
+from optuna.storages import InMemoryStorage
+
+from server.training.branch import rungs
+from server.training.costudy import alpha
+from server.training.messages import Assignment, Verdict
+from server.training.policy import on_plateau
+from server.training.study import Master
+from tests.unit.training.simulation import ParameterStore, run, spec_of
+
+
+def finished(policy: str, workers: int = 1, **fields) -> Master:
+    master = Master(spec_of(policy, **fields), InMemoryStorage())
+    run(master, workers)
+    return master
+
+
+def test_a_plateau_is_so_many_epochs_without_a_gain_over_all_before():
+    assert not on_plateau([0.5, 0.4], 2, 0.0)
+    assert on_plateau([0.5, 0.4, 0.5], 2, 0.0)
+    assert not on_plateau([0.5, 0.4, 0.51], 2, 0.0)
+    assert on_plateau([0.5, 0.52, 0.54], 2, 0.05)  # small gains do not count, even together with others
+    assert on_plateau([0.5, 0.6], 2, 0.0, floor=0.7)
+
+
+def test_alpha_falls_with_ended_trials_down_to_its_least():
+    spec = spec_of("costudy", alpha=0.8, alpha_decay=0.5, alpha_least=0.1)
+    assert [alpha(spec, ended) for ended in (0, 1, 2, 9)] == [0.8, 0.4, 0.2, 0.1]
+
+
+@pytest.mark.parametrize(("share", "warm"), [(1.0, 0.0), (0.0, 1.0)])
+def test_alpha_is_the_share_of_cold_starts(share, warm):
+    master = finished("costudy", budget_epochs=200, alpha=share, alpha_decay=1.0, alpha_least=0.0)
+    after_the_first = master.trials()[1:]
+    assert len(after_the_first) > 10
+    assert sum(trial.warm for trial in after_the_first) / len(after_the_first) == warm
+
+
+def test_a_warm_trial_starts_from_the_best_checkpoint_of_its_time():
+    master = finished("costudy", budget_epochs=300, alpha=0.3)
+    trials = master.trials()
+    warm = [trial for trial in trials if trial.warm]
+    assert len(warm) > 5
+    for trial in warm:
+        before = [kept for other in trials[: trial.number] for kept in other.checkpoints]
+        assert trial.origin == max(before, key=lambda kept: kept.score).digest
+        parent = trials[trial.origin_trial]
+        assert trial.origin in {kept.digest for kept in parent.checkpoints}
+
+
+def test_study_never_shares_weights():
+    assert not any(trial.warm for trial in finished("study", budget_epochs=200).trials())
+
+
+@pytest.mark.parametrize(
+    ("longest", "eta", "expected"),
+    [(27, 3, [1, 3, 9, 27]), (20, 3, [2, 7, 20]), (8, 2, [1, 2, 4, 8]), (2, 3, [2])],
+)
+def test_rungs_divide_the_longest_trial(longest, eta, expected):
+    assert rungs(longest, eta) == expected
+
+
+def test_branch_promotes_the_best_third_from_each_rung():
+    master = finished("branch", budget_epochs=400, cold_share=1.0)
+    cold = [trial for trial in master.trials() if not trial.warm]
+    for rung in (1, 3, 9):
+        reached = [trial for trial in cold if len(trial.scores) >= rung]
+        risen = [trial for trial in reached if len(trial.scores) > rung]
+        assert 0 < len(risen) <= len(reached) // 3 + 1  # one was promoted when fewer were there
+        risen_mean = sum(trial.scores[rung - 1] for trial in risen) / len(risen)
+        stayed = [trial.scores[rung - 1] for trial in reached if trial not in risen]
+        assert risen_mean > sum(stayed) / len(stayed)
+
+
+def test_a_promoted_trial_goes_on_from_its_own_checkpoint():
+    master = Master(spec_of("branch"), InMemoryStorage())
+    for place in range(3):
+        given = master.request("w", 0.0)
+        assert isinstance(given, Assignment)
+        assert (given.trial, given.start_epoch, given.epochs, given.parent) == (place, 0, 1, None)
+        score = (0.4, 0.6, 0.5)[place]
+        assert master.report("w", place, 1, score, 0.0) is Verdict.PAUSE
+        assert master.stored("w", place, 1, score, f"state of {place}")
+    given = master.request("w", 0.0)
+    assert isinstance(given, Assignment)
+    assert (given.trial, given.start_epoch, given.epochs, given.parent) == (1, 1, 2, "state of 1")
+    assert given.seed == master.trials()[1].seed
+
+
+def test_branches_begin_after_the_cold_share_from_the_best_with_jittered_knobs():
+    master = finished("branch", budget_epochs=300)
+    trials = master.trials()
+    branches = [trial for trial in trials if trial.warm]
+    cold_epochs = sum(trial.charged for trial in trials if not trial.warm)
+    assert 0.65 * 300 <= cold_epochs < 0.65 * 300 + 27
+    assert branches
+    for branch in branches:
+        parent = trials[branch.origin_trial]
+        assert branch.knobs["learning_rate"] <= parent.knobs["learning_rate"]
+        assert branch.knobs["init_std"] == parent.knobs["init_std"]
+        assert branch.knobs["kernel"] == parent.knobs["kernel"]
+        assert branch.knobs["dropout"] != parent.knobs["dropout"]
+
+
+def test_a_branch_that_does_not_beat_its_parent_is_stopped_after_its_patience():
+    master = Master(spec_of("branch", cold_share=0.0, branch_patience=2, max_epochs=9), InMemoryStorage())
+    first = master.request("w", 0.0)
+    assert isinstance(first, Assignment)
+    master.report("w", 0, 1, 0.8, 0.0)
+    master.stored("w", 0, 1, 0.8, "parent")
+    branch = master.request("w", 0.0)
+    assert isinstance(branch, Assignment)
+    assert branch.parent == "parent"
+    assert master.report("w", 1, 1, 0.7, 0.0) is Verdict.CONTINUE
+    assert master.report("w", 1, 2, 0.81, 0.0) is Verdict.PUT
+    assert master.stored("w", 1, 2, 0.81, "child")
+    assert master.report("w", 1, 3, 0.79, 0.0) is Verdict.CONTINUE
+    assert master.report("w", 1, 4, 0.81, 0.0) is Verdict.STOP
+
+
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("advisor", ["random", "tpe", "gp"])
+def test_the_same_seed_and_the_same_order_of_messages_give_the_same_checkpoints(policy, advisor):
+    runs = []
+    for _ in range(2):
+        store = ParameterStore()
+        master = Master(spec_of(policy, advisor=advisor, budget_epochs=150, seed=3), InMemoryStorage())
+        run(master, 2, store=store)
+        runs.append((master.trials(), store.scores))
+    assert runs[0] == runs[1]
+    other = Master(spec_of(policy, advisor=advisor, budget_epochs=150, seed=4), InMemoryStorage())
+    run(other, 2)
+    assert other.trials()[0].knobs != runs[0][0][0].knobs

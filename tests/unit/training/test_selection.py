@@ -1,0 +1,92 @@
+"""Ensemble selection: greedy, within a latency budget, and counted as the server combines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from server.ensemble.combine import Votes, combine
+from server.training.selection import accuracy_of, select_ensemble, similar_models, subset_accuracies
+
+
+def models(count: int = 5, rows: int = 400, classes: int = 4, seed: int = 0):
+    """Models that are right in 55 to 75 % of the rows, each with mistakes of its own."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(classes, size=rows)
+    scores = {}
+    for place in range(count):
+        right = random.random(rows) < 0.55 + 0.05 * place
+        answers = np.where(right, labels, random.integers(classes, size=rows))
+        logits = np.eye(classes)[answers] * 2 + random.normal(size=(rows, classes)) * 0.3
+        scores[f"m{place}"] = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True)).astype(np.float32)
+    return scores, labels
+
+
+@pytest.mark.parametrize("rule", ["majority_vote", "mean"])
+def test_accuracy_is_that_of_the_servers_own_rule(rule):
+    scores, labels = models(classes=3)
+    classes = ["a", "b", "c"]
+    for members in (["m4"], ["m0", "m4"], ["m1", "m2", "m3"], list(scores)):
+        votes = [
+            Votes(
+                name,
+                accuracy_of([name], scores, labels, "mean"),
+                [classes[answer] for answer in scores[name].argmax(1)],
+                scores[name].max(1).tolist(),
+                scores[name].tobytes(),
+            )
+            for name in members
+        ]
+        answers = np.array([classes.index(label) for label in combine(rule, votes, classes).labels])
+        assert accuracy_of(members, scores, labels, rule) == pytest.approx((answers == labels).mean())
+
+
+@pytest.mark.parametrize("rule", ["majority_vote", "mean"])
+def test_the_ensemble_beats_its_best_member_and_is_no_larger_than_it_must_be(rule):
+    scores, labels = models()
+    chosen = select_ensemble(scores, labels, combine=rule)
+    assert chosen.accuracy > accuracy_of(["m4"], scores, labels, rule) + 0.02
+    assert chosen.accuracy == accuracy_of(chosen.members, scores, labels, rule)
+    assert chosen.members[0] == "m4"
+    for fewer in range(1, len(chosen.members)):
+        assert accuracy_of(chosen.members[:fewer], scores, labels, rule) < chosen.accuracy
+
+
+def test_the_latency_budget_is_kept_and_left_only_when_nothing_fits():
+    scores, labels = models()
+    cost = {"m0": 1.0, "m1": 2.0, "m2": 4.0, "m3": 8.0, "m4": 16.0}
+    for budget_ms in (1.0, 5.0, 12.0, 31.0):
+        chosen = select_ensemble(scores, labels, latency_ms=cost, budget_ms=budget_ms)
+        assert chosen.latency_ms == sum(cost[name] for name in chosen.members) <= budget_ms
+    assert select_ensemble(scores, labels, latency_ms=cost, budget_ms=0.5).members == ("m0",)
+
+
+def test_of_equal_models_the_fastest_is_taken_and_none_twice():
+    scores, labels = models(1)
+    same = dict.fromkeys(("slow", "fast", "middling"), scores["m0"])
+    cost = {"slow": 9.0, "fast": 1.0, "middling": 5.0}
+    assert select_ensemble(same, labels, latency_ms=cost).members == ("fast",)
+
+
+def test_every_subset_has_its_accuracy():
+    scores, labels = models(4)
+    subsets = subset_accuracies(scores, labels, "majority_vote")
+    assert len(subsets) == 15
+    assert subsets["m1", "m3"] == accuracy_of(["m1", "m3"], scores, labels, "majority_vote")
+
+
+def test_what_cannot_be_chosen_from_is_refused():
+    scores, labels = models(2)
+    with pytest.raises(ValueError, match="no models to choose from"):
+        select_ensemble({}, labels)
+    with pytest.raises(ValueError, match="latency of 'm1' is not known"):
+        select_ensemble(scores, labels, latency_ms={"m0": 1.0})
+    with pytest.raises(ValueError, match="10 is the most"):
+        subset_accuracies({str(n): scores["m0"] for n in range(11)}, labels, "mean")
+
+
+def test_models_of_similar_accuracy_are_picked_best_first():
+    known = {"vgg": 0.90, "resnet": 0.93, "squeezenet": 0.89, "perceptron": 0.60}
+    assert similar_models(known, most=3) == ["resnet", "vgg", "squeezenet"]
+    assert similar_models(known, most=2) == ["resnet", "vgg"]
+    assert similar_models({}, most=2) == []
