@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from heapq import heappop, heappush
 
 from server.scheduling.admission import admit
 from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, quantum_s
-from server.scheduling.lanes import Lane, LaneKey
+from server.scheduling.lanes import Lane
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
-from server.scheduling.registry import policy_named
+from server.scheduling.routing import backlog_s, worker_for
 from server.scheduling.terms import (
     Action,
     FunctionSpec,
@@ -33,6 +32,7 @@ from server.scheduling.terms import (
     Submission,
     WorkerView,
 )
+from server.scheduling.waiting import Waiting
 from server.scheduling.worker_state import Flight, WorkerState
 
 __all__ = [
@@ -70,11 +70,7 @@ class Scheduler:
         self._lead_s = lead_s
         self._next_batch_id = first_batch_id
         self._epoch = 0  # counts changes of the workers
-        self._specs: dict[str, FunctionSpec] = {}
-        self._lanes: dict[str, dict[LaneKey, Lane]] = {}  # by function
-        self._waiting: dict[LaneKey, Lane] = {}  # lanes with rows
-        self._lane_of: dict[int, Lane] = {}  # request → where its rows wait
-        self._deadlines: list[tuple[float, int]] = []  # heap of (deadline, request); the request may be gone
+        self._waiting = Waiting()
         self._workers: dict[str, WorkerState] = {}
         self._flying: dict[int, tuple[WorkerState, Lane]] = {}
 
@@ -83,22 +79,11 @@ class Scheduler:
 
         Raises ValueError for an unknown policy or a bad option, and then changes nothing.
         """
-        _check(spec)
-        policy_named(spec.policy).initial(dict(spec.policy_options))
-        self._specs[spec.name] = spec
-        for lane in self._lanes.setdefault(spec.name, {}).values():
-            lane.reconfigure(spec, policy_named(spec.policy))
+        self._waiting.configure(spec)
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
         """Forget a function: the rows that were waiting for it."""
-        self._specs.pop(function, None)
-        gone: list[RowRun] = []
-        for key, lane in self._lanes.pop(function, {}).items():
-            gone += lane.clear()
-            self._waiting.pop(key, None)
-        for run in gone:
-            self._lane_of.pop(run.request_id, None)
-        return _slices(gone)
+        return _slices(self._waiting.remove(function))
 
     def set_worker(self, now_s: float, worker: WorkerView) -> None:
         """Add or update a worker. Not alive: its batches are lost; the shell resubmits their rows."""
@@ -112,36 +97,32 @@ class Scheduler:
 
     def submit(self, now_s: float, submission: Submission) -> Rejection | None:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
-        lane = self._lane_for(now_s, submission)
-        lanes = self._lanes[submission.function].values()
+        lane = self._waiting.lane_for(now_s, submission)
+        lanes = self._waiting.of(submission.function)
         rejection = admit(now_s, submission, lane, lanes, self._workers.values())
-        if rejection is not None:
-            return rejection
-        lane.add(now_s, submission)
-        self._waiting[lane.key] = lane
-        self._lane_of[submission.request_id] = lane
-        if submission.deadline_s < math.inf:
-            heappush(self._deadlines, (submission.deadline_s, submission.request_id))
-        return None
+        if rejection is None:
+            self._waiting.add(now_s, lane, submission)
+        return rejection
 
     def cancel(self, now_s: float, request_id: int) -> int:
         """Take a request's waiting rows out of the queue: how many. Rows in a batch already run on."""
-        lane = self._lane_of.get(request_id)
-        return sum(run.rows for run in self._withdraw(lane, request_id)) if lane is not None else 0
+        return sum(run.rows for run in self._waiting.withdraw(request_id))
 
     def next_action(self, now_s: float) -> Action:
         """What to do now; to be asked again until it is `Idle`."""
-        expired = self._expired(now_s)
+        expired = self._waiting.expire(now_s)
         if expired is not None:
-            return expired
-        wake_s = self._deadlines[0][0] if self._deadlines else math.inf
+            return self._expired(now_s, *expired)
+        wake_s = self._waiting.next_deadline_s
         if not any(worker.has_room for worker in self._workers.values()):
             return Idle(wake_s)
         candidates: list[Candidate] = []
         fillers: list[tuple[Lane, WorkerState]] = []
         spare_until_s = math.inf  # when an interactive row will want a worker again
-        for lane in self._waiting.values():
-            worker = self._worker_for(lane, now_s)
+        workers, lanes = self._workers.values(), self._waiting.lanes
+        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
+        for lane in lanes:
+            worker = worker_for(now_s, lane, workers, waiting_s)
             if worker is None:
                 continue
             if lane.filler_rows:
@@ -190,13 +171,7 @@ class Scheduler:
 
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""
-        return {
-            name: (
-                sum(lane.rows for lane in lanes.values()),
-                round(sum(lane.nbytes for lane in lanes.values())),
-            )
-            for name, lanes in self._lanes.items()
-        }
+        return self._waiting.depth()
 
     def _filler(
         self,
@@ -212,7 +187,7 @@ class Scheduler:
         if candidates and not starving:
             return math.inf, None
         lane, worker = min(starving or fillers, key=lambda pair: pair[0].served_s)
-        limit_s = quantum_s(self._filling, now_s, self._all_lanes())
+        limit_s = quantum_s(self._filling, now_s, self._waiting.all())
         full = limit_s == math.inf and lane.filler_rows >= lane.spec.max_batch
         early_s = self._too_early_s(now_s, worker, full)
         if early_s > now_s:
@@ -243,9 +218,11 @@ class Scheduler:
         """Send what the policy decided, with fillers in the empty places if nobody interactive waits."""
         lane, worker, decision = chosen.lane, chosen.worker, chosen.decision
         runs = lane.take(decision.rows, decision.skip)
-        if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.values()):
+        if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.lanes):
             due_s = min(run.due_s for run in runs)
-            limit_s = min(due_s - worker.free_at_s(now_s), quantum_s(self._filling, now_s, self._all_lanes()))
+            limit_s = min(
+                due_s - worker.free_at_s(now_s), quantum_s(self._filling, now_s, self._waiting.all())
+            )
             fill = fill_rows(lane, worker, decision.rows, limit_s)
             if fill:
                 runs += lane.take_fillers(now_s, fill)
@@ -270,7 +247,7 @@ class Scheduler:
         worker.flights[batch_id] = flight
         lane.sent(now_s, flight)
         self._flying[batch_id] = (worker, lane)
-        self._settle(lane, runs)
+        self._waiting.settle(lane, runs)
         return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)
 
     def _refuse(self, now_s: float, lane: Lane, decision: Refuse) -> RefuseRows | None:
@@ -281,63 +258,15 @@ class Scheduler:
                 refused.append(run)
             else:
                 lane.put_aside(now_s, run)
-        self._settle(lane, refused)
+        self._waiting.settle(lane, refused)
         if not refused:
             return None
         reason = f"{lane.key[0]} is too busy to answer before the deadline"
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
-    def _expired(self, now_s: float) -> RefuseRows | None:
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, request_id = heappop(self._deadlines)
-            lane = self._lane_of.get(request_id)
-            if lane is None:
-                continue
-            runs = self._withdraw(lane, request_id)
-            finish_s = now_s + lane.predicted_s(1, "")
-            reason = f"{lane.key[0]} could not start before the deadline"
-            return RefuseRows(_slices(runs), lane.key[0], finish_s, reason)
-        return None
-
-    def _withdraw(self, lane: Lane, request_id: int) -> list[RowRun]:
-        runs = lane.remove(request_id)
-        self._settle(lane, runs)
-        return runs
-
-    def _settle(self, lane: Lane, gone: Sequence[RowRun]) -> None:
-        """Forget the requests of which nothing waits any more, and the lane if it is empty."""
-        for run in gone:
-            if not lane.holds(run.request_id):
-                self._lane_of.pop(run.request_id, None)
-        if not lane.rows:
-            self._waiting.pop(lane.key, None)
-
-    def _lane_for(self, now_s: float, submission: Submission) -> Lane:
-        spec = self._specs[submission.function]
-        members = submission.members or tuple(member.name for member in spec.members)
-        key = (submission.function, members, submission.bucket)
-        lanes = self._lanes[submission.function]
-        lane = lanes.get(key)
-        if lane is None:
-            missing = set(members) - {member.name for member in spec.members}
-            if missing:
-                raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
-            lane = lanes[key] = Lane(now_s, key, spec, policy_named(spec.policy))
-        return lane
-
-    def _all_lanes(self) -> list[Lane]:
-        return [lane for lanes in self._lanes.values() for lane in lanes.values()]
-
-    def _worker_for(self, lane: Lane, now_s: float) -> WorkerState | None:
-        """Of the workers with room that may run the lane: the one that would start it soonest."""
-        best: WorkerState | None = None
-        best_s = math.inf
-        for worker in self._workers.values():
-            if worker.has_room:
-                start_s = worker.free_at_s(now_s) + lane.swap_s(worker)
-                if start_s < best_s:
-                    best, best_s = worker, start_s
-        return best
+    def _expired(self, now_s: float, lane: Lane, runs: list[RowRun]) -> RefuseRows:
+        reason = f"{lane.key[0]} could not start before the deadline"
+        return RefuseRows(_slices(runs), lane.key[0], now_s + lane.predicted_s(1, ""), reason)
 
     def _too_early_s(self, now_s: float, worker: WorkerState, full: bool) -> float:
         """When a batch may be sent: a busy worker gets one that is not full only just before it is free."""
@@ -348,13 +277,3 @@ class Scheduler:
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:
     return tuple(Slice(run.request_id, run.offset, run.rows) for run in runs)
-
-
-def _check(spec: FunctionSpec) -> None:
-    sizes = spec.batch_sizes
-    if not spec.members:
-        raise ValueError(f"function {spec.name!r} has no members")
-    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != spec.max_batch:
-        raise ValueError(f"batch sizes of {spec.name!r} must ascend from 1 or more to max_batch, not {sizes}")
-    if not spec.slo_s > 0:
-        raise ValueError(f"the SLO of {spec.name!r} must be more than 0 s, not {spec.slo_s}")

@@ -84,6 +84,7 @@ def _choices(
     Deadlines ascend along the queue (within one priority), so the batch that fits only grows until all the
     rest fits: two pointers, no search.
     """
+    swap_s = sum(member.swap_s for member in view.members if not member.resident)
     choices: list[tuple[float, int, int]] = []
     skip, rows = 0, 0
     for run in view.queue:
@@ -92,7 +93,7 @@ def _choices(
         rows = most if takes_s(most) <= budget_s else max(1, min(rows, most))
         while rows < most and takes_s(rows + 1) <= budget_s:
             rows += 1
-        choices.append((rows / takes_s(rows), skip, rows))
+        choices.append((rows / (takes_s(rows) + swap_s), skip, rows))
         if rows == most:
             break
         skip += run.rows

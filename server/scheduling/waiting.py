@@ -1,0 +1,131 @@
+"""Everything that waits: the lanes of all functions, which request waits where, and whose deadline is next.
+
+Knows nothing of workers or of when rows run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
+
+from server.scheduling.lanes import Lane, LaneKey
+from server.scheduling.policy import RowRun
+from server.scheduling.registry import policy_named
+from server.scheduling.terms import FunctionSpec, Submission
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """Lanes by function. `lanes` are those with rows, in the order in which they came to have some."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, FunctionSpec] = {}
+        self._lanes: dict[str, dict[LaneKey, Lane]] = {}
+        self._with_rows: dict[LaneKey, Lane] = {}
+        self._lane_of: dict[int, Lane] = {}
+        self._deadlines: list[tuple[float, int]] = []  # heap of (deadline, request); the request may be gone
+
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """The lanes in which rows wait."""
+        return self._with_rows.values()
+
+    @property
+    def next_deadline_s(self) -> float:
+        """When a request's deadline may pass next; inf if none has one."""
+        return self._deadlines[0][0] if self._deadlines else math.inf
+
+    def of(self, function: str) -> Collection[Lane]:
+        """All lanes of a function, empty ones too."""
+        return self._lanes[function].values()
+
+    def all(self) -> list[Lane]:
+        """All lanes of all functions."""
+        return [lane for lanes in self._lanes.values() for lane in lanes.values()]
+
+    def depth(self) -> dict[str, tuple[int, int]]:
+        """Function → rows and bytes that wait."""
+        return {
+            name: (
+                sum(lane.rows for lane in lanes.values()),
+                round(sum(lane.nbytes for lane in lanes.values())),
+            )
+            for name, lanes in self._lanes.items()
+        }
+
+    def configure(self, spec: FunctionSpec) -> None:
+        """Add or replace a function. Raises ValueError, and changes nothing, if the specification is bad."""
+        _check(spec)
+        policy_named(spec.policy).initial(dict(spec.policy_options))
+        self._specs[spec.name] = spec
+        for lane in self._lanes.setdefault(spec.name, {}).values():
+            lane.reconfigure(spec, policy_named(spec.policy))
+
+    def remove(self, function: str) -> list[RowRun]:
+        """Forget a function: the rows that were waiting for it."""
+        self._specs.pop(function, None)
+        gone: list[RowRun] = []
+        for lane in self._lanes.pop(function, {}).values():
+            gone += (runs := lane.clear())
+            self.settle(lane, runs)
+        return gone
+
+    def lane_for(self, now_s: float, submission: Submission) -> Lane:
+        """Where a submission would wait. Raises KeyError for an unknown function or member."""
+        spec = self._specs[submission.function]
+        members = submission.members or tuple(member.name for member in spec.members)
+        key = (submission.function, members, submission.bucket)
+        lanes = self._lanes[submission.function]
+        lane = lanes.get(key)
+        if lane is None:
+            missing = set(members) - {member.name for member in spec.members}
+            if missing:
+                raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
+            lane = lanes[key] = Lane(now_s, key, spec, policy_named(spec.policy))
+        return lane
+
+    def add(self, now_s: float, lane: Lane, submission: Submission) -> None:
+        """Queue a submission in its lane."""
+        lane.add(now_s, submission)
+        self._with_rows[lane.key] = lane
+        self._lane_of[submission.request_id] = lane
+        if submission.deadline_s < math.inf:
+            heappush(self._deadlines, (submission.deadline_s, submission.request_id))
+
+    def withdraw(self, request_id: int) -> list[RowRun]:
+        """Take out what is left of a request."""
+        lane = self._lane_of.get(request_id)
+        if lane is None:
+            return []
+        runs = lane.remove(request_id)
+        self.settle(lane, runs)
+        return runs
+
+    def expire(self, now_s: float) -> tuple[Lane, list[RowRun]] | None:
+        """Take out one request whose deadline has passed: its lane and rows; None if there is none."""
+        while self.next_deadline_s <= now_s:
+            _, request_id = heappop(self._deadlines)
+            lane = self._lane_of.get(request_id)
+            if lane is not None:
+                return lane, self.withdraw(request_id)
+        return None
+
+    def settle(self, lane: Lane, gone: Sequence[RowRun]) -> None:
+        """Rows left a lane: forget requests of which nothing waits any more, and the lane if it is empty."""
+        for run in gone:
+            if not lane.holds(run.request_id):
+                self._lane_of.pop(run.request_id, None)
+        if not lane.rows:
+            self._with_rows.pop(lane.key, None)
+
+
+def _check(spec: FunctionSpec) -> None:
+    sizes = spec.batch_sizes
+    if not spec.members:
+        raise ValueError(f"function {spec.name!r} has no members")
+    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != spec.max_batch:
+        raise ValueError(f"batch sizes of {spec.name!r} must ascend from 1 or more to max_batch, not {sizes}")
+    if not spec.slo_s > 0:
+        raise ValueError(f"the SLO of {spec.name!r} must be more than 0 s, not {spec.slo_s}")
