@@ -209,6 +209,11 @@ class Client:
         """Post to a JSON route."""
         return json_of(self._send(_with_json("POST", path, body), timeout_s))
 
+    def upload(self, path: str, body: bytes, *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Put bytes to a route that answers in JSON."""
+        headers = {"Content-Type": "application/octet-stream"}
+        return json_of(self._send(Request("PUT", path, body, headers), timeout_s))
+
     def delete(self, path: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
         """Delete what a JSON route names."""
         return json_of(self._send(Request("DELETE", path), timeout_s))

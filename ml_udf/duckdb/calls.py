@@ -52,6 +52,10 @@ class Calls:
         with self._call(binding, text) as (statement, check):
             return [(answer, statement.version) for answer in statement.answers(column, check)]
 
+    def note(self, error: MlUdfError) -> None:
+        """Keep an error whose text alone DuckDB will pass on."""
+        self.last_error = error
+
     def statistics(self) -> list[dict[str, Any]]:
         """Per function, what this connection has asked so far."""
         with self._lock:

@@ -15,7 +15,15 @@ from duckdb.func import ARROW, SPECIAL
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls, by_function
-from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function_macro, quoted
+from ml_udf.duckdb.surface import (
+    CATALOG,
+    GENERIC,
+    catalog_statements,
+    function_body,
+    function_macro,
+    quoted,
+)
+from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
 from ml_udf.duckdb.vectors import (
     TEXT,
     TEXTS,
@@ -66,6 +74,10 @@ class Registration:
         self._client = client
         self._calls = Calls(client, options)
         self._arrow_functions: list[str] = []
+        predict = _PREFIX + "call_predict"
+        self._training = TrainingFunctions(
+            con, client, lambda name: function_body(name, predict), self._calls.note
+        )
         bindings = self._bindings(functions)
         infos = {name: self._describe(binding) for name, binding in bindings.items()}
         self._refuse_builtins(bindings)
@@ -98,7 +110,9 @@ class Registration:
         self._calls.interrupts.stop_listening()
         for name in self.functions:
             self._con.execute(f"DROP MACRO IF EXISTS temp.{quoted(name)}")
+        self._leave_search_path()
         self._con.execute(f"DETACH DATABASE IF EXISTS {CATALOG}")
+        self._con.execute(f"DETACH DATABASE IF EXISTS {FUNCTIONS_CATALOG}")
         for name in self._arrow_functions:
             with contextlib.suppress(duckdb.Error):  # another registration may have replaced it
                 self._con.remove_function(name)
@@ -154,10 +168,33 @@ class Registration:
         for name, (_, types, result) in GENERIC.items():
             self._create(behind[name], bodies[name], [*types, "VARCHAR"], result)
         self._create(_PREFIX + "view", self._view, ["VARCHAR", "VARCHAR"], "VARCHAR")
-        for statement in catalog_statements(behind, _PREFIX + "view"):
+        self._create(_PREFIX + "train", self._training.call, ["VARCHAR"] * 3, "VARCHAR", acts=True)
+        for statement in [
+            *catalog_statements(behind, _PREFIX + "view"),
+            *training_statements(_PREFIX + "train"),
+        ]:
             self._con.execute(statement)
+        ((path, database, schema),) = self._con.execute(
+            "SELECT current_setting('search_path'), current_database(), current_schema()"
+        ).fetchall()
+        if not path:  # so that a function that SQL deploys is there by its plain name
+            self._con.execute(f"SET search_path = '{_path_of(database, schema)}'")
 
-    def _create(self, name: str, body: Callable[..., pa.Array], types: list[str], result: str) -> None:
+    def _leave_search_path(self) -> None:
+        ((path,),) = self._con.execute("SELECT current_setting('search_path')").fetchall()
+        parts = [part for part in path.split(",") if not part.startswith(FUNCTIONS_CATALOG)]
+        if ",".join(parts) != path:
+            self._con.execute(f"SET search_path = '{','.join(parts)}'")
+
+    def _create(
+        self,
+        name: str,
+        body: Callable[..., pa.Array],
+        types: list[str],
+        result: str,
+        *,
+        acts: bool = False,
+    ) -> None:
         with contextlib.suppress(duckdb.Error):  # there was none
             self._con.remove_function(name)
         self._con.create_function(
@@ -167,7 +204,7 @@ class Registration:
             result,
             type=ARROW,
             null_handling=SPECIAL,  # NULLs are ours: never sent
-            side_effects=False,  # else ORDER BY … LIMIT 3 evaluates every row
+            side_effects=acts,  # without them, ORDER BY … LIMIT 3 evaluates three rows
         )
         self._arrow_functions.append(name)
 
@@ -200,3 +237,8 @@ class Registration:
             return self._calls.statistics()
         rows: list[dict[str, Any]] = self._client.get(f"/v1/{view}")[view]
         return rows
+
+
+def _path_of(database: str, schema: str) -> str:
+    """A search path of the schema that is current, and the functions that are deployed from SQL."""
+    return f"{quoted(database)}.{quoted(schema)},{FUNCTIONS_CATALOG}.main".replace("'", "''")

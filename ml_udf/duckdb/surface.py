@@ -15,6 +15,7 @@ __all__ = [
     "CATALOG",
     "GENERIC",
     "catalog_statements",
+    "function_body",
     "function_macro",
     "options_of",
     "quoted",
@@ -55,6 +56,51 @@ _VIEWS = {
         "accuracy": "DOUBLE",
         "resident": "BOOLEAN",
     },
+    "datasets": {
+        "name": "VARCHAR",
+        "snapshot": "VARCHAR",
+        "task": "VARCHAR",
+        "source": "VARCHAR",
+        "query": "VARCHAR",
+        "target": "VARCHAR",
+        "rows": "BIGINT",
+        "classes": "VARCHAR[]",
+        "splits": "STRUCT(train BIGINT, validation BIGINT, test BIGINT)",
+        "unreadable": "BIGINT",
+        "taken_at": "TIMESTAMPTZ",
+    },
+    "jobs": {
+        "id": "BIGINT",
+        "dataset": "VARCHAR",
+        "snapshot": "VARCHAR",
+        "state": "VARCHAR",
+        "reason": "VARCHAR",
+        "models": "VARCHAR[]",
+        "policy": "VARCHAR",
+        "advisor": "VARCHAR",
+        "epochs_used": "BIGINT",
+        "epochs_budget": "BIGINT",
+        "trials": "BIGINT",
+        "best_score": "DOUBLE",
+        "best_model": "VARCHAR",
+        "created_at": "TIMESTAMPTZ",
+        "ended_at": "TIMESTAMPTZ",
+    },
+    "trials": {
+        "job_id": "BIGINT",
+        "model": "VARCHAR",
+        "trial": "BIGINT",
+        "state": "VARCHAR",
+        "knobs": "JSON",
+        "warm": "BOOLEAN",
+        "parent_trial": "BIGINT",
+        "worker": "VARCHAR",
+        "epochs": "BIGINT",
+        "score": "DOUBLE",
+        "best_score": "DOUBLE",
+        "checkpoint": "VARCHAR",
+        "reason": "VARCHAR",
+    },
     "stat_functions": {
         "name": "VARCHAR",
         "statements": "BIGINT",
@@ -76,6 +122,12 @@ def quoted(name: str) -> str:
 def function_macro(name: str, scalar: str) -> str:
     """The macro by which SQL calls `scalar(input, statement)` as `name(input)`."""
     return f"CREATE OR REPLACE TEMPORARY MACRO {quoted(name)}(input) AS {quoted(scalar)}(input, {_STATEMENT})"
+
+
+def function_body(name: str, predict: str) -> str:
+    """The SQL of a macro by which the server's function `name` is called through the scalar `predict`."""
+    literal = "'" + name.replace("'", "''") + "'"
+    return f"{quoted(predict)}({literal}, input, {_STATEMENT})"
 
 
 def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]:

@@ -20,17 +20,17 @@ _MAX_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The query's columns, by what they mean; `group` and `time` may be missing."""
+    """The query's columns, by what they mean; `entity` and `time` may be missing."""
 
     key: str
     target: str
     input: str
-    group: str | None
+    entity: str | None
     time: str | None
 
     def wanted(self) -> list[str]:
         """Every column that is read, once."""
-        named = [self.key, self.target, self.input, self.group, self.time]
+        named = [self.key, self.target, self.input, self.entity, self.time]
         return list(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -39,9 +39,9 @@ class DatasetSpec:
     """A dataset as it was registered.
 
     key: the column that names a row; it orders the rows. input: what a model gets to see; None = the one
-    column that has no other meaning, or the key where there is none. group: rows of one group are all in one
-    split. time: the latest rows test, those before them validate. source: the connection that the server
-    asks, or `PUSHED`. Raises `BadOption`.
+    column that has no other meaning, or the key where there is none. entity: rows of one entity are all in
+    one split. time: the latest rows test, those before them validate. source: the connection that the
+    server asks, or `PUSHED`. Raises `BadOption`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class DatasetSpec:
     task: str = "image-classification"
     source: str = PUSHED
     input: str | None = None
-    group: str | None = None
+    entity: str | None = None
     time: str | None = None
     validation: float = 0.15
     test: float = 0.15
@@ -105,7 +105,7 @@ class DatasetSpec:
             "key": self.key,
             "target": self.target,
             "input": self.input,
-            "group": self.group,
+            "entity": self.entity,
             "time": self.time,
         }
         for what, name in named.items():
@@ -121,5 +121,5 @@ class DatasetSpec:
                 "or select no other columns"
             )
         return Columns(
-            self.key, self.target, self.input or (free[0] if free else self.key), self.group, self.time
+            self.key, self.target, self.input or (free[0] if free else self.key), self.entity, self.time
         )

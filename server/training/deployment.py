@@ -50,14 +50,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What became of a deployment; accuracies are shares, `test_interval` is one of 95 %."""
+    """What became of a deployment; accuracies are shares, the test's with a 95 % interval."""
 
     function: str
     version: int
     models: list[str]
     validation_accuracy: float
     test_accuracy: float
-    test_interval: tuple[float, float]
+    test_low: float
+    test_high: float
     test_rows: int
     best_single: float
     subsets: dict[str, float]
@@ -99,6 +100,7 @@ class Deployment:
         right, rows, best_single = await self._tested(
             run, {name: found[name] for name in chosen.members}, alone
         )
+        low, high = wilson(right, rows)
         models = _model_names(function, chosen.members, found)
         registered = {
             name: await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
@@ -113,7 +115,8 @@ class Deployment:
             models=[model.key for model in registered.values()],
             validation_accuracy=chosen.accuracy,
             test_accuracy=right / rows,
-            test_interval=wilson(right, rows),
+            test_low=low,
+            test_high=high,
             test_rows=rows,
             best_single=best_single,
             subsets={"+".join(models[name] for name in subset): score for subset, score in subsets.items()},

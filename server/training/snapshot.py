@@ -117,7 +117,7 @@ class Draft:
         if self._null_targets:
             return  # counted to the end, so that the message can say how many
         order = _order(batch, columns.time) if columns.time else None
-        group = _texts(batch, columns.group, self._spec.name) if columns.group else key
+        group = _texts(batch, columns.entity, self._spec.name) if columns.entity else key
         self._take(key.to_pylist(), inputs.to_pylist(), target.to_pylist(), group.to_pylist(), order)
 
     def freeze(self) -> Facts:

@@ -1,0 +1,201 @@
+"""Training from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, `cancel`.
+
+A statement that runs keeps its connection busy, so the dataset's query, and the macro of a function that was
+deployed, go by a second connection to the same database. It sees what is committed, and no temporary tables.
+The rows travel as they come: a part of a few megabytes at a time, in the order of the key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from ml_udf.client import Client
+from ml_udf.duckdb.surface import CATALOG, quoted
+from ml_udf.duckdb.vectors import TEXT, Vector
+from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.training import TrainingCalls
+
+__all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
+
+FUNCTIONS_CATALOG = "ml_udf_functions"  # of macros alone: its name on the search path hides no table
+
+_PART_ROWS = 20_000
+_PART_BYTES = 16 << 20
+
+# SQL name → ((parameter, its default; None = required), result as SQL over the JSON text {})
+_MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
+    "create_dataset": (
+        (
+            ("name", None),
+            ("query", None),
+            ("target", "NULL"),
+            ("key", "NULL"),
+            ("task", "'image-classification'"),
+            ("input", "NULL"),
+            ("entity", "NULL"),
+            ("time", "NULL"),
+            ("validation", "0.15"),
+            ("test", "0.15"),
+        ),
+        "{}->>'snapshot'",
+    ),
+    "train": (
+        (
+            ("dataset", None),
+            ("task", "NULL"),
+            ("models", "NULL"),
+            ("budget", "'90 epochs'"),
+            ("policy", "'branch'"),
+            ("advisor", "'random'"),
+            ("max_epochs", "NULL"),
+            ("seed", "0"),
+            ("size", "NULL"),
+        ),
+        "({}->>'id')::BIGINT",
+    ),
+    "deploy": (
+        (("function", None), ("job", "NULL"), ("choose", "'ensemble'"), ("slo_ms", "NULL")),
+        "from_json({}, '"
+        + json.dumps(
+            {
+                "function": "VARCHAR",
+                "version": "BIGINT",
+                "models": "VARCHAR[]",
+                "validation_accuracy": "DOUBLE",
+                "test_accuracy": "DOUBLE",
+                "test_low": "DOUBLE",
+                "test_high": "DOUBLE",
+                "test_rows": "BIGINT",
+                "best_single": "DOUBLE",
+            }
+        )
+        + "')",
+    ),
+    "rollback": ((("function", None),), "({}->>'version')::BIGINT"),
+    "cancel": ((("job", None),), "{}->>'state'"),
+    "extend": ((("job", None), ("budget_epochs", None)), "{}->>'state'"),
+}
+
+
+def training_statements(scalar: str) -> list[str]:
+    """The statements that put the macros over `scalar(verb, arguments, search path)` into the catalog."""
+    statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {FUNCTIONS_CATALOG}"]
+    for name, (parameters, result) in _MACROS.items():
+        head = ", ".join(p if default is None else f"{p} := {default}" for p, default in parameters)
+        pairs = ", ".join(f"'{parameter}', {parameter}" for parameter, _ in parameters)
+        call = f"{quoted(scalar)}('{name}', json_object({pairs})::VARCHAR, current_setting('search_path'))"
+        statements.append(
+            f"CREATE OR REPLACE MACRO {CATALOG}.{name}({head}) AS {result.replace('{}', call, 1)}"
+        )
+    return statements
+
+
+class TrainingFunctions:
+    """The scalar behind the macros.
+
+    function_body: name → the SQL of a deployed function over `input`. failed: told of every error.
+    """
+
+    def __init__(
+        self,
+        con: duckdb.DuckDBPyConnection,
+        client: Client,
+        function_body: Callable[[str], str],
+        failed: Callable[[MlUdfError], None],
+    ) -> None:
+        self._con = con
+        self._failed = failed
+        self._calls = TrainingCalls(client)
+        self._function_body = function_body
+
+    def call(self, verbs: Vector, arguments: Vector, paths: Vector) -> pa.Array:
+        """One JSON text for each row: what the server answered."""
+        asked = zip(verbs.to_pylist(), arguments.to_pylist(), paths.to_pylist(), strict=True)
+        return TEXT.array([self._told(verb, json.loads(text), path) for verb, text, path in asked])
+
+    def _told(self, verb: str, given: dict[str, Any], path: str) -> str:
+        try:
+            return json.dumps(self._answer(verb, given, path))
+        except MlUdfError as error:
+            self._failed(error)
+            # DuckDB keeps an exception's text and drops the rest: the text has to say everything.
+            raise type(error)(f"{verb}: {error.report()}") from error
+
+    def _answer(self, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
+        if verb == "create_dataset":
+            return self._calls.push(given, self._parts(given, path))
+        if verb == "train":
+            return self._calls.train(given)
+        if verb == "deploy":
+            return self._deploy(given)
+        if verb == "rollback":
+            return self._calls.rollback(_text(given, "function"))
+        if verb == "extend":
+            return self._calls.extend(_whole(given, "job"), _whole(given, "budget_epochs"))
+        return self._calls.cancel(_whole(given, "job"))
+
+    def _deploy(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        function = _text(given, "function")
+        deployed = self._calls.deploy(
+            _whole(given, "job"), function, choose=given["choose"], slo_ms=given["slo_ms"]
+        )
+        with self._con.cursor() as cursor:
+            cursor.execute(
+                f"CREATE OR REPLACE MACRO {FUNCTIONS_CATALOG}.{quoted(function)}(input) AS "
+                + self._function_body(function)
+            )
+        return deployed
+
+    def _parts(self, given: Mapping[str, Any], path: str) -> Iterator[bytes]:
+        query, key, target = (_text(given, name) for name in ("query", "key", "target"))
+        with self._con.cursor() as cursor:
+            try:
+                statements = cursor.extract_statements(query)
+                if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                    raise BadOption(
+                        f"the dataset's query holds {len(statements)} statements, or does more than read",
+                        hint="give one SELECT",
+                    )
+                if path:
+                    cursor.execute(f"SET search_path = '{path.replace(chr(39), chr(39) * 2)}'")
+                reader = cursor.sql(
+                    f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) AS dataset "
+                    f"ORDER BY {quoted(key)}, {quoted(target)}"
+                ).to_arrow_reader(_PART_ROWS)
+                for batch in reader:
+                    yield from _encoded(batch)
+            except duckdb.Error as error:
+                raise BadOption(
+                    f"DuckDB refused the dataset's query: {error}",
+                    hint="it runs beside your statement: no temporary tables, nothing uncommitted",
+                ) from error
+
+
+def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """The batch as Arrow IPC streams of some `_PART_BYTES` at most."""
+    pieces = max(1, -(-batch.nbytes // _PART_BYTES))
+    rows = max(1, -(-batch.num_rows // pieces))
+    for start in range(0, batch.num_rows, rows):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch.slice(start, rows))
+        yield sink.getvalue().to_pybytes()
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str) or not value:
+        raise BadOption(f"{name!r} is missing", hint=f"{name} => '…'")
+    return value
+
+
+def _whole(given: Mapping[str, Any], name: str) -> int:
+    value = given.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadOption(f"{name!r} must be a whole number", hint="SELECT id FROM ml_udf.jobs")
+    return value
