@@ -143,25 +143,24 @@ class HyperSpace:
         return self.point(lambda dimension: dimension.at(random.random()))
 
     def jittered_point(self, draws: Mapping[str, Value], random: np.random.Generator, sigma: float) -> Point:
-        """A point near `draws`: each number times a log-normal factor exp(sigma · z), held in its range.
+        """A point near `draws`: logarithmic knobs times a log-normal factor exp(sigma · z).
 
+        Of a linear range, the odds of the place in it are multiplied: so a momentum of 0.9 in [0, 1) comes
+        near neither 0.5 nor 1, where a factor on the value would send half of all children to the edge.
         Knobs whose branching is `lower` never rise, and `fixed` ones (all candidates too) stay.
         """
         branching = {name: knob.branching for name, knob in self._knobs.items()}
 
         def near(dimension: Dimension) -> Value:
             # Drawn for every dimension, so that one knob's kind does not move another knob's numbers.
-            factor = float(np.exp(sigma * random.standard_normal()))
+            shift = sigma * float(random.standard_normal())
             if dimension.name not in draws:
                 return dimension.at(random.random())
             before = draws[dimension.name]
             how = branching[dimension.name]
             if how == "fixed" or isinstance(before, str):
                 return before
-            if dimension.kind == "integer":
-                after = dimension.clip(round(before * factor))
-            else:
-                after = dimension.clip(before * factor)
+            after = dimension.shifted(before, shift)
             return min(float(after), before) if how == "lower" else after
 
         return self.point(near)

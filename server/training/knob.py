@@ -49,6 +49,16 @@ class Dimension:
             return int(min(max(math.floor(value), self.low), self.high - 1))
         return float(min(max(value, self.low), math.nextafter(self.high, self.low)))
 
+    def shifted(self, value: float, shift: float) -> Value:
+        """The value times exp(shift) if the range is logarithmic, else with its odds times exp(shift)."""
+        if self.log:
+            moved = value * math.exp(shift)
+        else:
+            unit = min(max(self.unit(value), 1e-6), 1 - 1e-6)
+            moved = self.low + (self.high - self.low) / (1 + (1 - unit) / unit * math.exp(-shift))
+        # A logarithmic integer may stand between two values; of a linear one, a cell's middle is its value.
+        return self.clip(moved + 0.5 if self.log and self.kind == "integer" else moved)
+
     def unit(self, value: Value) -> float:
         """The inverse of `at` for numbers: a point of [0, 1]."""
         if isinstance(value, str) or self.kind == "choice":

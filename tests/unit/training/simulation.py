@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from server.training.hyperspace import HyperSpace
 from server.training.messages import Assignment, Idle, StudySpec, Verdict
@@ -30,7 +31,8 @@ def small_space() -> HyperSpace:
 
 
 def spec_of(policy: str = "study", **fields) -> StudySpec:
-    return StudySpec(**{"name": "s", "space": small_space(), "policy": policy, "budget_epochs": 60} | fields)
+    given: dict[str, Any] = {"name": "s", "space": small_space(), "policy": policy, "budget_epochs": 60}
+    return StudySpec(**given | fields)
 
 
 def score_of(given: Assignment, started: float, epoch: int) -> float:
@@ -109,11 +111,15 @@ def run(
     epoch_s: Callable[[Assignment, int], float] = lambda given, epoch: 1.0,
     store: ParameterStore | None = None,
     clock: Callable[[], float] | None = None,
+    pieces_s: list[float] | None = None,
 ) -> float:
     """Run the study to its end on the simulated clock; when it ended, in seconds.
 
     `clock` adds the real time of the master's calls to the simulated one: they come one after the other.
+    `pieces_s` is filled with the training time of each assignment, in the order in which they were given.
     """
+    pieces_s = [] if pieces_s is None else pieces_s
+    piece_of: dict[int, int] = {}
     store = ParameterStore() if store is None else store
     crew = [Worker(f"w{place}", store) for place in range(workers)]
     events = [(0.0, place) for place in range(workers)]
@@ -127,9 +133,14 @@ def run(
             ended_s = max(ended_s, now_s)
         if worker.given is None:
             worker.ask(master, now_s)
+            if worker.given is not None:
+                piece_of[place] = len(pieces_s)
+                pieces_s.append(0.0)
         busy_until_s = max(now_s, busy_until_s) + (clock() - began if clock else 0.0)
         if worker.given is not None:
-            heapq.heappush(events, (busy_until_s + epoch_s(worker.given, worker.epoch + 1), place))
+            lasts_s = epoch_s(worker.given, worker.epoch + 1)
+            pieces_s[piece_of[place]] += lasts_s
+            heapq.heappush(events, (busy_until_s + lasts_s, place))
         elif not worker.stopped:
             heapq.heappush(events, (busy_until_s + POLL_S, place))
     return ended_s

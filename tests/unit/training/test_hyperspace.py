@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from server.training.hyperspace import HyperSpace
 from server.training.messages import StudySpec
 
 
-def drawn(space: HyperSpace, count: int = 300) -> list[dict]:
+def drawn(space: HyperSpace, count: int = 300) -> list[dict[str, Any]]:
     random = np.random.default_rng(1)
     return [space.random_point(random)[1] for _ in range(count)]
 
@@ -25,7 +27,7 @@ def test_ranges_include_their_least_value_and_exclude_their_greatest():
     assert {k["letter"] for k in knobs} == {"a", "b", "c"}
     for dimension in space.dimensions():
         assert dimension.at(0.0) == dimension.clip(dimension.low)
-        assert dimension.clip(dimension.high) < dimension.high
+        assert float(dimension.clip(dimension.high)) < dimension.high
 
 
 def test_a_logarithmic_range_gives_every_decade_its_share():
@@ -49,12 +51,17 @@ def test_units_and_values_are_each_others_inverse():
 def test_a_knob_is_generated_after_those_it_depends_on():
     space = HyperSpace()
     space.add_range_knob(
-        "decay", "float", 0, 1, depends=["rate"], post_hook=lambda value, knobs: value * knobs["rate"]
+        "decay",
+        "float",
+        0,
+        1,
+        depends=["rate"],
+        post_hook=lambda value, knobs: float(value) * float(knobs["rate"]),
     )
     space.add_range_knob("rate", "float", 10, 11)
     assert [knob.name for knob in space.knobs()] == ["rate", "decay"]
     draws, knobs = space.point(lambda dimension: dimension.at(0.5))
-    assert knobs["decay"] == draws["decay"] * knobs["rate"]
+    assert knobs["decay"] == float(draws["decay"]) * float(knobs["rate"])
 
 
 def test_a_pre_hook_bends_the_range_and_advisors_still_see_a_fixed_one():
@@ -107,9 +114,9 @@ def test_jitter_moves_numbers_a_little_never_raises_the_rate_and_keeps_what_is_f
     space.add_range_knob("init_std", "float", 0.0, 1.0, branching="fixed")
     space.add_range_knob("layers", "integer", 1, 9, group="architecture")
     space.add_categorical_knob("kernel", "string", ["a", "b"])
-    parent = {"rate": 0.1, "decay": 0.5, "init_std": 0.3, "layers": 4, "kernel": "b"}
+    parent: dict[str, Any] = {"rate": 0.1, "decay": 0.5, "init_std": 0.3, "layers": 4, "kernel": "b"}
     random = np.random.default_rng(2)
-    children = [space.jittered_point(parent, random, 0.5)[1] for _ in range(200)]
+    children: list[dict[str, Any]] = [space.jittered_point(parent, random, 0.5)[1] for _ in range(200)]
     assert all(1e-4 <= child["rate"] <= 0.1 for child in children)
     assert min(child["rate"] for child in children) < 0.07
     assert len({child["decay"] for child in children}) > 100

@@ -48,6 +48,7 @@ def test_a_warm_trial_starts_from_the_best_checkpoint_of_its_time():
     for trial in warm:
         before = [kept for other in trials[: trial.number] for kept in other.checkpoints]
         assert trial.origin == max(before, key=lambda kept: kept.score).digest
+        assert trial.origin_trial is not None
         parent = trials[trial.origin_trial]
         assert trial.origin in {kept.digest for kept in parent.checkpoints}
 
@@ -99,8 +100,9 @@ def test_branches_begin_after_the_cold_share_from_the_best_with_jittered_knobs()
     assert 0.65 * 300 <= cold_epochs < 0.65 * 300 + 27
     assert branches
     for branch in branches:
+        assert branch.origin_trial is not None
         parent = trials[branch.origin_trial]
-        assert branch.knobs["learning_rate"] <= parent.knobs["learning_rate"]
+        assert float(branch.knobs["learning_rate"]) <= float(parent.knobs["learning_rate"])
         assert branch.knobs["init_std"] == parent.knobs["init_std"]
         assert branch.knobs["kernel"] == parent.knobs["kernel"]
         assert branch.knobs["dropout"] != parent.knobs["dropout"]

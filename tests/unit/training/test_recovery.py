@@ -98,11 +98,8 @@ def test_a_master_killed_at_any_write_leaves_a_study_that_ends_whole(policy, aft
     for place in range(1, counted.writes + 1):
         storage, store = MortalStorage(), ParameterStore()
         storage.dies_at, storage.dies_after_the_write = place, after
-        worker = Worker("before", store)
-        master = Master(spec, storage)
         with pytest.raises(Killed):
-            while worker.given is not None or worker.ask(master, 0.0):
-                worker.step(master, 0.0)
+            run_from(Master(spec, storage), "before", store, 0.0)
         finished = [trial for trial in Master(spec, storage).trials() if trial.state == "finished"]
         again = Master(spec, storage)
         # The worker of before is gone with its master; its lease runs out.
