@@ -34,6 +34,8 @@ def admit(
         drain_s = _drain_s(lane, rows, workers)
         message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
         return Rejection("overloaded", message, retry_after_s=drain_s)
+    if lane.is_silent(now_s):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
+        return None
     finish_s = _soonest_finish_s(now_s, lane, workers)
     if finish_s is not None and finish_s > submission.deadline_s:
         late_ms = (finish_s - submission.deadline_s) * 1000

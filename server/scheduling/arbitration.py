@@ -78,9 +78,10 @@ class MostInTime:
 
 
 def _in_time(now_s: float, candidates: Sequence[Candidate]) -> list[Candidate]:
+    savable = [one for one in candidates if now_s + one.takes_s <= one.due_s]
     kept: list[Candidate] = []
     end_s = now_s
-    for candidate in sorted(candidates, key=lambda one: one.due_s):
+    for candidate in sorted(savable, key=lambda one: one.due_s):
         kept.append(candidate)
         end_s += candidate.takes_s / candidate.workers
         if end_s > candidate.due_s:

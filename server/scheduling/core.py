@@ -134,6 +134,8 @@ class Scheduler:
                 wake_s = min(wake_s, early_s)
                 continue
             decision = lane.decide(now_s, worker, self._epoch)
+            if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.flights:
+                decision = lane.probe()
             if isinstance(decision, Refuse):
                 refused = self._refuse(now_s, lane, decision)
                 return refused if refused is not None else self.next_action(now_s)

@@ -10,14 +10,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from server.scheduling.policy import BatchOutcome, Decision, FunctionView, MemberView, Policy, RowRun, Wait
+from server.scheduling.policy import (
+    BatchOutcome,
+    Decision,
+    Dispatch,
+    FunctionView,
+    MemberView,
+    Policy,
+    RowRun,
+    Wait,
+)
 from server.scheduling.row_queue import RowQueue
-from server.scheduling.terms import FunctionSpec, Latency, Learner, MemberSpec, PerDevice, Submission
+from server.scheduling.terms import FunctionSpec, Kinds, Latency, Learner, MemberSpec, Submission
 from server.scheduling.worker_state import Flight, WorkerState
 
 __all__ = ["Lane", "LaneKey"]
 
 _SHORTEST_WAIT_S = 1e-4  # a policy that waits for a time gone by must not spin its shell
+_SILENCE_S = 1.0
 LaneKey = tuple[str, tuple[str, ...], str]  # function, members, bucket
 
 
@@ -57,6 +67,10 @@ class Lane:
     def nbytes(self) -> float:
         """Bytes waiting."""
         return self.interactive.nbytes + self.aside.nbytes + self.bulk.nbytes
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says."""
+        return now_s - self.served_s > _SILENCE_S
 
     def holds(self, request_id: int) -> bool:
         """Whether rows of the request wait here."""
@@ -114,7 +128,9 @@ class Lane:
         """Each member's l̂ for that kind of device."""
         found = self._latencies.get(device)
         if found is None:
-            found = self._latencies[device] = tuple(_latency_on(member, device) for member in self.members)
+            found = self._latencies[device] = tuple(
+                _latency_on(member, device, self.key[2]) for member in self.members
+            )
         return found
 
     def predicted_s(self, rows: int, device: str) -> float:
@@ -139,13 +155,19 @@ class Lane:
         self._waiting = (worker.name, epoch, decision) if isinstance(decision, Wait) else None
         return decision
 
+    def probe(self) -> Dispatch:
+        """The head of the queue as a batch, to learn what it takes."""
+        rows = min(self.interactive.runs[0].rows, self.spec.max_batch)
+        return Dispatch(tuple(member.name for member in self.members), rows)
+
     def learn(self, outcome: BatchOutcome, device: str) -> None:
         """Teach each member's l̂ its share of what the batch took, and the policy the outcome."""
         latencies = self.latencies(device)
-        scale = outcome.latency_s / sum(latency(outcome.rows) for latency in latencies)
-        for latency in latencies:
-            if isinstance(latency, Learner):
-                latency.observe(outcome.rows, scale * latency(outcome.rows))
+        if outcome.latency_s > 0:
+            scale = outcome.latency_s / sum(latency(outcome.rows) for latency in latencies)
+            for latency in latencies:
+                if isinstance(latency, Learner):
+                    latency.observe(outcome.rows, scale * latency(outcome.rows))
         self.state = self.policy.observe(self.state, outcome)
 
     def sent(self, now_s: float, flight: Flight) -> None:
@@ -184,6 +206,6 @@ class Lane:
         )
 
 
-def _latency_on(member: MemberSpec, device: str) -> Latency:
+def _latency_on(member: MemberSpec, device: str, bucket: str) -> Latency:
     latency = member.latency
-    return latency.for_device(device) if isinstance(latency, PerDevice) else latency
+    return latency.on(device, bucket) if isinstance(latency, Kinds) else latency

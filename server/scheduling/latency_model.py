@@ -1,37 +1,155 @@
-"""l̂(b): how long a batch of b rows will take, on one variant and one kind of device.
+"""l̂(b): how long a batch of b rows will take, on one variant, one kind of device, one shape of rows.
 
-Knows batch sizes and seconds; nothing of queues, policies or models.
+    l̂(b) = profile(b) · shape(b) · level · margin
+
+`profile` is what was measured at registration, piecewise linear. Every batch then corrects, by the logarithm
+of what it took beyond the prediction, the `shape` at its size and the `level` of all sizes: sizes that never
+run still follow a slow-down of the device. A large deviation counts only as far as the batch before deviated
+too, so that one outlier moves nothing and a real change is followed from the second batch on. `margin` is a
+high quantile of what the last 20 batches took beyond the curve as it is now: it covers the noise.
+
+Knows batch sizes and seconds; nothing of queues, policies or models. Its state is plain JSON.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 __all__ = ["LatencyModel"]
 
+_LEVEL_GAIN = 0.25  # of a deviation, into the level
+_SHAPE_GAIN = 0.15  # into the shape at its size, once that is known; more for the first batches of a size
+_NOISE = 0.15  # deviations up to here, in ln, are taken as they are
+_RECENT = 20  # batches that the margin covers
+_QUANTILE = 0.85  # of them: the fourth slowest of 20
+_MOST_MARGIN = 1.5
+
 
 class LatencyModel:
-    """Piecewise linear through the profiled points; proportional beyond them."""
-
-    __slots__ = ("_points",)
+    """Call it with rows; teach it with `observe`; `on(device, bucket)` is the model of another kind."""
 
     def __init__(self, profile_s: Mapping[int, float]) -> None:
         """`profile_s`: rows of a batch → seconds. Raises ValueError if it is empty or not positive."""
-        if not profile_s or any(rows < 1 or seconds <= 0 for rows, seconds in profile_s.items()):
+        if not profile_s or any(rows < 1 or not 0 < took < math.inf for rows, took in profile_s.items()):
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
-        self._points = sorted(profile_s.items())
+        self._profile = sorted(profile_s.items())
+        self._shape = {rows: 0.0 for rows, _ in self._profile}  # ln, by size
+        self._seen = dict.fromkeys(self._shape, 1)  # batches by size; the profile counts for one
+        self._level = 0.0  # ln
+        self._last = 0.0  # what the last batch deviated, ln
+        self._recent: list[tuple[int, float]] = []
+        self._margin = 1.0
+        self._kinds: dict[str, LatencyModel] = {}
+        self._draw()
 
     def __call__(self, rows: int) -> float:
-        """Predicted seconds of a batch of `rows` rows."""
-        points = self._points
-        at = bisect_left(points, (rows, 0.0))
-        if at < len(points) and points[at][0] == rows:
-            return points[at][1]
-        if at == 0:
-            return points[0][1]
-        if len(points) == 1:
-            return points[0][1] * rows / points[0][0]
-        at = min(at, len(points) - 1)
-        (low, low_s), (high, high_s) = points[at - 1], points[at]
-        return max(low_s, low_s + (high_s - low_s) * (rows - low) / (high - low))
+        """Predicted seconds of a batch of `rows` rows; never less than that of a smaller batch."""
+        return self._margin * _between(self._curve, rows)
+
+    def on(self, device: str, bucket: str) -> LatencyModel:
+        """The model of rows of that shape on that kind of device; it starts from what this one knows now."""
+        if not device and not bucket:
+            return self
+        name = f"{device}|{bucket}"
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = LatencyModel(dict(self._curve))
+        return kind
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been."""
+        if rows < 1 or not 0 < seconds < math.inf:
+            raise ValueError(f"a batch of {rows} rows cannot have taken {seconds} s")
+        deviation = math.log(seconds / _between(self._curve, rows))
+        believed = _believed(deviation, self._last)
+        self._last = deviation
+        size = self._size_near(rows)
+        self._level += _LEVEL_GAIN * believed
+        gain = max(_SHAPE_GAIN, (1 - _LEVEL_GAIN) / (1 + self._seen[size]))
+        self._shape[size] += gain * believed
+        self._seen[size] += 1
+        self._draw()
+        self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
+        self._cover()
+
+    def to_json(self) -> dict[str, Any]:
+        """All that was learned, as plain values."""
+        return {
+            "profile_s": [list(point) for point in self._profile],
+            "shape": [[rows, value, self._seen[rows]] for rows, value in self._shape.items()],
+            "level": self._level,
+            "last": self._last,
+            "recent": [list(batch) for batch in self._recent],
+            "kinds": {name: kind.to_json() for name, kind in self._kinds.items()},
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> LatencyModel:
+        """What `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+        model = cls({int(rows): float(took) for rows, took in state["profile_s"]})
+        model._shape = {int(rows): float(value) for rows, value, _ in state["shape"]}
+        model._seen = {int(rows): int(seen) for rows, _, seen in state["shape"]}
+        model._level = float(state["level"])
+        model._last = float(state["last"])
+        model._recent = [(int(rows), float(took)) for rows, took in state["recent"]]
+        model._kinds = {name: cls.from_json(kind) for name, kind in state["kinds"].items()}
+        model._draw()
+        model._cover()
+        return model
+
+    def _size_near(self, rows: int) -> int:
+        """The learned size nearest by ratio; a power of two is added where none is within a factor of 1.5."""
+        near = min(self._shape, key=lambda size: abs(math.log(size / rows)))
+        if max(near, rows) <= 1.5 * min(near, rows):
+            return near
+        size = 1 << round(math.log2(rows))
+        if size not in self._shape:
+            self._shape[size] = (
+                math.log(_between(self._curve, size) / _between(self._profile, size)) - self._level
+            )
+            self._seen[size] = 1
+        return size
+
+    def _draw(self) -> None:
+        """profile · shape · level at every learned size, ascending in both coordinates."""
+        curve: list[tuple[int, float]] = []
+        highest = 0.0
+        for size in sorted(self._shape):
+            highest = max(highest, _between(self._profile, size) * math.exp(self._shape[size] + self._level))
+            curve.append((size, highest))
+        self._curve = curve
+
+    def _cover(self) -> None:
+        beyond = sorted(took / _between(self._curve, rows) for rows, took in self._recent)
+        self._margin = (
+            min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
+        )
+
+
+def _believed(deviation: float, last: float) -> float:
+    """As much of a deviation as is no outlier: a small one whole, of a large one what the last one shared."""
+    if abs(deviation) <= _NOISE:
+        return deviation
+    shared = min(abs(deviation), abs(last)) if deviation * last > 0 else 0.0
+    return math.copysign(max(_NOISE, shared), deviation)
+
+
+def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
+    """Linear between the points and beyond the last; a single point is proportional above and flat below."""
+    at = bisect_left(points, rows, key=_rows)
+    if at < len(points) and points[at][0] == rows:
+        return points[at][1]
+    if at == 0:
+        return points[0][1]
+    if len(points) == 1:
+        return points[0][1] * rows / points[0][0]
+    at = min(at, len(points) - 1)
+    (low, low_s), (high, high_s) = points[at - 1], points[at]
+    return low_s + max(0.0, high_s - low_s) * (rows - low) / (high - low)
+
+
+def _rows(point: tuple[int, float]) -> int:
+    return point[0]

@@ -16,10 +16,10 @@ __all__ = [
     "Action",
     "FunctionSpec",
     "Idle",
+    "Kinds",
     "Latency",
     "Learner",
     "MemberSpec",
-    "PerDevice",
     "RefuseRows",
     "Rejection",
     "RunBatch",
@@ -45,18 +45,18 @@ class Learner(Protocol):
 
 
 @runtime_checkable
-class PerDevice(Protocol):
-    """An l̂ that differs by kind of device."""
+class Kinds(Protocol):
+    """An l̂ that differs by kind of device and by shape of rows."""
 
-    def for_device(self, device: str, /) -> Latency:
-        """The l̂ of that kind."""
+    def on(self, device: str, bucket: str, /) -> Latency:
+        """The l̂ of rows of that bucket on that kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
     """One model version of a function. `name` is its key on the workers (`WorkerView.resident`).
 
-    A latency that is a `Learner` is taught by every batch; one that is `PerDevice` keeps kinds apart.
+    A latency that is a `Learner` is taught by every batch; one that has `Kinds` keeps them apart.
     """
 
     name: str
