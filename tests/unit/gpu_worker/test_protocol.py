@@ -84,7 +84,18 @@ def test_rows_that_do_not_fill_their_frame_are_refused(cut: int) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"", b"[]", b"{}", b'{"kind":"strike"}', b'{"kind":"ping"}', b'{"kind":"ping","id":1,"x":2}', b"\xff"],
+    [
+        b"",
+        b"0",
+        b"null",
+        b"[]",
+        b"[" * 100_000,
+        b"{}",
+        b'{"kind":"strike"}',
+        b'{"kind":"ping"}',
+        b'{"kind":"ping","id":1,"x":2}',
+        b"\xff",
+    ],
 )
 def test_headers_of_no_message_are_refused(header: bytes) -> None:
     with pytest.raises(FrameError):
