@@ -209,10 +209,16 @@ class Client:
         """Post to a JSON route."""
         return json_of(self._send(_with_json("POST", path, body), timeout_s))
 
-    def upload(self, path: str, body: bytes, *, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Put bytes to a route that answers in JSON."""
-        headers = {"Content-Type": "application/octet-stream"}
-        return json_of(self._send(Request("PUT", path, body, headers), timeout_s))
+    def ask(
+        self, request: Request, *, timeout_s: float, on_wait: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
+        """Any request to a JSON route. `on_wait` as in `predict`: what it raises aborts the request."""
+
+        def send(asked: Request, abort: Abort) -> Response:
+            return self._transport.send(asked, timeout_s=timeout_s, abort=abort)
+
+        ((_, response),) = self._flight.run([request], send, max_in_flight=1, on_wait=on_wait)
+        return json_of(response)
 
     def delete(self, path: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
         """Delete what a JSON route names."""

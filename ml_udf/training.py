@@ -5,18 +5,22 @@ Plain JSON in and out, as docs/architecture.md has it; standard library only. Kn
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from ml_udf.client import Client
+from ml_udf.errors import MlUdfError
+from ml_udf.transport import Request
 
 __all__ = ["TrainingCalls"]
 
 # A query may run, and a deployment load models, for that long.
 _LONG_S = 3600.0
-_PART_S = 600.0
+_SHORT_S = 60.0
 
 Json = dict[str, Any]
 
@@ -24,67 +28,70 @@ Json = dict[str, Any]
 class TrainingCalls:
     """Every call raises the errors of `ml_udf.errors`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, on_wait: Callable[[], None] | None = None) -> None:
+        """on_wait: called in the caller's thread at least every 50 ms; what it raises aborts the call."""
         self._client = client
+        self._on_wait = on_wait
 
     def pull(self, dataset: Mapping[str, Any]) -> Json:
         """Register a dataset that the server reads over its connection `source`; its snapshot."""
-        return self._client.post("/v1/datasets", dict(dataset), timeout_s=_LONG_S)
+        return self._post("/v1/datasets", dict(dataset), timeout_s=_LONG_S)
 
     def push(self, dataset: Mapping[str, Any], parts: Iterable[bytes]) -> Json:
         """Register a dataset whose rows are sent: Arrow IPC streams in the order of the key; its snapshot."""
-        upload = self._client.post("/v1/datasets/uploads", dict(dataset))["upload"]
+        upload = self._post("/v1/datasets/uploads", dict(dataset))["upload"]
         where = f"/v1/datasets/uploads/{upload}"
         try:
             for number, part in enumerate(parts):
-                self._client.upload(f"{where}/{number}", part, timeout_s=_PART_S)
-            return self._client.post(f"{where}/finish", {}, timeout_s=_LONG_S)
+                self._ask(Request("PUT", f"{where}/{number}", part), _LONG_S)
+            return self._post(f"{where}/finish", {}, timeout_s=_LONG_S)
         except BaseException:
-            self._client.delete(where)
+            with contextlib.suppress(MlUdfError):  # the first error is the one to be told
+                self._client.ask(Request("DELETE", where), timeout_s=_SHORT_S)
             raise
 
     def refresh(self, dataset: str) -> Json:
         """Run a registered query again; the new snapshot."""
-        return self._client.post(f"/v1/datasets/{quote(dataset, safe='')}/refresh", {}, timeout_s=_LONG_S)
+        return self._post(f"/v1/datasets/{quote(dataset, safe='')}/refresh", {}, timeout_s=_LONG_S)
 
     def datasets(self) -> list[Json]:
         """Every dataset with its newest snapshot."""
-        return list(self._client.get("/v1/datasets")["datasets"])
+        return list(self._get("/v1/datasets")["datasets"])
 
     def train(self, job: Mapping[str, Any]) -> Json:
         """Begin a job; it runs on when this returns."""
-        return self._client.post("/v1/jobs", dict(job))
+        return self._post("/v1/jobs", dict(job))
 
     def job(self, job: int) -> Json:
         """A job as it stands."""
-        return self._client.get(f"/v1/jobs/{job:d}")
+        return self._get(f"/v1/jobs/{job:d}")
 
     def jobs(self) -> list[Json]:
         """Every job."""
-        return list(self._client.get("/v1/jobs")["jobs"])
+        return list(self._get("/v1/jobs")["jobs"])
 
     def trials(self, job: int | None = None) -> list[Json]:
         """Every trial, or those of one job."""
-        return list(self._client.get("/v1/trials" + ("" if job is None else f"?job={job:d}"))["trials"])
+        return list(self._get("/v1/trials" + ("" if job is None else f"?job={job:d}"))["trials"])
 
     def cancel(self, job: int) -> Json:
         """Stop a job; what it has found stays."""
-        return self._client.post(f"/v1/jobs/{job:d}/cancel", {})
+        return self._post(f"/v1/jobs/{job:d}/cancel", {})
 
     def extend(self, job: int, budget_epochs: int) -> Json:
         """Go on with a job that has ended, with so many epochs in all."""
-        return self._client.post(f"/v1/jobs/{job:d}/extend", {"budget_epochs": budget_epochs})
+        return self._post(f"/v1/jobs/{job:d}/extend", {"budget_epochs": budget_epochs})
 
     def deploy(
         self, job: int, function: str, *, choose: str = "ensemble", slo_ms: float | None = None
     ) -> Json:
         """Make a function answer with what a job has found; the accuracies that were measured."""
         body = {"function": function, "select": choose, "slo_ms": slo_ms}
-        return self._client.post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
+        return self._post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
 
     def rollback(self, function: str) -> Json:
         """Deploy what a function was before; its deployed form."""
-        return self._client.post(f"/v1/functions/{quote(function, safe='')}/rollback", {}, timeout_s=_LONG_S)
+        return self._post(f"/v1/functions/{quote(function, safe='')}/rollback", {}, timeout_s=_LONG_S)
 
     def watch(self, job: int, every_s: float = 0.5) -> Iterator[Json]:
         """A job as it stands, now, every `every_s` seconds, and a last time when it has ended."""
@@ -94,3 +101,13 @@ class TrainingCalls:
             if known["state"] != "running":
                 return
             time.sleep(every_s)
+
+    def _get(self, path: str) -> Json:
+        return self._ask(Request("GET", path), _SHORT_S)
+
+    def _post(self, path: str, body: Json, timeout_s: float = _SHORT_S) -> Json:
+        headers = {"Content-Type": "application/json"}
+        return self._ask(Request("POST", path, json.dumps(body).encode(), headers), timeout_s)
+
+    def _ask(self, request: Request, timeout_s: float) -> Json:
+        return self._client.ask(request, timeout_s=timeout_s, on_wait=self._on_wait)

@@ -76,7 +76,7 @@ class Registration:
         self._arrow_functions: list[str] = []
         predict = _PREFIX + "call_predict"
         self._training = TrainingFunctions(
-            con, client, lambda name: function_body(name, predict), self._calls.note
+            con, client, lambda name: function_body(name, predict), self._calls
         )
         bindings = self._bindings(functions)
         infos = {name: self._describe(binding) for name, binding in bindings.items()}

@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from ml_udf.client import Client
+from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.surface import CATALOG, quoted
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
@@ -98,7 +99,7 @@ def training_statements(scalar: str) -> list[str]:
 class TrainingFunctions:
     """The scalar behind the macros.
 
-    function_body: name → the SQL of a deployed function over `input`. failed: told of every error.
+    function_body: name → the SQL of a deployed function over `input`.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class TrainingFunctions:
         con: duckdb.DuckDBPyConnection,
         client: Client,
         function_body: Callable[[str], str],
-        failed: Callable[[MlUdfError], None],
+        calls: Calls,
     ) -> None:
         self._con = con
-        self._failed = failed
-        self._calls = TrainingCalls(client)
+        self._client = client
+        self._session = calls
         self._function_body = function_body
 
     def call(self, verbs: Vector, arguments: Vector, paths: Vector) -> pa.Array:
@@ -120,28 +121,29 @@ class TrainingFunctions:
 
     def _told(self, verb: str, given: dict[str, Any], path: str) -> str:
         try:
-            return json.dumps(self._answer(verb, given, path))
+            with self._session.interrupts.call() as check:
+                return json.dumps(self._answer(TrainingCalls(self._client, check), verb, given, path))
         except MlUdfError as error:
-            self._failed(error)
+            self._session.note(error)
             # DuckDB keeps an exception's text and drops the rest: the text has to say everything.
             raise type(error)(f"{verb}: {error.report()}") from error
 
-    def _answer(self, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
+    def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
         if verb == "create_dataset":
-            return self._calls.push(given, self._parts(given, path))
+            return calls.push(given, self._parts(given, path))
         if verb == "train":
-            return self._calls.train(given)
+            return calls.train(given)
         if verb == "deploy":
-            return self._deploy(given)
+            return self._deploy(calls, given)
         if verb == "rollback":
-            return self._calls.rollback(_text(given, "function"))
+            return calls.rollback(_text(given, "function"))
         if verb == "extend":
-            return self._calls.extend(_whole(given, "job"), _whole(given, "budget_epochs"))
-        return self._calls.cancel(_whole(given, "job"))
+            return calls.extend(_whole(given, "job"), _whole(given, "budget_epochs"))
+        return calls.cancel(_whole(given, "job"))
 
-    def _deploy(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
         function = _text(given, "function")
-        deployed = self._calls.deploy(
+        deployed = calls.deploy(
             _whole(given, "job"), function, choose=given["choose"], slo_ms=given["slo_ms"]
         )
         with self._con.cursor() as cursor:

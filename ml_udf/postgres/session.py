@@ -20,6 +20,7 @@ from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import reported
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
+from ml_udf.postgres.training import TrainingVerbs
 from ml_udf.postgres.values import Composite, composite, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
 from ml_udf.statement import Binding, Statement
@@ -37,6 +38,7 @@ class Session:
         self._statements = Statements(plpy, backend, self._endpoints)
         self._definitions = Definitions(self.spi, backend, self._statements)
         self._views = Views(self.spi, self._statements)
+        self._training = TrainingVerbs(self._statements, self._definitions)
 
     # ── functions made by ml_udf.create_function ──────────────────────────────────────────────────
 
@@ -123,6 +125,18 @@ class Session:
     def stat_functions(self) -> list[dict[str, Any]]:
         """Behind the view `ml_udf.stat_functions`."""
         return self._views.stat_functions()
+
+    # ── training ─────────────────────────────────────────────────────────────────────────────────
+
+    @reported
+    def train(self, verb: str, arguments: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
+        """`ml_udf.create_dataset`, `train`, `deploy`, …: see `TrainingVerbs`."""
+        return self._training.do(verb, arguments, server)
+
+    @reported
+    def training_view(self, view: str) -> list[dict[str, Any]]:
+        """Behind the views `ml_udf.datasets`, `jobs` and `trials`."""
+        return self._views.training(view)
 
     def _values(self, target: Target, values: Sequence[Value], returns: str) -> list[Any]:
         with self._asking(target, values) as statement:

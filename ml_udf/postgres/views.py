@@ -6,12 +6,14 @@ does not answer costs a warning, not the view.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
+from ml_udf.postgres.training import TRAINING_VIEWS
 
 __all__ = ["Views"]
 
@@ -39,6 +41,14 @@ class Views:
         """The models of every server that current_user may use."""
         columns = ("name", "version", "task", "architecture", "accuracy", "resident")
         return self._of_servers("models", columns)
+
+    def training(self, view: str) -> list[Row]:
+        """`datasets`, `jobs` or `trials` of every server that current_user may use."""
+        rows = self._of_servers(view, TRAINING_VIEWS[view])
+        return [
+            {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()}
+            for row in rows
+        ]
 
     def stat_functions(self) -> list[Row]:
         """What the ended statements of this session have asked."""

@@ -38,22 +38,19 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
 
 
 class Connections:
-    """`file`: TOML, name = "postgresql://…" a line; None = there are none. Raises `BadOption`."""
+    """`file`: TOML, name = "postgresql://…" a line, read anew each time; None = there are none."""
 
     def __init__(self, file: Path | None, statement_timeout_s: float) -> None:
-        self._dsns = {} if file is None else _read(file)
+        self._file = file
         self._statement_timeout_ms = int(statement_timeout_s * 1000)
-
-    def names(self) -> list[str]:
-        """Every connection's name."""
-        return sorted(self._dsns)
 
     @contextlib.contextmanager
     def batches(self, spec: DatasetSpec) -> Iterator[Iterator[pa.RecordBatch]]:
         """The rows of a dataset's query in the order of its key. Raises `BadOption` with the cause."""
-        dsn = self._dsns.get(spec.source)
+        dsns = {} if self._file is None else _read(self._file)
+        dsn = dsns.get(spec.source)
         if dsn is None:
-            known = ", ".join(self.names()) or "none; the server's connections_file names them"
+            known = ", ".join(sorted(dsns)) or "none; the server's connections_file names them"
             raise BadOption(f"there is no connection {spec.source!r}; there are: {known}")
         try:
             connection = psycopg.connect(dsn, connect_timeout=_CONNECT_S, application_name="ml_udf datasets")

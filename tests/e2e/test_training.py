@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import psycopg
 import pytest
 
 import ml_udf.duckdb
+from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.duckdb import Registration
 from tests.inference_server import InferenceServer, inference_server
 from tests.training_data import draw_photos
@@ -31,7 +34,9 @@ def labelled(photos: Path) -> list[tuple[str, str]]:
 def server(
     tmp_path_factory: pytest.TempPathFactory, photos: Path, labelled: list[tuple[str, str]]
 ) -> Iterator[InferenceServer]:
-    with inference_server(tmp_path_factory.mktemp("home"), media_roots=[photos]) as running:
+    home = tmp_path_factory.mktemp("home")
+    flags = [f"--connections-file={home / 'connections.toml'}"]
+    with inference_server(home, media_roots=[photos], flags=flags) as running:
         yield running
 
 
@@ -88,3 +93,83 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     assert version == 3
     ((models,),) = db.execute("SELECT models FROM ml_udf.functions WHERE name = 'udf_food'").fetchall()
     assert [f"{name}/1" for name in models] == deployed["models"]
+
+
+@pytest.fixture(scope="module")
+def postgres(
+    cluster: Sandbox, server: InferenceServer, labelled: list[tuple[str, str]]
+) -> Iterator[psycopg.Connection[Any]]:
+    """A database with labelled rows, which the inference server reads as a role that may only SELECT."""
+    dsn = cluster.database("training", url=server.url)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE labelled (image_path text, label text)")
+        with connection.cursor() as cursor, cursor.copy("COPY labelled FROM STDIN") as copy:
+            for row in labelled:
+                copy.write_row(row)
+        connection.execute("CREATE ROLE training_data LOGIN")
+        connection.execute("GRANT SELECT ON labelled TO training_data")
+        reader = cluster.dsn("training", user="training_data")
+        (server.home / "connections.toml").write_text(f'default = "{reader}"\n')
+        yield connection
+
+
+def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
+    postgres: psycopg.Connection[Any], labelled: list[tuple[str, str]]
+):
+    def value(sql: str, *parameters: object) -> Any:
+        row = postgres.execute(sql, parameters or None).fetchone()
+        assert row is not None
+        return row[0]
+
+    query = "SELECT image_path, label FROM labelled"
+    snapshot = value(
+        "SELECT ml_udf.create_dataset('pg_food', %s, target => 'label', key => 'image_path')", query
+    )
+    assert value("SELECT snapshot FROM ml_udf.datasets WHERE name = 'pg_food'") == snapshot
+    assert value("SELECT ml_udf.refresh_dataset('pg_food')") == snapshot, "equal rows are the same snapshot"
+    job = value(
+        "SELECT ml_udf.train('pg_food', models => '{resnet}', budget => '4 epochs', max_epochs => 2,"
+        " size => 32)"
+    )
+    deadline_s = time.monotonic() + JOB_S
+    while value("SELECT state FROM ml_udf.jobs WHERE id = %s", job) == "running":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    assert value("SELECT state FROM ml_udf.jobs WHERE id = %s", job) == "done"
+    assert value("SELECT sum(epochs) FROM ml_udf.trials WHERE job_id = %s", job) == 4
+    deployed = value("SELECT to_jsonb(ml_udf.deploy('udf_pg_food', job => %s))", job)
+    assert deployed["version"] == 1
+    right = value("SELECT count(*) FROM labelled WHERE udf_pg_food(image_path) = label")
+    assert right >= 0.8 * len(labelled)
+    with pytest.raises(psycopg.Error, match="no earlier deployment"):
+        value("SELECT ml_udf.rollback('udf_pg_food')")
+
+
+def test_what_the_database_refuses_is_told_and_no_dsn_is(
+    postgres: psycopg.Connection[Any], server: InferenceServer
+):
+    def refused(query: str, source: str = "default") -> str:
+        with pytest.raises(psycopg.Error) as caught:
+            postgres.execute(
+                "SELECT ml_udf.create_dataset('bad', %s, 'label', 'image_path', source => %s)",
+                [query, source],
+            )
+        assert caught.value.sqlstate == "22023"
+        return str(caught.value)
+
+    postgres.execute(
+        "CREATE OR REPLACE FUNCTION writes() RETURNS text LANGUAGE plpgsql AS"
+        " $$BEGIN INSERT INTO labelled VALUES ('x', 'y'); RETURN 'a'; END$$"
+    )
+    assert "read-only" in refused("SELECT image_path, writes() AS label FROM labelled")
+    assert "2 statements" in refused("SELECT 1; SELECT 2")
+    assert "DELETE" in refused("WITH gone AS (DELETE FROM labelled RETURNING *) SELECT * FROM gone")
+    assert "permission denied" in refused("SELECT rolname AS image_path, rolpassword AS label FROM pg_authid")
+    assert "no connection 'other'" in refused("SELECT 1", source="other")
+    with (server.home / "connections.toml").open("a") as file:
+        file.write('dead = "postgresql://someone:s3cret@127.0.0.1:1/gone"\n')
+    told = refused("SELECT image_path, label FROM labelled", source="dead")
+    assert "cannot be opened" in told
+    for text in (told, server.log):
+        assert "s3cret" not in text
+        assert "someone" not in text

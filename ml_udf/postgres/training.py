@@ -1,0 +1,106 @@
+"""Training from PostgreSQL's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, `cancel`, `extend`.
+
+The rows of a dataset never pass through here: the server reads them over a connection that its operator
+named. A deployed function becomes an SQL function by `Definitions`, with the caller's rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_udf.errors import BadOption
+from ml_udf.postgres.definitions import Definitions, Request
+from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.statements import Statements
+from ml_udf.training import TrainingCalls
+
+__all__ = ["TRAINING_VIEWS", "TrainingVerbs"]
+
+# The columns of a view, as the server names them.
+TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
+    "datasets": (
+        "name",
+        "snapshot",
+        "task",
+        "source",
+        "query",
+        "target",
+        "rows",
+        "classes",
+        "splits",
+        "unreadable",
+        "taken_at",
+    ),
+    "jobs": (
+        "id",
+        "dataset",
+        "snapshot",
+        "state",
+        "reason",
+        "models",
+        "policy",
+        "advisor",
+        "epochs_used",
+        "epochs_budget",
+        "trials",
+        "best_score",
+        "best_model",
+        "created_at",
+        "ended_at",
+    ),
+    "trials": (
+        "job_id",
+        "model",
+        "trial",
+        "state",
+        "knobs",
+        "warm",
+        "parent_trial",
+        "worker",
+        "epochs",
+        "score",
+        "best_score",
+        "checkpoint",
+        "reason",
+    ),
+}
+
+
+class TrainingVerbs:
+    """What SQL asks of a server's training service."""
+
+    def __init__(self, statements: Statements, definitions: Definitions) -> None:
+        self._statements = statements
+        self._definitions = definitions
+
+    def do(self, verb: str, given: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
+        """The SQL function `verb`. Raises `Refused`, and the errors of the client."""
+        calls = TrainingCalls(self._statements.client(server), self._statements.check_interrupts)
+        if verb == "create_dataset":
+            return calls.pull(given)["snapshot"]
+        if verb == "refresh_dataset":
+            return calls.refresh(given["dataset"])["snapshot"]
+        if verb == "train":
+            return calls.train(given)["id"]
+        if verb == "deploy":
+            return self._deploy(calls, given, server)
+        if verb == "rollback":
+            return calls.rollback(given["function"])["version"]
+        if verb == "cancel":
+            return calls.cancel(given["job"])["state"]
+        if verb == "extend":
+            return calls.extend(given["job"], given["budget_epochs"])["state"]
+        raise BadOption(f"there is nothing to train by the name of {verb!r}")
+
+    def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any], server: str) -> dict[str, Any]:
+        if given["job"] is None:
+            raise Refused("22004", "job is NULL", hint="SELECT id FROM ml_udf.jobs")
+        function = given["function"]
+        deployed = calls.deploy(
+            given["job"], function, choose=given["choose"] or "ensemble", slo_ms=given["slo_ms"]
+        )
+        self._definitions.create(
+            Request(function, function, server, "text", "text", None, None, None, True, given["schema"])
+        )
+        return deployed
