@@ -47,6 +47,8 @@ def check_query(query: str, dialect: str) -> None:
     if len(statements) != 1:
         raise BadOption(f"the dataset's query holds {len(statements)} statements; give one SELECT")
     (statement,) = statements
+    if isinstance(statement, exp.Command):  # what the parser knows no more of than its first word
+        raise BadOption(f"the dataset's query is a {str(statement.this).upper()}; give one SELECT")
     written = next((node for node in statement.walk() if isinstance(node, _WRITES)), None)
     if written is not None:
         what = "takes locks" if isinstance(written, exp.Lock) else f"writes ({written.key.upper()})"

@@ -64,27 +64,38 @@ def split_rows(
     """The split of every row, an index into `SPLITS`.
 
     component: of `components`. order: per row; a component's smallest counts. The largest test, those before
-    them validate, the rest train. target: per row, an index into `classes`; a component's first row counts.
-    Raises `BadOption` for a class of fewer than three components.
+    them validate, the rest train. target: per row, an index into `classes`; a component that holds several
+    counts as one of the rarest of them. Raises `BadOption` for a class that would miss in a split.
     """
     firsts, inverse, rows = np.unique(component, return_inverse=True, return_counts=True)
     place = np.full(len(firsts), order.max(), order.dtype)
     np.minimum.at(place, inverse, order)
-    label = target[firsts]
+    # Classes by how rare they are, so that a component's rarest is its smallest.
+    rarity = np.argsort(np.argsort(np.bincount(target, minlength=len(classes)), kind="stable"))
+    label = np.full(len(firsts), len(classes))
+    np.minimum.at(label, inverse, rarity[target])
     found = np.bincount(label, minlength=len(classes))
-    for name, components_of_class in zip(classes, found, strict=True):
-        if components_of_class < _LEAST_COMPONENTS:
-            raise BadOption(
-                f"the class {name!r} has {components_of_class} different examples; at least "
-                f"{_LEAST_COMPONENTS} are needed, one each to train, to validate and to test"
-            )
     chosen = np.zeros(len(firsts), np.int8)
     sorted_by_place = np.lexsort((firsts, place, label))
     starts = np.concatenate(([0], np.cumsum(found)))
     for begin, end in pairwise(starts):
         mine = sorted_by_place[begin:end]
-        chosen[mine] = _dealt(rows[mine], shares)
-    return chosen[inverse]
+        if len(mine) >= _LEAST_COMPONENTS:
+            chosen[mine] = _dealt(rows[mine], shares)
+    split: Numbers = chosen[inverse]
+    _check(split, component, target, classes)
+    return split
+
+
+def _check(split: Numbers, component: Numbers, target: Numbers, classes: tuple[str, ...]) -> None:
+    for place, name in enumerate(classes):
+        mine = target == place
+        if len(np.unique(split[mine])) < len(SPLITS):
+            raise BadOption(
+                f"the class {name!r} has {len(np.unique(component[mine]))} different examples; at least "
+                f"{_LEAST_COMPONENTS} are needed, to train, to validate and to test; more where rows must "
+                "stay together"
+            )
 
 
 def _dealt(rows: Numbers, shares: Shares) -> Numbers:

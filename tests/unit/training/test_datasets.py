@@ -1,0 +1,232 @@
+"""Snapshots: what is frozen, how it is split, and what is refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from server.errors import BadInput, BadOption
+from server.training.dataset_spec import DatasetSpec
+from server.training.query import check_query
+from server.training.snapshot import Draft, Facts, Limits, Unreadable
+from server.training.split import Shares, components, split_rows
+
+SPEC = DatasetSpec("food", "SELECT path, label FROM t", target="label", key="path")
+LIMITS = Limits(max_rows=1_000_000, max_bytes=1 << 30)
+Taken = Callable[..., tuple[Facts, list[dict[str, Any]]]]
+
+
+def by_name(inputs: Sequence[str]) -> list[str | Unreadable]:
+    """A worker that finds a different picture behind each path, and none behind `bad…`."""
+    return [
+        Unreadable(text, "input_undecodable", "no image") if text.startswith("bad") else f"hash of {text}"
+        for text in inputs
+    ]
+
+
+@pytest.fixture
+def take(tmp_path: Path) -> Taken:
+    def taken(
+        *batches: dict[str, list[Any]],
+        spec: DatasetSpec = SPEC,
+        inspect: Callable[[Sequence[str]], list[str | Unreadable]] = by_name,
+        limits: Limits = LIMITS,
+    ) -> tuple[Facts, list[dict[str, Any]]]:
+        draft = Draft(spec, tmp_path, limits, inspect)
+        try:
+            for batch in batches:
+                draft.add(pa.RecordBatch.from_pydict(batch))
+            facts = draft.freeze()
+        finally:
+            draft.close()
+        assert list(tmp_path.glob("*/.*")) == [], "nothing half-made is left"
+        return facts, pq.read_table(tmp_path / facts.file).to_pylist()
+
+    return taken
+
+
+def rows(count: int = 100, **more: list[Any]) -> dict[str, list[Any]]:
+    paths = [f"{number}.jpg" for number in range(count)]
+    return {"path": paths, "label": ["ab"[number % 2] for number in range(count)], **more}
+
+
+def split_of(frozen: list[dict[str, Any]], column: str = "key") -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in frozen:
+        found.setdefault(row[column], set()).add(row["split"])
+    return found
+
+
+# ── splits ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_class_is_in_every_split_in_proportion(take: Taken) -> None:
+    facts, frozen = take(rows(200))
+    assert facts.splits == {"train": 140, "validation": 30, "test": 30}
+    for label in "ab":
+        assert sum(row["split"] == "test" and row["target"] == label for row in frozen) == 15
+
+
+def test_two_snapshots_of_the_same_rows_are_one(take: Taken) -> None:
+    first, _ = take(rows())
+    second, _ = take(rows())
+    assert (first.id, first.splits) == (second.id, second.splits)
+
+
+def test_other_rows_are_another_snapshot_and_the_first_one_stays(take: Taken, tmp_path: Path) -> None:
+    first, _ = take(rows())
+    second, _ = take(rows(101))
+    assert first.id != second.id
+    assert (tmp_path / first.file).exists()
+
+
+def test_no_test_rows_twin_trains(take: Taken) -> None:
+    def pairs(inputs: Sequence[str]) -> list[str | Unreadable]:
+        return [f"picture {int(text.split('.')[0]) % 50}" for text in inputs]
+
+    _, frozen = take(rows(), inspect=pairs)
+    twins = {f"{number}.jpg": f"{number + 50}.jpg" for number in range(50)}
+    sides = split_of(frozen)
+    assert all(sides[one] == sides[other] for one, other in twins.items())
+    assert set(map(len, sides.values())) == {1}
+
+
+def test_rows_of_one_entity_stay_together(take: Taken) -> None:
+    spec = DatasetSpec("food", "q", target="label", key="path", entity="person", input="path")
+    people = [f"person {number // 4}" for number in range(100)]
+    _, frozen = take(rows(person=people), spec=spec)
+    person_of = dict(zip(rows()["path"], people, strict=True))
+    sides: dict[str, set[str]] = {}
+    for row in frozen:
+        sides.setdefault(person_of[row["key"]], set()).add(row["split"])
+    assert all(len(found) == 1 for found in sides.values())
+
+
+def test_with_a_time_column_the_latest_rows_test(take: Taken) -> None:
+    spec = DatasetSpec("food", "q", target="label", key="path", time="day")
+    _, frozen = take(rows(day=list(range(100))), spec=spec)
+    day: dict[str, list[int]] = {row["split"]: [] for row in frozen}
+    for row in frozen:
+        day[row["split"]].append(int(row["key"].split(".")[0]))
+    assert max(day["train"]) < min(day["validation"])
+    assert max(day["validation"]) < min(day["test"])
+
+
+def test_chains_of_shared_entities_and_pictures_are_one_component() -> None:
+    entity = np.array([0, 0, 1, 1, 2, 9])
+    picture = np.array([5, 6, 6, 7, 7, 8])
+    assert components(entity, picture).tolist() == [0, 0, 0, 0, 0, 5]
+
+
+def test_a_split_does_not_depend_on_the_order_of_the_rows() -> None:
+    random = np.random.default_rng(0)
+    order, target = random.integers(0, 1 << 40, 300), random.integers(0, 2, 300)
+    place = random.permutation(300)
+    straight = split_rows(np.arange(300), order, target, ("a", "b"), Shares())
+    shuffled = split_rows(np.arange(300), order[place], target[place], ("a", "b"), Shares())
+    assert shuffled.tolist() == straight[place].tolist()
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (rows(3), "gave 3 rows"),
+        ({"path": ["a"] * 20, "label": ["x"] * 20}, "every row's 'label' is 'x'"),
+        ({"path": list("abcdefghijkl"), "label": ["x", None] * 6}, "NULL in 6 rows"),
+        ({"path": [None] * 12, "label": ["x", "y"] * 6}, "'path' is NULL"),
+        ({"path": ["a"] * 12, "other": ["x", "y"] * 6}, "no column 'label'"),
+        ({**rows(12), "more": ["x"] * 12, "again": ["y"] * 12}, "which column is the 'input'"),
+        ({"path": [f"{n}" for n in range(12)], "label": ["x"] * 10 + ["y"] * 2}, "'y' has 2 different"),
+    ],
+)
+def test_rows_that_nothing_can_be_learned_from_are_refused(
+    take: Taken, batch: dict[str, list[Any]], message: str
+) -> None:
+    with pytest.raises(BadOption, match=message):
+        take(batch)
+
+
+def test_unreadable_images_are_left_out_counted_and_listed(take: Taken) -> None:
+    batch = rows(100)
+    batch["path"][3] = "bad.jpg"
+    facts, frozen = take(batch)
+    assert (facts.rows, facts.unreadable) == (99, 1)
+    assert facts.unreadable_rows == [{"input": "bad.jpg", "code": "input_undecodable", "message": "no image"}]
+    assert "bad.jpg" not in split_of(frozen)
+
+
+def test_too_many_unreadable_images_stop_it_by_name(take: Taken) -> None:
+    batch = rows(100)
+    batch["path"][:20] = [f"bad{number}.jpg" for number in range(20)]
+    with pytest.raises(BadInput, match=r"11 of 100 inputs cannot be read: bad0\.jpg"):
+        take(batch)
+
+
+def test_more_rows_than_the_limit_are_refused_as_they_come(take: Taken) -> None:
+    with pytest.raises(BadOption, match="more than 150 rows"):
+        take(rows(100), rows(100), limits=Limits(150, 1 << 30))
+
+
+def test_memory_does_not_grow_with_the_width_of_the_rows(tmp_path: Path) -> None:
+    def batch(number: int) -> pa.RecordBatch:
+        paths = [f"{number}/{row}/{'x' * 2_000}.jpg" for row in range(500)]
+        return pa.RecordBatch.from_pydict({"path": paths, "label": ["a", "b"] * 250})
+
+    draft = Draft(SPEC, tmp_path, LIMITS, by_name)
+    draft.add(batch(0))
+    tracemalloc.start()
+    begun_bytes = pa.total_allocated_bytes()
+    for number in range(1, 40):
+        draft.add(batch(number))
+    python_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert python_bytes + pa.total_allocated_bytes() - begun_bytes < 8 << 20, "40 MB of paths went through"
+    assert draft.freeze().rows == 20_000
+    draft.close()
+
+
+# ── queries ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "SELECT 1 UNION SELECT 2",
+        "VALUES (1, 2)",
+        "SELECT ';' AS semicolon -- a comment; of two parts",
+    ],
+)
+def test_one_reading_query_is_let_through(query: str) -> None:
+    check_query(query, "postgres")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "is empty"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("DELETE FROM t", "DELETE"),
+        ("WITH gone AS (DELETE FROM t RETURNING *) SELECT * FROM gone", "DELETE"),
+        ("SELECT * INTO other FROM t", "INTO"),
+        ("SELECT * FROM t FOR UPDATE", "takes locks"),
+        ("COPY t TO '/tmp/x'", "COPY"),
+        ("CALL something()", "is a CALL"),
+        ("SET ROLE postgres", "is a SET"),
+        ("SELEC 1 FRM", "cannot be parsed"),
+    ],
+)
+def test_every_other_query_is_refused_by_name(query: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        check_query(query, "postgres")
