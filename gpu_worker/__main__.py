@@ -7,7 +7,8 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, WorkerError
@@ -67,6 +68,24 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
     )
 
 
+def _on_sigterm(act: Callable[[], None]) -> None:
+    """Calls `act`, in a thread, once SIGTERM has come.
+
+    A Python handler would not do: it runs between two steps of the main thread, and a signal that comes
+    just before that thread blocks in `recv` is not acted on until `recv` returns, which it may never do.
+    """
+    read, write = socket.socketpair()
+    write.setblocking(False)
+    signal.set_wakeup_fd(write.fileno())
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def watch(kept_open: socket.socket) -> None:
+        while read.recv(1):
+            act()
+
+    threading.Thread(target=watch, args=(write,), name="sigterm", daemon=True).start()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until the socket closes; the exit status says why it ended."""
     logging.basicConfig(format="gpu_worker %(levelname)s %(message)s", level=logging.INFO)
@@ -79,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger(__name__).error("cannot start: %s", exc)
         return EXIT_SETTINGS
     loop = Loop(connection, engine)
-    signal.signal(signal.SIGTERM, lambda *_: loop.drain())
+    _on_sigterm(loop.drain)
     try:
         loop.run()
     except DeviceLost as exc:

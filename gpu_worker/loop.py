@@ -69,7 +69,7 @@ class Loop:
         self._lost: DeviceLost | None = None
 
     def drain(self) -> None:
-        """Take no more requests, answer those that came, end. Safe in a signal handler."""
+        """Take no more requests, answer those that came, end. May be called in any thread."""
         self._draining = True
         self._stop_reading()
 
