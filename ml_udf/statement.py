@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ml_udf.client import CallStats, Client
 from ml_udf.column import Value
 from ml_udf.config import Options
-from ml_udf.errors import InputError, MlUdfError, ServerUnreachable
+from ml_udf.errors import MlUdfError, ServerUnreachable
 from ml_udf.exchange import ROW_FAULTS
 
 __all__ = ["Answer", "Binding", "Statement"]
@@ -61,8 +61,9 @@ class Statement:
         self.options = options
         self.version: str | None = None
         self.stats = CallStats()
-        self.null_rows = 0  # rows that are NULL because of `first_fault`
-        self.first_fault: MlUdfError | None = None
+        self._nulled: set[Hashable] = set()  # keys of the inputs whose rows were made NULL
+        self._first_fault: MlUdfError | None = None
+        self._reported = 0
         self._client = client
         self._deadline_s = deadline_s
         self._down: MlUdfError | None = None
@@ -71,14 +72,33 @@ class Statement:
         self._pinning = threading.Lock()
 
     def values(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> list[Any]:
-        """One value per row. Raises the first fault, or makes its row NULL and counts it (`on_error`)."""
+        """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`)."""
         answers = self.answers(values, on_wait, raise_faults=self.options.on_error == "error")
-        faults = [answer.error for answer in answers if answer.error is not None]
-        if faults:
-            with self._lock:
-                self.null_rows += len(faults)
-                self.first_fault = self.first_fault or faults[0]
+        for value, answer in zip(values, answers, strict=True):
+            if answer.error is not None and len(self._nulled) < MEMO_ENTRIES:
+                self._nulled.add(_key(value))
+                self._first_fault = self._first_fault or answer.error
         return [answer.value for answer in answers]
+
+    def fault_report(self) -> MlUdfError | None:
+        """What one warning tells of the rows that `values` made NULL; None where there is nothing new.
+
+        The first fault, in whose message the inputs are counted. Inputs, not rows: an engine that batches
+        asks once for all rows of equal input.
+        """
+        count, fault = len(self._nulled), self._first_fault
+        if fault is None or count == self._reported:
+            return None
+        self._reported = count
+        inputs = (
+            "1 input" if count == 1 else f"{count:,} inputs" + (" or more" if count >= MEMO_ENTRIES else "")
+        )
+        return type(fault)(
+            f"{self.binding.function}: {inputs} could not be answered and gave NULL; the first: "
+            f"{fault.code}: {fault.message}",
+            hint=fault.hint,
+            detail=fault.detail,
+        )
 
     def answers(
         self,
@@ -120,14 +140,13 @@ class Statement:
         if self._down is not None:
             if raise_faults:
                 raise self._down
-            return dict.fromkeys(unknown, Answer(error=self._down))
+            return self._all_failed(unknown, self._down)
         try:
             version = self._pinned_version(on_wait)
         except ROW_FAULTS as error:
-            self._remember_down(error)
             if raise_faults:
                 raise
-            return dict.fromkeys(unknown, Answer(error=error))
+            return self._all_failed(unknown, error)
         prediction = self._client.predict(
             self.binding.function,
             list(unknown.values()),
@@ -146,11 +165,8 @@ class Statement:
         }
         with self._lock:
             self._count(prediction.stats)
-            for key, answer in fresh.items():
-                if answer.error is None or isinstance(answer.error, InputError):
-                    self._memo[key] = answer  # other faults may pass
-                else:
-                    self._remember_down(answer.error)
+            self._memo.update(fresh)  # faults too: equal inputs of a statement have one answer
+            self._note_down(fresh.values())
             while len(self._memo) > MEMO_ENTRIES:
                 self._memo.popitem(last=False)
         return fresh
@@ -169,9 +185,17 @@ class Statement:
                 self.version = info.version
             return self.version
 
-    def _remember_down(self, error: MlUdfError) -> None:
-        if isinstance(error, ServerUnreachable):
-            self._down = error
+    def _all_failed(self, unknown: dict[Hashable, Value], error: MlUdfError) -> dict[Hashable, Answer]:
+        failed = dict.fromkeys(unknown, Answer(error=error))
+        with self._lock:
+            self._memo.update(failed)
+            self._note_down(failed.values())
+        return failed
+
+    def _note_down(self, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer.error, ServerUnreachable):
+                self._down = answer.error  # found dead once; the rest of the statement does not wait for it
 
     def _count(self, call: CallStats) -> None:
         self.stats.distinct += call.distinct

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +16,7 @@ from ml_udf.cli.pg_server import PostgresServer, SetupError
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Sandbox]:
     try:
-        running = Sandbox.start(PostgresServer.find())
+        running = Sandbox.start(PostgresServer.find(), batching=None)
     except SetupError as error:
         pytest.skip(f"PostgreSQL's part is left out: {error}")
     try:
@@ -22,6 +25,15 @@ def cluster() -> Iterator[Sandbox]:
         running.stop()
 
 
-@pytest.fixture(params=["duckdb", "postgres"])
+@pytest.fixture(scope="session")
+def open_folder() -> Iterator[Path]:
+    """A folder that every user of the machine can enter, the database's too; pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp(prefix="ml_udf-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["duckdb", "postgres", "postgres-by-row"])
 def engine_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import warnings
 from typing import Any, Protocol
 
@@ -86,9 +85,10 @@ class DuckDb:
 
 
 class Postgres:
-    name = "postgres"
+    """A session with the batching module, or one that calls row by row as if it were not there."""
 
-    def __init__(self, dsn: str, endpoint: str) -> None:
+    def __init__(self, dsn: str, endpoint: str, *, batching: bool) -> None:
+        self.name = "postgres" if batching else "postgres-by-row"
         self._con = psycopg.connect(dsn, autocommit=True)
         self._notices: list[str] = []
         self._con.add_notice_handler(lambda notice: self._notices.append(str(notice.message_primary)))
@@ -97,6 +97,8 @@ class Postgres:
         for function in FUNCTIONS:
             self._con.execute("SELECT ml_udf.drop_function(%s, if_exists => true)", [function])
             self._con.execute("SELECT ml_udf.create_function(%s)", [function])
+        if not batching:
+            self._con.execute("SET ml_udf.batching = off")
         self._notices.clear()
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
@@ -129,11 +131,10 @@ def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Eng
     if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
         cluster.sql("CREATE DATABASE contract")
         cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
-    return Postgres(cluster.dsn("contract"), endpoint)
+    return Postgres(cluster.dsn("contract"), endpoint, batching=name == "postgres")
 
 
 def _timer(seconds: float, act: Any) -> threading.Timer:
     timer = threading.Timer(seconds, act)
-    timer.started_s = time.monotonic()  # type: ignore[attr-defined]
     timer.start()
     return timer

@@ -114,7 +114,7 @@ def open_postgres(
     """The URI of a database in a private PostgreSQL cluster with tables and functions; None without one."""
     try:
         with console.status("Starting a private PostgreSQL"):
-            cluster = Sandbox.start(PostgresServer.find())
+            cluster = Sandbox.start(PostgresServer.find(), batching=None)
             stack.callback(cluster.stop)
             database = cluster.database("food", url=url, functions=functions)
     except SetupError as error:

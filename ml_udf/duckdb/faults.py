@@ -25,16 +25,15 @@ class FaultWarnings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[Statement, int]] = {}  # → (statement, rows warned of already)
+        self._waiting: dict[int, Statement] = {}
         self._timer: threading.Timer | None = None
 
     def note(self, statement: Statement) -> None:
         """A call of `statement` has ended; it may have made rows NULL."""
-        if statement.null_rows == 0:
+        if statement.options.on_error == "error":
             return
         with self._lock:
-            _, warned = self._waiting.get(id(statement), (statement, 0))
-            self._waiting[id(statement)] = (statement, warned)
+            self._waiting[id(statement)] = statement
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = threading.Timer(QUIET_S, self.flush)
@@ -47,14 +46,8 @@ class FaultWarnings:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            due = [(s, warned) for s, warned in self._waiting.values() if s.null_rows > warned]
+            due = list(self._waiting.values())
             self._waiting.clear()
-        for statement, _ in due:
-            cause = statement.first_fault
-            rows = "1 row is" if statement.null_rows == 1 else f"{statement.null_rows:,} rows are"
-            warnings.warn(
-                f"{statement.binding.function}: {rows} NULL because of errors; the first: "
-                f"{cause.code if cause else ''}: {cause}",
-                FaultyRowsWarning,
-                stacklevel=2,
-            )
+        for statement in due:
+            if (fault := statement.fault_report()) is not None:
+                warnings.warn(str(fault), FaultyRowsWarning, stacklevel=2)

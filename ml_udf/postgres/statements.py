@@ -169,13 +169,9 @@ class Statements:
         return client
 
     def _warn(self, statement: Statement) -> None:
-        if statement.null_rows and (cause := statement.first_fault):
-            rows = "1 row is" if statement.null_rows == 1 else f"{statement.null_rows:,} rows are"
-            self._plpy.warning(
-                f"{statement.binding.function}: {rows} NULL because of errors; the first: "
-                f"{cause.code}: {cause.message}",
-                **{name: text for name, text in (("detail", cause.detail), ("hint", cause.hint)) if text},
-            )
+        if (fault := statement.fault_report()) is not None:
+            more = {name: text for name, text in (("detail", fault.detail), ("hint", fault.hint)) if text}
+            self._plpy.warning(fault.message, **more)
 
 
 def _options(target: Target, texts: Sequence[str | None], *, gathered: bool) -> Options:

@@ -145,7 +145,7 @@ def duckdb_ways(
 def postgres_database(stack: ExitStack, url: str) -> str | None:
     """A private cluster's database with the extension and the benchmark's function."""
     try:
-        cluster = stack.enter_context(sandbox(PostgresServer.find()))
+        cluster = stack.enter_context(sandbox(PostgresServer.find(), batching=None))
     except SetupError as error:
         console.print(f"[bold yellow]PostgreSQL's part is left out:[/] {error}")
         return None

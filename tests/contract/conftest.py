@@ -14,29 +14,27 @@ from tests.models import hashing_model, image_model
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photos(open_folder: Path) -> Path:
     """A media root with real JPEG files `0.jpg` … `19.jpg`, and everything that can be wrong with a file."""
-    folder = tmp_path_factory.mktemp("photos")
+    folder = open_folder / "photos"
+    folder.mkdir()
     for number in range(20):
         Image.effect_noise((80, 60), 20 + 10 * number).convert("RGB").save(folder / f"{number}.jpg")
     (folder / "text.jpg").write_text("this is no photo")
     (folder / "empty.jpg").write_bytes(b"")
     (folder / "cut.jpg").write_bytes((folder / "0.jpg").read_bytes()[:400])
     Image.new("1", (30_000, 30_000)).save(folder / "bomb.png")
-    outside = tmp_path_factory.mktemp("outside") / "secret.jpg"
-    outside.write_bytes((folder / "0.jpg").read_bytes())
-    (folder / "escape.jpg").symlink_to(outside)
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)  # the database's own user reads them for `local:`
+    outside = open_folder / "outside"
+    outside.mkdir()
+    (outside / "secret.jpg").write_bytes((folder / "0.jpg").read_bytes())
+    (folder / "escape.jpg").symlink_to(outside / "secret.jpg")
     return folder
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Iterator[InferenceServer]:
-    made = tmp_path_factory.mktemp("made")
-    home = tmp_path_factory.mktemp("home")
-    home.chmod(0o755)
-    with inference_server(home, media_roots=[photos]) as running:
+def server(open_folder: Path, photos: Path) -> Iterator[InferenceServer]:
+    made = open_folder / "made"
+    with inference_server(open_folder / "served", media_roots=[photos]) as running:
         running.deploy(hashing_model(made, "text_hash"), "udf_text")
         running.deploy(image_model(made, "photo_net"), "udf_photo")
         running.deploy(hashing_model(made, "slow_hash", delay_ms=10_000), "udf_slow")

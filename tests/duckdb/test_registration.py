@@ -153,7 +153,7 @@ def test_the_warning_comes_by_itself_a_moment_after_the_statement():
             time.sleep(0.02)
     registration.close()
     (warning,) = caught
-    assert "5,000 rows are NULL" in str(warning.message)
+    assert "5,000 inputs could not be answered" in str(warning.message)
     assert warning.category is ml_udf.duckdb.FaultyRowsWarning
 
 

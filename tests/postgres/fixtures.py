@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -25,7 +22,6 @@ __all__ = [
     "databases",
     "engine",
     "fake_server",
-    "open_folder",
     "postgres_engine",
     "postgres_server",
     "template",
@@ -91,15 +87,6 @@ def template(cluster: Sandbox) -> str:
     cluster.sql(f"CREATE DATABASE {TEMPLATE}")
     cluster.sql("SET client_min_messages = warning; CREATE EXTENSION ml_udf CASCADE", TEMPLATE)
     return TEMPLATE
-
-
-@pytest.fixture(scope="module")
-def open_folder() -> Iterator[Path]:
-    """A folder that every user of the machine can enter; pytest's own are closed."""
-    folder = Path(tempfile.mkdtemp(prefix="ml_udf-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 class Databases:

@@ -62,11 +62,11 @@ def test_what_the_node_gathers_leaves_as_several_requests_at_once(
     assert max(map(len, fake_server.requests)) <= 100
 
 
-def test_one_warning_counts_the_rows_of_all_batches(batching: Engine) -> None:
+def test_one_warning_counts_the_inputs_of_all_batches(batching: Engine) -> None:
     batching.query("SET ml_udf.on_error = 'null'; SET ml_udf.batch_rows = 50")
     batching.query("SELECT count(udf_food_name('missing' || n)) FROM generate_series(1, 300) n")
     (warning,) = batching.warnings
-    assert warning.message.startswith("udf_food_name: 300 rows are NULL")
+    assert warning.message.startswith("udf_food_name: 300 inputs could not be answered")
 
 
 def test_functions_over_vectors_are_batched(batching: Engine) -> None:

@@ -29,7 +29,7 @@ def test_on_error_null_gives_null_and_one_warning_with_count_and_cause(engine: E
     assert rows == [(label_of("/a"),), (None,), (label_of("/b"),), (None,), (None,)]
     (warning,) = engine.warnings
     assert warning.message == (
-        "udf_food_name: 2 rows are NULL because of errors; "
+        "udf_food_name: 2 inputs could not be answered and gave NULL; "
         "the first: input_not_found: there is no file missing1"
     )
 
@@ -104,7 +104,7 @@ def test_with_on_error_null_a_stopped_server_is_tried_once(engine: Engine, fake_
     assert engine.value("SELECT count(udf_food_name('/' || n)) FROM generate_series(1, 1000) n") == 0
     assert time.monotonic() - began_s < 15
     (warning,) = engine.warnings
-    assert warning.message.startswith("udf_food_name: 1,000 rows are NULL")
+    assert warning.message.startswith("udf_food_name: 1,000 inputs could not be answered")
     assert "unreachable: nothing answers" in warning.message
 
 
