@@ -1,0 +1,175 @@
+"""What becomes of a training job when a process dies under it, and when it is cancelled or extended."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ml_udf.client import Client
+from ml_udf.errors import BadOption, UnknownFunction
+from ml_udf.training import TrainingCalls
+from tests.inference_server import InferenceServer, inference_server
+from tests.training_data import draw_photos
+
+PATIENCE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    photos = tmp_path_factory.mktemp("photos")
+    labelled = draw_photos(photos, 200)
+    with inference_server(tmp_path_factory.mktemp("home"), media_roots=[photos]) as running:
+        sink = io.BytesIO()
+        table = pa.table({"path": [path for path, _ in labelled], "label": [label for _, label in labelled]})
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        dataset = {"name": "food", "query": "SELECT path, label FROM t", "target": "label", "key": "path"}
+        with calling(running) as calls:
+            calls.push(dataset, [sink.getvalue()])
+        yield running
+
+
+@contextlib.contextmanager
+def calling(server: InferenceServer) -> Iterator[TrainingCalls]:
+    client = Client(server.url)
+    try:
+        yield TrainingCalls(client)
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def calls(server: InferenceServer) -> Iterator[TrainingCalls]:
+    with calling(server) as made:
+        yield made
+
+
+def begin(calls: TrainingCalls, budget: int = 24, **more: Any) -> int:
+    job = {"dataset": "food", "models": ["resnet"], "budget": budget, "max_epochs": 6, "size": 32, **more}
+    return int(calls.train(job)["id"])
+
+
+def wait_until(calls: TrainingCalls, job: int, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not reached(found := calls.job(job)):
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.05)
+    return found
+
+
+def is_over(job: dict[str, Any]) -> bool:
+    return bool(job["state"] != "running")
+
+
+def trainers(server: InferenceServer) -> list[int]:
+    """The training processes of the server's workers."""
+    found = []
+    for worker in server.worker_pids():
+        for child in Path(f"/proc/{worker}/task/{worker}/children").read_text().split():
+            if b"gpu_worker.trial" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
+
+
+def assert_whole(calls: TrainingCalls, job: int, budget: int) -> None:
+    """No trial is lost or finished twice; the budget was charged with what was lost, and not more."""
+    trials = calls.trials(job)
+    assert [trial["trial"] for trial in trials] == list(range(len(trials)))
+    assert {trial["state"] for trial in trials} <= {"finished", "paused"}
+    assert sum(trial["charged"] for trial in trials) == budget
+    finished = [trial for trial in trials if trial["state"] == "finished"]
+    assert all(trial["checkpoint"] for trial in finished)
+    assert calls.job(job)["best_score"] == max(trial["best_score"] for trial in finished)
+
+
+@pytest.mark.parametrize("victim", ["worker", "trainer"])
+def test_a_killed_process_costs_epochs_and_no_trial(
+    server: InferenceServer, calls: TrainingCalls, victim: str
+):
+    job = begin(calls, policy="branch")
+    wait_until(calls, job, lambda found: found["epochs_used"] >= 3)
+    killed = server.worker_pids() if victim == "worker" else trainers(server)
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(calls, job, is_over)["state"] == "done"
+    assert_whole(calls, job, 24)
+
+
+def test_a_killed_server_goes_on_with_its_jobs_when_it_starts_again(server: InferenceServer):
+    with calling(server) as calls:
+        job = begin(calls, budget=30, policy="branch")
+        before = wait_until(calls, job, lambda found: found["epochs_used"] >= 5)
+    os.kill(server.pid, signal.SIGKILL)
+    server.stop()
+    server.start()
+    with calling(server) as calls:
+        again = calls.job(job)
+        assert again["state"] == "running"
+        assert again["epochs_used"] >= before["epochs_used"]
+        assert wait_until(calls, job, is_over)["state"] == "done"
+        assert_whole(calls, job, 30)
+        assert calls.deploy(job, "udf_after")["version"] == 1
+
+
+def test_a_cancelled_job_stops_soon_and_keeps_what_it_found(calls: TrainingCalls):
+    job = begin(calls, budget=2_000, max_epochs=4, policy="study")
+    wait_until(calls, job, lambda found: found["best_score"] is not None)
+    assert calls.cancel(job)["state"] == "cancelled"
+    used = calls.job(job)["epochs_used"]
+    time.sleep(1.0)
+    assert calls.job(job)["epochs_used"] <= used + 1
+    assert calls.deploy(job, "udf_cancelled")["test_rows"] > 0
+    with pytest.raises(BadOption, match="cannot be given fewer"):
+        calls.extend(job, 10)
+
+
+def test_a_finished_job_goes_on_with_a_larger_budget(calls: TrainingCalls):
+    job = begin(calls, budget=6, max_epochs=3, policy="study")
+    wait_until(calls, job, is_over)
+    calls.extend(job, 12)
+    assert wait_until(calls, job, is_over)["epochs_used"] == 12
+
+
+def test_the_same_seed_gives_the_same_checkpoints(calls: TrainingCalls):
+    twins = []
+    for _ in range(2):
+        job = begin(calls, budget=9, policy="costudy", seed=7)
+        wait_until(calls, job, is_over)
+        twins.append([(trial["knobs"], trial["score"], trial["checkpoint"]) for trial in calls.trials(job)])
+    assert twins[0] == twins[1]
+    assert any(checkpoint for _, _, checkpoint in twins[0])
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"models": ["alexnet"]}, "'models' must name some of"),
+        ({"budget": "a lot"}, "'300 epochs'"),
+        ({"budget": 0}, "'budget_epochs'"),
+        ({"policy": "hope"}, "'policy' must be one of"),
+        ({"advisor": "me"}, "'advisor' must be one of"),
+        ({"task": "poetry"}, "is for image-classification"),
+        ({"surprise": 1}, "no field 'surprise'"),
+        ({"knobs": [{"name": "learning_rate", "dtype": "float", "min": 2, "max": 1}]}, "is empty"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_by_name(calls: TrainingCalls, job: dict[str, Any], message: str):
+    with pytest.raises(BadOption, match=message):
+        calls.train({"dataset": "food", **job})
+
+
+def test_what_is_not_there_is_refused_by_name(calls: TrainingCalls):
+    with pytest.raises(UnknownFunction, match="no dataset 'drinks'"):
+        calls.train({"dataset": "drinks"})
+    with pytest.raises(UnknownFunction, match="no job 999"):
+        calls.deploy(999, "udf_food")
