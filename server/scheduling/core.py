@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from server.scheduling.admission import admit
 from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
-from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, quantum_s
+from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, room_for_fillers
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.routing import backlog_s, worker_for
@@ -99,6 +99,8 @@ class Scheduler:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
         lane = self._waiting.lane_for(now_s, submission)
         lanes = self._waiting.of(submission.function)
+        if submission.row_class == "interactive":
+            lane.arrived_s = now_s  # also if refused: that they keep coming is why fillers must make room
         rejection = admit(now_s, submission, lane, lanes, self._workers.values())
         if rejection is None:
             self._waiting.add(now_s, lane, submission)
@@ -118,6 +120,7 @@ class Scheduler:
             return Idle(wake_s)
         candidates: list[Candidate] = []
         fillers: list[tuple[Lane, WorkerState]] = []
+        awaited: set[str] = set()  # busy workers that interactive rows wait for
         spare_until_s = math.inf  # when an interactive row will want a worker again
         workers, lanes = self._workers.values(), self._waiting.lanes
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
@@ -129,9 +132,11 @@ class Scheduler:
                 fillers.append((lane, worker))
             if not lane.interactive.rows:
                 continue
-            early_s = self._too_early_s(now_s, worker, lane.interactive.rows >= lane.spec.max_batch)
+            full = lane.interactive.rows >= lane.spec.max_batch
+            early_s = self._too_early_s(now_s, worker, full, self._lead_s)
             if early_s > now_s:
                 wake_s = min(wake_s, early_s)
+                awaited.add(worker.name)
                 continue
             decision = lane.decide(now_s, worker, self._epoch)
             if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.flights:
@@ -144,6 +149,7 @@ class Scheduler:
                 spare_until_s = min(spare_until_s, decision.until_s)
             else:
                 candidates.append(self._candidate(lane, worker, decision))
+        fillers = [pair for pair in fillers if pair[1].name not in awaited]
         filler_s, filler = self._filler(now_s, fillers, candidates, spare_until_s)
         if filler is not None:
             return filler
@@ -189,17 +195,16 @@ class Scheduler:
         if candidates and not starving:
             return math.inf, None
         lane, worker = min(starving or fillers, key=lambda pair: pair[0].served_s)
-        limit_s = quantum_s(self._filling, now_s, self._waiting.all())
-        full = limit_s == math.inf and lane.filler_rows >= lane.spec.max_batch
-        early_s = self._too_early_s(now_s, worker, full)
+        room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
+        full = not room.is_limited and lane.filler_rows >= lane.spec.max_batch
+        early_s = self._too_early_s(now_s, worker, full, lead_s=0.0 if room.is_limited else self._lead_s)
         if early_s > now_s:
             return early_s, None
-        if not starving:
-            limit_s = min(limit_s, spare_until_s - now_s)
+        limit_s = room.alone_s if starving else min(room.alone_s, spare_until_s - now_s)
         rows = filler_batch_rows(lane, worker, limit_s)
         if not starving and lane.predicted_s(rows, worker.view.device) > spare_until_s - now_s:
             return math.inf, None
-        return now_s, self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), ())
+        return now_s, self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())
 
     def _candidate(self, lane: Lane, worker: WorkerState, decision: Dispatch) -> Candidate:
         head = lane.interactive.after(decision.skip)
@@ -222,17 +227,22 @@ class Scheduler:
         runs = lane.take(decision.rows, decision.skip)
         if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.lanes):
             due_s = min(run.due_s for run in runs)
-            limit_s = min(
-                due_s - worker.free_at_s(now_s), quantum_s(self._filling, now_s, self._waiting.all())
-            )
-            fill = fill_rows(lane, worker, decision.rows, limit_s)
+            room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
+            fill = fill_rows(lane, worker, decision.rows, min(room.filled_s, due_s - worker.free_at_s(now_s)))
             if fill:
                 runs += lane.take_fillers(now_s, fill)
-        return self._send(now_s, lane, worker, runs, decision.members)
+        return self._send(now_s, lane, worker, runs, decision.rows, decision.members)
 
     def _send(
-        self, now_s: float, lane: Lane, worker: WorkerState, runs: list[RowRun], members: tuple[str, ...]
+        self,
+        now_s: float,
+        lane: Lane,
+        worker: WorkerState,
+        runs: list[RowRun],
+        cut: int,
+        members: tuple[str, ...],
     ) -> RunBatch:
+        """Send `runs`, of which the first `cut` rows are what the policy decided and the rest fillers."""
         batch_id = self._next_batch_id
         self._next_batch_id += 1
         self._epoch += 1
@@ -247,7 +257,7 @@ class Scheduler:
             dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
         )
         worker.flights[batch_id] = flight
-        lane.sent(now_s, flight)
+        lane.sent(now_s, cut, worker.view.device)
         self._flying[batch_id] = (worker, lane)
         self._waiting.settle(lane, runs)
         return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)
@@ -270,11 +280,11 @@ class Scheduler:
         reason = f"{lane.key[0]} could not start before the deadline"
         return RefuseRows(_slices(runs), lane.key[0], now_s + lane.predicted_s(1, ""), reason)
 
-    def _too_early_s(self, now_s: float, worker: WorkerState, full: bool) -> float:
+    def _too_early_s(self, now_s: float, worker: WorkerState, full: bool, lead_s: float) -> float:
         """When a batch may be sent: a busy worker gets one that is not full only just before it is free."""
         if full or not worker.flights:
             return now_s
-        return worker.free_at_s(now_s) - self._lead_s
+        return worker.free_at_s(now_s) - lead_s
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

@@ -3,7 +3,10 @@
 They fill the empty places of an interactive batch, run alone while no interactive row could use the worker,
 and are paused rather than dropped while interactive rows need all of it (INFaaS §4.2, offline queries). So
 that a scan neither ruins nor starves:
-  - while interactive rows keep coming, a filler batch is short: at most `stretch` times their own batches;
+  - while interactive rows keep coming, filler batches are short, measured by what interactive batches take: a
+    row waits for at most one of them, and its own batch grows little;
+  - where interactive rows came within the last minute, a scan leaves half of the latency goal to the first
+    one that comes again;
   - a lane whose fillers waited `patience` times their own batch gets a worker before anybody else.
 Pure functions; they know lanes and workers, not the core.
 """
@@ -17,22 +20,45 @@ from dataclasses import dataclass
 from server.scheduling.lanes import Lane
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["Filling", "fill_rows", "filler_batch_rows", "is_starving", "quantum_s"]
+__all__ = ["Filling", "Room", "fill_rows", "filler_batch_rows", "is_starving", "room_for_fillers"]
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How much room fillers get."""
+    """How much room fillers get. Times are in interactive batches of the lane that has the shortest ones."""
 
-    stretch: float = 1.5  # longest filler batch, in interactive batches, while interactive rows keep coming
-    recent_s: float = 1.0  # a lane without interactive rows for so long no longer counts as having any
+    alone: float = 1.65  # longest batch of fillers alone, while interactive rows keep coming
+    filled: float = 1.2  # longest interactive batch with fillers in its empty places
+    keep_coming_s: float = 5.0  # without interactive rows for so long, they no longer keep coming
+    remembered_s: float = 60.0  # and after so long, a lane counts as bulk only
+    goal_share: float = 0.5  # of a remembered lane's goal, for all fillers in flight
     patience: float = 20.0  # fillers get at least 1 / (1 + patience) of a worker
 
 
-def quantum_s(filling: Filling, now_s: float, lanes: Iterable[Lane]) -> float:
-    """How long a batch with fillers may take; inf while no interactive rows have come of late."""
-    typical = [lane.typical_s for lane in lanes if lane.arrived_s >= now_s - filling.recent_s]
-    return filling.stretch * min(filter(None, typical), default=math.inf)
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The longest batches with fillers, seconds; inf = as long as they answer most."""
+
+    alone_s: float
+    filled_s: float
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether interactive rows keep coming."""
+        return self.filled_s < math.inf
+
+
+def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: WorkerState) -> Room:
+    """How long batches with fillers may take there, for the sake of the interactive rows of `lanes`."""
+    batch_s = goal_s = math.inf
+    for lane in lanes:
+        idle_s = now_s - lane.arrived_s
+        if idle_s <= filling.keep_coming_s:
+            batch_s = min(batch_s, lane.typical_s or lane.predicted_s(1, worker.view.device))
+        if idle_s <= filling.remembered_s:
+            goal_s = min(goal_s, lane.spec.slo_s)
+    first_s = filling.goal_share * goal_s / worker.view.in_flight_limit
+    return Room(min(filling.alone * batch_s, first_s), filling.filled * batch_s)
 
 
 def filler_batch_rows(lane: Lane, worker: WorkerState, limit_s: float) -> int:

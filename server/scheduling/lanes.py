@@ -22,7 +22,7 @@ from server.scheduling.policy import (
 )
 from server.scheduling.row_queue import RowQueue
 from server.scheduling.terms import FunctionSpec, Kinds, Latency, Learner, MemberSpec, Submission
-from server.scheduling.worker_state import Flight, WorkerState
+from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Lane", "LaneKey"]
 
@@ -95,7 +95,6 @@ class Lane:
             self._add_filler(now_s, self.bulk, run)
         else:
             self.interactive.add(run)
-            self.arrived_s = now_s
             self._waiting = None
 
     def put_aside(self, now_s: float, run: RowRun) -> None:
@@ -170,12 +169,12 @@ class Lane:
                     latency.observe(outcome.rows, scale * latency(outcome.rows))
         self.state = self.policy.observe(self.state, outcome)
 
-    def sent(self, now_s: float, flight: Flight) -> None:
-        """A batch of this lane left for a worker."""
+    def sent(self, now_s: float, rows: int, device: str) -> None:
+        """A batch of this lane left for a worker, `rows` of it interactive."""
         self.served_s = now_s
-        if flight.dues:
+        if rows:
             weight = 0.1 if self.typical_s else 1.0
-            self.typical_s += weight * (flight.predicted_s - self.typical_s)
+            self.typical_s += weight * (self.predicted_s(rows, device) - self.typical_s)
 
     def _add_filler(self, now_s: float, queue: RowQueue, run: RowRun) -> None:
         if not self.filler_rows:

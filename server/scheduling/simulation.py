@@ -25,7 +25,6 @@ from server.scheduling.core import (
     Submission,
     WorkerView,
 )
-from server.scheduling.policy import RowClass
 
 __all__ = ["Device", "FunctionLoad", "FunctionResult", "Load", "SimulationResult", "simulate"]
 
@@ -42,7 +41,8 @@ class FunctionLoad:
     predicted_s: Callable[[int], float] | None = None  # l̂(b) as the scheduler has it; None = the truth
     batch_sizes: tuple[int, ...] = ()  # () = the powers of two up to max_batch
     rows_per_request: int = 1
-    row_class: RowClass = "interactive"
+    bulk_rows: int = 0  # of a scan
+    bulk_at_s: float = 0.0  # when it begins
     refuses: bool = True  # the SLO is a deadline; otherwise late rows are answered late
     policy: str = "goodput"
     policy_options: Mapping[str, Any] = field(default_factory=dict)
@@ -71,13 +71,18 @@ class Load:
 
 @dataclass(slots=True)
 class FunctionResult:
-    """Rows of one function. offered = good + late + refused; `latencies_s` of those answered, in order."""
+    """Interactive rows of one function, offered = good + late + refused, and its scan.
+
+    `latencies_s` of those answered, in order of their answers.
+    """
 
     offered: int = 0
     good: int = 0
     late: int = 0
     refused: int = 0
     batches: int = 0
+    bulk_answered: int = 0
+    bulk_done_s: float = 0.0  # when the last bulk row was answered
     latencies_s: list[float] = field(default_factory=list)
     overdue_at_s: list[float] = field(default_factory=list)  # when rows turned late or were refused
 
@@ -113,6 +118,8 @@ class SimulationResult:
             total.late += result.late
             total.refused += result.refused
             total.batches += result.batches
+            total.bulk_answered += result.bulk_answered
+            total.bulk_done_s = max(total.bulk_done_s, result.bulk_done_s)
             total.latencies_s += result.latencies_s
             total.overdue_at_s += result.overdue_at_s
         return total
@@ -143,7 +150,7 @@ class _Simulation:
         self._functions = {function.name: function for function in load.functions}
         self._scheduler = Scheduler(arbitration=load.arbitration)
         self._result = SimulationResult({name: FunctionResult() for name in self._functions})
-        self._arrived_s: dict[int, float] = {}  # request → arrival
+        self._arrived_s: dict[int, float] = {}  # interactive request → arrival
         self._events: list[tuple[float, int, str, Any]] = []  # time, tie-break, kind, what
         self._event_count = 0
         self._free_s: dict[str, float] = {}
@@ -158,24 +165,34 @@ class _Simulation:
             self._resident[device.name] = list(self._functions)[: device.places]
             self._show(0.0, device)
         self._plan_arrivals()
-        wake_s = math.inf
+        wake_s = self._act(0.0)
         while self._events or wake_s < math.inf:
             now_s = min(self._events[0][0] if self._events else math.inf, wake_s)
             while self._events and self._events[0][0] <= now_s:
                 _, _, kind, what = heappop(self._events)
                 if kind == "arrival":
                     self._arrive(now_s, what)
+                elif kind == "scan":
+                    self._scan(now_s, what)
                 else:
                     self._finish(now_s, *what)
             wake_s = self._act(now_s)
             self._result.duration_s = now_s
         return self._result
 
+    def _scan(self, now_s: float, function: FunctionLoad) -> None:
+        number = list(self._functions).index(function.name)
+        rows = function.bulk_rows
+        self._scheduler.submit(now_s, Submission(-1 - number, function.name, rows, rows, row_class="bulk"))
+
     def _plan_arrivals(self) -> None:
         for function in self._load.functions:
             for time_s in function.arrivals_s:
                 self._event_count += 1
                 self._events.append((time_s, self._event_count, "arrival", function))
+            if function.bulk_rows:
+                self._event_count += 1
+                self._events.append((function.bulk_at_s, self._event_count, "scan", function))
         heapify(self._events)
 
     def _arrive(self, now_s: float, function: FunctionLoad) -> None:
@@ -192,7 +209,6 @@ class _Simulation:
                 rows=rows,
                 nbytes=rows,
                 deadline_s=now_s + function.slo_s if function.refuses else math.inf,
-                row_class=function.row_class,
             ),
         )
         if rejection is not None:
@@ -234,6 +250,10 @@ class _Simulation:
             self._answer(now_s, function, result, part)
 
     def _answer(self, now_s: float, function: FunctionLoad, result: FunctionResult, part: Slice) -> None:
+        if part.request_id not in self._arrived_s:
+            result.bulk_answered += part.rows
+            result.bulk_done_s = now_s
+            return
         latency_s = now_s - self._arrived_s[part.request_id]
         result.latencies_s += [latency_s] * part.rows
         if latency_s <= function.slo_s + 1e-9:  # a plan that meets the SLO exactly is not late by rounding
@@ -281,6 +301,6 @@ def _powers_of_two(most: int) -> tuple[int, ...]:
 
 
 def _summary(result: FunctionResult) -> dict[str, Any]:
-    counts = {key: value for key, value in asdict(result).items() if isinstance(value, int)}
+    counts = {key: value for key, value in asdict(result).items() if not isinstance(value, list)}
     latency = {f"p{round(share * 100)}_s": result.quantile_s(share) for share in (0.5, 0.99)}
     return {**counts, "goodput": result.goodput, **latency}
