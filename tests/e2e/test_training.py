@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import httpx
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 import ml_udf.duckdb
+from ml_udf import sdk
+from ml_udf.cli.app import app
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.duckdb import Registration
 from tests.inference_server import InferenceServer, inference_server
@@ -93,6 +98,38 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     assert version == 3
     ((models,),) = db.execute("SELECT models FROM ml_udf.functions WHERE name = 'udf_food'").fetchall()
     assert [f"{name}/1" for name in models] == deployed["models"]
+
+
+def test_python_trains_in_four_lines_and_the_command_line_shows_it(
+    server: InferenceServer, photos: Path, labelled: list[tuple[str, str]]
+):
+    for path, label in labelled:
+        place = photos / "by_label" / label / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((photos / path).read_bytes())
+    data = sdk.import_images(photos / "by_label")
+    hyper = sdk.HyperConf(budget="3 epochs", models=("resnet",), max_epochs=3, size=32)
+    job = sdk.Train("sdk_food", data, hyper=hyper, endpoint=server.url).run()
+    ask = sdk.Inference(sdk.get_models(job, timeout_s=JOB_S), function="udf_sdk_food").run()
+    image, label = data.rows[0]
+    assert sdk.query(ask, [image]) == [label]
+    assert sdk.query(ask, [Path(image).read_bytes()]) == [label]
+    shown = CliRunner().invoke(app, ["jobs", str(job.id), "--watch", "--endpoint", server.url])
+    assert shown.exit_code == 0, shown.output
+    assert "sdk_food" in shown.output
+    assert "3/3" in shown.output
+
+
+def test_watchers_are_told_of_every_epoch_until_the_job_ends(server: InferenceServer):
+    job = httpx.post(
+        f"{server.url}/v1/jobs",
+        json={"dataset": "food", "models": ["resnet"], "budget": 4, "max_epochs": 2, "size": 32},
+    ).json()["id"]
+    with httpx.stream("GET", f"{server.url}/v1/jobs/{job}/events", timeout=JOB_S) as stream:
+        events = [json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: ")]
+    assert events[0]["event"] == "job"
+    assert events[-1] == {"job": job, "event": "ended", "state": "done", "reason": events[-1]["reason"]}
+    assert [event["epoch"] for event in events if event["event"] == "epoch"]
 
 
 @pytest.fixture(scope="module")

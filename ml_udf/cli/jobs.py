@@ -1,0 +1,107 @@
+"""`ml-udf jobs`: what trains on a server, once or as it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Annotated, Any
+
+import typer
+
+from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
+from ml_udf.client import Client
+from ml_udf.errors import MlUdfError
+from ml_udf.training import TrainingCalls
+
+__all__ = ["jobs"]
+
+_TRIALS_SHOWN = 8
+
+
+def jobs(
+    job: Annotated[int | None, typer.Argument(help="a job's number; all jobs when left out")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="follow it until it ends (or all)")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="stop the job; what it has found stays")] = False,
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+) -> None:
+    """Show the training jobs of a server: how far they are, and the best that they have found."""
+    if cancel and job is None:
+        fail("--cancel needs a job", "ml-udf jobs 3 --cancel")
+    try:
+        with contextlib.closing(Client(endpoint, token=token_of(token_file))) as client:
+            calls = TrainingCalls(client)
+            if cancel and job is not None:
+                calls.cancel(job)
+            if watch:
+                _watch(calls, job)
+            else:
+                console.print(_table(calls, job))
+    except MlUdfError as error:
+        fail(error.message, error.hint)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _watch(calls: TrainingCalls, job: int | None) -> None:
+    from rich.live import Live
+
+    with Live(_table(calls, job), console=console, refresh_per_second=4) as live:
+        while any(found["state"] == "running" for found in _wanted(calls, job)):
+            time.sleep(0.5)
+            live.update(_table(calls, job))
+        live.update(_table(calls, job))
+
+
+def _wanted(calls: TrainingCalls, job: int | None) -> list[dict[str, Any]]:
+    return calls.jobs() if job is None else [calls.job(job)]
+
+
+def _table(calls: TrainingCalls, job: int | None) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table("job", "dataset", "state", "model", "epochs", "", "trials", "best", title_justify="left")
+    for found in _wanted(calls, job):
+        for place, (model, study) in enumerate(found["studies"].items()):
+            first = place == 0
+            table.add_row(
+                str(found["id"]) if first else "",
+                found["dataset"] if first else "",
+                found["state"] if first else "",
+                model,
+                f"{study['epochs_used']}/{study['epochs_budget']}",
+                ProgressBar(study["epochs_budget"], study["epochs_used"], width=24),
+                str(study["trials"]),
+                _score(study["best_score"]),
+                end_section=place == len(found["studies"]) - 1,
+            )
+    return table if job is None else Group(table, _trials(calls, job))
+
+
+def _trials(calls: TrainingCalls, job: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.table import Table
+
+    table = Table("trial", "state", "epochs", "score", "best", "from", "knobs", box=None)
+    latest = sorted(calls.trials(job), key=lambda trial: (trial["state"] != "running", -trial["trial"]))
+    for trial in latest[:_TRIALS_SHOWN]:
+        knobs = ", ".join(f"{name} {_short(value)}" for name, value in trial["knobs"].items())
+        table.add_row(
+            f"{trial['model']} {trial['trial']}",
+            trial["state"],
+            str(trial["epochs"]),
+            _score(trial["score"]),
+            _score(trial["best_score"]),
+            "" if trial["parent_trial"] is None else str(trial["parent_trial"]),
+            knobs,
+        )
+    return table
+
+
+def _score(score: float | None) -> str:
+    return "" if score is None else f"{score:.3f}"
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

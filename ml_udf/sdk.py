@@ -1,0 +1,229 @@
+"""Train, deploy and ask from Python, in Rafiki's four lines (§3, Figure 2).
+
+    import ml_udf.sdk as rafiki
+
+    data = rafiki.import_images("food/")                        # subfolders are labels
+    hyper = rafiki.HyperConf(budget="300 epochs")
+    job = rafiki.Train("food", data, "image-classification", hyper=hyper).run()
+    models = rafiki.get_models(job)                             # waits until the job has ended
+    ask = rafiki.Inference(models, function="udf_food").run()
+    rafiki.query(ask, ["food/laksa/1.jpg"])
+
+The images stay where they are: the server's workers read them, below its media roots. Needs pyarrow, to send
+the names of the images and their labels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ml_udf.client import Client
+from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.training import TrainingCalls
+
+__all__ = [
+    "HyperConf",
+    "Images",
+    "Inference",
+    "Models",
+    "Query",
+    "Train",
+    "get_models",
+    "import_images",
+    "query",
+]
+
+DEFAULT_ENDPOINT = "http://127.0.0.1:8080"
+_IMAGES = (".jpg", ".jpeg", ".png")
+_PART_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Labelled images: absolute path and label of each."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HyperConf:
+    """How to tune. models: architectures; None = the server's choice. See docs/training.md for the policies."""
+
+    budget: str = "90 epochs"
+    policy: str = "branch"
+    advisor: str = "random"
+    models: tuple[str, ...] | None = None
+    max_epochs: int | None = None
+    size: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training job on a server."""
+
+    id: int
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a job has found, ready to be deployed."""
+
+    job: Job
+    best_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A deployed function; `accuracy` on held-out images lies in [low, high] with 95 %."""
+
+    function: str
+    models: tuple[str, ...]
+    accuracy: float
+    low: float
+    high: float
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+
+
+def import_images(folder: str | Path) -> Images:
+    """The images below `folder`, whose subfolders are named for what is on them. Raises `BadOption`."""
+    root = Path(folder).absolute()
+    labels = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    rows = tuple(
+        (str(image), label.name)
+        for label in labels
+        for image in sorted(label.rglob("*"))
+        if image.suffix.lower() in _IMAGES
+    )
+    if len({label for _, label in rows}) < 2:
+        raise BadOption(
+            f"{root} holds images of {len({label for _, label in rows})} labels",
+            hint="put them into one subfolder for each label: food/laksa/1.jpg",
+        )
+    return Images(rows)
+
+
+class Train:
+    """A job to be. `name` is the dataset's; `task` what is asked of an image."""
+
+    def __init__(
+        self,
+        name: str,
+        data: Images,
+        task: str = "image-classification",
+        *,
+        hyper: HyperConf | None = None,
+        endpoint: str = DEFAULT_ENDPOINT,
+        token: str | None = None,
+    ) -> None:
+        self._name = name
+        self._data = data
+        self._task = task
+        self._hyper = hyper or HyperConf()
+        self._endpoint = endpoint
+        self._token = token
+
+    def run(self) -> Job:
+        """Send the dataset and begin; returns as soon as the job runs. Raises the errors of `ml_udf.errors`."""
+        hyper = self._hyper
+        dataset = {
+            "name": self._name,
+            "query": f"{len(self._data)} images of a folder",
+            "target": "label",
+            "key": "path",
+            "task": self._task,
+        }
+        job = {
+            "dataset": self._name,
+            "budget": hyper.budget,
+            "policy": hyper.policy,
+            "advisor": hyper.advisor,
+            "models": None if hyper.models is None else list(hyper.models),
+            "max_epochs": hyper.max_epochs,
+            "size": hyper.size,
+            "seed": hyper.seed,
+        }
+        with _calls(self._endpoint, self._token) as calls:
+            calls.push(dataset, _parts(self._data))
+            return Job(int(calls.train(job)["id"]), self._endpoint, self._token)
+
+
+def get_models(job: Job, *, timeout_s: float | None = None) -> Models:
+    """What the job has found, once it has ended. Raises `BadOption` where it found nothing, or still runs."""
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    with _calls(job.endpoint, job.token) as calls:
+        for found in calls.watch(job.id):
+            if found["state"] == "running" and end_s is not None and time.monotonic() > end_s:
+                raise BadOption(
+                    f"job {job.id} still runs after {timeout_s:g} s", hint="wait longer, or cancel it"
+                )
+    if found["best_score"] is None:
+        raise BadOption(f"job {job.id} is {found['state']} and found nothing: {found['reason']}")
+    return Models(job, found["best_score"])
+
+
+class Inference:
+    """A function to be, made of what a job has found."""
+
+    def __init__(
+        self, models: Models, function: str, *, choose: str = "ensemble", slo_ms: float | None = None
+    ) -> None:
+        self._models = models
+        self._function = function
+        self._choose = choose
+        self._slo_ms = slo_ms
+
+    def run(self) -> Query:
+        """Deploy it. Raises the errors of `ml_udf.errors`."""
+        job = self._models.job
+        with _calls(job.endpoint, job.token) as calls:
+            told = calls.deploy(job.id, self._function, choose=self._choose, slo_ms=self._slo_ms)
+        return Query(
+            told["function"],
+            tuple(told["models"]),
+            told["test_accuracy"],
+            told["test_low"],
+            told["test_high"],
+            job.endpoint,
+            job.token,
+        )
+
+
+def query(ask: Query, images: Sequence[str | Path | bytes]) -> list[str]:
+    """The label of each image: a path on the server's host, or the encoded image itself."""
+    values = [image if isinstance(image, bytes) else str(image) for image in images]
+    with contextlib.closing(Client(ask.endpoint, token=ask.token)) as client:
+        named = "image" if values and isinstance(values[0], bytes) else None
+        return client.predict(ask.function, values, input_name=named).values
+
+
+@contextlib.contextmanager
+def _calls(endpoint: str, token: str | None) -> Iterator[TrainingCalls]:
+    with contextlib.closing(Client(endpoint, token=token)) as client:
+        yield TrainingCalls(client)
+
+
+def _parts(data: Images) -> Iterator[bytes]:
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as exc:
+        raise MlUdfError("pyarrow is missing", hint="pip install 'ml_udf[duckdb]'") from exc
+    rows: Any = sorted(data.rows)
+    for start in range(0, len(rows), _PART_ROWS):
+        paths, labels = zip(*rows[start : start + _PART_ROWS], strict=True)
+        batch = pa.RecordBatch.from_pydict({"path": list(paths), "label": list(labels)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield sink.getvalue().to_pybytes()
