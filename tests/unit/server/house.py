@@ -1,0 +1,46 @@
+"""A dispatcher with its residency and workers of the test's own; for tests of the live shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.calls import Call, Pending
+from server.dispatcher import Dispatcher
+from server.functions import Function
+from server.metrics import Metrics
+from server.placement.lru import Room
+from server.residency import Residency
+from server.scheduling.core import Scheduler
+from server.scheduling.latency_model import LatencyModel
+from server.translation import QueueBounds
+from tests.unit.server.fake_worker import FakeWorker
+from tests.unit.server.served import function
+
+
+class House:
+    """A dispatcher and its residency, with workers that answer when told to."""
+
+    def __init__(self, *workers: FakeWorker, rows: int = 1000, **fields: Any) -> None:
+        self.metrics = Metrics()
+        latency = LatencyModel({1: 0.001, 64: 0.01})
+        self.dispatcher = Dispatcher(
+            Scheduler(), QueueBounds(rows, 1 << 20), lambda model: latency, self.metrics
+        )
+        self.residency = Residency(self.dispatcher, lambda worker: Room(), lambda *_: None)
+        self.dispatcher.residents = self.residency
+        self.function = function(
+            max_batch=4, batch_sizes=(1, 4), **{"slo_ms": 50.0, "policy": "goodput", **fields}
+        )
+        self.dispatcher.configure(self.function)
+        for worker in workers:
+            self.residency.worker_up(worker)
+
+    def ask(self, *rows: str, **fields: Any) -> Pending:
+        data = [row.encode() for row in rows]
+        served: Function = fields.pop("function", self.function)
+        return self.dispatcher.begin(Call(served, "text", data, sum(map(len, data)), **fields))
+
+    def labels(self, pending: Pending) -> list[str]:
+        labels = list(pending.future.result().labels)
+        self.dispatcher.end(pending)
+        return labels

@@ -1,0 +1,252 @@
+"""The live shell, where calls end early: vanished clients, full queues, deadlines, drains, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from gpu_worker.protocol import Answer, MemberAnswer
+from server.calls import Pending
+from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone
+from tests.unit.server.fake_worker import FakeWorker, settle
+from tests.unit.server.house import House
+from tests.unit.server.served import function, text_model
+
+
+def test_a_vanished_clients_rows_leave_the_queue_at_once() -> None:
+    async def scenario() -> None:
+        house = House()
+        gone, stays = house.ask("a", "b"), house.ask("c")
+        assert house.dispatcher.queue_depth() == {("f", 1): (3, 3)}
+        house.dispatcher.end(gone)
+        assert house.dispatcher.queue_depth() == {("f", 1): (1, 1)}
+        worker = FakeWorker()
+        house.residency.worker_up(worker)
+        await settle()
+        worker.answer()
+        await settle()
+        assert house.labels(stays) == ["c"]
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_nobody_waits_for_is_cancelled_on_its_worker_and_one_with_others_is_not() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        first, second = house.ask("a"), house.ask("b")
+        await settle()
+        house.dispatcher.end(first)
+        assert worker.cancelled == []
+        house.dispatcher.end(second)
+        assert worker.cancelled == [worker.batches[0][0].id]
+        worker.fail("cancelled")
+        await settle()
+        assert worker.batches == []
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_refuses_rows_and_says_when_to_come_back() -> None:
+    async def scenario() -> None:
+        house = House(rows=5)
+        house.ask(*"abcd")
+        with pytest.raises(Overloaded) as refused:
+            house.ask("e", "f")
+        assert int(refused.value.headers()["Retry-After"]) >= 1
+        assert house.dispatcher.queue_depth() == {("f", 1): (4, 4)}
+        house.ask("e")
+
+    asyncio.run(scenario())
+
+
+def test_rows_of_a_dead_worker_find_their_way_back_even_into_a_full_queue() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1", answers=True)
+        house = House(first, rows=4)
+        await settle()
+        lost = house.ask(*"abcd")
+        await settle()
+        waiting = house.ask(*"efgh")
+        house.residency.worker_down(first)
+        while first.batches:
+            first.fail()
+        house.residency.worker_up(second)
+        await asyncio.wait_for(asyncio.gather(lost.future, waiting.future), 10)
+        assert (house.labels(lost), house.labels(waiting)) == (list("abcd"), list("efgh"))
+
+    asyncio.run(scenario())
+
+
+def test_a_deadline_that_passes_in_the_queue_or_on_a_worker_is_told() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        running = house.ask("a", deadline_s=time.monotonic() + 0.1)
+        with pytest.raises(DeadlineExceeded, match="deadline"):
+            await asyncio.wait_for(running.future, 5)
+        house.dispatcher.end(running)
+        assert worker.cancelled
+
+    asyncio.run(scenario())
+
+
+def test_rows_that_no_worker_takes_are_refused_at_their_deadline() -> None:
+    async def scenario() -> None:
+        house = House()
+        waiting = house.ask("a", deadline_s=time.monotonic() + 0.05)
+        with pytest.raises(DeadlineExceeded):
+            await asyncio.wait_for(waiting.future, 5)
+        house.dispatcher.end(waiting)
+        assert house.dispatcher.queue_depth() == {("f", 1): (0, 0)}
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_rows_that_wait_for_it() -> None:
+    async def scenario() -> None:
+        house = House(FakeWorker(unloadable={"net/1": "bad_option"}))
+        pending = house.ask("a")
+        with pytest.raises(BadOption, match="net/1 cannot be loaded"):
+            await asyncio.wait_for(pending.future, 5)
+
+    asyncio.run(scenario())
+
+
+def test_the_waiting_rows_of_a_removed_version_fail_and_new_ones_are_refused() -> None:
+    async def scenario() -> None:
+        house = House()
+        pending = house.ask("a")
+        house.dispatcher.remove(house.function)
+        with pytest.raises(VersionGone):
+            pending.future.result()
+        house.dispatcher.end(pending)
+        with pytest.raises(VersionGone):
+            house.ask("b")
+
+    asyncio.run(scenario())
+
+
+def test_versions_do_not_share_batches() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        newer = function(text_model("net"), version=2, max_batch=4, batch_sizes=(1, 4), policy="goodput")
+        house.dispatcher.configure(newer)
+        await settle()
+        house.ask("a")
+        house.ask("b", function=newer)
+        await settle()
+        assert sorted(message.rows for message, _ in worker.batches) == [[b"a"], [b"b"]]
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_ends_with_the_last_call_and_takes_no_new_one() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        pending = house.ask("a")
+        house.dispatcher.draining = True
+        drained = asyncio.ensure_future(house.dispatcher.drained())
+        await settle()
+        assert not drained.done()
+        with pytest.raises(Overloaded, match="shutting down"):
+            house.ask("b")
+        worker.answer()
+        await settle()
+        house.labels(pending)
+        await asyncio.wait_for(drained, 5)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_hangs_is_killed_and_one_that_works_is_not() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        house.ask("a")
+        await settle()
+        house.dispatcher.end_hung_workers(10.0)
+        assert worker.killed == []
+        await asyncio.sleep(0.05)
+        house.dispatcher.end_hung_workers(0.01)
+        assert len(worker.killed) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_that_raises_fails_the_rows_and_not_the_server() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker, policy="tests.unit.server.test_dispatcher_ends:BrokenPolicy")
+        await settle()
+        broken = house.ask("a")
+        with pytest.raises(ServiceError, match="a bug in the policy"):
+            await asyncio.wait_for(broken.future, 5)
+        house.dispatcher.end(broken)
+        house.dispatcher.configure(function(name="g", max_batch=4, batch_sizes=(4,), policy="goodput"))
+        good = house.ask("b", function=function(name="g"))
+        await settle()
+        worker.answer()
+        await settle()
+        assert house.labels(good) == ["b"]
+
+    asyncio.run(scenario())
+
+
+def test_answers_below_the_threshold_become_the_default_or_an_error() -> None:
+    async def scenario(default: str | None) -> Pending:
+        members = (text_model("net", accuracy=0.9), text_model("other", accuracy=0.5))
+        worker = FakeWorker()
+        house = House(worker)
+        unsure = function(
+            *members,
+            name="g",
+            max_batch=4,
+            batch_sizes=(1, 4),
+            policy="goodput",
+            min_confidence=0.6,
+            default=default,
+        )
+        house.dispatcher.configure(unsure)
+        pending = house.ask("laksa", "x", function=unsure)
+        await settle()
+        message, on_reply = worker.batches.pop(0)
+        answered = [
+            MemberAnswer(message.models[0], ["laksa", "pizza"], [0.9, 0.9]),
+            MemberAnswer(message.models[1], ["laksa", "satay"], [0.9, 0.9]),
+        ]
+        on_reply(Answer(message.id, answered, []))
+        await settle()
+        return pending
+
+    reply = asyncio.run(scenario("unknown")).future.result()
+    assert list(reply.labels) == ["laksa", "unknown"]
+    assert reply.confidences == [1.0, 0.5]
+    assert (reply.defaulted, reply.errors) == ({1}, {})
+    reply = asyncio.run(scenario(None)).future.result()
+    assert reply.errors[1].code == "no_confident_answer"
+    assert "confidence 0.500 is below the 0.6" in reply.errors[1].message
+
+
+class BrokenPolicy:
+    """A user's own policy with a bug."""
+
+    name = "broken"
+
+    def initial(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def decide(self, state: dict[str, Any], view: object) -> tuple[dict[str, Any], object]:
+        raise RuntimeError("a bug in the policy")
+
+    def observe(self, state: dict[str, Any], outcome: object) -> dict[str, Any]:
+        return state
