@@ -1,4 +1,4 @@
-"""Train, deploy and ask from Python, in Rafiki's four lines (§3, Figure 2).
+"""Train, deploy and ask from Python, in Rafiki's four lines (§3).
 
     import ml_udf.sdk as rafiki
 
@@ -55,7 +55,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class HyperConf:
-    """How to tune. models: architectures; None = the server's choice. See docs/training.md for the policies."""
+    """How to tune. models: architectures; None = the server's choice. docs/training.md has the policies."""
 
     budget: str = "90 epochs"
     policy: str = "branch"
@@ -135,7 +135,7 @@ class Train:
         self._token = token
 
     def run(self) -> Job:
-        """Send the dataset and begin; returns as soon as the job runs. Raises the errors of `ml_udf.errors`."""
+        """Send the dataset and begin; returns once the job runs. Raises the errors of `ml_udf.errors`."""
         hyper = self._hyper
         dataset = {
             "name": self._name,
