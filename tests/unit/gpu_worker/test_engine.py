@@ -1,10 +1,8 @@
-"""Batches through one or several models: right answers, faults kept to their rows, cancelled at once."""
+"""Batches through one or several models: right answers, faults kept to their rows."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +12,11 @@ import pytest
 from gpu_worker.decode import decode_image
 from gpu_worker.device import find_device
 from gpu_worker.engine import Engine
-from gpu_worker.errors import BadRequest, Cancelled, ModelUnusable, UnknownModel, WorkerError
+from gpu_worker.errors import BadRequest, UnknownModel
 from gpu_worker.loader import load_network
 from gpu_worker.manifest import read_manifest
 from gpu_worker.protocol import Answer
-from tests.models import CLASSES, hashing_model, image_model, label_of
+from tests.models import CLASSES, image_model, label_of
 from tests.unit.gpu_worker.pictures import encoded, huge_png, noise, picture
 
 Engines = Callable[..., Engine]
@@ -227,170 +225,3 @@ def test_requests_that_cannot_be_carried_out_say_why(engines: Engines, hashing: 
     engine.unload("h")
     engine.unload("vgg")
     assert engine.resident() == [], "refused requests keep no lease"
-
-
-def test_a_cancelled_batch_returns_at_once_and_the_next_one_is_answered(
-    engines: Engines, slow: Path, hashing: Path
-) -> None:
-    engine = engines()
-    engine.load("slow", str(slow))
-    engine.load("h", str(hashing))
-    cancelled = threading.Event()
-    threading.Timer(0.2, cancelled.set).start()
-    began_s = time.monotonic()
-    with pytest.raises(Cancelled):
-        engine.infer(["slow"] * 50, "text", [b"a"], cancelled=cancelled.is_set)
-    assert time.monotonic() - began_s < 5, "20 s of work were under way"
-    assert engine.infer(["h"], "text", [b"a"]).members[0].labels == [label_of("a")]
-    engine.unload("slow")
-
-
-def test_what_the_callers_own_check_raises_comes_through_and_ends_the_batch(
-    engines: Engines, slow: Path
-) -> None:
-    class StatementCancelled(Exception):
-        pass
-
-    calls = []
-
-    def interrupted() -> bool:
-        calls.append(threading.current_thread())
-        if len(calls) == 3:
-            raise StatementCancelled
-        return False
-
-    engine = engines()
-    engine.load("slow", str(slow))
-    with pytest.raises(StatementCancelled):
-        engine.infer(["slow"], "text", [b"a"], cancelled=interrupted)
-    assert set(calls) == {threading.current_thread()}
-    engine.unload("slow")
-
-
-def test_a_cancel_stops_a_long_batch_of_images_between_pieces(
-    engines: Engines, media: Path, paths: list[bytes], vgg: Path
-) -> None:
-    engine = engines(media_roots=(str(media),), threads=2)
-    engine.load("vgg", str(vgg))
-    began_s = time.monotonic()
-    with pytest.raises(Cancelled):
-        engine.infer(["vgg"], "path", paths * 4000, cancelled=lambda: time.monotonic() - began_s > 0.3)
-    assert time.monotonic() - began_s < 10, "about 96,000 images were asked for"
-    began_s = time.monotonic()
-    engine.unload("vgg")
-    assert time.monotonic() - began_s < 10, "what was under way ended soon"
-
-
-def test_rows_of_a_long_batch_are_not_all_decoded_ahead(
-    engines: Engines, media: Path, paths: list[bytes], vgg: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines(media_roots=(str(media),), threads=2)
-    engine.load("vgg", str(vgg))
-    gate, decoded = threading.Event(), []
-
-    def counting(data: bytes, height: int, width: int, *, max_pixels: int) -> np.ndarray:
-        decoded.append(1)
-        return decode_image(data, height, width, max_pixels=max_pixels)
-
-    def blocked(*_: object) -> None:
-        assert gate.wait(30)
-        raise WorkerError("enough")
-
-    monkeypatch.setattr("gpu_worker.intake.decode_image", counting)
-    monkeypatch.setattr("gpu_worker.forward.Tally.add", blocked)
-    batch = engine.begin(["vgg"], "path", paths * 100)
-    time.sleep(1.0)
-    seen = len(decoded)
-    gate.set()
-    with pytest.raises(WorkerError, match="enough"):
-        batch.answer.result(30)
-    assert 0 < seen <= 64 * 5, "memory does not grow with the batch"
-
-
-def test_many_callers_at_once_each_get_their_own_answers(
-    engines: Engines, media: Path, paths: list[bytes], vgg: Path, hashing: Path
-) -> None:
-    engine = engines(media_roots=(str(media),), threads=2)
-    engine.load("vgg", str(vgg))
-    engine.load("h", str(hashing))
-    expected = engine.infer(["vgg"], "path", paths).members[0].labels
-    wrong: list[str] = []
-
-    def ask(number: int) -> None:
-        for turn in range(6):
-            at = (number + turn) % len(paths)
-            rows = paths[at:] + paths[:at]
-            if engine.infer(["vgg"], "path", rows).members[0].labels != expected[at:] + expected[:at]:
-                wrong.append(f"images {number}/{turn}")
-            texts = [f"{number}/{turn}/{row}" for row in range(20)]
-            answer = engine.infer(["h"], "text", [text.encode() for text in texts])
-            if answer.members[0].labels != list(map(label_of, texts)):
-                wrong.append(f"text {number}/{turn}")
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-def test_a_hashing_model_takes_the_time_it_was_told_and_one_batch_at_a_time(
-    engines: Engines, tmp_path: Path
-) -> None:
-    engine = engines(threads=2)
-    engine.load("h", str(hashing_model(tmp_path, "h", delay_ms=100, row_delay_ms=10)))
-    began_s = time.monotonic()
-    batches = [engine.begin(["h"], "text", [b"a"] * 10) for _ in range(3)]
-    answers = [batch.answer.result(30) for batch in batches]
-    assert time.monotonic() - began_s >= 3 * 0.2
-    assert all(0.2 <= answer.forward_s < 1.0 for answer in answers)
-
-
-def test_bad_options_of_a_hashing_model_are_refused(engines: Engines, tmp_path: Path) -> None:
-    engine = engines()
-    for options in ({"delay_ms": -1}, {"delay_ms": "soon"}, {"speed": 3}):
-        with pytest.raises(ModelUnusable, match="hashing"):
-            engine.load("h", str(hashing_model(tmp_path, "h", **options)))
-
-
-def test_models_are_evicted_for_others_but_not_while_their_rows_are_in_flight(
-    engines: Engines, tmp_path: Path, slow: Path
-) -> None:
-    engine = engines(resident_models=2)
-    engine.load("slow", str(slow))
-    engine.load("a", str(hashing_model(tmp_path, "a")))
-    batch = engine.begin(["slow"], "text", [b"x"])
-    assert engine.load("b", str(hashing_model(tmp_path, "b"))).evicted == ["a"]
-    assert batch.answer.result(30).members[0].labels == [label_of("x")]
-    assert engine.load("c", str(hashing_model(tmp_path, "c"))).evicted == ["slow"]
-    assert engine.resident() == ["b", "c"]
-
-
-def test_a_closed_engine_leaves_no_caller_waiting(engines: Engines, slow: Path) -> None:
-    engine = engines()
-    engine.load("slow", str(slow))
-    for _ in range(5):
-        engine.begin(["slow"], "text", [b"a"])
-    threading.Timer(0.2, engine.close).start()
-    with pytest.raises(WorkerError, match="closed"):
-        engine.infer(["slow"], "text", [b"a"])
-
-
-def test_the_callers_own_torch_threads_are_left_as_they_were(engines: Engines, vgg: Path) -> None:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        engine = engines(threads=2)
-        engine.load("vgg", str(vgg))
-        engine.infer(["vgg"], "image", [noise(1)] * 20)
-        assert torch.get_num_threads() == 3
-        in_a_new_thread: list[int] = []
-        thread = threading.Thread(target=lambda: in_a_new_thread.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert in_a_new_thread == [3]
-    finally:
-        torch.set_num_threads(before)

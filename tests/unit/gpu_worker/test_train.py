@@ -344,7 +344,6 @@ def test_the_command_says_what_is_wrong_with_its_input(tmp_path: Path) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        check=False,
     )
     assert done.returncode == 65
     assert "absent.csv" in done.stderr
