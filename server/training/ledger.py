@@ -17,12 +17,12 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import DuplicatedStudyError
-from optuna.storages import BaseStorage, JournalStorage, get_storage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import BaseStorage, get_storage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from server.training.hyperspace import HyperSpace
+from server.training.journal import open_journal
 from server.training.knob import Dimension
 from server.training.messages import StudySpec
 from server.training.trial import Trial
@@ -37,9 +37,7 @@ _MAY_CHANGE = ("budget_epochs", "max_trials", "lease_s", "max_attempts")
 
 def open_storage(where: str) -> BaseStorage:
     """The storage at a database URL (`sqlite:///…`, `postgresql://…`), or in a journal file at a path."""
-    if "://" in where:
-        return get_storage(where)
-    return JournalStorage(JournalFileBackend(where))
+    return get_storage(where) if "://" in where else open_journal(where)
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:

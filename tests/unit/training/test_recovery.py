@@ -158,6 +158,18 @@ def test_a_retry_that_is_trained_to_the_end_has_the_weights_of_a_trial_that_nobo
         assert {kept.digest for kept in trial.checkpoints if kept.epoch == 1} <= known[trial.number]
 
 
+def test_a_line_that_was_half_written_into_the_journal_is_cut_off(tmp_path):
+    journal = tmp_path / "journal"
+    run(Master(spec_of(budget_epochs=10), open_storage(str(journal))))
+    with journal.open("a") as file:
+        file.write('{"op_code": 8, "worker_id": "x", "tri')
+    for budget in (20, 30):
+        master = Master(spec_of(budget_epochs=budget), open_storage(str(journal)))
+        assert master.progress().epochs_used == budget - 10
+        run(master)
+        whole(master, budget)
+
+
 CHILD = """
 import sys
 from server.training.ledger import open_storage
