@@ -1,0 +1,214 @@
+"""Training by message: a real worker process, its training process behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gpu_worker.protocol import (
+    Cancel,
+    Drop,
+    Evaluate,
+    Evaluated,
+    Failed,
+    Inspect,
+    Inspected,
+    Keep,
+    Kept,
+    Message,
+    Train,
+    Trained,
+)
+from tests.training_data import CLASSES, draw_photos
+from tests.unit.gpu_worker.worker_process import WorkerProcess
+
+SPEC: dict[str, Any] = {
+    "architecture": "resnet",
+    "epochs": 3,
+    "size": 32,
+    "batch_rows": 16,
+    "learning_rate": 0.01,
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("photos")
+
+
+@pytest.fixture(scope="module")
+def snapshot(photos: Path) -> Path:
+    rows = draw_photos(photos, 60)
+    splits = ["train", "train", "train", "validation", "test"]
+    table = pa.table(
+        {
+            "input": [path for path, _ in rows],
+            "target": [label for _, label in rows],
+            "split": [splits[number // 2 % 5] for number in range(len(rows))],
+        }
+    )
+    pq.write_table(table, photos / "snapshot.parquet")
+    return photos / "snapshot.parquet"
+
+
+@pytest.fixture(scope="module")
+def worker(photos: Path) -> Iterator[WorkerProcess]:
+    with WorkerProcess(f"--media-root={photos}") as running:
+        yield running
+
+
+def train(trial: str, epoch: int, snapshot: Path, **more: Any) -> Train:
+    fields: dict[str, Any] = {"start": "", "start_epoch": 0, "spec": SPEC, **more}
+    return Train(0, trial=trial, snapshot=str(snapshot), classes=list(CLASSES), epoch=epoch, **fields)
+
+
+def trained(reply: Message) -> Trained:
+    assert isinstance(reply, Trained), reply
+    return reply
+
+
+def kept(reply: Message) -> Kept:
+    assert isinstance(reply, Kept), reply
+    return reply
+
+
+def refused(reply: Message) -> str:
+    assert isinstance(reply, Failed), reply
+    return reply.message
+
+
+def test_inspecting_tells_equal_files_and_unreadable_ones(
+    worker: WorkerProcess, photos: Path, snapshot: Path
+):
+    (photos / "twin.png").write_bytes((photos / "0.png").read_bytes())
+    (photos / "text.png").write_text("no image")
+    rows = [b"0.png", b"1.png", b"twin.png", b"text.png", b"gone.png", b"/etc/passwd"]
+    reply = worker.ask(Inspect(1, rows))
+    assert isinstance(reply, Inspected)
+    assert reply.digests[0] == reply.digests[2] != reply.digests[1]
+    found = [(error["index"], error["code"]) for error in reply.errors]
+    assert found == [(3, "input_undecodable"), (4, "input_not_found"), (5, "input_forbidden")]
+
+
+def test_a_trial_learns_and_its_best_epoch_can_be_kept_and_evaluated(
+    worker: WorkerProcess, snapshot: Path, tmp_path: Path
+):
+    scores = [trained(worker.ask(train("learns", epoch, snapshot))).score for epoch in (1, 2, 3)]
+    checkpoint = kept(worker.ask(Keep(4, "learns", str(tmp_path), best=True)))
+    worker.ask(Drop(5, "learns"))
+    file = tmp_path / f"{checkpoint.checkpoint}.safetensors"
+    assert file.stat().st_size == checkpoint.nbytes
+    reply = worker.ask(Evaluate(6, SPEC, str(snapshot), list(CLASSES), str(file), "validation"))
+    assert isinstance(reply, Evaluated)
+    probabilities = np.array([np.frombuffer(row, np.float32) for row in reply.probabilities])
+    accuracy = (probabilities.argmax(axis=1) == np.array(reply.labels)).mean()
+    assert accuracy == pytest.approx(max(scores))
+    assert probabilities.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_paused_trial_ends_with_the_very_weights_of_one_that_was_not(
+    worker: WorkerProcess, snapshot: Path, tmp_path: Path
+):
+    for epoch in (1, 2, 3):
+        trained(worker.ask(train("straight", epoch, snapshot)))
+    straight = kept(worker.ask(Keep(4, "straight", str(tmp_path))))
+    for epoch in (1, 2):
+        trained(worker.ask(train("paused", epoch, snapshot)))
+    paused = kept(worker.ask(Keep(5, "paused", str(tmp_path), paused=True)))
+    worker.ask(Drop(6, "paused"))
+    start = str(tmp_path / f"{paused.checkpoint}.safetensors")
+    trained(worker.ask(train("paused", 3, snapshot, start=start, start_epoch=2)))
+    assert kept(worker.ask(Keep(7, "paused", str(tmp_path)))).checkpoint == straight.checkpoint
+
+
+def test_a_trial_that_begins_warm_takes_the_tensors_that_fit(
+    worker: WorkerProcess, snapshot: Path, tmp_path: Path
+):
+    for epoch in (1, 2, 3):
+        cold = trained(worker.ask(train("parent", epoch, snapshot)))
+    parent = kept(worker.ask(Keep(4, "parent", str(tmp_path))))
+    start = str(tmp_path / f"{parent.checkpoint}.safetensors")
+    gentle = {**SPEC, "learning_rate": 1e-5, "schedule": "constant"}
+    warm = trained(worker.ask(train("child", 1, snapshot, start=start, spec=gentle)))
+    assert warm.score == pytest.approx(cold.score, abs=0.1)
+    alone = trained(worker.ask(train("orphan", 1, snapshot, spec=gentle)))
+    assert warm.loss < alone.loss
+    # Another architecture shares no tensors; the trial begins all the same.
+    other = {**SPEC, "architecture": "squeezenet"}
+    assert trained(worker.ask(train("other", 1, snapshot, start=start, spec=other))).epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "more", "message"),
+    [
+        (2, {}, "not here at epoch 1"),
+        (1, {"spec": {**SPEC, "architecture": "alexnet"}}, "alexnet"),
+        (1, {"spec": {**SPEC, "momentum": 0.9}}, "no knob 'momentum'"),
+        (1, {"spec": {**SPEC, "learning_rate": -1.0}}, "learning_rate"),
+        (1, {"start": "/gone.safetensors"}, "gone.safetensors"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused_by_name(
+    worker: WorkerProcess, snapshot: Path, epoch: int, more: dict[str, Any], message: str
+):
+    assert message in refused(worker.ask(train("bad", epoch, snapshot, **more)))
+
+
+def test_a_cancelled_epoch_stops_before_its_next_step(worker: WorkerProcess, snapshot: Path):
+    message = train("long", 1, snapshot, spec={**SPEC, "batch_rows": 2})
+    message.id = 10
+    worker.send(message, Cancel(11, 10))
+    reply = worker.receive()
+    assert isinstance(reply, Failed)
+    assert reply.code == "cancelled"
+
+
+def test_a_training_process_that_dies_is_told_and_another_takes_its_place(
+    worker: WorkerProcess, snapshot: Path
+):
+    trained(worker.ask(train("before", 1, snapshot)))
+    (victim,) = children(worker)
+    message = train("killed", 1, snapshot, spec={**SPEC, "batch_rows": 2})
+    message.id = 20
+    os.kill(victim, signal.SIGSTOP)  # so that it cannot have answered before it dies
+    worker.send(message)
+    time.sleep(0.2)
+    os.kill(victim, signal.SIGKILL)
+    reply = worker.receive()
+    assert isinstance(reply, Failed)
+    assert reply.code == "worker_lost"
+    trained(worker.ask(train("after", 1, snapshot)))
+
+
+def test_the_training_process_ends_with_its_worker(photos: Path, snapshot: Path):
+    with WorkerProcess(f"--media-root={photos}") as worker:
+        worker.ask(Inspect(1, [b"0.png"]))
+        (child,) = children(worker)
+        os.kill(child, signal.SIGSTOP)  # a stopped process sees no closed socket
+        worker.process.kill()
+        worker.wait()
+        deadline_s = time.monotonic() + 10
+        while is_alive(child):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+
+def children(worker: WorkerProcess) -> list[int]:
+    pid = worker.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
