@@ -124,6 +124,7 @@ class Run:
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
             reply = await self._under(worker, self._train(model, name, given, epoch), master, given.trial)
             if self._stopping:
+                await self._ask(master.fail, holder, given.trial, "the job was stopped", time.time())
                 return
             if not isinstance(reply, Trained):
                 await self._failed(worker, model, given, reply)

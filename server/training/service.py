@@ -27,7 +27,7 @@ __all__ = ["Training"]
 log = logging.getLogger("ml_udf.server.training")
 
 _LOOK_S = 0.5  # how often a worker without work asks again: a lease may have run out
-_MOST_OPEN = 8  # ended jobs whose studies stay open to be looked at
+_MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
 
 
 class Training:
