@@ -1,0 +1,74 @@
+"""Datasets, snapshots and jobs in the registry, on both databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from server.errors import UnknownFunction
+from server.store.repository import Repository
+from server.store.training import TrainingRepository
+
+SPEC = {"name": "food", "query": "SELECT 1", "target": "label", "key": "path"}
+
+
+def facts(snapshot: str) -> dict[str, Any]:
+    return {"id": snapshot, "rows": 100, "classes": ["a", "b"]}
+
+
+@pytest.fixture
+def registry(database: Engine) -> TrainingRepository:
+    return TrainingRepository(database)
+
+
+def test_a_refreshed_dataset_has_a_new_snapshot_and_keeps_the_old(registry: TrainingRepository) -> None:
+    registry.add_snapshot("food", SPEC, facts("one"))
+    registry.add_snapshot("food", {**SPEC, "query": "SELECT 2"}, facts("two"))
+    assert registry.snapshot("food").id == "two"
+    assert registry.snapshot("food", "one").spec["query"] == "SELECT 1"
+    assert [snapshot.id for snapshot in registry.snapshots("food")] == ["one", "two"]
+    assert [snapshot.id for snapshot in registry.datasets()] == ["two"]
+
+
+def test_the_same_rows_again_are_the_same_snapshot(registry: TrainingRepository) -> None:
+    first = registry.add_snapshot("food", SPEC, facts("one"))
+    assert registry.add_snapshot("food", SPEC, facts("one")) == first
+    assert len(registry.snapshots("food")) == 1
+
+
+def test_what_is_not_there_is_refused_by_name(registry: TrainingRepository) -> None:
+    with pytest.raises(UnknownFunction, match="no dataset 'food'"):
+        registry.snapshot("food")
+    registry.add_snapshot("food", SPEC, facts("one"))
+    with pytest.raises(UnknownFunction, match="snapshot nine"):
+        registry.snapshot("food", "nine")
+    for asked in (registry.job, lambda job: registry.set_job(job, "done")):
+        with pytest.raises(UnknownFunction, match="no job 9"):
+            asked(9)
+
+
+def test_a_job_ends_and_may_go_on(registry: TrainingRepository) -> None:
+    job = registry.add_job("food", "one", {"budget_epochs": 10})
+    assert (job.state, job.ended_at) == ("running", None)
+    ended = registry.set_job(job.id, "done", "the budget is used up")
+    assert ended.ended_at is not None
+    assert ended.ended_at.tzinfo is not None
+    again = registry.set_job(job.id, "running", "", {"budget_epochs": 20})
+    assert (again.ended_at, again.spec) == (None, {"budget_epochs": 20})
+    assert registry.jobs() == [again]
+    assert registry.add_job("food", "one", {}).id == job.id + 1
+
+
+def test_the_deployment_before_is_found_even_when_it_is_retired(
+    registry: TrainingRepository, database: Engine, tmp_path: Path
+) -> None:
+    functions = Repository(database, tmp_path)
+    functions.deploy("udf", {"models": ["a/1"]})
+    with pytest.raises(UnknownFunction, match="no earlier deployment"):
+        registry.deployment_before("udf")
+    for version in (2, 3, 4):
+        functions.deploy("udf", {"models": [f"a/{version}"]})
+    assert registry.deployment_before("udf") == {"models": ["a/3"]}

@@ -1,0 +1,86 @@
+"""The parameter store's lineage, and what a job's specification says to workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.errors import BadOption
+from server.training.jobs import JobSpec
+from server.training.messages import Assignment
+from server.training.parameters import Parameters, needed
+from server.training.trial import Checkpoint, Trial
+
+
+def trial(number: int, state: str = "finished", **fields: Any) -> Trial:
+    made = Trial(number, {}, {}, 0, "s", state)  # type: ignore[arg-type]  # a state by name
+    return replace(made, **fields)
+
+
+def stored(digest: str, score: float, epoch: int = 1) -> tuple[Checkpoint, ...]:
+    return (Checkpoint(epoch, score, digest),)
+
+
+def test_a_checkpoint_with_living_children_is_kept_however_poor_it_is() -> None:
+    parent = trial(0, checkpoints=stored("poor", 0.1))
+    better = [trial(number, checkpoints=stored(f"good {number}", 0.9)) for number in range(1, 6)]
+    child = trial(6, "waiting", origin="poor", parent="poor")
+    assert "poor" not in needed([parent, *better])
+    assert "poor" in needed([parent, *better, child])
+
+
+def test_a_paused_trial_keeps_the_state_that_it_goes_on_from() -> None:
+    paused = trial(0, "paused", checkpoints=(*stored("early", 0.1, 1), *stored("last", 0.2, 3)))
+    better = [trial(number, checkpoints=stored(f"good {number}", 0.9)) for number in range(1, 6)]
+    assert needed([paused, *better]) >= {"last"}
+    assert "early" not in needed([paused, *better])
+
+
+def test_collecting_leaves_what_is_needed_and_takes_the_optimisers_too(tmp_path: Path) -> None:
+    store = Parameters(tmp_path, job=1)
+    store.folder.mkdir()
+    for digest in ("kept", "gone"):
+        store.path(digest).write_bytes(b"")
+        store.path(digest).with_name(f"{digest}.safetensors.optimiser").write_bytes(b"")
+    assert store.collect({"kept"}) == 1
+    assert {path.name for path in store.folder.iterdir()} == {
+        "kept.safetensors",
+        "kept.safetensors.optimiser",
+    }
+
+
+def test_the_budget_is_shared_evenly_and_wholly() -> None:
+    spec = JobSpec.from_json(
+        {"dataset": "d", "models": ["vgg", "resnet", "squeezenet"], "budget": "100 epochs"}
+    )
+    assert [study.budget_epochs for study in spec.studies(1, "s").values()] == [34, 33, 33]
+
+
+def test_a_job_comes_back_from_json_as_it_was() -> None:
+    spec = JobSpec.from_json({"dataset": "d", "budget": "7", "models": ["vgg"], "policy": "study", "seed": 3})
+    assert JobSpec.from_json(spec.as_json()) == spec
+
+
+def test_a_workers_trial_has_its_knobs_where_the_worker_looks_for_them() -> None:
+    spec = JobSpec.from_json({"dataset": "d", "models": ["vgg"], "size": 32})
+    told = spec.train_spec(
+        "vgg", Assignment(0, {"learning_rate": 0.1, "shift": 0.2}, 5, None, start_epoch=3, epochs=6)
+    )
+    assert told == {
+        "architecture": "vgg",
+        "epochs": 9,
+        "learning_rate": 0.1,
+        "schedule": "constant",
+        "seed": 5,
+        "size": 32,
+        "augment": {"shift": 0.2},
+    }
+
+
+@pytest.mark.parametrize("budget", ["", "-3", "3.5", "many epochs", "1 epoch and a half"])
+def test_a_budget_that_is_no_number_of_epochs_is_refused(budget: str) -> None:
+    with pytest.raises(BadOption, match="budget"):
+        JobSpec.from_json({"dataset": "d", "budget": budget})
