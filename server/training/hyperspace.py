@@ -89,12 +89,6 @@ class HyperSpace:
             )
         )
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._knobs
-
-    def __len__(self) -> int:
-        return len(self._knobs)
-
     def knobs(self) -> list[Knob]:
         """The knobs, each after those that it depends on; otherwise in the order of their adding.
 

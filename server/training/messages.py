@@ -181,4 +181,3 @@ class Progress:
     best_score: float | None = None
     best_trial: int | None = None
     best_checkpoint: str | None = None
-    stopped: str | None = None

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ensemble", "accuracy_of", "select_ensemble", "similar_models", "subset_accuracies"]
+__all__ = ["Ensemble", "accuracy_of", "select_ensemble", "subset_accuracies"]
 
 Combine = Literal["majority_vote", "mean"]
 # float32 [n, classes]: one model's probabilities for the n validation rows.
@@ -104,17 +104,6 @@ def subset_accuracies(
         for size in range(1, len(names) + 1)
         for subset in combinations(names, size)
     }
-
-
-def similar_models(accuracies: Mapping[str, float], *, most: int, tolerance: float = 0.05) -> list[str]:
-    """Architectures of similar accuracy (Rafiki §4.1): the best, and those within `tolerance` of it.
-
-    Names are of different architectures; different mistakes are what an ensemble lives on.
-    """
-    if not accuracies:
-        return []
-    ranked = sorted(accuracies, key=lambda name: (-accuracies[name], name))
-    return [name for name in ranked if accuracies[name] >= accuracies[ranked[0]] - tolerance][:most]
 
 
 def _majority(members: Sequence[str], scores: Mapping[str, Scores], labels: Labels) -> NDArray[np.intp]:

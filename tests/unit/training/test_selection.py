@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from server.ensemble.combine import Votes, combine
-from server.training.selection import accuracy_of, select_ensemble, similar_models, subset_accuracies
+from server.training.selection import accuracy_of, select_ensemble, subset_accuracies
 
 
 def models(count: int = 5, rows: int = 400, classes: int = 4, seed: int = 0):
@@ -83,10 +83,3 @@ def test_what_cannot_be_chosen_from_is_refused():
         select_ensemble(scores, labels, latency_ms={"m0": 1.0})
     with pytest.raises(ValueError, match="10 is the most"):
         subset_accuracies({str(n): scores["m0"] for n in range(11)}, labels, "mean")
-
-
-def test_models_of_similar_accuracy_are_picked_best_first():
-    known = {"vgg": 0.90, "resnet": 0.93, "squeezenet": 0.89, "perceptron": 0.60}
-    assert similar_models(known, most=3) == ["resnet", "vgg", "squeezenet"]
-    assert similar_models(known, most=2) == ["resnet", "vgg"]
-    assert similar_models({}, most=2) == []
