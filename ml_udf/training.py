@@ -83,10 +83,16 @@ class TrainingCalls:
         return self._post(f"/v1/jobs/{job:d}/extend", {"budget_epochs": budget_epochs})
 
     def deploy(
-        self, job: int, function: str, *, choose: str = "ensemble", slo_ms: float | None = None
+        self,
+        job: int,
+        function: str,
+        *,
+        choose: str = "ensemble",
+        slo_ms: float | None = None,
+        promote: str = "always",
     ) -> Json:
         """Make a function answer with what a job has found; the accuracies that were measured."""
-        body = {"function": function, "select": choose, "slo_ms": slo_ms}
+        body = {"function": function, "select": choose, "slo_ms": slo_ms, "promote": promote}
         return self._post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
 
     def rollback(self, function: str) -> Json:

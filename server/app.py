@@ -183,7 +183,7 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
             latency_of=latency_of,
             datasets=taken,
             training=jobs,
-            deployment=Deployment(trainers, publisher, trained),
+            deployment=Deployment(trainers, publisher, catalog, trained),
         )
 
 

@@ -60,7 +60,13 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         "({}->>'id')::BIGINT",
     ),
     "deploy": (
-        (("function", None), ("job", "NULL"), ("choose", "'ensemble'"), ("slo_ms", "NULL")),
+        (
+            ("function", None),
+            ("job", "NULL"),
+            ("choose", "'ensemble'"),
+            ("slo_ms", "NULL"),
+            ("promote", "'always'"),
+        ),
         "from_json({}, '"
         + json.dumps(
             {
@@ -73,6 +79,8 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "test_high": "DOUBLE",
                 "test_rows": "BIGINT",
                 "best_single": "DOUBLE",
+                "promoted": "BOOLEAN",
+                "p_value": "DOUBLE",
             }
         )
         + "')",
@@ -144,7 +152,11 @@ class TrainingFunctions:
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
         function = _text(given, "function")
         deployed = calls.deploy(
-            _whole(given, "job"), function, choose=given["choose"], slo_ms=given["slo_ms"]
+            _whole(given, "job"),
+            function,
+            choose=given["choose"],
+            slo_ms=given["slo_ms"],
+            promote=given["promote"],
         )
         with self._con.cursor() as cursor:
             cursor.execute(

@@ -98,7 +98,11 @@ class TrainingVerbs:
             raise Refused("22004", "job is NULL", hint="SELECT id FROM ml_udf.jobs")
         function = given["function"]
         deployed = calls.deploy(
-            given["job"], function, choose=given["choose"] or "ensemble", slo_ms=given["slo_ms"]
+            given["job"],
+            function,
+            choose=given["choose"] or "ensemble",
+            slo_ms=given["slo_ms"],
+            promote=given["promote"] or "always",
         )
         self._definitions.create(
             Request(function, function, server, "text", "text", None, None, None, True, given["schema"])

@@ -97,11 +97,13 @@ async def list_trials(services: ServicesOf, job: int | None = None) -> Response:
 
 @router.post("/v1/jobs/{job}/deploy")
 async def deploy_job(services: ServicesOf, job: int, request: Request) -> Response:
-    """Make `{"function": F}` answer with what the job has found; `select`, `slo_ms` as they are wanted."""
+    """Make `{"function": F}` answer with what the job has found; `select`, `slo_ms`, `promote` as wanted."""
     body = await json_object(request)
-    unknown = sorted(body.keys() - {"function", "select", "slo_ms"})
+    unknown = sorted(body.keys() - {"function", "select", "slo_ms", "promote"})
     if unknown:
-        raise BadOption(f"a deployment has no field {unknown[0]!r}; there are function, select, slo_ms")
+        raise BadOption(
+            f"a deployment has no field {unknown[0]!r}; there are function, select, slo_ms, promote"
+        )
     function, slo_ms = body.get("function"), body.get("slo_ms")
     if not isinstance(function, str):
         raise BadOption("a deployment needs a 'function'")
@@ -109,7 +111,10 @@ async def deploy_job(services: ServicesOf, job: int, request: Request) -> Respon
         raise BadOption("'slo_ms' must be a number")
     _, run = await services.training.job(job)
     select = body.get("select") or "ensemble"
-    deployed = await services.deployment.deploy(run, function, select=str(select), slo_ms=slo_ms)
+    promote = body.get("promote") or "always"
+    deployed = await services.deployment.deploy(
+        run, function, select=str(select), slo_ms=slo_ms, promote=str(promote)
+    )
     return json_reply(asdict(deployed))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.protocol import Evaluate, Evaluated
+from server.catalog import Catalog
 from server.errors import BadOption
 from server.functions import Function, ModelVersion
 from server.publishing import Publisher
 from server.store.manifest import check_name
 from server.store.training import TrainingRepository
+from server.training.champion import match
 from server.training.messages import Assignment
 from server.training.run import Run
-from server.training.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.selection import Combine, accuracy_of, answers_of, select_ensemble, subset_accuracies
 from server.training.trainers import Trainers, expect
 from server.training.trial import Checkpoint, Trial
 
 __all__ = ["Deployed", "Deployment"]
 
+Scores = NDArray[Any]  # float32 [n, classes]
+
+WEIGHTS = "model.safetensors"
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64
 _SELECTS = ("ensemble", "best")
+_PROMOTES = ("always", "if_better")
 _Z = 1.96  # of a 95 % interval
 _NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
@@ -50,7 +56,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What became of a deployment; accuracies are shares, the test's with a 95 % interval."""
+    """What became of a deployment; accuracies are shares, the test's with a 95 % interval.
+
+    promoted: False where what answered before stays (`version` and `models` are its then); the accuracies
+    are those of the new one all the same. p_value: of the comparison, None where there was none.
+    """
 
     function: str
     version: int
@@ -62,34 +72,68 @@ class Deployed:
     test_rows: int
     best_single: float
     subsets: dict[str, float]
+    promoted: bool = True
+    p_value: float | None = None
+
+
+class _Tested:
+    """What members answered to the test rows, whose labels are known."""
+
+    def __init__(self, scores: Mapping[str, Scores], labels: NDArray[np.int64]) -> None:
+        self.scores = scores
+        self.labels = labels
+
+    def right(self, combine: Combine = "mean") -> NDArray[np.bool_]:
+        """For each row, whether the members together answer it rightly."""
+        right: NDArray[np.bool_] = (
+            answers_of(list(self.scores), self.scores, self.labels, combine) == self.labels
+        )
+        return right
+
+    def share_of(self, member: str) -> float:
+        """The share that one member alone answers rightly."""
+        return accuracy_of([member], self.scores, self.labels, "mean")
 
 
 class Deployment:
     """Workers measure, the publisher switches."""
 
-    def __init__(self, trainers: Trainers, publisher: Publisher, repository: TrainingRepository) -> None:
+    def __init__(
+        self, trainers: Trainers, publisher: Publisher, catalog: Catalog, repository: TrainingRepository
+    ) -> None:
         self._trainers = trainers
+        self._catalog = catalog
         self._publisher = publisher
         self._repository = repository
 
     async def deploy(
-        self, run: Run, function: str, *, select: str = "ensemble", slo_ms: float | None = None
+        self,
+        run: Run,
+        function: str,
+        *,
+        select: str = "ensemble",
+        slo_ms: float | None = None,
+        promote: str = "always",
     ) -> Deployed:
         """Make the function answer with what the job has found. Raises `BadOption`, `Overloaded`.
 
         select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits), or `best`.
+        promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
         """
         check_name(function, "function")
         if select not in _SELECTS:
             raise BadOption(f"'select' must be one of {', '.join(_SELECTS)}, not {select!r}")
+        if promote not in _PROMOTES:
+            raise BadOption(f"'promote' must be one of {', '.join(_PROMOTES)}, not {promote!r}")
         found = _candidates(await run.trials())
         if not found:
             raise BadOption(f"job {run.job.id} has no checkpoint yet; the view of jobs says how it fares")
-        scores: dict[str, NDArray[Any]] = {}
+        scores: dict[str, Scores] = {}
         latency_ms: dict[str, float] = {}
         labels = np.zeros(0, np.int64)
         for name, candidate in found.items():
-            answer, scores[name] = await self._scores(run, candidate, "validation")
+            spec, path = _spec(run, candidate), run.parameters.path(candidate.checkpoint.digest)
+            answer, scores[name] = await self._scores(run, spec, path, "validation")
             latency_ms[name] = answer.row_s * 1000 * _LATENCY_ROWS
             labels = np.array(answer.labels)
         budget_ms = None if slo_ms is None else slo_ms / 2
@@ -97,56 +141,85 @@ class Deployment:
         chosen = select_ensemble(scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most)
         alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
         subsets = subset_accuracies({name: scores[name] for name in chosen.members}, labels, "mean")
-        right, rows, best_single = await self._tested(
-            run, {name: found[name] for name in chosen.members}, alone
-        )
-        low, high = wilson(right, rows)
+        tested = await self._tested(run, {name: found[name] for name in chosen.members})
+        right = tested.right()
+        low, high = wilson(int(right.sum()), len(right))
         models = _model_names(function, chosen.members, found)
-        registered = {
-            name: await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
-        }
-        body: dict[str, Any] = {"models": [model.key for model in registered.values()], "combine": "mean"}
+        told = Deployed(
+            function=function,
+            version=0,
+            models=[],
+            validation_accuracy=chosen.accuracy,
+            test_accuracy=float(right.mean()),
+            test_low=low,
+            test_high=high,
+            test_rows=len(right),
+            best_single=tested.share_of(max(chosen.members, key=lambda name: alone[name])),
+            subsets={"+".join(models[name] for name in subset): score for subset, score in subsets.items()},
+        )
+        champion = await self._champion(run, function) if promote == "if_better" else None
+        if champion is not None:
+            now, theirs = champion
+            found_better = match(right, theirs.right(now.combine))
+            told = replace(told, p_value=found_better.p_value)
+            if not found_better.is_won:
+                keys = [model.key for model in now.members]
+                return replace(told, version=now.version, models=keys, promoted=False)
+        registered = [
+            await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
+        ]
+        keys = [model.key for model in registered]
+        body: dict[str, Any] = {"models": keys, "combine": "mean"}
         deployed = await self._publisher.deploy(
             function, body if slo_ms is None else {**body, "slo_ms": slo_ms}
         )
-        return Deployed(
-            function=function,
-            version=deployed.version,
-            models=[model.key for model in registered.values()],
-            validation_accuracy=chosen.accuracy,
-            test_accuracy=right / rows,
-            test_low=low,
-            test_high=high,
-            test_rows=rows,
-            best_single=best_single,
-            subsets={"+".join(models[name] for name in subset): score for subset, score in subsets.items()},
-        )
+        return replace(told, version=deployed.version, models=keys)
 
     async def roll_back(self, function: str) -> Function:
         """Deploy what the function was before. Raises `UnknownFunction` where there was nothing."""
         spec = await asyncio.to_thread(self._repository.deployment_before, function)
         return await self._publisher.deploy(function, spec)
 
-    async def _tested(
-        self, run: Run, members: Mapping[str, Candidate], alone: Mapping[str, float]
-    ) -> tuple[int, int, float]:
-        """(rows answered rightly, rows, share that the best single member has) on the test rows."""
-        scores: dict[str, NDArray[Any]] = {}
+    async def _tested(self, run: Run, members: Mapping[str, Candidate]) -> _Tested:
+        """What the members answer to the test rows."""
+        scores: dict[str, Scores] = {}
         labels = np.zeros(0, np.int64)
         for name, candidate in members.items():
-            answer, scores[name] = await self._scores(run, candidate, "test")
+            spec, path = _spec(run, candidate), run.parameters.path(candidate.checkpoint.digest)
+            answer, scores[name] = await self._scores(run, spec, path, "test")
             labels = np.array(answer.labels)
-        best = max(members, key=lambda name: alone[name])
-        right = round(accuracy_of(list(members), scores, labels, "mean") * len(labels))
-        return right, len(labels), accuracy_of([best], scores, labels, "mean")
+        return _Tested(scores, labels)
 
-    async def _scores(self, run: Run, candidate: Candidate, split: str) -> tuple[Evaluated, NDArray[Any]]:
+    async def _champion(self, run: Run, function: str) -> tuple[Function, _Tested] | None:
+        """What answers now, and how it answers the job's test rows; None where nothing does.
+
+        Raises `BadOption` where the two cannot be compared.
+        """
+        if not self._catalog.is_function(function):
+            return None
+        champion = self._catalog.versions(function)[-1]
+        if list(champion.classes) != list(run.snapshot.facts["classes"]):
+            raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
+        scores: dict[str, Scores] = {}
+        labels = np.zeros(0, np.int64)
+        for model in champion.members:
+            weights = model.directory / WEIGHTS
+            if model.runtime != "torch" or not weights.is_file():
+                raise BadOption(f"{model.key} cannot be compared: it was not trained here; promote 'always'")
+            spec = {"architecture": model.architecture, "size": model.input.height}
+            answer, scores[model.key] = await self._scores(run, spec, weights, "test")
+            labels = np.array(answer.labels)
+        return champion, _Tested(scores, labels)
+
+    async def _scores(
+        self, run: Run, spec: dict[str, Any], weights: Path, split: str
+    ) -> tuple[Evaluated, Scores]:
         message = Evaluate(
             0,
-            spec=_spec(run, candidate),
+            spec=spec,
             snapshot=str(run.file),
             classes=list(run.snapshot.facts["classes"]),
-            start=str(run.parameters.path(candidate.checkpoint.digest)),
+            start=str(weights),
             split=split,
         )
         worker = await self._trainers.anyone()
@@ -163,7 +236,7 @@ class Deployment:
             "architecture_options": {},
             "classes": list(run.snapshot.facts["classes"]),
             "input": {"form": "path", "height": run.spec.size, "width": run.spec.size, **_NORMAL},
-            "weights": "model.safetensors",
+            "weights": WEIGHTS,
             "accuracy": round(accuracy, 6),
             "trained": {
                 "job": run.job.id,

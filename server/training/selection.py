@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ensemble", "accuracy_of", "select_ensemble", "subset_accuracies"]
+__all__ = ["Combine", "Ensemble", "accuracy_of", "answers_of", "select_ensemble", "subset_accuracies"]
 
 Combine = Literal["majority_vote", "mean"]
 # float32 [n, classes]: one model's probabilities for the n validation rows.
@@ -38,13 +38,21 @@ def accuracy_of(
 
     `majority_vote` (Rafiki §5.2): a tie goes to the prediction of the most accurate model.
     """
+    return float((answers_of(members, scores, labels, combine) == labels).mean())
+
+
+def answers_of(
+    members: Sequence[str], scores: Mapping[str, Scores], labels: Labels, combine: Combine
+) -> NDArray[np.intp]:
+    """What the members answer together to each row; see `accuracy_of`."""
     if not members:
         raise ValueError("an ensemble needs a member")
     if combine == "mean":
-        answers = sum(scores[member] for member in members).argmax(axis=1)  # type: ignore[union-attr]
-    else:
-        answers = _majority(members, scores, labels)
-    return float((answers == labels).mean())
+        answers: NDArray[np.intp] = (
+            np.stack([scores[member] for member in members]).sum(axis=0).argmax(axis=1)
+        )
+        return answers
+    return _majority(members, scores, labels)
 
 
 def select_ensemble(

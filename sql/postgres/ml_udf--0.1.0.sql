@@ -325,7 +325,9 @@ CREATE TYPE ml_udf.deployment AS (
     test_low double precision,            -- its 95 % interval
     test_high double precision,
     test_rows bigint,
-    best_single double precision          -- test accuracy of the best of them alone
+    best_single double precision,         -- test accuracy of the best of them alone
+    promoted boolean,                     -- false: what answered before was kept, and version, models are its
+    p_value double precision              -- of the comparison with it; NULL where there was none
 );
 COMMENT ON TYPE ml_udf.deployment IS 'what ml_udf.deploy has deployed, and how well it does';
 
@@ -416,6 +418,7 @@ CREATE FUNCTION ml_udf.deploy(
     job bigint,                             -- from ml_udf.train
     choose text DEFAULT 'ensemble',         -- ensemble, or best
     slo_ms double precision DEFAULT NULL,   -- latency goal; the members are chosen to meet it
+    promote text DEFAULT 'always',          -- always, or if_better than what answers now, on the same rows
     schema name DEFAULT current_schema(),   -- where to create the SQL function
     server text DEFAULT 'ml_udf'            -- name of the foreign server
 ) RETURNS ml_udf.deployment
@@ -423,9 +426,9 @@ CREATE FUNCTION ml_udf.deploy(
     SET search_path = pg_catalog, pg_temp
 AS $python$
 if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
-return GD["ml_udf"].train("deploy", {"function": function, "job": job, "choose": choose, "slo_ms": slo_ms, "schema": schema}, server)
+return GD["ml_udf"].train("deploy", {"function": function, "job": job, "choose": choose, "slo_ms": slo_ms, "promote": promote, "schema": schema}, server)
 $python$;
-COMMENT ON FUNCTION ml_udf.deploy(text, bigint, text, double precision, name, text) IS
+COMMENT ON FUNCTION ml_udf.deploy(text, bigint, text, double precision, text, name, text) IS
     'creates or replaces an SQL function that answers with what a job has found; ml_udf.rollback takes it back';
 
 -- PUBLIC
@@ -614,7 +617,7 @@ GRANT EXECUTE ON FUNCTION
 
 GRANT EXECUTE ON FUNCTION
     ml_udf._define(),
-    ml_udf.deploy(text, bigint, text, double precision, name, text),
+    ml_udf.deploy(text, bigint, text, double precision, text, name, text),
     ml_udf.rollback(text, text),
     ml_udf.create_function(text, text, name, regtype, regtype, jsonb, text, text, boolean, name),
     ml_udf.drop_function(text, boolean, name)

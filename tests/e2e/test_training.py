@@ -96,6 +96,10 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     db.execute(f"SELECT ml_udf.deploy('udf_food', job => {job}, choose => 'best')").fetchall()
     ((version,),) = db.execute("SELECT ml_udf.rollback('udf_food')").fetchall()
     assert version == 3
+    ((rival,),) = db.execute(
+        f"SELECT ml_udf.deploy('udf_food', job => {job}, promote => 'if_better')"
+    ).fetchall()
+    assert (rival["promoted"], rival["version"], rival["p_value"]) == (False, 3, 1.0), "it is its own equal"
     ((models,),) = db.execute("SELECT models FROM ml_udf.functions WHERE name = 'udf_food'").fetchall()
     assert [f"{name}/1" for name in models] == deployed["models"]
 
