@@ -226,9 +226,13 @@ class Scheduler:
         lane, worker, decision = chosen.lane, chosen.worker, chosen.decision
         runs = lane.take(decision.rows, decision.skip)
         if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.lanes):
-            due_s = min(run.due_s for run in runs)
+            start_s = worker.free_at_s(now_s)
             room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
-            fill = fill_rows(lane, worker, decision.rows, min(room.filled_s, due_s - worker.free_at_s(now_s)))
+            oldest_s = min(run.arrived_s for run in runs)
+            limit_s = min(
+                room.filled_s, oldest_s + room.latency_s - start_s, min(run.due_s for run in runs) - start_s
+            )
+            fill = fill_rows(lane, worker, decision.rows, limit_s)
             if fill:
                 runs += lane.take_fillers(now_s, fill)
         return self._send(now_s, lane, worker, runs, decision.rows, decision.members)
@@ -257,7 +261,7 @@ class Scheduler:
             dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
         )
         worker.flights[batch_id] = flight
-        lane.sent(now_s, cut, worker.view.device)
+        lane.sent(now_s, cut, worker)
         self._flying[batch_id] = (worker, lane)
         self._waiting.settle(lane, runs)
         return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)

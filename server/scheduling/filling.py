@@ -4,7 +4,8 @@ They fill the empty places of an interactive batch, run alone while no interacti
 and are paused rather than dropped while interactive rows need all of it (INFaaS §4.2, offline queries). So
 that a scan neither ruins nor starves:
   - while interactive rows keep coming, filler batches are short, measured by what interactive batches take: a
-    row waits for at most one of them, and its own batch grows little;
+    row waits for at most one of them, and the longer it waited, and the busier the worker is with such rows,
+    the fewer fillers share its batch;
   - where interactive rows came within the last minute, a scan leaves half of the latency goal to the first
     one that comes again;
   - a lane whose fillers waited `patience` times their own batch gets a worker before anybody else.
@@ -27,8 +28,8 @@ __all__ = ["Filling", "Room", "fill_rows", "filler_batch_rows", "is_starving", "
 class Filling:
     """How much room fillers get. Times are in interactive batches of the lane that has the shortest ones."""
 
-    alone: float = 1.65  # longest batch of fillers alone, while interactive rows keep coming
-    filled: float = 1.2  # longest interactive batch with fillers in its empty places
+    longest: float = 1.8  # batch with fillers in it, while interactive rows keep coming
+    latency: float = 2.8  # of an interactive row, its wait included, that has fillers in its batch
     keep_coming_s: float = 5.0  # without interactive rows for so long, they no longer keep coming
     remembered_s: float = 60.0  # and after so long, a lane counts as bulk only
     goal_share: float = 0.5  # of a remembered lane's goal, for all fillers in flight
@@ -37,15 +38,16 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The longest batches with fillers, seconds; inf = as long as they answer most."""
+    """How long batches with fillers may take, seconds; inf = no limit."""
 
-    alone_s: float
-    filled_s: float
+    alone_s: float  # of fillers alone
+    filled_s: float  # an interactive one, filled
+    latency_s: float  # that, and the wait of its oldest row
 
     @property
     def is_limited(self) -> bool:
         """Whether interactive rows keep coming."""
-        return self.filled_s < math.inf
+        return self.latency_s < math.inf
 
 
 def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: WorkerState) -> Room:
@@ -58,7 +60,10 @@ def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], work
         if idle_s <= filling.remembered_s:
             goal_s = min(goal_s, lane.spec.slo_s)
     first_s = filling.goal_share * goal_s / worker.view.in_flight_limit
-    return Room(min(filling.alone * batch_s, first_s), filling.filled * batch_s)
+    # Every interactive batch grows by its fillers: the busier the worker is with such, the less of it.
+    idle = max(0.0, 1 - worker.share(now_s))
+    filled = 1 + (filling.longest - 1) * idle * idle
+    return Room(min(filling.longest * batch_s, first_s), filled * batch_s, filling.latency * batch_s)
 
 
 def filler_batch_rows(lane: Lane, worker: WorkerState, limit_s: float) -> int:

@@ -46,7 +46,7 @@ class Goodput:
             "tolerance": number_option(options, "tolerance", 0.02, low=0.0, high=1.0),
             "strain": 0.0,
             "correction": 1.0,
-            "ratios": [],
+            "ratios": [1.0],  # the profile counts for one batch
         }
 
     def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Decision]:
@@ -70,7 +70,7 @@ class Goodput:
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Compare what the batch took with what l̂ said."""
-        if outcome.predicted_s <= 0:
+        if outcome.predicted_s <= 0 or outcome.latency_s <= 0:
             return state
         ratios = [*state["ratios"], outcome.latency_s / outcome.predicted_s][-_RATIOS:]
         return {**state, "ratios": ratios, "correction": sorted(ratios)[max(0, len(ratios) - 2)]}

@@ -51,6 +51,7 @@ class Lane:
         self.policy = policy
         self.state: dict[str, Any] = policy.initial(dict(spec.policy_options))
         self._latencies: dict[str, tuple[Latency, ...]] = {}
+        self._learners: dict[str, tuple[Learner | None, ...]] = {}  # the same, where they can be taught
         self._waiting = None
 
     @property
@@ -107,8 +108,8 @@ class Lane:
         return self.interactive.take(rows, skip)
 
     def take_fillers(self, now_s: float, rows: int) -> list[RowRun]:
-        """Take up to `rows` fillers, late interactive rows first."""
-        late = min(rows, self.aside.rows)
+        """Take up to `rows` fillers; where both wait, half of them late interactive rows and half bulk."""
+        late = min(self.aside.rows, max(rows - rows // 2, rows - self.bulk.rows))
         more = min(rows - late, self.bulk.rows)
         self.filler_served_s = now_s
         return (self.aside.take(late) if late else []) + (self.bulk.take(more) if more else [])
@@ -127,9 +128,9 @@ class Lane:
         """Each member's l̂ for that kind of device."""
         found = self._latencies.get(device)
         if found is None:
-            found = self._latencies[device] = tuple(
-                _latency_on(member, device, self.key[2]) for member in self.members
-            )
+            kinds = (_latency_on(member, device, self.key[2]) for member in self.members)
+            found = self._latencies[device] = tuple(kinds)
+            self._learners[device] = tuple(each if isinstance(each, Learner) else None for each in found)
         return found
 
     def predicted_s(self, rows: int, device: str) -> float:
@@ -164,17 +165,18 @@ class Lane:
         latencies = self.latencies(device)
         if outcome.latency_s > 0:
             scale = outcome.latency_s / sum(latency(outcome.rows) for latency in latencies)
-            for latency in latencies:
-                if isinstance(latency, Learner):
-                    latency.observe(outcome.rows, scale * latency(outcome.rows))
+            for learner, latency in zip(self._learners[device], latencies, strict=True):
+                if learner is not None:
+                    learner.observe(outcome.rows, scale * latency(outcome.rows))
         self.state = self.policy.observe(self.state, outcome)
 
-    def sent(self, now_s: float, rows: int, device: str) -> None:
+    def sent(self, now_s: float, rows: int, worker: WorkerState) -> None:
         """A batch of this lane left for a worker, `rows` of it interactive."""
         self.served_s = now_s
         if rows:
-            weight = 0.1 if self.typical_s else 1.0
-            self.typical_s += weight * (self.predicted_s(rows, device) - self.typical_s)
+            takes_s = self.predicted_s(rows, worker.view.device)
+            worker.work(now_s, takes_s)
+            self.typical_s += (0.1 if self.typical_s else 1.0) * (takes_s - self.typical_s)
 
     def _add_filler(self, now_s: float, queue: RowQueue, run: RowRun) -> None:
         if not self.filler_rows:

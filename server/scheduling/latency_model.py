@@ -4,9 +4,10 @@
 
 `profile` is what was measured at registration, piecewise linear. Every batch then corrects, by the logarithm
 of what it took beyond the prediction, the `shape` at its size and the `level` of all sizes: sizes that never
-run still follow a slow-down of the device. A large deviation counts only as far as the batch before deviated
-too, so that one outlier moves nothing and a real change is followed from the second batch on. `margin` is a
-high quantile of what the last 20 batches took beyond the curve as it is now: it covers the noise.
+run still follow a slow-down of the device. A large deviation counts only as far as the batch before, or the
+last one of its size, deviated too, so that one outlier moves little and a real change is followed from the
+second batch on. `margin` is a high quantile of what the last 20 batches took beyond the curve as it is now:
+it covers the noise.
 
 Knows batch sizes and seconds; nothing of queues, policies or models. Its state is plain JSON.
 """
@@ -37,9 +38,10 @@ class LatencyModel:
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
         self._profile = sorted(profile_s.items())
         self._shape = {rows: 0.0 for rows, _ in self._profile}  # ln, by size
-        self._seen = dict.fromkeys(self._shape, 1)  # batches by size; the profile counts for one
+        self._seen = dict.fromkeys(self._shape, 3)  # batches by size; the profile counts for three
         self._level = 0.0  # ln
         self._last = 0.0  # what the last batch deviated, ln
+        self._last_near: dict[int, float] = {}  # the same, by size
         self._recent: list[tuple[int, float]] = []
         self._margin = 1.0
         self._kinds: dict[str, LatencyModel] = {}
@@ -64,9 +66,11 @@ class LatencyModel:
         if rows < 1 or not 0 < seconds < math.inf:
             raise ValueError(f"a batch of {rows} rows cannot have taken {seconds} s")
         deviation = math.log(seconds / _between(self._curve, rows))
-        believed = _believed(deviation, self._last)
-        self._last = deviation
         size = self._size_near(rows)
+        believed = max(
+            _believed(deviation, self._last), _believed(deviation, self._last_near.get(size, 0.0)), key=abs
+        )
+        self._last = self._last_near[size] = deviation
         self._level += _LEVEL_GAIN * believed
         gain = max(_SHAPE_GAIN, (1 - _LEVEL_GAIN) / (1 + self._seen[size]))
         self._shape[size] += gain * believed
@@ -82,6 +86,7 @@ class LatencyModel:
             "shape": [[rows, value, self._seen[rows]] for rows, value in self._shape.items()],
             "level": self._level,
             "last": self._last,
+            "last_near": [[rows, value] for rows, value in self._last_near.items()],
             "recent": [list(batch) for batch in self._recent],
             "kinds": {name: kind.to_json() for name, kind in self._kinds.items()},
         }
@@ -94,6 +99,7 @@ class LatencyModel:
         model._seen = {int(rows): int(seen) for rows, _, seen in state["shape"]}
         model._level = float(state["level"])
         model._last = float(state["last"])
+        model._last_near = {int(rows): float(value) for rows, value in state["last_near"]}
         model._recent = [(int(rows), float(took)) for rows, took in state["recent"]]
         model._kinds = {name: cls.from_json(kind) for name, kind in state["kinds"].items()}
         model._draw()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policy import RowRun
@@ -15,6 +15,10 @@ from server.scheduling.registry import policy_named
 from server.scheduling.terms import FunctionSpec, Submission
 
 __all__ = ["Waiting"]
+
+_STALE = (
+    64  # deadlines of requests that are gone are kept until there are so many more than of those that wait
+)
 
 
 class Waiting:
@@ -93,6 +97,9 @@ class Waiting:
         self._lane_of[submission.request_id] = lane
         if submission.deadline_s < math.inf:
             heappush(self._deadlines, (submission.deadline_s, submission.request_id))
+            if len(self._deadlines) > 2 * len(self._lane_of) + _STALE:
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._lane_of]
+                heapify(self._deadlines)
 
     def withdraw(self, request_id: int) -> list[RowRun]:
         """Take out what is left of a request."""

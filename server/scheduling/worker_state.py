@@ -12,6 +12,8 @@ from server.scheduling.terms import WorkerView
 
 __all__ = ["Flight", "WorkerState"]
 
+_FADE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Flight:
@@ -28,13 +30,15 @@ class Flight:
 class WorkerState:
     """A worker and its batches, which it runs in the order sent."""
 
-    __slots__ = ("flights", "freed_s", "name", "view")
+    __slots__ = ("_worked_at_s", "_worked_s", "flights", "freed_s", "name", "view")
 
     def __init__(self, view: WorkerView) -> None:
         self.name = view.name
         self.view = view
         self.flights: dict[int, Flight] = {}
         self.freed_s = -math.inf  # when its last batch finished
+        self._worked_s = 0.0  # seconds of interactive batches of late, fading
+        self._worked_at_s = 0.0
 
     @property
     def has_room(self) -> bool:
@@ -47,6 +51,15 @@ class WorkerState:
         for flight in self.flights.values():
             end_s = max(end_s, flight.sent_s) + flight.predicted_s
         return max(end_s, now_s)
+
+    def work(self, now_s: float, seconds: float) -> None:
+        """Interactive rows were sent that take it so long."""
+        self._worked_s = self.share(now_s) * _FADE_S + seconds
+        self._worked_at_s = now_s
+
+    def share(self, now_s: float) -> float:
+        """The share of its time that interactive rows took in the last second or so; 1 may be exceeded."""
+        return self._worked_s / _FADE_S * math.exp((self._worked_at_s - now_s) / _FADE_S)
 
     def land(self, now_s: float, batch_id: int) -> tuple[Flight, float]:
         """A batch came back: its flight, and the time that it alone took. Raises KeyError if unknown."""

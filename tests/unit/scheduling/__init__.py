@@ -1,0 +1,1 @@
+"""Promises of the scheduler: its policies, its core, its simulator."""

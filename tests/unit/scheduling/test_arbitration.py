@@ -1,0 +1,106 @@
+"""Between functions: whose batch runs next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.scheduling.arbitration import Candidate, MostInTime, earliest_start, least_recently_served
+from server.scheduling.lanes import Lane
+from server.scheduling.policy import Dispatch
+from server.scheduling.registry import policy_named
+from server.scheduling.worker_state import WorkerState
+from tests.unit.scheduling.cores import spec, worker
+
+NOW_S = 10.0
+WORKER = WorkerState(worker())
+
+
+def candidate(
+    name: str, rows: int, takes_s: float, due_in_s: float, *, served_s: float = NOW_S, priority: int = 0
+) -> Candidate:
+    lane = Lane(0.0, (name, (f"{name}-m",), ""), spec(name), policy_named("goodput"))
+    lane.served_s = served_s
+    return Candidate(lane, WORKER, Dispatch((f"{name}-m",), rows), takes_s, NOW_S + due_in_s, priority)
+
+
+def chosen(candidates: Sequence[Candidate], floor: float = 0.0) -> str:
+    return MostInTime(floor)(NOW_S, candidates).lane.key[0]
+
+
+def test_when_all_can_be_met_the_earliest_goal_goes_first() -> None:
+    late, soon = candidate("late", 60, 0.01, 0.05), candidate("soon", 1, 0.01, 0.02)
+    assert chosen([late, soon]) == "soon"
+
+
+def test_when_one_must_be_given_up_it_is_the_one_that_answers_least_per_second() -> None:
+    few, many = candidate("few", 2, 0.01, 0.011), candidate("many", 50, 0.01, 0.015)
+    assert chosen([few, many]) == "many"
+    assert chosen([few, candidate("other", 1, 0.01, 0.015)]) == "few"
+
+
+def test_a_batch_that_is_lost_already_takes_nobodys_place() -> None:
+    lost, other = candidate("lost", 64, 0.02, 0.01), candidate("other", 1, 0.005, 0.03)
+    assert chosen([lost, other]) == "other"
+
+
+def test_higher_priority_goes_first_whatever_it_costs() -> None:
+    urgent = candidate("urgent", 1, 0.05, 0.06, priority=1)
+    assert chosen([candidate("many", 64, 0.02, 0.03), urgent]) == "urgent"
+
+
+def test_a_function_that_was_starved_for_long_enough_goes_before_everything() -> None:
+    # two candidates, 10 ms a batch, floor 5 %: after 10 ms · 2 / 0.05 = 0.4 s
+    many = candidate("many", 64, 0.025, 0.03)
+    patient = candidate("patient", 1, 0.01, 0.011, served_s=NOW_S - 0.39)
+    starved = candidate("starved", 1, 0.01, 0.011, served_s=NOW_S - 0.41)
+    assert chosen([many, patient], floor=0.05) == "many"
+    assert chosen([many, starved], floor=0.05) == "starved"
+
+
+def test_the_least_recently_served_takes_turns_and_the_earliest_start_is_clockworks() -> None:
+    old = candidate("old", 1, 0.01, 0.05, served_s=1.0)
+    tight = candidate("tight", 1, 0.04, 0.06, served_s=2.0)
+    assert least_recently_served(NOW_S, [tight, old]) is old
+    assert earliest_start(NOW_S, [old, tight]) is tight
+
+
+batches = st.lists(
+    st.tuples(st.integers(1, 64), st.integers(1, 30), st.integers(1, 100)), min_size=1, max_size=6
+)
+
+
+@given(batches)
+@settings(max_examples=200, deadline=None)
+def test_whenever_all_batches_can_be_met_in_some_order_none_is_lost(
+    drawn: list[tuple[int, int, int]],
+) -> None:
+    """Following the rule step by step loses nothing that any order could save."""
+    jobs = [candidate(str(i), rows, ms / 1000, due / 1000) for i, (rows, ms, due) in enumerate(drawn)]
+
+    def met(order: Sequence[Candidate]) -> bool:
+        end_s = NOW_S
+        for job in order:
+            end_s += job.takes_s
+            if end_s > job.due_s:
+                return False
+        return True
+
+    if not any(met(order) for order in itertools.permutations(jobs)):
+        return
+    now_s, left = NOW_S, list(jobs)
+    while left:
+        first = MostInTime(0.0)(now_s, left)
+        left.remove(first)
+        now_s += first.takes_s
+        assert now_s <= first.due_s + 1e-9
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.05])
+def test_a_lone_candidate_runs(floor: float) -> None:
+    only = candidate("only", 1, 1.0, -5.0)
+    assert MostInTime(floor)(NOW_S, [only]) is only

@@ -1,0 +1,284 @@
+"""The core: rows in, batches out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RefuseRows, RunBatch
+from server.scheduling.latency_model import LatencyModel
+from tests.unit.scheduling.cores import actions, batches, core, parts, rows, spec, worker
+from tests.unit.scheduling.views import affine
+
+
+def test_a_lone_caller_is_served_at_once() -> None:
+    scheduler = core()
+    assert scheduler.submit(0.0, rows(1, 3)) is None
+    (batch,) = batches(scheduler, 0.0)
+    assert batch == RunBatch(1, "f", "w", ("f-m",), batch.slices, 3)
+    assert parts(batch) == [(1, 0, 3)]
+
+
+def test_a_large_request_is_cut_over_several_batches_and_two_are_in_flight() -> None:
+    scheduler = core()
+    scheduler.submit(0.0, rows(1, 20))
+    first, second = batches(scheduler, 0.0)
+    assert parts(first) + parts(second) == [(1, 0, 8), (1, 8, 8)]
+    scheduler.finished(0.007, first.batch_id)
+    assert (
+        batches(scheduler, 0.007) == []
+    )  # 4 rows are no full batch: more may come before the worker is free
+    idle = scheduler.next_action(0.007)
+    assert idle == Idle(pytest.approx(0.014 - 0.002))  # type: ignore[arg-type]  # approx stands for a float
+    (third,) = batches(scheduler, 0.0121)
+    assert parts(third) == [(1, 16, 4)]
+
+
+def test_rows_that_come_while_the_worker_is_busy_share_the_next_batch() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1))
+    (first,) = batches(scheduler, 0.0)
+    for request in (2, 3, 4):
+        scheduler.submit(0.001, rows(request, 2))
+        assert batches(scheduler, 0.001) == []
+    scheduler.finished(0.005, first.batch_id)
+    (second,) = batches(scheduler, 0.005)
+    assert parts(second) == [(2, 0, 2), (3, 0, 2), (4, 0, 2)]
+
+
+def test_higher_priority_goes_first_then_the_earlier_goal() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 8))
+    (first,) = batches(scheduler, 0.0)
+    scheduler.submit(0.001, rows(2))
+    scheduler.submit(0.002, rows(3, slo_s=0.03))
+    scheduler.submit(0.003, rows(4, priority=1))
+    scheduler.finished(0.007, first.batch_id)
+    (second,) = batches(scheduler, 0.007)
+    assert [request for request, _, _ in parts(second)] == [4, 3, 2]
+
+
+def test_a_cancelled_requests_rows_are_gone_at_once() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 20))
+    batches(scheduler, 0.0)
+    assert scheduler.queue_depth() == {"f": (12, 120)}
+    assert scheduler.cancel(0.001, 1) == 12
+    assert scheduler.cancel(0.001, 1) == 0
+    assert scheduler.queue_depth() == {"f": (0, 0)}
+    assert scheduler.next_action(0.001) == Idle(math.inf)
+
+
+def test_ten_thousand_cancelled_requests_leave_nothing_behind() -> None:
+    scheduler = core()
+    scheduler.set_worker(0.0, worker(alive=False))
+    for request in range(10_000):
+        scheduler.submit(0.0, rows(request, deadline_s=1e9 if request % 2 else math.inf))
+        scheduler.cancel(0.0, request)
+    assert scheduler.queue_depth() == {"f": (0, 0)}
+    waiting = scheduler._waiting
+    assert (len(waiting._lane_of), len(waiting._with_rows)) == (0, 0)
+    assert len(waiting._deadlines) < 100
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    scheduler = core(spec(max_queued_rows=100, max_queued_bytes=10_000))
+    scheduler.set_worker(0.0, worker(alive=False))
+    scheduler.set_worker(0.0, worker("w2"))
+    assert scheduler.submit(0.0, rows(1, 96)) is None
+    rejection = scheduler.submit(0.0, rows(2, 5))
+    assert rejection is not None
+    assert rejection.code == "overloaded"
+    # half of 96 rows, 8 in 7 ms
+    assert rejection.retry_after_s == pytest.approx(96 / 2 * 0.007 / 8)
+    assert "96 rows wait for f" in rejection.message
+
+
+def test_bytes_are_bounded_too_but_one_oversized_request_may_come_in_alone() -> None:
+    scheduler = core(spec(max_queued_rows=10, max_queued_bytes=50))
+    scheduler.set_worker(0.0, worker(alive=False))
+    assert scheduler.submit(0.0, rows(1, 11)) is None
+    assert scheduler.cancel(0.0, 1) == 11
+    assert scheduler.submit(0.0, rows(2, 4)) is None
+    rejection = scheduler.submit(0.0, rows(3, 2))
+    assert rejection is not None
+    assert rejection.code == "overloaded"
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_early_with_the_predicted_finish() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 8))
+    assert len(batches(scheduler, 0.0)) == 1  # until 7 ms
+    rejection = scheduler.submit(0.001, rows(2, deadline_s=0.012))
+    assert rejection is not None
+    assert rejection.code == "deadline_exceeded"
+    assert rejection.predicted_finish_s == pytest.approx(0.007 + affine(1))
+    assert scheduler.submit(0.001, rows(3, deadline_s=0.013)) is None
+
+
+def test_rows_whose_deadline_becomes_hopeless_while_they_wait_are_refused() -> None:
+    scheduler = core(spec(policy="goodput"), workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 8))
+    (first,) = batches(scheduler, 0.0)
+    scheduler.submit(0.001, rows(2, deadline_s=0.020))
+    scheduler.finished(0.019, first.batch_id)  # it took longer than predicted
+    (refused,) = actions(scheduler, 0.019)
+    assert isinstance(refused, RefuseRows)
+    assert parts(refused) == [(2, 0, 1)]
+    assert refused.predicted_finish_s > 0.020
+
+
+def test_rows_that_expire_are_refused_whatever_the_policy() -> None:
+    scheduler = core(spec(policy="greedy", slo_s=5.0))
+    scheduler.submit(0.0, rows(1, deadline_s=0.5))
+    assert scheduler.next_action(0.1) == Idle(0.5)
+    (refused,) = actions(scheduler, 0.5)
+    assert isinstance(refused, RefuseRows)
+    assert parts(refused) == [(1, 0, 1)]
+
+
+def test_rows_past_their_goal_but_not_their_deadline_are_answered_late_after_those_in_time() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 8))
+    (first,) = batches(scheduler, 0.0)
+    scheduler.submit(0.001, rows(2))  # goal 51 ms, no deadline
+    scheduler.submit(0.050, rows(3, 8))
+    scheduler.finished(0.060, first.batch_id)
+    (second,) = batches(scheduler, 0.060)
+    assert [request for request, _, _ in parts(second)] == [3]
+    scheduler.finished(0.067, second.batch_id)
+    (third,) = batches(scheduler, 0.067)
+    assert parts(third) == [(2, 0, 1)]
+
+
+def test_a_dead_workers_batches_are_forgotten_and_its_rows_are_the_shells() -> None:
+    scheduler = core(workers=(worker("w1"), worker("w2")))
+    scheduler.submit(0.0, rows(1, 8))
+    (batch,) = batches(scheduler, 0.0)
+    scheduler.set_worker(0.001, worker(batch.worker, alive=False))
+    scheduler.finished(0.002, batch.batch_id)  # a late word of it changes nothing
+    assert scheduler.queue_depth() == {"f": (0, 0)}
+    scheduler.submit(0.002, rows(1, 8))  # resubmitted under its own name
+    (again,) = batches(scheduler, 0.002)
+    assert again.worker != batch.worker
+
+
+def test_part_of_a_request_can_be_resubmitted_while_the_rest_still_waits() -> None:
+    scheduler = core(workers=(worker("w1", in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 12))
+    (batch,) = batches(scheduler, 0.0)
+    scheduler.set_worker(0.001, worker("w1", alive=False))
+    scheduler.submit(0.002, rows(1, batch.rows, offset=0))
+    assert scheduler.cancel(0.003, 1) == 12
+
+
+def test_a_row_runs_only_where_its_model_is_resident_unless_it_may_be_loaded() -> None:
+    scheduler = core(spec("f"), spec("g", swap_s=0.03), workers=(worker("w", "f"),))
+    scheduler.submit(0.0, rows(1, function="g"))
+    assert [batch.worker for batch in batches(scheduler, 0.0)] == ["w"]
+    scheduler = core(spec("f"), spec("g"), workers=(worker("w", "f"),))
+    scheduler.submit(0.0, rows(1, function="g"))
+    assert batches(scheduler, 0.0) == []
+    scheduler.set_worker(0.1, worker("w", "f", "g"))
+    assert [batch.function for batch in batches(scheduler, 0.1)] == ["g"]
+
+
+def test_waiting_a_little_for_the_worker_that_holds_the_model_beats_loading_it_on_an_idle_one() -> None:
+    scheduler = core(
+        spec("f", swap_s=0.05), workers=(worker("holder", "f", in_flight_limit=1), worker("idle", "none"))
+    )
+    scheduler.submit(0.0, rows(1, 8))
+    (first,) = batches(scheduler, 0.0)
+    assert first.worker == "holder"
+    scheduler.submit(0.001, rows(2, 8))
+    assert batches(scheduler, 0.001) == []  # free in 6 ms, a load takes 50
+    scheduler.finished(0.007, first.batch_id)
+    assert [batch.worker for batch in batches(scheduler, 0.007)] == ["holder"]
+
+
+def test_rows_that_ask_for_one_member_do_not_share_a_batch_with_those_that_ask_for_all() -> None:
+    members = (MemberSpec("a", 0.9, affine), MemberSpec("b", 0.8, affine))
+    both = FunctionSpec("f", 0.1, 8, (1, 8), members)
+    view = worker()
+    scheduler = core(both, workers=(type(view)("w", True, frozenset({"a", "b"}), 4),))
+    scheduler.submit(0.0, rows(1, 4))
+    scheduler.submit(0.0, rows(2, 4, members=("b",)))
+    scheduler.submit(0.0, rows(3, 8, members=("b",)))
+    sent = {batch.members: [request for request, _, _ in parts(batch)] for batch in batches(scheduler, 0.0)}
+    assert sent[("b",)] == [2, 3]
+    with pytest.raises(KeyError, match="no member c"):
+        scheduler.submit(0.0, rows(4, members=("c",)))
+    with pytest.raises(KeyError):
+        scheduler.submit(0.0, rows(5, function="unknown"))
+
+
+def test_rows_of_different_shapes_do_not_share_a_batch() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, bucket="64"))
+    scheduler.submit(0.0, rows(2, bucket="128"))
+    (batch,) = batches(scheduler, 0.0)
+    assert len(parts(batch)) == 1
+
+
+def test_what_batches_take_is_learned_unless_they_failed() -> None:
+    latency = LatencyModel({1: affine(1), 8: affine(8)})
+    scheduler = core(spec(latency=latency, max_batch=8))
+    for turn in range(12):
+        now_s = float(turn)
+        scheduler.submit(now_s, rows(turn, 8))
+        (batch,) = batches(scheduler, now_s)
+        scheduler.finished(now_s + 0.02, batch.batch_id, failed=turn % 2 == 0)
+        if turn == 0:
+            assert latency.on("", "")(8) == pytest.approx(affine(8))
+    assert latency(8) > 1.5 * affine(8)
+
+
+def test_a_wrong_prediction_cannot_refuse_all_rows_for_ever() -> None:
+    latency = LatencyModel({1: 10.0})  # the truth is 5 ms
+    scheduler = core(spec(latency=latency), workers=(worker(in_flight_limit=1),))
+    answered = 0
+    for turn in range(20):
+        now_s = 2.0 * turn
+        if scheduler.submit(now_s, rows(turn, deadline_s=now_s + 0.05)) is not None:
+            continue
+        for action in actions(scheduler, now_s):
+            if isinstance(action, RunBatch):
+                scheduler.finished(now_s + 0.005, action.batch_id)
+                answered += 1
+    assert answered >= 10
+    assert latency(1) < 0.05
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        spec(policy="no-such-policy"),
+        spec(policy_options={"tolerance": "much"}),
+        spec(slo_s=0.0),
+        FunctionSpec("f", 0.05, 8, (1, 4), (MemberSpec("m", 0.9, affine),)),
+        FunctionSpec("f", 0.05, 8, (4, 1, 8), (MemberSpec("m", 0.9, affine),)),
+        FunctionSpec("f", 0.05, 8, (1, 8), ()),
+    ],
+)
+def test_a_bad_specification_changes_nothing(bad: FunctionSpec) -> None:
+    scheduler = core(spec(max_batch=4))
+    with pytest.raises(ValueError, match=r"polic|SLO|batch sizes|members"):
+        scheduler.configure(0.0, bad)
+    scheduler.submit(0.0, rows(1, 8))
+    assert {batch.rows for batch in batches(scheduler, 0.0)} == {4}
+
+
+def test_a_function_that_is_removed_gives_its_rows_back() -> None:
+    scheduler = core(spec("f"), spec("g"))
+    scheduler.set_worker(0.0, worker("w", alive=False))
+    scheduler.submit(0.0, rows(1, 5))
+    scheduler.submit(0.0, rows(2, 3, "g"))
+    assert [(part.request_id, part.rows) for part in scheduler.remove(0.0, "f")] == [(1, 5)]
+    assert scheduler.queue_depth() == {"g": (3, 30)}
+    assert scheduler.remove(0.0, "f") == ()
+
+
+def test_a_submission_without_rows_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        core().submit(0.0, rows(1, 0))

@@ -1,0 +1,106 @@
+"""Bulk rows: they fill, they pause, they never starve, and they do not hurt."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from server.scheduling.arrivals import poisson
+from server.scheduling.core import RunBatch
+from server.scheduling.simulation import Device, FunctionLoad, Load, SimulationResult, simulate
+from tests.unit.scheduling.cores import batches, core, parts, rows, spec, worker
+from tests.unit.scheduling.views import affine
+
+
+def test_a_scan_alone_runs_full_batches_two_in_flight() -> None:
+    scheduler = core()
+    scheduler.submit(0.0, rows(1, 100, row_class="bulk"))
+    assert [batch.rows for batch in batches(scheduler, 0.0)] == [8, 8]
+
+
+def test_the_end_of_a_scan_does_not_wait_for_more() -> None:
+    scheduler = core(spec(policy="greedy", slo_s=10.0))
+    scheduler.submit(0.0, rows(1, 3, row_class="bulk"))
+    assert [batch.rows for batch in batches(scheduler, 0.0)] == [3]
+
+
+def test_bulk_rows_fill_the_empty_places_of_an_interactive_batch() -> None:
+    scheduler = core(spec(max_batch=64), workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 2))
+    scheduler.submit(0.0, rows(2, 500, row_class="bulk"))
+    (batch,) = batches(scheduler, 0.0)
+    assert parts(batch)[0] == (1, 0, 2)
+    # filled up to 1.8 times what interactive batches take
+    assert affine(batch.rows) <= 1.8 * affine(1) < affine(batch.rows + 1)
+
+
+def test_the_longer_an_interactive_row_waited_the_fewer_fillers_share_its_batch() -> None:
+    scheduler = core(spec(max_batch=64), workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1))
+    (first,) = batches(scheduler, 0.0)
+    scheduler.submit(0.0, rows(2))
+    scheduler.submit(0.0, rows(3, 500, row_class="bulk"))
+    scheduler.finished(0.009, first.batch_id)
+    (second,) = batches(scheduler, 0.009)
+    # 2.8 batches of 5.25 ms, less the 9 ms it waited
+    assert affine(second.rows) <= 2.8 * affine(1) - 0.009 < affine(second.rows + 1)
+
+
+def test_bulk_rows_pause_while_interactive_rows_need_the_worker() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 100, row_class="bulk"))
+    now_s, waits = 0.0, 100
+    for turn in range(10):
+        scheduler.submit(now_s, rows(10 + turn, 16))
+        (batch,) = batches(scheduler, now_s)
+        if turn:
+            assert not any(request == 1 for request, _, _ in parts(batch))
+        else:
+            waits -= batch.rows if parts(batch)[0][0] == 1 else 0
+        now_s += affine(batch.rows)
+        scheduler.finished(now_s, batch.batch_id)
+    assert scheduler.cancel(now_s, 1) == waits
+
+
+def test_bulk_rows_never_starve() -> None:
+    scheduler = core(workers=(worker(in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, 8, row_class="bulk", deadline_s=1e9))
+    now_s, scanned = 0.0, 0
+    for turn in range(60):
+        scheduler.submit(now_s, rows(10 + turn, 16))
+        (batch,) = batches(scheduler, now_s)
+        assert isinstance(batch, RunBatch)
+        scanned += sum(count for request, _, count in parts(batch) if request == 1)
+        now_s += affine(batch.rows)
+        scheduler.finished(now_s, batch.batch_id)
+    assert scanned > 0
+
+
+def together(rate: float, bulk_rows: int, duration_s: float, in_flight_limit: int) -> SimulationResult:
+    load = FunctionLoad(
+        "f",
+        poisson(Random(11), rate, duration_s) if rate else [],
+        0.05,
+        64,
+        affine,
+        bulk_rows=bulk_rows,
+        bulk_at_s=1.0 if rate else 0.0,
+    )
+    return simulate(Load((load,), (Device(in_flight_limit=in_flight_limit),)))
+
+
+@pytest.mark.parametrize("in_flight_limit", [1, 2])
+@pytest.mark.parametrize("rate", [50.0, 100.0])
+def test_a_scan_leaves_an_interactive_load_its_latency_and_keeps_most_of_what_is_left(
+    rate: float, in_flight_limit: int
+) -> None:
+    scan = 30_000
+    alone = together(0.0, scan, 0.0, in_flight_limit)
+    scan_rate = scan / alone.total.bulk_done_s
+    calm = together(rate, 0, 15.0, in_flight_limit)
+    left = 1 - calm.busy_s / calm.duration_s
+    both = together(rate, scan, 25.0, in_flight_limit).total
+    assert both.goodput > 0.999
+    assert both.quantile_s(0.99) < 1.5 * calm.total.quantile_s(0.99)
+    assert scan / (both.bulk_done_s - 1.0) > 0.6 * left * scan_rate

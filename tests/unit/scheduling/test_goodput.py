@@ -1,0 +1,75 @@
+"""The default rule: what it takes, what it skips, what it gives up, what it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.scheduling.goodput import Goodput
+from server.scheduling.policy import BatchOutcome, Dispatch, Refuse
+from tests.unit.scheduling.views import NOW_S, affine, decide, view
+
+
+def taken(decision: object) -> tuple[int, int]:
+    assert isinstance(decision, Dispatch)
+    return decision.skip, decision.rows
+
+
+def test_a_lone_row_runs_at_once() -> None:
+    assert taken(decide("goodput", view([0.0]))) == (0, 1)
+
+
+def test_all_rows_that_fit_their_goals_run_together() -> None:
+    assert taken(decide("goodput", view([0.02] * 30))) == (0, 30)
+
+
+def test_more_than_max_batch_leaves_the_rest() -> None:
+    assert taken(decide("goodput", view([0.0] * 100))) == (0, 64)
+
+
+def test_a_head_in_a_hurry_is_skipped_for_a_batch_of_much_higher_rate() -> None:
+    # the head has 6 ms: 4 rows; those behind it have 50 ms: all 40 of them
+    assert taken(decide("goodput", view([0.044] + [0.0] * 40))) == (1, 40)
+
+
+def test_a_head_is_kept_where_skipping_it_gains_less_than_the_tolerance() -> None:
+    # one row a millisecond, whatever the batch: nothing is gained by skipping
+    flat = view([0.0399] + [0.0] * 40, latency_s=lambda rows: 0.001 * rows)
+    assert taken(decide("goodput", flat)) == (0, 10)
+
+
+def test_the_tolerance_shrinks_with_the_strain() -> None:
+    # 50 ms hold 100 rows at 2.0/ms; keeping the head costs 2 % of it, less than a tolerance of 3 %
+    seen = view([0.0036] + [0.0] * 99, sizes=(1, 100), latency_s=lambda rows: 0.001 + 0.00049 * rows)
+    calm, strained = Goodput().initial({"tolerance": 0.03}), Goodput().initial({"tolerance": 0.03})
+    strained["strain"] = 1.0
+    assert taken(decide("goodput", seen, calm))[0] == 0
+    assert taken(decide("goodput", seen, strained))[0] == 1
+
+
+def test_heads_that_no_batch_can_save_are_given_up_with_the_time_they_would_finish() -> None:
+    assert decide("goodput", view([0.06, 0.046, 0.0])) == Refuse(2, NOW_S + affine(1))
+
+
+def test_the_time_until_the_worker_is_free_and_the_swap_count() -> None:
+    assert taken(decide("goodput", view([0.02] * 64, free_in_s=0.005))) == (0, 64)
+    assert taken(decide("goodput", view([0.02] * 64, free_in_s=0.012))) == (0, 52)
+    assert taken(decide("goodput", view([0.02] * 64, swap_s=0.012))) == (0, 52)
+
+
+def test_what_batches_take_beyond_the_profile_is_learned_but_not_from_one_outlier() -> None:
+    policy = Goodput()
+
+    def after(*ratios: float) -> dict[str, Any]:
+        state = policy.initial({})
+        for ratio in ratios:
+            outcome = BatchOutcome(NOW_S, 8, ("m",), ratio * 0.01, 0.05, predicted_s=0.01)
+            state = policy.observe(state, outcome)
+        return state
+
+    assert after(1.0, 1.0, 9.0)["correction"] == 1.0
+    assert after(1.3, 1.3, 1.3)["correction"] == pytest.approx(1.3)
+    assert after(*[0.7] * 16)["correction"] == pytest.approx(0.7)
+    # at 1.3 times the profile, 25 ms hold 56 rows and not 64
+    assert taken(decide("goodput", view([0.025] * 64), after(1.3, 1.3))) == (0, 56)

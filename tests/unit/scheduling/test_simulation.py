@@ -1,0 +1,147 @@
+"""The simulator: the same seed, the same bytes; arrivals as the papers give them; known queues."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from server.scheduling.arbitration import MostInTime, least_recently_served
+from server.scheduling.arrivals import bursty, poisson, recorded, sine, sine_rate
+from server.scheduling.simulation import Device, FunctionLoad, Load, simulate
+from tests.unit.scheduling.views import affine
+
+
+def busy_load(seed: int, policy: str = "goodput") -> Load:
+    functions = tuple(
+        FunctionLoad(name, bursty(Random(f"{seed} {name}"), 400, 2.0), 0.05, 64, affine, policy=policy)
+        for name in ("a", "b", "c")
+    )
+    return Load(functions, (Device("d0", places=2), Device("d1", places=2)), 0.01, 0.05, seed, MostInTime())
+
+
+@pytest.mark.parametrize("policy", ["goodput", "clockwork"])
+def test_the_same_seed_gives_the_same_bytes(policy: str) -> None:
+    def digest(seed: int) -> str:
+        result = simulate(busy_load(seed, policy))
+        text = json.dumps([result.to_json(), result.total.latencies_s, result.total.overdue_at_s])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    assert digest(1) == digest(1)
+    assert digest(1) != digest(2)
+
+
+def test_every_row_is_accounted_for() -> None:
+    result = simulate(busy_load(3))
+    for one in result.functions.values():
+        assert one.offered == one.good + one.late + one.refused == len(one.latencies_s) + one.refused
+    assert result.busy_s <= 2 * result.duration_s
+
+
+def test_a_deterministic_queue_has_the_latencies_one_can_count() -> None:
+    # rows at 0 and 1 ms, 5.25 ms each: the second starts when the first is done
+    load = FunctionLoad("f", [0.0, 0.001], 0.05, 1, affine)
+    result = simulate(Load((load,))).total
+    assert result.latencies_s == pytest.approx([0.00525, 0.0095])
+    assert result.good == 2
+
+
+def test_rows_that_wait_together_run_together() -> None:
+    load = FunctionLoad("f", [0.0, 0.001, 0.002, 0.003], 0.05, 64, affine)
+    result = simulate(Load((load,))).total
+    assert result.batches == 2
+    assert max(result.latencies_s) == pytest.approx(0.00525 - 0.001 + affine(3))
+
+
+def test_a_model_that_is_not_resident_costs_its_swap_and_the_least_recently_used_one_leaves() -> None:
+    functions = tuple(FunctionLoad(name, [at_s], 0.5, 1, affine) for name, at_s in (("a", 0.0), ("b", 0.1)))
+    result = simulate(Load(functions, (Device(places=1),), swap_s=0.05))
+    assert result.swaps == 1
+    assert result.functions["a"].latencies_s == pytest.approx([affine(1)])
+    assert result.functions["b"].latencies_s == pytest.approx([0.05 + affine(1)])
+
+
+def test_a_wrong_prediction_is_not_the_truth() -> None:
+    load = FunctionLoad("f", [0.0], 0.05, 1, affine, predicted_s=lambda rows: 0.5 * affine(rows))
+    assert simulate(Load((load,))).total.latencies_s == pytest.approx([affine(1)])
+
+
+def test_two_devices_answer_twice_as_much() -> None:
+    arrivals = poisson(Random(1), 5000, 1.0)
+    one, two = (
+        simulate(
+            Load(
+                (FunctionLoad("f", arrivals, 0.05, 64, affine),),
+                tuple(Device(f"d{i}") for i in range(devices)),
+            )
+        ).total.good
+        for devices in (1, 2)
+    )
+    assert one == pytest.approx(3047, rel=0.05)
+    assert two > 1.55 * one
+
+
+def test_poisson_arrivals_have_their_rate_and_spread() -> None:
+    times = poisson(Random(5), 1000, 20.0)
+    assert len(times) == pytest.approx(20_000, rel=0.03)
+    gaps = [later - sooner for sooner, later in pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    spread = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
+    assert spread == pytest.approx(mean, rel=0.05)
+    assert times == sorted(times)
+
+
+def test_bursty_arrivals_have_the_rate_on_the_average_and_burst_over_it() -> None:
+    times = bursty(Random(5), 1000, 100.0, burst=2.5, share=0.3, period_s=0.25)
+    assert len(times) == pytest.approx(100_000, rel=0.05)
+    counts = [0] * 5000
+    for time_s in times:
+        counts[int(time_s / 0.02)] += 1
+    assert sum(count > 40 for count in counts) / len(counts) == pytest.approx(0.27, abs=0.06)
+    with pytest.raises(ValueError, match="cannot take"):
+        bursty(Random(1), 10, 1.0, burst=4.0, share=0.3)
+
+
+def test_rafikis_sine_exceeds_the_extreme_rate_for_a_fifth_of_its_period_and_peaks_at_1_1_of_it() -> None:
+    period_s, extreme = 280.0, 272.0
+    rates = [sine_rate(extreme, period_s * step / 10_000, period_s) for step in range(10_000)]
+    assert max(rates) == pytest.approx(1.1 * extreme, rel=1e-6)
+    assert sum(rate > extreme for rate in rates) / len(rates) == pytest.approx(0.2, abs=1e-3)
+    times = sine(Random(1), extreme, period_s, period_s, 0.1)
+    assert len(times) == pytest.approx(sum(rates) / len(rates) * period_s, rel=0.02)
+    assert times == sorted(times)
+
+
+def test_a_recorded_trace_is_read_line_by_line() -> None:
+    assert recorded(["# seconds", "0.5", "", "0.25  # early"]) == [0.25, 0.5]
+    with pytest.raises(ValueError, match=r"line 2 .*'soon'"):
+        recorded(["1.0", "soon"])
+    with pytest.raises(ValueError, match="line 1"):
+        recorded(["-1"])
+
+
+@pytest.mark.parametrize("extreme", [272.0, 228.0])
+def test_rafikis_single_model_ours_loses_at_most_a_tenth_of_what_greedy_loses(extreme: float) -> None:
+    def c(rows: int) -> float:  # sizes outside B are padded to the next of B
+        return {16: 0.07, 32: 0.07 + 0.16 / 3, 48: 0.07 + 0.32 / 3, 64: 0.23}[
+            min(b for b in (16, 32, 48, 64) if b >= rows)
+        ]
+
+    tau_s = 0.56
+    arrivals = sine(Random(1), extreme, 500 * tau_s, 500 * tau_s, 0.1)
+
+    def overdue(policy: str, refuses: bool, batch_sizes: tuple[int, ...]) -> int:
+        load = FunctionLoad(
+            "f", arrivals, tau_s, 64, c, batch_sizes=batch_sizes, refuses=refuses, policy=policy
+        )
+        result = simulate(Load((load,), arbitration=least_recently_served)).total
+        return result.offered - result.good
+
+    greedy = overdue("greedy", False, (16, 32, 48, 64))
+    ours = overdue("goodput", True, (16, 32, 48, 64))
+    assert greedy > 100
+    assert ours <= greedy / 10
