@@ -23,14 +23,14 @@ __all__ = ["Aimd"]
 
 
 class Aimd:
-    """Options: `increase` (rows, 1), `backoff` (share, 0.1), `delay_ms` (0)."""
+    """Options: `start` (first cap, rows, 1), `increase` (rows, 1), `backoff` (share, 0.1), `delay_ms` (0)."""
 
     name = "aimd"
 
     def initial(self, options: dict[str, Any]) -> dict[str, Any]:
         """State: the cap, rows, and the options."""
         return {
-            "cap": 1.0,
+            "cap": number_option(options, "start", 1.0, low=1.0),
             "increase": number_option(options, "increase", 1.0, low=0.0),
             "backoff": number_option(options, "backoff", 0.1, low=0.0, high=1.0),
             "delay_s": number_option(options, "delay_ms", 0.0, low=0.0) / 1000,

@@ -13,7 +13,14 @@ from server.scheduling.lanes import Lane
 from server.scheduling.policy import Dispatch
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["Arbitration", "Candidate", "MostInTime", "earliest_start", "least_recently_served"]
+__all__ = [
+    "Arbitration",
+    "Candidate",
+    "MostInTime",
+    "earliest_start",
+    "least_recently_served",
+    "papers_turns",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,12 @@ class MostInTime:
         if self.floor <= 0:
             return False
         return now_s - candidate.lane.served_s > candidate.takes_s * lanes / self.floor
+
+
+def papers_turns(policy: str) -> Arbitration:
+    """How functions take turns where all of them follow that policy, as its paper has it."""
+    rules: dict[str, Arbitration] = {"goodput": MostInTime(), "clockwork": earliest_start}
+    return rules.get(policy, least_recently_served)
 
 
 def _in_time(now_s: float, candidates: Sequence[Candidate]) -> list[Candidate]:

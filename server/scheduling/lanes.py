@@ -21,7 +21,7 @@ from server.scheduling.policy import (
     Wait,
 )
 from server.scheduling.row_queue import RowQueue
-from server.scheduling.terms import FunctionSpec, Kinds, Latency, Learner, MemberSpec, Submission
+from server.scheduling.terms import FunctionSpec, Kinds, Latency, Learner, MemberSpec, Submission, WorkerView
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Lane", "LaneKey"]
@@ -52,6 +52,7 @@ class Lane:
         self.state: dict[str, Any] = policy.initial(dict(spec.policy_options))
         self._latencies: dict[str, tuple[Latency, ...]] = {}
         self._learners: dict[str, tuple[Learner | None, ...]] = {}  # the same, where they can be taught
+        self._swaps: dict[str, tuple[WorkerView, float]] = {}
         self._waiting = None
 
     @property
@@ -140,8 +141,12 @@ class Lane:
 
     def swap_s(self, worker: WorkerState) -> float:
         """What it costs to make the missing members resident there; inf if they may not be."""
-        resident = worker.view.resident
-        return sum(member.swap_s for member in self.members if member.name not in resident)
+        known = self._swaps.get(worker.name)
+        if known is None or known[0] is not worker.view:  # a view is replaced, never changed
+            resident = worker.view.resident
+            swap_s = sum(member.swap_s for member in self.members if member.name not in resident)
+            known = self._swaps[worker.name] = (worker.view, swap_s)
+        return known[1]
 
     def decide(self, now_s: float, worker: WorkerState, epoch: int) -> Decision:
         """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`)."""

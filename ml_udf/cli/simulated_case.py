@@ -1,0 +1,127 @@
+"""A simulated case, from the words of the command line: arrivals, latencies and devices.
+
+Pure but for the files that the words name; knows the simulator, not the terminal.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from server.scheduling.arbitration import papers_turns
+from server.scheduling.arrivals import bursty, poisson, recorded, sine
+from server.scheduling.latency_model import LatencyModel
+from server.scheduling.simulation import Device, FunctionLoad, Load
+
+__all__ = ["ARRIVALS", "Case", "latency_profile", "recorded_arrivals", "sizes_of_batches"]
+
+ARRIVALS = ("poisson", "bursty", "sine")
+_SINE_PERIOD = 500  # SLOs (Rafiki §7.2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is simulated with each policy and seed."""
+
+    functions: int
+    rate: float  # rows/s of one function
+    arrivals: str
+    trace_s: tuple[float, ...]  # for arrivals from a file
+    profile_s: dict[int, float]
+    l_hat: float
+    slo_s: float
+    batch_sizes: tuple[int, ...]
+    devices: int
+    places: int | None
+    swap_s: float
+    jitter: float
+    duration_s: float
+    late: bool
+
+    def load(self, policy: str, seed: int) -> Load:
+        """The simulation of one policy with one seed."""
+        truth = LatencyModel(self.profile_s)
+        functions = tuple(
+            FunctionLoad(
+                name=f"f{number}",
+                arrivals_s=self.arrivals_of(seed, number),
+                slo_s=self.slo_s,
+                max_batch=self.batch_sizes[-1],
+                latency_s=lambda rows: truth(rows),  # without the model's `observe`: the truth does not learn
+                predicted_s=LatencyModel(
+                    {rows: self.l_hat * took_s for rows, took_s in self.profile_s.items()}
+                ),
+                batch_sizes=self.batch_sizes,
+                refuses=not self.late,
+                policy=policy,
+            )
+            for number in range(self.functions)
+        )
+        return Load(
+            functions=functions,
+            devices=tuple(Device(f"device-{number}", self.places) for number in range(self.devices)),
+            swap_s=self.swap_s,
+            jitter=self.jitter,
+            seed=seed,
+            arbitration=papers_turns(policy),
+        )
+
+    def arrivals_of(self, seed: int, number: int) -> Sequence[float]:
+        """When rows of function `number` arrive, seconds."""
+        random = Random(f"{seed} {number}")
+        if self.arrivals == "poisson":
+            return poisson(random, self.rate, self.duration_s)
+        if self.arrivals == "bursty":
+            return bursty(random, self.rate, self.duration_s)
+        if self.arrivals == "sine":
+            return sine(random, self.rate, self.duration_s, _SINE_PERIOD * self.slo_s, self.slo_s / 5)
+        return self.trace_s[number :: self.functions]
+
+
+def recorded_arrivals(arrivals: str) -> tuple[float, ...]:
+    """The times in the file of that name; none for arrivals that are drawn. Raises ValueError."""
+    return () if arrivals in ARRIVALS else tuple(recorded(_lines(arrivals)))
+
+
+def latency_profile(text: str) -> dict[int, float]:
+    """Rows → seconds, from `1:5.25,64:21` (ms), a JSON profile or a CSV of batches. Raises ValueError."""
+    path = Path(text)
+    if path.suffix == ".json":
+        profile: dict[Any, Any] = json.loads("\n".join(_lines(text)))
+        return {int(rows): float(took_s) for rows, took_s in profile.items()}
+    if path.suffix == ".csv":
+        took_s: dict[int, list[float]] = {}
+        for row in csv.reader(_lines(text)):
+            if row and row[0].strip().isdigit():
+                took_s.setdefault(int(row[0]), []).append(float(row[1]))
+        if not took_s:
+            raise ValueError(f"{text} has no line of rows,seconds")
+        return {rows: statistics.median(took) for rows, took in took_s.items()}
+    try:
+        points = [point.split(":") for point in text.split(",")]
+        return {int(rows): float(ms) / 1000 for rows, ms in points}
+    except ValueError:
+        raise ValueError(f"not a latency: {text!r}; write rows:milliseconds, as 1:5.25,64:21") from None
+
+
+def sizes_of_batches(text: str, max_batch: int) -> tuple[int, ...]:
+    """The sizes written as `16,32,48,64`, or the powers of two up to `max_batch`. Raises ValueError."""
+    if not text:
+        return (*(1 << power for power in range(max_batch.bit_length()) if 1 << power < max_batch), max_batch)
+    try:
+        return tuple(sorted({int(size) for size in text.split(",")}))
+    except ValueError:
+        raise ValueError(f"not batch sizes: {text!r}; write them as 16,32,48,64") from None
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return Path(name).read_text().splitlines()
+    except OSError as exc:
+        raise ValueError(f"{name} cannot be read: {exc.strerror}") from exc

@@ -1,0 +1,96 @@
+"""`ml-udf simulate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ml_udf.cli.chart import line_chart
+from ml_udf.cli.simulate import simulate
+
+app = typer.Typer()
+app.command()(simulate)
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, [*words, "--duration-s", "0.5"])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_it_compares_policies_and_the_same_seed_gives_the_same_bytes() -> None:
+    words = (
+        "--functions",
+        "3",
+        "--load",
+        "1.2",
+        "--arrivals",
+        "bursty",
+        "--jitter",
+        "0.1",
+        "--seeds",
+        "2",
+        "--json",
+    )
+    first = run(*words)
+    assert run(*words) == first != run(*words, "--seed", "9")
+    policies = json.loads(first)["policies"]
+    assert list(policies) == ["goodput", "window", "clockwork", "greedy"]
+    for runs in policies.values():
+        assert len(runs) == 2
+        total = runs[0]["total"]
+        assert total["offered"] == total["good"] + total["late"] + total["refused"] > 500
+
+
+def test_its_table_names_each_policy() -> None:
+    table = run(
+        "--policy", "goodput", "--policy", "aimd", "--devices", "2", "--places", "1", "--swap-ms", "5"
+    )
+    assert "goodput" in table
+    assert "aimd" in table
+
+
+def test_latencies_and_arrivals_come_from_files_too(tmp_path: Path) -> None:
+    profile, batches, trace = tmp_path / "profile.json", tmp_path / "batches.csv", tmp_path / "trace.txt"
+    profile.write_text('{"1": 0.005, "64": 0.021}')
+    batches.write_text("rows,seconds\n1,0.005\n64,0.021\n64,0.023\n64,0.022\n")
+    trace.write_text("\n".join(str(number / 100) for number in range(40)))
+    for latency in (profile, batches):
+        words = ("--latency", str(latency), "--arrivals", str(trace), "--policy", "goodput", "--json")
+        assert json.loads(run(*words))["policies"]["goodput"][0]["total"]["good"] == 40
+
+
+def test_it_draws_what_was_overdue_over_time(tmp_path: Path) -> None:
+    plot = tmp_path / "overdue.svg"
+    run("--arrivals", "sine", "--load", "1.5", "--plot", str(plot))
+    drawn = ElementTree.fromstring(plot.read_text())
+    names = [element.text for element in drawn.iter() if element.tag.endswith("text")]
+    assert {"arriving", "goodput", "window", "clockwork", "greedy"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--policy", "fastest"), "no batching policy"),
+        (("--latency", "fast"), "rows:milliseconds"),
+        (("--latency", "1:-5"), "latency profile"),
+        (("--arrivals", "/no/such/trace"), "cannot be read"),
+        (("--batch-sizes", "a,b"), "16,32,48,64"),
+        (("--plot", "/no/such/folder/plot.svg"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(words: tuple[str, ...], complaint: str) -> None:
+    result = CliRunner().invoke(app, [*words, "--duration-s", "0.1"])
+    assert result.exit_code == 1
+    assert complaint in " ".join(result.output.split())
+
+
+def test_a_chart_needs_something_to_draw() -> None:
+    with pytest.raises(ValueError, match="two points"):
+        line_chart("t", "x", "y", [1.0], {"a": [1.0]})
+    assert "&lt;b&gt;" in line_chart("<b>", "x", "y", [0.0, 1.0], {"a": [0.0, 0.0]})
