@@ -17,6 +17,10 @@
  *
  * - a layer over a layer tells it to hand its error on instead of raising it.
  *
+ * - a hash join may fetch its first outer row before it knows whether there is
+ *	 anything to join it with.  It gets a phantom: a row of NULLs, which it drops
+ *	 since its key matches nothing.  The calls are made when it comes again.
+ *
  * Errors that are not about a row (cancel, a lost connection, ...) are raised
  * at once.  Errors raised in the child itself cannot wait: the child is not
  * usable afterwards.  Where a consumer is known to stop early, layer.c takes
@@ -155,6 +159,36 @@ batch_init_inputs(BatchState *state)
 	MemoryContextSwitchTo(oldcontext);
 }
 
+/*
+ * The layer whose rows we read, if only nodes are in between that hand on the
+ * end of their input as their own.  Told to, it ends instead of raising an
+ * error, and we find the error there.
+ */
+static BatchState *
+find_layer_below(PlanState *ps)
+{
+	while (ps != NULL)
+	{
+		switch (nodeTag(ps))
+		{
+			case T_CustomScanState:
+				return batch_is_layer(ps->plan) ? (BatchState *) ps : NULL;
+			case T_SubqueryScanState:
+				ps = ((SubqueryScanState *) ps)->subplan;
+				break;
+			case T_ResultState:
+			case T_ProjectSetState:
+			case T_LimitState:
+			case T_LockRowsState:
+				ps = outerPlanState(ps);
+				break;
+			default:
+				return NULL;
+		}
+	}
+	return NULL;
+}
+
 static bool
 exec_params_walker(Node *node, List **params)
 {
@@ -184,11 +218,14 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	child_desc = ExecGetResultType(child);
 	state->row_slot = ExecInitExtraTupleSlot(estate, child_desc,
 											 &TTSOpsMinimalTuple);
-	if (batch_is_layer(outerPlan(cscan)))
-	{
-		state->child_layer = (BatchState *) child;
+	state->child_layer = find_layer_below(child);
+	if (state->child_layer != NULL)
 		state->child_layer->defer_errors = state->protect;
-	}
+	if ((state->layer.flags & BATCH_PEEKED) &&
+		!(batch_is_layer(child->plan) &&
+		  (((BatchState *) child)->layer.flags & BATCH_PEEKED)))
+		state->peek_slot = ExecInitExtraTupleSlot(estate, child_desc,
+												  ExecGetResultSlotOps(child, NULL));
 
 	state->nchild = child_desc->natts;
 	state->kept = palloc0(sizeof(bool) * Max(state->nchild, 1));
@@ -382,6 +419,18 @@ row_answered(BatchState *state, int row)
 	return true;
 }
 
+/* A row of NULLs, as our result */
+static TupleTableSlot *
+phantom_row(BatchState *state)
+{
+	PlanState  *ps = &state->css.ss.ps;
+	TupleTableSlot *slot = ps->ps_ProjInfo != NULL ? ps->ps_ResultTupleSlot :
+		state->css.ss.ss_ScanTupleSlot;
+
+	state->phantom_counted = (ps->instrument != NULL);
+	return ExecStoreAllNullTuple(slot);
+}
+
 static TupleTableSlot *
 next_row(CustomScanState *node)
 {
@@ -392,6 +441,22 @@ next_row(CustomScanState *node)
 	/* cursors that could turn around were left without layers */
 	if (!ScanDirectionIsForward(ps->state->es_direction))
 		elog(ERROR, "ml_udf: a batch cannot be read backwards");
+
+	if (state->layer.flags & BATCH_PHANTOM)
+	{
+		if (!state->phantom_served)
+		{
+			state->phantom_served = true;
+			if (batch_peek(state))
+				return phantom_row(state);
+		}
+		else if (state->phantom_counted)
+		{
+			/* EXPLAIN ANALYZE should not show it */
+			ps->instrument->tuplecount -= 1;
+			state->phantom_counted = false;
+		}
+	}
 
 	for (;;)
 	{
@@ -446,6 +511,10 @@ rescan_layer(CustomScanState *node)
 		state->pending = NULL;
 		state->deferred = NULL;
 	}
+	state->phantom_served = false;
+	state->peek_taken = false;
+	if (state->peek_slot != NULL)
+		ExecClearTuple(state->peek_slot);
 	state->child_done = false;
 	state->bound_passed = false;
 	state->served = 0;

@@ -99,7 +99,7 @@ typedef struct BatchState
 	bool		protect;		/* rows may be gathered that nobody asks for */
 	bool		defer_errors;	/* our consumer is a layer that can hold them */
 	ErrorData  *deferred;		/* the error it has to hold */
-	struct BatchState *child_layer; /* the child, if it is a layer */
+	struct BatchState *child_layer; /* the layer that we read, if there is one */
 
 	int			ncalls;
 	CallState  *calls;
@@ -127,6 +127,10 @@ typedef struct BatchState
 	int			target;			/* items of the next batch */
 	uint64		served;			/* rows asked of us since the last rescan */
 	TupleTableSlot *row_slot;	/* a gathered row */
+	TupleTableSlot *peek_slot;	/* the child's first row, if it was peeked at */
+	bool		peek_taken;
+	bool		phantom_served; /* see execute.c */
+	bool		phantom_counted;
 
 	/* identities of rows for WHERE CURRENT OF */
 	ItemPointerData *tids;
@@ -137,6 +141,7 @@ typedef struct BatchState
 
 /* gather.c */
 extern void batch_gather(BatchState *state);
+extern bool batch_peek(BatchState *state);
 extern int64 batch_rows_wanted(BatchState *state);
 
 /* call.c */

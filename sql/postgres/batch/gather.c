@@ -369,6 +369,58 @@ plan_batch(BatchState *state, int *target, int64 *max_rows)
 	*max_rows = (int64) *target * ROWS_PER_INPUT;
 }
 
+/* The child is at its end, or at an error that it holds for us */
+static void
+end_of_child(BatchState *state)
+{
+	state->child_done = true;
+	if (state->child_layer != NULL)
+	{
+		state->pending = state->child_layer->deferred;
+		state->child_layer->deferred = NULL;
+	}
+}
+
+/*
+ * Has the child any row at all?  Its first one is kept for the first batch.
+ * Stacked layers ask the lowest, since all of them return a row for a row.
+ */
+bool
+batch_peek(BatchState *state)
+{
+	TupleTableSlot *slot;
+
+	if (state->peek_slot == NULL)
+		return batch_peek(state->child_layer);
+
+	slot = ExecProcNode(outerPlanState(state));
+	if (TupIsNull(slot))
+	{
+		end_of_child(state);
+		return false;
+	}
+	ExecCopySlot(state->peek_slot, slot);
+	return true;
+}
+
+/* The child's next row: the one that was peeked at, or a new one */
+static TupleTableSlot *
+next_child_row(BatchState *state)
+{
+	if (state->peek_slot != NULL && !TupIsNull(state->peek_slot))
+	{
+		if (!state->peek_taken)
+		{
+			state->peek_taken = true;
+			return state->peek_slot;
+		}
+		ExecClearTuple(state->peek_slot);
+	}
+	if (state->child_done)
+		return NULL;
+	return ExecProcNode(outerPlanState(state));
+}
+
 /*
  * Gather the next batch.  Afterwards there are rows to serve, or an error is
  * pending, or the child is done; the last two may come with rows, too.
@@ -376,7 +428,6 @@ plan_batch(BatchState *state, int *target, int64 *max_rows)
 void
 batch_gather(BatchState *state)
 {
-	PlanState  *child = outerPlanState(state);
 	ExprContext *econtext = state->input_context;
 	Size		max_bytes = (Size) work_mem * 1024;
 	int			target;
@@ -388,7 +439,7 @@ batch_gather(BatchState *state)
 	while (state->nrows < max_rows && most_items(state) < target &&
 		   state->bytes < max_bytes)
 	{
-		TupleTableSlot *slot = ExecProcNode(child);
+		TupleTableSlot *slot = next_child_row(state);
 		ErrorData  *error = NULL;
 		bool		passes = false;
 
@@ -396,12 +447,7 @@ batch_gather(BatchState *state)
 
 		if (TupIsNull(slot))
 		{
-			state->child_done = true;
-			if (state->child_layer != NULL)
-			{
-				state->pending = state->child_layer->deferred;
-				state->child_layer->deferred = NULL;
-			}
+			end_of_child(state);
 			break;
 		}
 

@@ -11,6 +11,7 @@
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
+#include "utils/lsyscache.h"
 
 /* A Material over plan; init plans move up so that it stays their place */
 Plan *
@@ -44,6 +45,18 @@ batch_add_material(BatchRewrite *rw, Plan *plan)
 	return node;
 }
 
+static Node *
+not_null_test(Node *arg)
+{
+	NullTest   *test = makeNode(NullTest);
+
+	test->arg = (Expr *) arg;
+	test->nulltesttype = IS_NOT_NULL;
+	test->argisrow = false;
+	test->location = -1;
+	return (Node *) test;
+}
+
 /*
  * Cut hash keys.  A key behind the first is not evaluated for a row where an
  * earlier one is NULL, and a row with such a key matches nothing: so a call in
@@ -58,15 +71,10 @@ cut_hash_keys(BatchCut *cut, List *keys)
 	foreach(lc, keys)
 	{
 		Node	   *key = batch_cut_expr(cut, lfirst(lc));
-		NullTest   *test = makeNode(NullTest);
 
 		result = lappend(result, key);
-		test->arg = (Expr *) key;
-		test->nulltesttype = IS_NOT_NULL;
-		test->argisrow = false;
-		test->location = -1;
 		if (lnext(keys, lc) != NULL)
-			batch_push_guard(cut, (Node *) test);
+			batch_push_guard(cut, not_null_test(key));
 	}
 	cut->guards = NIL;
 	cut->blocked = false;
@@ -102,7 +110,7 @@ known_calls_mutator(Node *node, KnownCalls *known)
 		BatchCall  *call;
 		Node	   *expr;
 
-		if (column->varno != BATCH_CALL_VAR)
+		if (!IsA(column, Var) || column->varno != BATCH_CALL_VAR)
 			continue;
 		call = list_nth(known->cut->calls, column->varattno - 1);
 		if (call->guards != NIL)
@@ -132,18 +140,59 @@ extend_targetlist(Plan *plan, List *columns)
 	}
 }
 
+static bool
+results_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, Var) && ((Var *) node)->varno == BATCH_CALL_VAR)
+		return true;
+	return expression_tree_walker(node, results_walker, context);
+}
+
 /*
- * Cut one side's hash keys and feed them; true if anything was cut.  The hash
- * clauses compare the keys of both sides in the same order; argument 0 of each
- * is the outer side's.
+ * The value of a hash key where all keys before it are not NULL; elsewhere the
+ * join would not have evaluated it.
+ */
+static Node *
+guarded_key(List *keys, int position)
+{
+	Node	   *key = list_nth(keys, position);
+	CaseExpr   *guarded = makeNode(CaseExpr);
+	CaseWhen   *when = makeNode(CaseWhen);
+	List	   *tests = NIL;
+
+	if (position == 0)
+		return key;
+	for (int i = 0; i < position; i++)
+		tests = lappend(tests, not_null_test(list_nth(keys, i)));
+	when->expr = make_ands_explicit(tests);
+	when->result = (Expr *) key;
+	when->location = -1;
+	guarded->casetype = exprType(key);
+	guarded->casecollid = exprCollation(key);
+	guarded->args = list_make1(when);
+	guarded->defresult = (Expr *) makeNullConst(exprType(key), exprTypmod(key),
+												exprCollation(key));
+	guarded->location = -1;
+	return (Node *) guarded;
+}
+
+/*
+ * Cut one side's hash keys and feed them; true if anything was cut.  A key with
+ * a call becomes a column of the layers.  The hash clauses compare the keys of
+ * both sides in the same order; argument 0 of each is the outer side's.
  */
 static bool
 feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 			   List **keys, int argument, const BatchDemand *demand)
 {
+	BatchDemand own_demand = *demand;
 	List	   *new_keys;
-	List	   *clauses = NIL;
-	ListCell   *lc;
+	List	   *extra = NIL;
+	List	   *clauses = copyObject(join->hashclauses);
+	bool		strict = false;
+	int			extra_column;
 
 	if (!batch_has_candidate((Node *) *keys) ||
 		!batch_may_run_ahead(rw, user->lefttree, demand->may_stop))
@@ -152,20 +201,43 @@ feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 	new_keys = cut_hash_keys(known->cut, *keys);
 	if (known->cut->calls == NIL)
 		return false;
-	user->lefttree = batch_feed(rw, known->cut, user, user->lefttree,
-								&known->columns, demand);
 
-	*keys = (List *) batch_finish_calls((Node *) new_keys, known->columns,
-										OUTER_VAR);
-	foreach(lc, join->hashclauses)
+	for (int i = 0; i < list_length(new_keys); i++)
 	{
-		OpExpr	   *clause = copyObject(lfirst_node(OpExpr, lc));
-		Node	   *key = list_nth(new_keys, foreach_current_index(lc));
+		Node	   *key = list_nth(new_keys, i);
 
-		lfirst(list_nth_cell(clause->args, argument)) =
-			batch_to_columns(key, known->columns, known->varno);
-		clauses = lappend(clauses, clause);
+		if (!results_walker(key, NULL))
+			continue;
+		strict = strict || op_strict(list_nth_oid(join->hashoperators, i));
+		/* a bare call is a column already, and was guarded itself */
+		if (!IsA(key, Var))
+			extra = lappend(extra, guarded_key(new_keys, i));
 	}
+	own_demand.peeked = argument == 0 && strict &&
+		(join->join.jointype == JOIN_INNER || join->join.jointype == JOIN_SEMI);
+	user->lefttree = batch_feed(rw, known->cut, user, user->lefttree, extra,
+								&known->columns, &own_demand);
+
+	extra_column = list_length(known->columns) - list_length(extra);
+	for (int i = 0; i < list_length(new_keys); i++)
+	{
+		Node	   *key = list_nth(new_keys, i);
+		OpExpr	   *clause = list_nth_node(OpExpr, clauses, i);
+		Var		   *var;
+
+		if (!results_walker(key, NULL))
+			continue;
+		if (IsA(key, Var))
+			var = (Var *) batch_finish_calls(key, known->columns, OUTER_VAR);
+		else
+			var = makeVar(OUTER_VAR, ++extra_column, exprType(key),
+						  exprTypmod(key), exprCollation(key), 0);
+		lfirst(list_nth_cell(new_keys, i)) = var;
+		var = copyObject(var);
+		var->varno = known->varno;
+		lfirst(list_nth_cell(clause->args, argument)) = var;
+	}
+	*keys = new_keys;
 	join->hashclauses = clauses;
 	return true;
 }

@@ -319,10 +319,13 @@ inherit_plan(BatchRewrite *rw, Plan *plan, Plan *child, Plan *owner)
 
 /* May a layer that computes these and filters by that be asked for no more? */
 static void
-set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact)
+set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact,
+		   bool topmost)
 {
 	if (demand->reads_all)
 		layer->flags |= BATCH_READS_ALL;
+	if (demand->peeked)
+		layer->flags |= topmost ? BATCH_PEEKED | BATCH_PHANTOM : BATCH_PEEKED;
 	if (exact && demand->limit_count != NULL)
 	{
 		layer->limit_count = demand->limit_count;
@@ -336,7 +339,7 @@ set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact)
 static Plan *
 make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 		   List *columns, List *targetlist, List *prefilter, Plan *owner,
-		   const BatchDemand *demand, bool exact)
+		   const BatchDemand *demand, bool exact, bool topmost)
 {
 	CustomScan *cscan = makeNode(CustomScan);
 	BatchLayer	layer = {0};
@@ -383,7 +386,7 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 	cscan->methods = &batch_scan_methods;
 
 	layer.kept = kept_columns(&cscan->scan.plan, list_length(columns));
-	set_demand(&layer, demand, exact);
+	set_demand(&layer, demand, exact, topmost);
 	if (rw->is_cursor)
 		layer.flags |= BATCH_CURRENT_OF;
 	/* A subplan cannot be run in a subtransaction of its own, see execute.c */
@@ -434,7 +437,8 @@ batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child, List *columns,
 			stage_tlist = make_targetlist(output);
 		}
 		top = make_layer(rw, cut, stage, top, columns, stage_tlist,
-						 stage == 1 ? prefilter : NIL, owner, demand, exact);
+						 stage == 1 ? prefilter : NIL, owner, demand, exact,
+						 stage == nstages);
 		columns = output;
 	}
 	return top;
@@ -689,12 +693,12 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 /*
  * Put layers below a node whose own expressions (arguments of aggregates, hash
  * keys, ...) were cut.  They return the child's columns unchanged, then the
- * results.  *columns is set to what the new child returns, in order, so that
+ * results, then extra expressions over these.  *columns is set to what the new child returns, in order, so that
  * batch_finish_calls() can finish the cut expressions of user, their node.
  */
 Plan *
 batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *user, Plan *child,
-		   List **columns, const BatchDemand *demand)
+		   List *extra, List **columns, const BatchDemand *demand)
 {
 	Plan	   *top;
 	List	   *inputs = NIL;
@@ -726,6 +730,12 @@ batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *user, Plan *child,
 												 list_length(targetlist) + 1,
 												 NULL, false));
 	}
+	*columns = list_concat(*columns, extra);
+	foreach(lc, extra)
+		targetlist = lappend(targetlist,
+							 makeTargetEntry(lfirst(lc),
+											 list_length(targetlist) + 1,
+											 NULL, false));
 	top = batch_add_layers(rw, cut, child, inputs, targetlist, NIL, child,
 						   demand);
 

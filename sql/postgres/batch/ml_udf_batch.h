@@ -65,6 +65,8 @@ extern bool batch_array_form(Oid arraytype, Oid valuetype, Oid *wrapper);
  * limit_count/offset: set while the number of rows asked for here is exactly
  *		that of a LIMIT above; limit_final: it never asks for more.
  * in_worker: below a Gather.
+ * peeked: the first row may be fetched only to see whether there is any; and a
+ *		row of NULLs is dropped.
  */
 typedef struct BatchDemand
 {
@@ -72,6 +74,7 @@ typedef struct BatchDemand
 	bool		may_stop;
 	bool		limit_final;
 	bool		in_worker;
+	bool		peeked;
 	Node	   *limit_count;
 	Node	   *limit_offset;
 } BatchDemand;
@@ -151,6 +154,8 @@ typedef struct BatchLayer
 #define BATCH_INPUT_FALLIBLE	0x04	/* prefilter, guards, arguments may raise */
 #define BATCH_QUAL_FALLIBLE 0x08	/* the node's own qual may raise */
 #define BATCH_CURRENT_OF	0x10	/* keep row identities for WHERE CURRENT OF */
+#define BATCH_PEEKED		0x20	/* the first row may be asked for for nothing */
+#define BATCH_PHANTOM		0x40	/* a first row of NULLs will be dropped */
 
 /* layer.c */
 extern bool batch_is_layer(Plan *plan);
@@ -165,7 +170,7 @@ extern Plan *batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child,
 extern Plan *batch_project(BatchRewrite *rw, Plan *plan,
 						   const BatchDemand *demand);
 extern Plan *batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *user,
-						Plan *child, List **columns,
+						Plan *child, List *extra, List **columns,
 						const BatchDemand *demand);
 
 /* rewrite.c */

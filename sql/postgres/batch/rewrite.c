@@ -213,8 +213,8 @@ feed_inputs(BatchRewrite *rw, Plan *plan, const BatchDemand *child_demand)
 	qual = (List *) cut_inputs((Node *) plan->qual, &cut);
 	if (cut.calls == NIL)
 		return;
-	plan->lefttree = batch_feed(rw, &cut, plan, plan->lefttree, &columns,
-								child_demand);
+	plan->lefttree = batch_feed(rw, &cut, plan, plan->lefttree, NIL,
+								&columns, child_demand);
 	plan->targetlist = (List *)
 		batch_finish_calls((Node *) targetlist, columns, OUTER_VAR);
 	plan->qual = (List *)
