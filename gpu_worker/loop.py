@@ -19,6 +19,7 @@ import contextlib
 import functools
 import logging
 import queue
+import select
 import socket
 import threading
 from concurrent.futures import Future
@@ -52,6 +53,7 @@ from gpu_worker.trainer import Trainer
 __all__ = ["Loop"]
 
 _log = logging.getLogger(__name__)
+_LOOK_S = 0.2  # between two looks at whether anybody still waits for the batches under way
 
 
 class Loop:
@@ -88,12 +90,24 @@ class Loop:
             self._trainer.close()
             self._loads.put(None)
             loading.join()
-            with self._batches_changed:
-                self._batches_changed.wait_for(lambda: not self._batches)
+            self._wait_for_batches()
             self._replies.put(None)
             sending.join()
         if self._lost is not None:
             raise self._lost
+
+    def _wait_for_batches(self) -> None:
+        while True:
+            with self._batches_changed:
+                if self._batches_changed.wait_for(lambda: not self._batches, _LOOK_S):
+                    return
+            if self._peer_is_gone():  # a drain reads no more, and would never see the end of the stream
+                self._cancel_all()
+
+    def _peer_is_gone(self) -> bool:
+        looked = select.poll()
+        looked.register(self._connection, 0)
+        return any(event & select.POLLHUP for _, event in looked.poll(0))
 
     def _stop_reading(self) -> None:
         with contextlib.suppress(OSError):  # the other side was quicker
