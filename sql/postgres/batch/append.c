@@ -82,7 +82,7 @@ batch_merge_append(BatchRewrite *rw, Append *append)
 	Plan	   *plan = &append->plan;
 	Plan	   *top = linitial(append->appendplans);
 	Plan	   *bottom = NULL;
-	List	   *targetlist = NIL;
+	List	   *targetlist;
 	ListCell   *lc;
 
 	if (rw->is_cursor || list_length(append->appendplans) < 2 ||
@@ -98,16 +98,7 @@ batch_merge_append(BatchRewrite *rw, Append *append)
 	foreach(lc, append->appendplans)
 		lfirst(lc) = below_layers(lfirst(lc));
 
-	foreach(lc, ((Plan *) linitial(append->appendplans))->targetlist)
-	{
-		Node	   *expr = (Node *) lfirst_node(TargetEntry, lc)->expr;
-		int			resno = foreach_current_index(lc) + 1;
-		Var		   *var = makeVar(OUTER_VAR, resno, exprType(expr),
-								  exprTypmod(expr), exprCollation(expr), 0);
-
-		targetlist = lappend(targetlist,
-							 makeTargetEntry((Expr *) var, resno, NULL, false));
-	}
+	targetlist = batch_make_targetlist(batch_pass_through(linitial(append->appendplans)));
 
 	for (Plan *layer = top; batch_is_layer(layer); layer = layer->lefttree)
 	{

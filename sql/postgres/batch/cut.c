@@ -3,20 +3,12 @@
  * cut.c
  *	  Taking the calls that can be batched out of expressions.
  *
- * Each call is replaced by a BATCH_CALL_VAR and noted with
- *
- * - its guards.  CASE, COALESCE, AND and OR do not evaluate all of their
- *	 parts; a call in such a part may only be made where that part would have
- *	 been reached.  The guards are expressions that say so.  They are never
- *	 NULL and, taken in order and stopping at the first that is false, they
- *	 evaluate nothing that the expression itself would not have evaluated.
- *
- * - its stage.  A call that uses the result of another one, in its arguments
- *	 or guards, belongs to a later stage; so does a call behind a filter.
+ * Each call is replaced by a BATCH_CALL_VAR and noted with its guards (guard.c)
+ * and its stage (calls.c).
  *
  * A call stays where it is, to be made row by row, when its arguments are
- * volatile or mean nothing elsewhere, when a guard could not be evaluated
- * twice, and inside every node whose evaluation order is not known here.
+ * volatile or mean nothing elsewhere, when a guard could not be evaluated twice,
+ * and inside every node whose evaluation order is not known here.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,203 +17,9 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
-#include "optimizer/optimizer.h"
 
-static bool
-multiexpr_walker(Node *node, Bitmapset **params)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, SubPlan) &&
-		((SubPlan *) node)->subLinkType == MULTIEXPR_SUBLINK)
-	{
-		ListCell   *lc;
-
-		foreach(lc, ((SubPlan *) node)->setParam)
-			*params = bms_add_member(*params, lfirst_int(lc));
-	}
-	return expression_tree_walker(node, multiexpr_walker, params);
-}
-
-/*
- * Begin to cut the expressions of a node with this target list.
- *
- * The outputs of a MULTIEXPR subplan (UPDATE ... SET (a, b) = (SELECT ...))
- * are Params that the subplan sets while the projection runs.  A layer below
- * that projection would read them before they are set.
- */
-void
-batch_cut_begin(BatchCut *cut, BatchRewrite *rw, List *targetlist)
-{
-	memset(cut, 0, sizeof(BatchCut));
-	cut->rw = rw;
-	(void) multiexpr_walker((Node *) targetlist, &cut->late_params);
-}
-
-typedef struct ParamSearch
-{
-	Bitmapset  *wanted;
-} ParamSearch;
-
-static bool
-param_walker(Node *node, ParamSearch *search)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, Param))
-	{
-		Param	   *param = (Param *) node;
-
-		return param->paramkind == PARAM_EXEC &&
-			bms_is_member(param->paramid, search->wanted);
-	}
-	return expression_tree_walker(node, param_walker, search);
-}
-
-static bool
-uses_params(Node *node, Bitmapset *params)
-{
-	ParamSearch search = {params};
-
-	return params != NULL && param_walker(node, &search);
-}
-
-static bool
-srf_walker(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, FuncExpr) && ((FuncExpr *) node)->funcretset)
-		return true;
-	if (IsA(node, OpExpr) && ((OpExpr *) node)->opretset)
-		return true;
-	return expression_tree_walker(node, srf_walker, context);
-}
-
-/* Can the expression be evaluated once more, or earlier, with one meaning? */
-static bool
-is_movable(BatchCut *cut, Node *node)
-{
-	return !batch_has_unbound(node) &&
-		!uses_params(node, cut->late_params) &&
-		!batch_expr_is_volatile(cut->rw, node);
-}
-
-typedef struct StageSearch
-{
-	BatchCut   *cut;
-	int			stage;
-} StageSearch;
-
-static bool
-stage_walker(Node *node, StageSearch *search)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, Var) && ((Var *) node)->varno == BATCH_CALL_VAR)
-	{
-		BatchCall  *call = list_nth(search->cut->calls,
-									((Var *) node)->varattno - 1);
-
-		search->stage = Max(search->stage, call->stage);
-		return false;
-	}
-	return expression_tree_walker(node, stage_walker, search);
-}
-
-static Var *
-make_call_var(BatchCut *cut, Node *expr, int position)
-{
-	return makeVar(BATCH_CALL_VAR, position, exprType(expr), exprTypmod(expr),
-				   exprCollation(expr), 0);
-}
-
-/*
- * Note a call whose arguments have been cut already; returns what stands for
- * its result.  An equal call is shared unless its value may be missing here.
- */
-static Node *
-add_call(BatchCut *cut, Node *expr, Oid twinid)
-{
-	BatchCall  *call;
-	StageSearch search = {cut, cut->base};
-	ListCell   *lc;
-	int			position = 0;
-
-	foreach(lc, cut->calls)
-	{
-		call = lfirst(lc);
-		position++;
-		if ((call->guards == NIL || equal(call->guards, cut->guards)) &&
-			equal(call->expr, expr))
-			return (Node *) make_call_var(cut, expr, position);
-	}
-
-	call = palloc(sizeof(BatchCall));
-	call->expr = expr;
-	call->guards = cut->guards;
-	call->twinid = twinid;
-	/* behind the last filter, and behind every result that it uses */
-	(void) stage_walker(expr, &search);
-	(void) stage_walker((Node *) cut->guards, &search);
-	call->stage = search.stage + 1;
-	cut->calls = lappend(cut->calls, call);
-	/* a Var's attribute number has 16 bits */
-	if (list_length(cut->calls) > PG_INT16_MAX)
-		elog(ERROR, "too many batched calls in one plan node");
-	return (Node *) make_call_var(cut, expr, list_length(cut->calls));
-}
-
-/*
- * What follows is evaluated only where guard is true.  A guard that cannot be
- * evaluated on its own blocks cutting instead.
- */
-void
-batch_push_guard(BatchCut *cut, Node *guard)
-{
-	if (!is_movable(cut, guard) || batch_has_subplan(guard))
-		cut->blocked = true;
-	else
-		cut->guards = lappend(list_copy(cut->guards), guard);
-}
-
-static Node *
-make_boolean_test(Node *arg, BoolTestType type)
-{
-	BooleanTest *test = makeNode(BooleanTest);
-
-	test->arg = (Expr *) arg;
-	test->booltesttype = type;
-	test->location = -1;
-	return (Node *) test;
-}
-
-static Node *
-make_null_test(Node *arg)
-{
-	NullTest   *test = makeNode(NullTest);
-
-	test->arg = (Expr *) arg;
-	test->nulltesttype = IS_NULL;
-	/* COALESCE looks at the datum, not at the columns of a row */
-	test->argisrow = false;
-	test->location = -1;
-	return (Node *) test;
-}
-
-/*
- * A Var without what does not matter in a finished plan, so that equal calls
- * are equal().
- */
-Var *
-batch_plain_var(Var *var)
-{
-	return makeVar(var->varno, var->varattno, var->vartype, var->vartypmod,
-				   var->varcollid, 0);
-}
-
-static List *
-cut_list(BatchCut *cut, List *list)
+List *
+batch_cut_list(BatchCut *cut, List *list)
 {
 	List	   *result = NIL;
 	ListCell   *lc;
@@ -229,124 +27,6 @@ cut_list(BatchCut *cut, List *list)
 	foreach(lc, list)
 		result = lappend(result, batch_cut_expr(cut, lfirst(lc)));
 	return result;
-}
-
-/* AND and OR: an argument is reached while none before it has decided */
-static Node *
-cut_bool(BatchCut *cut, BoolExpr *expr)
-{
-	BoolExpr   *result = makeNode(BoolExpr);
-	List	   *guards = cut->guards;
-	bool		blocked = cut->blocked;
-	ListCell   *lc;
-
-	*result = *expr;
-	result->args = NIL;
-	foreach(lc, expr->args)
-	{
-		Node	   *arg = batch_cut_expr(cut, lfirst(lc));
-
-		result->args = lappend(result->args, arg);
-		if (expr->boolop != NOT_EXPR && lnext(expr->args, lc) != NULL)
-			batch_push_guard(cut,
-							 make_boolean_test(arg, expr->boolop == AND_EXPR ?
-											   IS_NOT_FALSE : IS_NOT_TRUE));
-	}
-	cut->guards = guards;
-	cut->blocked = blocked;
-	return (Node *) result;
-}
-
-static Node *
-cut_coalesce(BatchCut *cut, CoalesceExpr *expr)
-{
-	CoalesceExpr *result = makeNode(CoalesceExpr);
-	List	   *guards = cut->guards;
-	bool		blocked = cut->blocked;
-	ListCell   *lc;
-
-	*result = *expr;
-	result->args = NIL;
-	foreach(lc, expr->args)
-	{
-		Node	   *arg = batch_cut_expr(cut, lfirst(lc));
-
-		result->args = lappend(result->args, arg);
-		if (lnext(expr->args, lc) != NULL)
-			batch_push_guard(cut, make_null_test(arg));
-	}
-	cut->guards = guards;
-	cut->blocked = blocked;
-	return (Node *) result;
-}
-
-/*
- * The condition that a CASE over arg gets past all of the conditions, or, if
- * chosen, that it takes the last of them.  A CASE again: it tests in the same
- * order and stops at the same place.
- */
-static Node *
-make_case_guard(Expr *arg, List *conditions, bool chosen)
-{
-	CaseExpr   *guard;
-	ListCell   *lc;
-
-	if (arg == NULL && list_length(conditions) == 1)
-		return make_boolean_test(linitial(conditions),
-								 chosen ? IS_TRUE : IS_NOT_TRUE);
-
-	guard = makeNode(CaseExpr);
-	guard->casetype = BOOLOID;
-	guard->arg = arg;
-	guard->location = -1;
-	foreach(lc, conditions)
-	{
-		CaseWhen   *when = makeNode(CaseWhen);
-		bool		last = (lnext(conditions, lc) == NULL);
-
-		when->expr = lfirst(lc);
-		when->result = (Expr *) makeBoolConst(last && chosen, false);
-		when->location = -1;
-		guard->args = lappend(guard->args, when);
-	}
-	guard->defresult = (Expr *) makeBoolConst(!chosen, false);
-	return (Node *) guard;
-}
-
-static Node *
-cut_case(BatchCut *cut, CaseExpr *expr)
-{
-	CaseExpr   *result = makeNode(CaseExpr);
-	List	   *guards = cut->guards;
-	bool		blocked = cut->blocked;
-	List	   *conditions = NIL;
-	ListCell   *lc;
-
-	*result = *expr;
-	result->arg = (Expr *) batch_cut_expr(cut, (Node *) expr->arg);
-	result->args = NIL;
-	foreach(lc, expr->args)
-	{
-		CaseWhen   *when = makeNode(CaseWhen);
-
-		*when = *lfirst_node(CaseWhen, lc);
-		when->expr = (Expr *) batch_cut_expr(cut, (Node *) when->expr);
-		conditions = lappend(list_copy(conditions), when->expr);
-
-		cut->guards = guards;
-		cut->blocked = blocked;
-		batch_push_guard(cut, make_case_guard(result->arg, conditions, true));
-		when->result = (Expr *) batch_cut_expr(cut, (Node *) when->result);
-		result->args = lappend(result->args, when);
-
-		cut->guards = guards;
-		cut->blocked = blocked;
-		batch_push_guard(cut, make_case_guard(result->arg, conditions, false));
-	}
-	result->defresult = (Expr *) batch_cut_expr(cut, (Node *) expr->defresult);
-	cut->guards = guards;
-	cut->blocked = blocked;
-	return (Node *) result;
 }
 
 /*
@@ -379,7 +59,7 @@ cut_subplan(BatchCut *cut, SubPlan *expr)
 	ListCell   *lc;
 
 	*result = *expr;
-	result->args = cut_list(cut, expr->args);
+	result->args = batch_cut_list(cut, expr->args);
 	if (expr->useHashTable)
 	{
 		Bitmapset  *late_params = bms_copy(cut->late_params);
@@ -390,6 +70,18 @@ cut_subplan(BatchCut *cut, SubPlan *expr)
 		cut->late_params = late_params;
 	}
 	return (Node *) result;
+}
+
+static bool
+srf_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, FuncExpr) && ((FuncExpr *) node)->funcretset)
+		return true;
+	if (IsA(node, OpExpr) && ((OpExpr *) node)->opretset)
+		return true;
+	return expression_tree_walker(node, srf_walker, context);
 }
 
 static Node *
@@ -404,11 +96,11 @@ cut_function(BatchCut *cut, FuncExpr *expr)
 
 	result = makeNode(FuncExpr);
 	*result = *expr;
-	result->args = cut_list(cut, expr->args);
+	result->args = batch_cut_list(cut, expr->args);
 	if (!cut->blocked && batch_find_twin((Node *) result, &twinid) &&
-		is_movable(cut, (Node *) result->args) &&
+		batch_is_movable(cut, (Node *) result->args) &&
 		!srf_walker((Node *) result->args, NULL))
-		return add_call(cut, (Node *) result, twinid);
+		return batch_add_call(cut, (Node *) result, twinid);
 	return (Node *) result;
 }
 
@@ -424,12 +116,12 @@ cut_operator(BatchCut *cut, OpExpr *expr)
 
 	result = (OpExpr *) newNode(sizeof(OpExpr), nodeTag(expr));
 	*result = *expr;
-	result->args = cut_list(cut, expr->args);
+	result->args = batch_cut_list(cut, expr->args);
 	if (IsA(expr, OpExpr) && !cut->blocked &&
 		batch_find_twin((Node *) result, &twinid) &&
-		is_movable(cut, (Node *) result->args) &&
+		batch_is_movable(cut, (Node *) result->args) &&
 		!srf_walker((Node *) result->args, NULL))
-		return add_call(cut, (Node *) result, twinid);
+		return batch_add_call(cut, (Node *) result, twinid);
 	return (Node *) result;
 }
 
@@ -449,7 +141,7 @@ cut_operator(BatchCut *cut, OpExpr *expr)
 		type	   *result = makeNode(type); \
 		\
 		*result = *(type *) node; \
-		result->field = cut_list(cut, result->field); \
+		result->field = batch_cut_list(cut, result->field); \
 		return (Node *) result; \
 	}
 
@@ -475,11 +167,11 @@ batch_cut_expr(BatchCut *cut, Node *node)
 		case T_NullIfExpr:
 			return cut_operator(cut, (OpExpr *) node);
 		case T_BoolExpr:
-			return cut_bool(cut, (BoolExpr *) node);
+			return batch_cut_bool(cut, (BoolExpr *) node);
 		case T_CoalesceExpr:
-			return cut_coalesce(cut, (CoalesceExpr *) node);
+			return batch_cut_coalesce(cut, (CoalesceExpr *) node);
 		case T_CaseExpr:
-			return cut_case(cut, (CaseExpr *) node);
+			return batch_cut_case(cut, (CaseExpr *) node);
 		case T_RowCompareExpr:
 			return cut_row_compare(cut, (RowCompareExpr *) node);
 		case T_SubPlan:

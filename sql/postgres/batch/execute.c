@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * execute.c
- *	  The running layer: begin, next row, rescan, end.
+ *	  The running layer: begin, rescan, end.
  *
  * Rows are gathered into a batch before any of them is served, and the twin is
  * called for the inputs of all of them.  So a layer reads, evaluates and calls
@@ -23,7 +23,7 @@
  *
  * Errors that are not about a row (cancel, a lost connection, ...) are raised
  * at once.  Errors raised in the child itself cannot wait: the child is not
- * usable afterwards.  Where a consumer is known to stop early, layer.c takes
+ * usable afterwards.  Where a consumer is known to stop early, project.c takes
  * the child's fallible filter clauses into the layer for this reason.
  *
  * A subplan or initplan never runs in such a subtransaction, since it keeps
@@ -40,12 +40,13 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 
 static Node *create_state(CustomScan *cscan);
+
 static void begin_layer(CustomScanState *node, EState *estate, int eflags);
-static TupleTableSlot *next_row(CustomScanState *node);
+
 static void end_layer(CustomScanState *node);
+
 static void rescan_layer(CustomScanState *node);
 
 const CustomScanMethods batch_scan_methods = {
@@ -56,7 +57,7 @@ const CustomScanMethods batch_scan_methods = {
 static const CustomExecMethods exec_methods = {
 	.CustomName = BATCH_NODE_NAME,
 	.BeginCustomScan = begin_layer,
-	.ExecCustomScan = next_row,
+	.ExecCustomScan = batch_next_row,
 	.EndCustomScan = end_layer,
 	.ReScanCustomScan = rescan_layer,
 	.EstimateDSMCustomScan = batch_estimate_dsm,
@@ -67,7 +68,6 @@ static const CustomExecMethods exec_methods = {
 	.ExplainCustomScan = batch_explain,
 };
 
-
 static Node *
 create_state(CustomScan *cscan)
 {
@@ -76,49 +76,6 @@ create_state(CustomScan *cscan)
 
 	state->css.methods = &exec_methods;
 	return (Node *) state;
-}
-
-/*
- * Run a block in a subtransaction.  Returns NULL, or the error if it is one
- * that concerns the rows in question only; raises any other.  The block must
- * leave nothing behind that the end of a subtransaction would take away.
- */
-ErrorData *
-batch_try(BatchState *state, BatchBlock block, void *arg)
-{
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
-
-	if (!subtransaction_allowed())
-	{
-		block(state, arg);
-		return NULL;
-	}
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(oldcontext);
-	PG_TRY();
-	{
-		block(state, arg);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(oldcontext);
-		CurrentResourceOwner = oldowner;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(state->css.ss.ps.state->es_query_cxt);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(oldcontext);
-		CurrentResourceOwner = oldowner;
-		if (!batch_error_is_rows(error))
-			ReThrowError(error);
-	}
-	PG_END_TRY();
-
-	return error;
 }
 
 /* The same right that the executor checks for a call in an expression */
@@ -276,8 +233,8 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 }
 
 /* No more rows from what was gathered; drop it */
-static void
-forget_batch(BatchState *state)
+void
+batch_forget(BatchState *state)
 {
 	ExecClearTuple(state->css.ss.ss_ScanTupleSlot);
 	ExecClearTuple(state->row_slot);
@@ -293,215 +250,13 @@ forget_batch(BatchState *state)
 	MemoryContextReset(state->batch_context);
 }
 
-/*
- * The row that failed is asked for now.  Raise its error, or hand it to a
- * layer above that reads ahead itself.
- */
-static void
-raise_pending(BatchState *state)
-{
-	ErrorData  *error = state->pending;
-
-	state->pending = NULL;
-	state->child_done = true;
-	if (!state->defer_errors)
-		ReThrowError(error);
-	state->deferred = error;
-}
-
-/* The error of a row that was gathered already: it ends the batch there */
-static void
-end_batch_at(BatchState *state, int row, ErrorData *error)
-{
-	state->nrows = row;
-	state->pending = error;
-}
-
-/* Put a gathered row and its results into the scan tuple */
-static void
-load_row(BatchState *state, int row)
-{
-	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
-	TupleTableSlot *source = state->row_slot;
-	int			column = state->nchild;
-
-	ExecClearTuple(slot);
-	ExecStoreMinimalTuple(state->tuples[row], source, false);
-	slot_getallattrs(source);
-	memcpy(slot->tts_values, source->tts_values, sizeof(Datum) * column);
-	memcpy(slot->tts_isnull, source->tts_isnull, sizeof(bool) * column);
-	for (int i = 0; i < state->ncalls; i++, column++)
-	{
-		CallState  *call = &state->calls[i];
-		int			item = call->row_items[row];
-
-		slot->tts_isnull[column] =
-			(item == BATCH_NO_ITEM || call->result_nulls[item]);
-		slot->tts_values[column] =
-			slot->tts_isnull[column] ? (Datum) 0 : call->results[item];
-	}
-	ExecStoreVirtualTuple(slot);
-
-	if (state->css.ss.ss_currentRelation != NULL)
-	{
-		slot->tts_tid = state->tids[row];
-		slot->tts_tableOid = RelationGetRelid(state->css.ss.ss_currentRelation);
-	}
-}
-
-static void
-test_qual(BatchState *state, void *arg)
-{
-	PlanState  *ps = &state->css.ss.ps;
-
-	*(bool *) arg = ExecQual(ps->qual, ps->ps_ExprContext);
-}
-
-/* Is an initplan still to be run by an expression of ours? */
-static bool
-initplan_pending(BatchState *state)
-{
-	ListCell   *lc;
-
-	foreach(lc, state->exec_params)
-	{
-		if (state->css.ss.ps.state->es_param_exec_vals[lfirst_int(lc)].execPlan != NULL)
-			return true;
-	}
-	return false;
-}
-
-/* Can an error of evaluating our inputs, or our qual, be held? */
-bool
-batch_can_hold_error(BatchState *state, int flag)
-{
-	return state->protect && (state->layer.flags & flag) != 0 &&
-		!initplan_pending(state);
-}
-
-/* Does the loaded row pass our filter?  May end the batch with an error. */
-static bool
-row_passes(BatchState *state, int row)
-{
-	PlanState  *ps = &state->css.ss.ps;
-	bool		passes = false;
-	ErrorData  *error = NULL;
-
-	if (ps->qual == NULL)
-		return true;
-	if (state->defer_errors && batch_can_hold_error(state, BATCH_QUAL_FALLIBLE))
-		error = batch_try(state, test_qual, &passes);
-	else
-		test_qual(state, &passes);
-
-	if (error != NULL)
-		end_batch_at(state, row, error);
-	else if (!passes)
-		InstrCountFiltered1(&state->css, 1);
-	return passes;
-}
-
-/* Have all calls of a row been answered, or can they be now? */
-static bool
-row_answered(BatchState *state, int row)
-{
-	for (int i = 0; i < state->ncalls; i++)
-	{
-		CallState  *call = &state->calls[i];
-		int			item = call->row_items[row];
-
-		if (item >= call->answered && !batch_answer(state, call, item))
-		{
-			end_batch_at(state, row, state->pending);
-			return false;
-		}
-	}
-	return true;
-}
-
-/* A row of NULLs, as our result */
-static TupleTableSlot *
-phantom_row(BatchState *state)
-{
-	PlanState  *ps = &state->css.ss.ps;
-	TupleTableSlot *slot = ps->ps_ProjInfo != NULL ? ps->ps_ResultTupleSlot :
-		state->css.ss.ss_ScanTupleSlot;
-
-	state->phantom_counted = (ps->instrument != NULL);
-	return ExecStoreAllNullTuple(slot);
-}
-
-static TupleTableSlot *
-next_row(CustomScanState *node)
-{
-	BatchState *state = (BatchState *) node;
-	PlanState  *ps = &node->ss.ps;
-	ExprContext *econtext = ps->ps_ExprContext;
-
-	/* cursors that could turn around were left without layers */
-	if (!ScanDirectionIsForward(ps->state->es_direction))
-		elog(ERROR, "ml_udf: a batch cannot be read backwards");
-
-	if (state->layer.flags & BATCH_PHANTOM)
-	{
-		if (!state->phantom_served)
-		{
-			state->phantom_served = true;
-			if (batch_peek(state))
-				return phantom_row(state);
-		}
-		else if (state->phantom_counted)
-		{
-			/* EXPLAIN ANALYZE should not show it */
-			ps->instrument->tuplecount -= 1;
-			state->phantom_counted = false;
-		}
-	}
-
-	for (;;)
-	{
-		int			row;
-
-		CHECK_FOR_INTERRUPTS();
-
-		if (state->next >= state->nrows)
-		{
-			if (state->pending != NULL)
-				raise_pending(state);
-			if (state->child_done)
-			{
-				forget_batch(state);
-				return NULL;
-			}
-			forget_batch(state);
-			batch_gather(state);
-			continue;
-		}
-
-		row = state->next;
-		if (!row_answered(state, row))
-			continue;
-		state->next++;
-
-		ResetExprContext(econtext);
-		load_row(state, row);
-		econtext->ecxt_scantuple = node->ss.ss_ScanTupleSlot;
-		if (!row_passes(state, row))
-			continue;
-
-		state->served++;
-		return ps->ps_ProjInfo != NULL ? ExecProject(ps->ps_ProjInfo) :
-			node->ss.ss_ScanTupleSlot;
-	}
-}
-
 static void
 rescan_layer(CustomScanState *node)
 {
 	BatchState *state = (BatchState *) node;
 	PlanState  *child = outerPlanState(node);
 
-	forget_batch(state);
+	batch_forget(state);
 	if (node->ss.ps.ps_ResultTupleSlot != NULL)
 		ExecClearTuple(node->ss.ps.ps_ResultTupleSlot);
 	if (state->pending != NULL || state->deferred != NULL)

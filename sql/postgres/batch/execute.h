@@ -3,10 +3,14 @@
  * execute.h
  *	  The state of a running layer.
  *
- *	  execute.c	serves rows and, when it has none left, asks gather.c for more
- *	  gather.c	reads the child and lists the distinct inputs ("items")
+ *	  execute.c	begin, rescan, end
+ *	  serve.c	the next row
+ *	  gather.c	reads the child, when no row is left to serve
+ *	  items.c	lists the distinct inputs ("items") among the rows
  *	  call.c	answers items, a slice at a time, through the twin
- *	  stats.c	counts
+ *	  convert.c	makes arrays of them, and takes results out of arrays
+ *	  try.c		holds errors until their row is asked for
+ *	  stats.c, explain.c	what EXPLAIN shows, workers included
  *
  *-------------------------------------------------------------------------
  */
@@ -18,6 +22,12 @@
 #include "access/parallel.h"
 #include "executor/executor.h"
 #include "portability/instr_time.h"
+
+/* Room in the first batch for a consumer that may stop, and in new arrays */
+#define BATCH_FIRST 16
+
+/* Allocator's and array's overhead of one row or value */
+#define BATCH_OVERHEAD_BYTES 24
 
 /* The item of a row whose call is masked, or strict and given a NULL */
 #define BATCH_NO_ITEM (-1)
@@ -139,22 +149,33 @@ typedef struct BatchState
 	int			nshared;		/* processes */
 } BatchState;
 
+/* execute.c */
+extern void batch_init_inputs(BatchState *state);
+extern void batch_forget(BatchState *state);
+
+/* serve.c */
+extern TupleTableSlot *batch_next_row(CustomScanState *node);
+
 /* gather.c */
 extern void batch_gather(BatchState *state);
 extern bool batch_peek(BatchState *state);
-extern int64 batch_rows_wanted(BatchState *state);
+
+/* items.c */
+extern int	batch_find_item(BatchState *state, CallState *call);
 
 /* call.c */
 extern void batch_call_begin(BatchState *state, CallState *call);
 extern bool batch_answer(BatchState *state, CallState *call, int item);
-extern bool batch_error_is_rows(ErrorData *error);
 
-/* A block whose error can be held, in a subtransaction of its own */
+/* convert.c */
+extern void batch_type_init(BatchType *type, Oid valuetype, Oid arraytype);
+extern Datum batch_make_argument(CallState *call, int arg, int first, int n);
+extern void batch_take_results(BatchState *state, CallState *call,
+							   Datum result, int first, int n);
+
+/* try.c */
 typedef void (*BatchBlock) (BatchState *state, void *arg);
 extern ErrorData *batch_try(BatchState *state, BatchBlock block, void *arg);
-
-/* execute.c */
-extern void batch_init_inputs(BatchState *state);
 extern bool batch_can_hold_error(BatchState *state, int flag);
 
 /* stats.c */

@@ -10,15 +10,18 @@
  *
  *	  ml_udf_batch.c	settings, the planner hook
  *	  find.c			which calls have a twin
- *	  cut.c				taking calls out of expressions, with their guards
- *	  effects.c			what must not be run early: volatile, fallible
- *	  layer.c			building layers over a plan node, or below it
- *	  rewrite.c			the walk over the plan: which node allows what
- *	  join.c, append.c	the nodes that need more than the common treatment
- *	  execute.c			the node: begin, next row, rescan, end
- *	  gather.c			filling a batch
- *	  call.c			calling the twin for a slice of a batch
- *	  explain.c, stats.c	what EXPLAIN shows, workers included
+ *	  cut.c				taking calls out of expressions
+ *	  guard.c, calls.c	under which conditions, and in which order, to make them
+ *	  effects.c, fallible.c	what must not be run early
+ *	  columns.c			from expressions to columns
+ *	  layer.c			building layers
+ *	  project.c, feed.c	layers over a plan node, and below it
+ *	  demand.c			what a node's consumer will ask for
+ *	  statement.c		rewriting a statement
+ *	  rewrite.c			the walk over its plan: which node allows what
+ *	  join.c, hashjoin.c, append.c	nodes that need more than the common treatment
+ *
+ * What runs a layer is listed in execute.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -118,20 +121,43 @@ typedef struct BatchCut
 } BatchCut;
 
 /* cut.c */
-extern void batch_cut_begin(BatchCut *cut, BatchRewrite *rw, List *targetlist);
 extern Node *batch_cut_expr(BatchCut *cut, Node *node);
+extern List *batch_cut_list(BatchCut *cut, List *list);
 extern void batch_cut_clause(BatchCut *cut, Node *clause);
 extern bool batch_can_cut(BatchRewrite *rw, Node *node, List *targetlist);
-extern Var *batch_plain_var(Var *var);
+
+/* guard.c */
 extern void batch_push_guard(BatchCut *cut, Node *guard);
+extern Node *batch_boolean_test(Node *arg, BoolTestType type);
+extern Node *batch_null_test(Node *arg, NullTestType type);
+extern Node *batch_cut_bool(BatchCut *cut, BoolExpr *expr);
+extern Node *batch_cut_coalesce(BatchCut *cut, CoalesceExpr *expr);
+extern Node *batch_cut_case(BatchCut *cut, CaseExpr *expr);
+
+/* calls.c */
+extern void batch_cut_begin(BatchCut *cut, BatchRewrite *rw, List *targetlist);
+extern bool batch_is_movable(BatchCut *cut, Node *node);
+extern Node *batch_add_call(BatchCut *cut, Node *expr, Oid twinid);
+extern Var *batch_plain_var(Var *var);
 
 /* effects.c */
 extern bool batch_expr_is_volatile(BatchRewrite *rw, Node *node);
 extern int	batch_total_effects(BatchRewrite *rw);
 extern bool batch_may_run_ahead(BatchRewrite *rw, Plan *plan, bool may_stop);
+
+/* fallible.c */
 extern bool batch_expr_may_fail(Node *node);
 extern bool batch_has_subplan(Node *node);
 extern bool batch_has_unbound(Node *node);
+
+/* columns.c */
+extern bool batch_is_leaf(Node *node);
+extern AttrNumber batch_column_position(List *columns, Node *leaf);
+extern List *batch_add_leaves(List *leaves, Node *node);
+extern Node *batch_to_columns(Node *node, List *columns, int varno);
+extern Node *batch_finish_calls(Node *node, List *columns, int varno);
+extern List *batch_make_targetlist(List *exprs);
+extern List *batch_pass_through(Plan *child);
 
 /*
  * What a layer computes, as stored in its CustomScan.  Expressions refer to
@@ -160,35 +186,51 @@ typedef struct BatchLayer
 /* layer.c */
 extern bool batch_is_layer(Plan *plan);
 extern void batch_layer_unpack(CustomScan *cscan, BatchLayer *layer);
-extern bool batch_is_leaf(Node *node);
-extern List *batch_add_leaves(List *leaves, Node *node);
-extern Node *batch_to_columns(Node *node, List *columns, int varno);
-extern Node *batch_finish_calls(Node *node, List *columns, int varno);
+extern List *batch_stage_results(BatchCut *cut, int stage);
+extern int	batch_count_stages(BatchCut *cut);
+extern List *batch_leaves_above(BatchCut *cut, int stage, List *targetlist,
+								List *prefilter);
 extern Plan *batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child,
 							  List *columns, List *targetlist, List *prefilter,
 							  Plan *owner, const BatchDemand *demand);
+
+/* project.c */
 extern Plan *batch_project(BatchRewrite *rw, Plan *plan,
 						   const BatchDemand *demand);
+
+/* feed.c */
 extern Plan *batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *user,
 						Plan *child, List *extra, List **columns,
 						const BatchDemand *demand);
+extern void batch_feed_inputs(BatchRewrite *rw, Plan *plan,
+							  const BatchDemand *child_demand);
 
-/* rewrite.c */
-extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
+/* demand.c */
 extern BatchDemand batch_demand_any(const BatchDemand *demand);
 extern BatchDemand batch_demand_all(const BatchDemand *demand);
 extern BatchDemand batch_demand_some(const BatchDemand *demand);
+extern BatchDemand batch_demand_limit(BatchRewrite *rw, Limit *limit,
+									  const BatchDemand *demand);
+extern BatchDemand batch_demand_worker(const BatchDemand *demand);
+
+/* statement.c */
+extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
+
+/* rewrite.c */
 extern Plan *batch_rewrite_plan(BatchRewrite *rw, Plan *plan,
 								const BatchDemand *demand);
 
-/* join.c */
+/* hashjoin.c */
 extern Plan *batch_rewrite_hashjoin(BatchRewrite *rw, HashJoin *join,
 									const BatchDemand *demand);
+
+/* join.c */
 extern Plan *batch_rewrite_nestloop(BatchRewrite *rw, NestLoop *join,
 									const BatchDemand *demand);
 extern Plan *batch_rewrite_mergejoin(BatchRewrite *rw, MergeJoin *join,
 									 const BatchDemand *demand);
 extern Plan *batch_add_material(BatchRewrite *rw, Plan *plan);
+extern void batch_extend_targetlist(Plan *plan, List *columns);
 
 /* append.c */
 extern Plan *batch_merge_append(BatchRewrite *rw, Append *append);

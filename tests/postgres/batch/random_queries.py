@@ -122,7 +122,7 @@ class _Generator:
         targets = keys + [self.aggregate(kind, scope) for kind in types[2:]]
         keys = [str(i + 1) for i in range(len(keys))]
         how = self.random.choice(("{}", "{}", "ROLLUP ({})", "CUBE ({})", "GROUPING SETS (({}), ())"))
-        if "{}" != how:  # only plain GROUP BY takes positions of any expression
+        if how != "{}":  # only plain GROUP BY takes positions of any expression
             keys = targets[: len(keys)]
         having = f" HAVING {self.aggregate('bool', scope)}" if self.chance(0.3) else ""
         return (

@@ -1,0 +1,144 @@
+/*-------------------------------------------------------------------------
+ *
+ * convert.c
+ *	  Values to arrays and back: the form in which a twin takes and returns them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "execute.h"
+#include "compat.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/regproc.h"
+#include "utils/typcache.h"
+
+void
+batch_type_init(BatchType *type, Oid valuetype, Oid arraytype)
+{
+	Oid			wrapper;
+
+	type->type = valuetype;
+	get_typlenbyval(valuetype, &type->typlen, &type->typbyval);
+	if (!OidIsValid(arraytype))
+		return;
+
+	if (!batch_array_form(arraytype, valuetype, &wrapper))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("type %s cannot carry values of type %s for a batch",
+						format_type_be(arraytype), format_type_be(valuetype)),
+				 errhint("The type was changed after the query was planned; run it again.")));
+	type->elemtype = get_element_type(arraytype);
+	get_typlenbyvalalign(type->elemtype, &type->elemlen, &type->elembyval,
+						 &type->elemalign);
+	if (OidIsValid(wrapper))
+	{
+		type->wrapper = lookup_rowtype_tupdesc_copy(wrapper, -1);
+		for (int i = 0; i < type->wrapper->natts; i++)
+		{
+			if (!TupleDescAttr(type->wrapper, i)->attisdropped)
+				type->wrapper_attno = i;
+		}
+	}
+}
+
+/* One argument of the twin: an array of the values of items first ... */
+Datum
+batch_make_argument(CallState *call, int arg, int first, int n)
+{
+	BatchType  *type = &call->argtypes[arg];
+	Datum	   *values = palloc(sizeof(Datum) * n);
+	bool	   *nulls = palloc(sizeof(bool) * n);
+	int			lbound = 1;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			position = (first + i) * call->nargs + arg;
+
+		values[i] = call->values[position];
+		nulls[i] = call->nulls[position];
+		if (type->wrapper != NULL)
+		{
+			Datum	   *columns = palloc0(sizeof(Datum) * type->wrapper->natts);
+			bool	   *isnull = palloc(sizeof(bool) * type->wrapper->natts);
+
+			memset(isnull, true, sizeof(bool) * type->wrapper->natts);
+			columns[type->wrapper_attno] = values[i];
+			isnull[type->wrapper_attno] = nulls[i];
+			values[i] = HeapTupleGetDatum(heap_form_tuple(type->wrapper, columns,
+														  isnull));
+			nulls[i] = false;
+		}
+	}
+	return PointerGetDatum(construct_md_array(values, nulls, 1, &n, &lbound,
+											  type->elemtype, type->elemlen,
+											  type->elembyval, type->elemalign));
+}
+
+/* The value inside a composite element */
+static Datum
+unwrap(BatchType *type, Datum element, bool *isnull)
+{
+	HeapTupleHeader header = DatumGetHeapTupleHeader(element);
+	HeapTupleData tuple;
+
+	tuple.t_len = HeapTupleHeaderGetDatumLength(header);
+	ItemPointerSetInvalid(&tuple.t_self);
+	tuple.t_tableOid = InvalidOid;
+	tuple.t_data = header;
+	return heap_getattr(&tuple, type->wrapper_attno + 1, type->wrapper, isnull);
+}
+
+/* Take the results of items first ... out of the array the twin returned */
+void
+batch_take_results(BatchState *state, CallState *call, Datum result, int first, int n)
+{
+	ArrayType  *array = DatumGetArrayTypeP(result);
+	Size		size = VARSIZE(array);
+	ArrayType  *copy;
+	Datum	   *elements;
+	bool	   *nulls;
+	int			nelements;
+
+	if (ARR_ELEMTYPE(array) != call->result.elemtype)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_SRF_PROTOCOL_VIOLATED),
+				 errmsg("function %s returned an array of type %s instead of %s",
+						format_procedure(call->twinid),
+						format_type_be(ARR_ELEMTYPE(array)),
+						format_type_be(call->result.elemtype))));
+	if (ARR_NDIM(array) > 1 ||
+		ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) != n)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_SRF_PROTOCOL_VIOLATED),
+				 errmsg("function %s returned %d results for %d inputs",
+						format_procedure(call->twinid),
+						ARR_NDIM(array) > 1 ? ARR_DIMS(array)[0] :
+						ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), n),
+				 errdetail(ARR_NDIM(array) > 1 ?
+						   "The array has %d dimensions." :
+						   "The array has %d dimension.", ARR_NDIM(array)),
+				 errhint("It must return one element for each element of its arguments, in the same order.")));
+
+	copy = MemoryContextAllocHuge(state->batch_context, size);
+	memcpy(copy, array, size);
+	deconstruct_array(copy, call->result.elemtype, call->result.elemlen,
+					  call->result.elembyval, call->result.elemalign,
+					  &elements, &nulls, &nelements);
+	for (int i = 0; i < n; i++)
+	{
+		bool		isnull = nulls[i];
+		Datum		value = elements[i];
+
+		if (!isnull && call->result.wrapper != NULL)
+			value = unwrap(&call->result, value, &isnull);
+		call->results[first + i] = value;
+		call->result_nulls[first + i] = isnull;
+	}
+	call->result_bytes = (double) size / n;
+}

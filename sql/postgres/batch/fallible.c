@@ -1,0 +1,123 @@
+/*-------------------------------------------------------------------------
+ *
+ * fallible.c
+ *	  Expressions that may raise an error, or cannot stand on their own.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ml_udf_batch.h"
+
+#include "nodes/nodeFuncs.h"
+#include "utils/lsyscache.h"
+
+static bool
+not_leakproof(Oid funcid, void *context)
+{
+	return !get_func_leakproof(funcid);
+}
+
+static bool
+may_fail_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_List:
+		case T_TargetEntry:
+		case T_Var:
+		case T_Const:
+		case T_Param:
+		case T_CaseTestExpr:
+		case T_BoolExpr:
+		case T_NullTest:
+		case T_BooleanTest:
+		case T_RelabelType:
+		case T_CollateExpr:
+		case T_CaseExpr:
+		case T_CaseWhen:
+		case T_CoalesceExpr:
+		case T_RowExpr:
+		case T_Aggref:
+		case T_WindowFunc:
+		case T_GroupingFunc:
+			break;
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+		case T_ScalarArrayOpExpr:
+			if (check_functions_in_node(node, not_leakproof, NULL))
+				return true;
+			break;
+		default:
+			return true;
+	}
+	/* Aggregates and their like are plain columns here */
+	if (IsA(node, Aggref) || IsA(node, WindowFunc) || IsA(node, GroupingFunc))
+		return false;
+	return expression_tree_walker(node, may_fail_walker, context);
+}
+
+/*
+ * May evaluating the expression raise an error?  PostgreSQL knows of no such
+ * property; a leakproof function comes closest, since an error would leak.
+ */
+bool
+batch_expr_may_fail(Node *node)
+{
+	return may_fail_walker(node, NULL);
+}
+
+static bool
+subplan_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, SubPlan))
+		return true;
+	return expression_tree_walker(node, subplan_walker, context);
+}
+
+bool
+batch_has_subplan(Node *node)
+{
+	return subplan_walker(node, NULL);
+}
+
+static bool
+unbound_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, CaseTestExpr) || IsA(node, CoerceToDomainValue))
+		return true;
+	/* These two give the CaseTestExprs of some of their parts a value */
+	if (IsA(node, CaseExpr) && ((CaseExpr *) node)->arg != NULL)
+	{
+		CaseExpr   *expr = (CaseExpr *) node;
+		ListCell   *lc;
+
+		foreach(lc, expr->args)
+		{
+			if (unbound_walker((Node *) lfirst_node(CaseWhen, lc)->result,
+							   context))
+				return true;
+		}
+		return unbound_walker((Node *) expr->arg, context) ||
+			unbound_walker((Node *) expr->defresult, context);
+	}
+	if (IsA(node, ArrayCoerceExpr))
+		return unbound_walker((Node *) ((ArrayCoerceExpr *) node)->arg, context);
+	return expression_tree_walker(node, unbound_walker, context);
+}
+
+/*
+ * Does the expression contain a placeholder whose value comes from the
+ * expression around it?  Then it means nothing anywhere else.
+ */
+bool
+batch_has_unbound(Node *node)
+{
+	return unbound_walker(node, NULL);
+}

@@ -1,0 +1,192 @@
+/*-------------------------------------------------------------------------
+ *
+ * serve.c
+ *	  The next row: from the batch, or from the next one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "execute.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+/*
+ * The row that failed is asked for now.  Raise its error, or hand it to a
+ * layer above that reads ahead itself.
+ */
+static void
+raise_pending(BatchState *state)
+{
+	ErrorData  *error = state->pending;
+
+	state->pending = NULL;
+	state->child_done = true;
+	if (!state->defer_errors)
+		ReThrowError(error);
+	state->deferred = error;
+}
+
+/* The error of a row that was gathered already: it ends the batch there */
+static void
+end_batch_at(BatchState *state, int row, ErrorData *error)
+{
+	state->nrows = row;
+	state->pending = error;
+}
+
+/* Put a gathered row and its results into the scan tuple */
+static void
+load_row(BatchState *state, int row)
+{
+	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
+	TupleTableSlot *source = state->row_slot;
+	int			column = state->nchild;
+
+	ExecClearTuple(slot);
+	ExecStoreMinimalTuple(state->tuples[row], source, false);
+	slot_getallattrs(source);
+	memcpy(slot->tts_values, source->tts_values, sizeof(Datum) * column);
+	memcpy(slot->tts_isnull, source->tts_isnull, sizeof(bool) * column);
+	for (int i = 0; i < state->ncalls; i++, column++)
+	{
+		CallState  *call = &state->calls[i];
+		int			item = call->row_items[row];
+
+		slot->tts_isnull[column] =
+			(item == BATCH_NO_ITEM || call->result_nulls[item]);
+		slot->tts_values[column] =
+			slot->tts_isnull[column] ? (Datum) 0 : call->results[item];
+	}
+	ExecStoreVirtualTuple(slot);
+
+	if (state->css.ss.ss_currentRelation != NULL)
+	{
+		slot->tts_tid = state->tids[row];
+		slot->tts_tableOid = RelationGetRelid(state->css.ss.ss_currentRelation);
+	}
+}
+
+static void
+test_qual(BatchState *state, void *arg)
+{
+	PlanState  *ps = &state->css.ss.ps;
+
+	*(bool *) arg = ExecQual(ps->qual, ps->ps_ExprContext);
+}
+
+/* Does the loaded row pass our filter?  May end the batch with an error. */
+static bool
+row_passes(BatchState *state, int row)
+{
+	PlanState  *ps = &state->css.ss.ps;
+	bool		passes = false;
+	ErrorData  *error = NULL;
+
+	if (ps->qual == NULL)
+		return true;
+	if (state->defer_errors && batch_can_hold_error(state, BATCH_QUAL_FALLIBLE))
+		error = batch_try(state, test_qual, &passes);
+	else
+		test_qual(state, &passes);
+
+	if (error != NULL)
+		end_batch_at(state, row, error);
+	else if (!passes)
+		InstrCountFiltered1(&state->css, 1);
+	return passes;
+}
+
+/* Have all calls of a row been answered, or can they be now? */
+static bool
+row_answered(BatchState *state, int row)
+{
+	for (int i = 0; i < state->ncalls; i++)
+	{
+		CallState  *call = &state->calls[i];
+		int			item = call->row_items[row];
+
+		if (item >= call->answered && !batch_answer(state, call, item))
+		{
+			end_batch_at(state, row, state->pending);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* A row of NULLs, as our result */
+static TupleTableSlot *
+phantom_row(BatchState *state)
+{
+	PlanState  *ps = &state->css.ss.ps;
+	TupleTableSlot *slot = ps->ps_ProjInfo != NULL ? ps->ps_ResultTupleSlot :
+		state->css.ss.ss_ScanTupleSlot;
+
+	state->phantom_counted = (ps->instrument != NULL);
+	return ExecStoreAllNullTuple(slot);
+}
+
+TupleTableSlot *
+batch_next_row(CustomScanState *node)
+{
+	BatchState *state = (BatchState *) node;
+	PlanState  *ps = &node->ss.ps;
+	ExprContext *econtext = ps->ps_ExprContext;
+
+	/* cursors that could turn around were left without layers */
+	if (!ScanDirectionIsForward(ps->state->es_direction))
+		elog(ERROR, "ml_udf: a batch cannot be read backwards");
+
+	if (state->layer.flags & BATCH_PHANTOM)
+	{
+		if (!state->phantom_served)
+		{
+			state->phantom_served = true;
+			if (batch_peek(state))
+				return phantom_row(state);
+		}
+		else if (state->phantom_counted)
+		{
+			/* EXPLAIN ANALYZE should not show it */
+			ps->instrument->tuplecount -= 1;
+			state->phantom_counted = false;
+		}
+	}
+
+	for (;;)
+	{
+		int			row;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (state->next >= state->nrows)
+		{
+			if (state->pending != NULL)
+				raise_pending(state);
+			if (state->child_done)
+			{
+				batch_forget(state);
+				return NULL;
+			}
+			batch_forget(state);
+			batch_gather(state);
+			continue;
+		}
+
+		row = state->next;
+		if (!row_answered(state, row))
+			continue;
+		state->next++;
+
+		ResetExprContext(econtext);
+		load_row(state, row);
+		econtext->ecxt_scantuple = node->ss.ss_ScanTupleSlot;
+		if (!row_passes(state, row))
+			continue;
+
+		state->served++;
+		return ps->ps_ProjInfo != NULL ? ExecProject(ps->ps_ProjInfo) :
+			node->ss.ss_ScanTupleSlot;
+	}
+}
