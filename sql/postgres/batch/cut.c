@@ -47,26 +47,67 @@ cut_row_compare(BatchCut *cut, RowCompareExpr *expr)
 }
 
 /*
+ * A hashed subplan does not look at what it is to find when it has no rows.
+ * Asked for NULL, it answers false then, and NULL otherwise: the guard of the
+ * calls in what it is to find.  Returns NULL if the subplan cannot be run by
+ * two expressions: a change of its Params would reach only one of them.
+ */
+static Node *
+make_subplan_guard(BatchCut *cut, SubPlan *expr)
+{
+	Plan	   *plan = list_nth(cut->rw->stmt->subplans, expr->plan_id - 1);
+	SubPlan    *guard;
+	List	   *tests;
+	ListCell   *lc;
+
+	if (plan->extParam != NULL ||
+		batch_expr_is_volatile(cut->rw, (Node *) expr))
+		return NULL;
+
+	guard = makeNode(SubPlan);
+	*guard = *expr;
+	guard->testexpr = copyObject(expr->testexpr);
+	guard->unknownEqFalse = false;
+	tests = IsA(guard->testexpr, OpExpr) ? list_make1(guard->testexpr) :
+		castNode(BoolExpr, guard->testexpr)->args;
+	foreach(lc, tests)
+	{
+		List	   *args = lfirst_node(OpExpr, lc)->args;
+		Node	   *sought = linitial(args);
+
+		linitial(args) = makeNullConst(exprType(sought), exprTypmod(sought),
+									   exprCollation(sought));
+	}
+	return batch_null_test((Node *) guard, IS_NULL);
+}
+
+/*
  * The arguments of a subplan are evaluated whenever it is.  So is, for a
- * hashed one, what is looked up in the hash table; otherwise the test is made
- * per row of the subplan and stays as it is.  Params for the subplan's output
- * are set only in between.
+ * hashed one with rows, what is looked up in the hash table; otherwise the
+ * test is made per row of the subplan and stays as it is.  Params for the
+ * subplan's output are set only in between.
  */
 static Node *
 cut_subplan(BatchCut *cut, SubPlan *expr)
 {
 	SubPlan    *result = makeNode(SubPlan);
+	Node	   *guard = NULL;
 	ListCell   *lc;
 
 	*result = *expr;
 	result->args = batch_cut_list(cut, expr->args);
-	if (expr->useHashTable)
+	if (expr->useHashTable && batch_has_candidate(expr->testexpr))
+		guard = make_subplan_guard(cut, expr);
+	if (guard != NULL)
 	{
 		Bitmapset  *late_params = bms_copy(cut->late_params);
+		List	   *guards = cut->guards;
 
 		foreach(lc, expr->paramIds)
 			cut->late_params = bms_add_member(cut->late_params, lfirst_int(lc));
+		cut->guards = lappend(list_copy(guards), guard);
 		result->testexpr = batch_cut_expr(cut, expr->testexpr);
+		cut->guards = guards;
 		cut->late_params = late_params;
 	}
 	return (Node *) result;

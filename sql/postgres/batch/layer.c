@@ -253,6 +253,7 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 		 batch_expr_may_fail((Node *) layer.guards) ||
 		 batch_expr_may_fail((Node *) layer.prefilter)) &&
 		!batch_has_subplan((Node *) layer.calls) &&
+		!batch_has_subplan((Node *) layer.guards) &&
 		!batch_has_subplan((Node *) layer.prefilter))
 		layer.flags |= BATCH_INPUT_FALLIBLE;
 	if (batch_expr_may_fail((Node *) cscan->scan.plan.qual) &&

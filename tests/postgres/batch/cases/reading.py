@@ -201,8 +201,14 @@ CASES = [
     ),
     Case(
         "NOT IN a subquery, hashed",
-        "SELECT id FROM items WHERE label(path) NOT IN (SELECT favourite FROM users WHERE grp > 100)",
+        "SELECT id FROM items WHERE label(path) NOT IN (SELECT favourite FROM users WHERE grp < 2)",
         7,
+        SCAN,
+    ),
+    Case(
+        "NOT IN a subquery without rows",
+        "SELECT id FROM dirty WHERE label(path) NOT IN (SELECT favourite FROM users WHERE grp > 100)",
+        0,
         SCAN,
     ),
     Case(
