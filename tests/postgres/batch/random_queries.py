@@ -22,10 +22,14 @@ PLANNER = (
     "bitmapscan",
     "seqscan",
     "material",
+    "memoize",
+    "partitionwise_join",
+    "partitionwise_aggregate",
+    "indexonlyscan",
 )
-PLANNER = (*PLANNER, "memoize", "partitionwise_join", "partitionwise_aggregate", "indexonlyscan")
 
 Scope = dict[str, str]  # expression → its type
+Depth = int  # of nesting that is left; the generator has methods named after SQL's own types
 
 
 def random_settings(random: Random) -> list[str]:
@@ -68,7 +72,7 @@ class _Generator:
 
     # Statements
 
-    def query(self, depth: int) -> str:
+    def query(self, depth: Depth) -> str:
         if depth > 0 and self.chance(0.12):
             types = self.types()
             operator = self.random.choice(("UNION ALL", "UNION", "INTERSECT", "EXCEPT"))
@@ -106,7 +110,7 @@ class _Generator:
     def types(self) -> list[str]:
         return [self.random.choice(("text", "int", "bool")) for _ in range(self.random.randint(1, 4))]
 
-    def select(self, depth: int, types: list[str], extra: tuple[str, Scope] | None = None) -> str:
+    def select(self, depth: Depth, types: list[str], extra: tuple[str, Scope] | None = None) -> str:
         source, scope = self.source(depth, extra)
         where = f" WHERE {self.bool(scope, depth + 1)}" if self.chance(0.6) else ""
         if self.chance(0.3):
@@ -136,7 +140,7 @@ class _Generator:
 
     # Sources
 
-    def source(self, depth: int, extra: tuple[str, Scope] | None = None) -> tuple[str, Scope]:
+    def source(self, depth: Depth, extra: tuple[str, Scope] | None = None) -> tuple[str, Scope]:
         text, scope = extra if extra is not None else self.table(depth, {})
         for _ in range(self.random.choice((0, 0, 1, 1, 2))):
             right, more = self.table(depth, scope)
@@ -147,7 +151,7 @@ class _Generator:
             text, scope = f"{text} {kind} {right} ON {condition}", scope | more
         return text, scope
 
-    def table(self, depth: int, outer: Scope) -> tuple[str, Scope]:
+    def table(self, depth: Depth, outer: Scope) -> tuple[str, Scope]:
         alias = self.name()
         if depth > 0 and self.chance(0.3):
             types = self.types()
@@ -172,14 +176,14 @@ class _Generator:
 
     # Expressions
 
-    def expression(self, kind: str, scope: Scope, depth: int) -> str:
+    def expression(self, kind: str, scope: Scope, depth: Depth) -> str:
         return {"text": self.text, "int": self.int, "bool": self.bool}[kind](scope, depth)
 
     def column(self, kind: str, scope: Scope) -> str | None:
         columns = [column for column, type_ in scope.items() if type_ == kind]
         return self.random.choice(columns) if columns else None
 
-    def text(self, scope: Scope, depth: int) -> str:
+    def text(self, scope: Scope, depth: Depth) -> str:
         if depth <= 0 or self.chance(0.3):
             return self.column("text", scope) or self.random.choice(("'fig'", "'apple'", "'none'"))
         inner = self.text(scope, depth - 1)
@@ -195,7 +199,7 @@ class _Generator:
             case _:
                 return f"nullif({inner}, {self.text(scope, depth - 1)})"
 
-    def int(self, scope: Scope, depth: int) -> str:
+    def int(self, scope: Scope, depth: Depth) -> str:
         if depth <= 0 or self.chance(0.3):
             return self.column("int", scope) or str(self.random.randrange(5))
         inner = self.int(scope, depth - 1)
@@ -215,7 +219,7 @@ class _Generator:
             case _:
                 return f"coalesce({inner}, {self.int(scope, depth - 1)})"
 
-    def bool(self, scope: Scope, depth: int) -> str:
+    def bool(self, scope: Scope, depth: Depth) -> str:
         if depth <= 0 or self.chance(0.15):
             return self.column("bool", scope) or "true"
         match self.random.randrange(9):
@@ -240,7 +244,7 @@ class _Generator:
             case _:
                 return self.case("bool", scope, depth)
 
-    def case(self, kind: str, scope: Scope, depth: int) -> str:
+    def case(self, kind: str, scope: Scope, depth: Depth) -> str:
         branches = " ".join(
             f"WHEN {self.bool(scope, depth - 1)} THEN {self.expression(kind, scope, depth - 1)}"
             for _ in range(self.random.randint(1, 2))

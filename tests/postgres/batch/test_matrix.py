@@ -12,11 +12,12 @@ from tests.postgres.batch.cases import (
     joins,
     left_alone,
     reading,
+    sessions,
     writing,
 )
 from tests.postgres.batch.session import Outcome, Session, layers_of
 
-FILES = (reading, joins, grouping, guards, writing, access, left_alone)
+FILES = (reading, joins, grouping, guards, writing, sessions, access, left_alone)
 NOT_SUPPORTED = "0A000"
 CASES = [case for file in FILES for case in file.CASES]
 
