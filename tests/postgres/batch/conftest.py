@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_sandbox import SUPERUSER, Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.postgres.batch.building import batch_cluster
 from tests.postgres.batch.session import Session
@@ -38,6 +39,34 @@ def batches(batch_server: PostgresServer) -> Iterator[Sandbox]:
         cluster.sql("CREATE DATABASE items")
         cluster.sql(SCHEMA.read_text(), "items")
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def copy_numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def connect(batches: Sandbox, copy_numbers: Iterator[int]) -> Iterator[Callable[..., Session]]:
+    """Opens sessions to a copy of the database that the test may change; `connect(user="…")` for a role."""
+    name = f"copy_{next(copy_numbers)}"
+    batches.sql(f"CREATE DATABASE {name} TEMPLATE items")
+    opened: list[Session] = []
+
+    def open_session(user: str = SUPERUSER) -> Session:
+        opened.append(Session(batches.dsn(name, user=user)))
+        return opened[-1]
+
+    yield open_session
+    for session in opened:
+        session.close()
+    batches.sql(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def own(connect: Callable[..., Session]) -> Session:
+    """A superuser's session to a database of the test's own."""
+    return connect()
 
 
 @pytest.fixture

@@ -98,12 +98,12 @@ class _Generator:
     def write(self) -> str:
         table = self.random.choice("ab")
         scope = {f"{table}.{column}": kind for column, kind in COLUMNS.items()}
-        where = f" WHERE {self.bool(scope, 2)}" if self.chance(0.8) else ""
+        where = f" WHERE {self.bool_of(scope, 2)}" if self.chance(0.8) else ""
         match self.random.randrange(3):
             case 0:
                 return f"INSERT INTO a {self.select(1, list(COLUMNS.values()))}"
             case 1:
-                return f"UPDATE {table} SET t = {self.text(scope, 2)}, n = {self.int(scope, 2)}{where}"
+                return f"UPDATE {table} SET t = {self.text_of(scope, 2)}, n = {self.int_of(scope, 2)}{where}"
             case _:
                 return f"DELETE FROM {table}{where}"
 
@@ -112,7 +112,7 @@ class _Generator:
 
     def select(self, depth: Depth, types: list[str], extra: tuple[str, Scope] | None = None) -> str:
         source, scope = self.source(depth, extra)
-        where = f" WHERE {self.bool(scope, depth + 1)}" if self.chance(0.6) else ""
+        where = f" WHERE {self.bool_of(scope, depth + 1)}" if self.chance(0.6) else ""
         if self.chance(0.3):
             return self.grouped(source, scope, where, types)
         if self.chance(0.12):
@@ -158,7 +158,7 @@ class _Generator:
             lateral = "LATERAL " if outer and self.chance(0.3) else ""
             body = self.select(depth - 1, types)
             if lateral:
-                body = f"SELECT * FROM ({body}) AS l WHERE {self.bool(outer, 1)}"
+                body = f"SELECT * FROM ({body}) AS l WHERE {self.bool_of(outer, 1)}"
             fence = " OFFSET 0" if self.chance(0.4) else ""
             columns = ", ".join(f"k{i}" for i in range(len(types)))
             scope = {f"{alias}.k{i}": kind for i, kind in enumerate(types)}
@@ -171,72 +171,72 @@ class _Generator:
         key = f"{self.expression(type_, left, 2)} = {self.expression(type_, right, 2)}"
         if kind == "FULL JOIN" or self.chance(0.5):  # a full join needs one it can hash or merge by
             return key
-        more = self.bool(left | right, 1)
+        more = self.bool_of(left | right, 1)
         return f"{key} AND {more}" if self.chance(0.7) else more
 
     # Expressions
 
     def expression(self, kind: str, scope: Scope, depth: Depth) -> str:
-        return {"text": self.text, "int": self.int, "bool": self.bool}[kind](scope, depth)
+        return {"text": self.text_of, "int": self.int_of, "bool": self.bool_of}[kind](scope, depth)
 
     def column(self, kind: str, scope: Scope) -> str | None:
         columns = [column for column, type_ in scope.items() if type_ == kind]
         return self.random.choice(columns) if columns else None
 
-    def text(self, scope: Scope, depth: Depth) -> str:
+    def text_of(self, scope: Scope, depth: Depth) -> str:
         if depth <= 0 or self.chance(0.3):
             return self.column("text", scope) or self.random.choice(("'fig'", "'apple'", "'none'"))
-        inner = self.text(scope, depth - 1)
+        inner = self.text_of(scope, depth - 1)
         match self.random.randrange(6):
             case 0 | 1:
                 return f"ft({inner})"
             case 2:
                 return f"({inner} || 'x')"
             case 3:
-                return f"coalesce({inner}, {self.text(scope, depth - 1)})"
+                return f"coalesce({inner}, {self.text_of(scope, depth - 1)})"
             case 4:
                 return self.case("text", scope, depth)
             case _:
-                return f"nullif({inner}, {self.text(scope, depth - 1)})"
+                return f"nullif({inner}, {self.text_of(scope, depth - 1)})"
 
-    def int(self, scope: Scope, depth: Depth) -> str:
+    def int_of(self, scope: Scope, depth: Depth) -> str:
         if depth <= 0 or self.chance(0.3):
             return self.column("int", scope) or str(self.random.randrange(5))
-        inner = self.int(scope, depth - 1)
+        inner = self.int_of(scope, depth - 1)
         match self.random.randrange(8):
             case 0 | 1:
                 return f"fi({inner})"
             case 2:
-                return f"fti({self.text(scope, depth - 1)}, {inner})"
+                return f"fti({self.text_of(scope, depth - 1)}, {inner})"
             case 3:
-                return f"({inner} + {self.int(scope, depth - 1)})"
+                return f"({inner} + {self.int_of(scope, depth - 1)})"
             case 4:
-                return f"({inner} / {self.int(scope, depth - 1)})" if self.chance(0.3) else f"abs({inner})"
+                return f"({inner} / {self.int_of(scope, depth - 1)})" if self.chance(0.3) else f"abs({inner})"
             case 5:
                 return self.case("int", scope, depth)
             case 6 if depth > 1:
                 return self.scalar_subquery(scope)
             case _:
-                return f"coalesce({inner}, {self.int(scope, depth - 1)})"
+                return f"coalesce({inner}, {self.int_of(scope, depth - 1)})"
 
-    def bool(self, scope: Scope, depth: Depth) -> str:
+    def bool_of(self, scope: Scope, depth: Depth) -> str:
         if depth <= 0 or self.chance(0.15):
             return self.column("bool", scope) or "true"
         match self.random.randrange(9):
             case 0:
-                return f"fb({self.text(scope, depth - 1)})"
+                return f"fb({self.text_of(scope, depth - 1)})"
             case 1:
-                return f"({self.bool(scope, depth - 1)} AND {self.bool(scope, depth - 1)})"
+                return f"({self.bool_of(scope, depth - 1)} AND {self.bool_of(scope, depth - 1)})"
             case 2:
-                return f"({self.bool(scope, depth - 1)} OR {self.bool(scope, depth - 1)})"
+                return f"({self.bool_of(scope, depth - 1)} OR {self.bool_of(scope, depth - 1)})"
             case 3:
-                return f"(NOT {self.bool(scope, depth - 1)})"
+                return f"(NOT {self.bool_of(scope, depth - 1)})"
             case 4:
                 operator = self.random.choice(("=", "<", ">=", "<>", "IS DISTINCT FROM"))
-                return f"({self.int(scope, depth - 1)} {operator} {self.int(scope, depth - 1)})"
+                return f"({self.int_of(scope, depth - 1)} {operator} {self.int_of(scope, depth - 1)})"
             case 5:
                 operator = self.random.choice(("=", "<", ">=", "<>"))
-                return f"({self.text(scope, depth - 1)} {operator} {self.text(scope, depth - 1)})"
+                return f"({self.text_of(scope, depth - 1)} {operator} {self.text_of(scope, depth - 1)})"
             case 6:
                 return f"({self.expression(self.random.choice(('text', 'int')), scope, depth - 1)} IS NULL)"
             case 7 if depth > 1:
@@ -246,26 +246,24 @@ class _Generator:
 
     def case(self, kind: str, scope: Scope, depth: Depth) -> str:
         branches = " ".join(
-            f"WHEN {self.bool(scope, depth - 1)} THEN {self.expression(kind, scope, depth - 1)}"
+            f"WHEN {self.bool_of(scope, depth - 1)} THEN {self.expression(kind, scope, depth - 1)}"
             for _ in range(self.random.randint(1, 2))
         )
         if self.chance(0.3):
-            operand = self.int(scope, depth - 1)
-            branches = (
-                f"{operand} WHEN {self.int(scope, depth - 1)} THEN {self.expression(kind, scope, depth - 1)}"
-            )
+            operand = self.int_of(scope, depth - 1)
+            branches = f"{operand} WHEN {self.int_of(scope, depth - 1)} THEN {self.expression(kind, scope, depth - 1)}"
         default = f" ELSE {self.expression(kind, scope, depth - 1)}" if self.chance(0.7) else ""
         return f"CASE {branches}{default} END"
 
     def subquery_source(self, scope: Scope) -> tuple[str, Scope, str]:
         alias = self.name()
         inner = {f"{alias}.{column}": kind for column, kind in COLUMNS.items()}
-        where = self.bool(inner | scope if self.chance(0.6) else inner, 1)
+        where = self.bool_of(inner | scope if self.chance(0.6) else inner, 1)
         return f"{self.random.choice(TABLES)} AS {alias}", inner, where
 
     def scalar_subquery(self, scope: Scope) -> str:
         source, inner, where = self.subquery_source(scope)
-        return f"(SELECT max({self.int(inner, 1)}) FROM {source} WHERE {where})"
+        return f"(SELECT max({self.int_of(inner, 1)}) FROM {source} WHERE {where})"
 
     def predicate_subquery(self, scope: Scope) -> str:
         source, inner, where = self.subquery_source(scope)
@@ -279,13 +277,13 @@ class _Generator:
     def aggregate(self, kind: str, scope: Scope) -> str:
         match kind:
             case "text":
-                body = f"{self.random.choice(('min', 'max'))}({self.text(scope, 2)})"
+                body = f"{self.random.choice(('min', 'max'))}({self.text_of(scope, 2)})"
             case "int":
                 function = self.random.choice(("max", "sum", "count", "count(DISTINCT"))
                 close = ")" if function.endswith("T") else ""
                 opened = function if close else f"{function}("
-                body = f"{opened}{' ' if close else ''}{self.int(scope, 2)})"
+                body = f"{opened}{' ' if close else ''}{self.int_of(scope, 2)})"
             case _:
-                body = f"{self.random.choice(('bool_and', 'bool_or'))}({self.bool(scope, 2)})"
-        filtered = f" FILTER (WHERE {self.bool(scope, 1)})" if self.chance(0.25) else ""
+                body = f"{self.random.choice(('bool_and', 'bool_or'))}({self.bool_of(scope, 2)})"
+        filtered = f" FILTER (WHERE {self.bool_of(scope, 1)})" if self.chance(0.25) else ""
         return f"{body}{filtered}" if kind != "int" else f"({body}{filtered})::int"

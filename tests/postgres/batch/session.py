@@ -46,6 +46,7 @@ class Session:
 
     def __init__(self, dsn: str) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True)
+        self.connection.prepare_threshold = None  # else psycopg deallocates what a test prepares
         self.connection.add_notice_handler(self._notice)
         self._outcome = Outcome()
 

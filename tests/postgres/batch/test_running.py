@@ -1,0 +1,277 @@
+"""The node at work: sizes of batches, errors and whose they are, what EXPLAIN ANALYZE tells."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.postgres.batch.session import Outcome, Session, layers_of
+
+
+def sizes(outcome: Outcome) -> list[int]:
+    return [len(call.inputs) for call in outcome.batches]
+
+
+def test_batches_grow_while_the_reader_goes_on(own: Session) -> None:
+    assert sizes(own.must("SELECT score(id) FROM big WHERE id <= 2000")) == [16, 64, 256, 1024, 640]
+
+
+def test_a_reader_of_everything_gets_full_batches_at_once(own: Session) -> None:
+    assert sizes(own.must("SELECT sum(score(id)) FROM big")) == [4096, 904]
+
+
+def test_batch_rows_is_the_largest_batch(own: Session) -> None:
+    own.must("SET ml_udf.batch_rows = 100")
+    assert sizes(own.must("SELECT sum(score(id)) FROM big WHERE id <= 250")) == [100, 100, 50]
+    assert max(sizes(own.must("SELECT score(id) FROM big"))) == 100
+    own.must("SET ml_udf.batch_rows = 1")
+    assert sizes(own.must("SELECT score(id) FROM items LIMIT 3")) == [1, 1, 1]
+
+
+def test_work_mem_ends_a_batch(own: Session) -> None:
+    own.must("SET work_mem = '64kB'")
+    query = "SELECT max(label(repeat('x', 2000) || id)) FROM items"
+    batches = sizes(own.must(query))
+    assert sum(batches) == 200
+    assert 20 <= max(batches) <= 32
+
+
+def test_one_row_may_exceed_work_mem(own: Session) -> None:
+    own.must("SET work_mem = '64kB'")
+    assert sizes(own.must("SELECT max(label(repeat('x', 200000) || id)) FROM items WHERE id < 4")) == [
+        1,
+        1,
+        1,
+    ]
+
+
+def test_large_results_make_later_batches_smaller(own: Session) -> None:
+    own.must(
+        "SET work_mem = '64kB'",
+        "CREATE FUNCTION wide(int) RETURNS text STABLE LANGUAGE plpgsql AS 'BEGIN RETURN"
+        " repeat(''x'', 4000); END'",
+        "CREATE FUNCTION wide_batch(int[]) RETURNS text[] STABLE LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE NOTICE 'batch wide %', to_json($1);"
+        " RETURN array_fill(repeat('x', 4000), ARRAY[cardinality($1)]); END$$",
+    )
+    batches = sizes(own.must("SELECT count(wide(id)) FROM big WHERE id <= 3000"))
+    assert sum(batches) == 3000
+    assert max(batches[1:]) <= 20
+
+
+def test_a_toasted_input_is_sent_whole(own: Session) -> None:
+    own.must(
+        "CREATE TABLE long (t text)",
+        "ALTER TABLE long ALTER t SET STORAGE EXTERNAL",
+        "INSERT INTO long SELECT repeat(i::text, 5000) FROM generate_series(1, 3) AS i,"
+        " generate_series(1, 2)",
+    )
+    outcome = own.must("SELECT length(t), label(t) FROM long")
+    assert sorted(outcome.rows) == [(5000, f"{i}{i}{i}") for i in (1, 1, 2, 2, 3, 3)]
+    assert outcome.sent == 3
+
+
+def test_equal_is_what_looks_the_same(own: Session) -> None:
+    own.must(
+        "CREATE FUNCTION digits(numeric) RETURNS int STABLE LANGUAGE plpgsql AS 'BEGIN RETURN"
+        " scale($1); END'",
+        "CREATE FUNCTION digits_batch(numeric[]) RETURNS int[] STABLE LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE NOTICE 'batch digits %', to_json($1); RETURN ARRAY(SELECT scale(x) FROM"
+        " unnest($1) WITH ORDINALITY AS u(x, i) ORDER BY i); END$$",
+    )
+    outcome = own.must("SELECT digits(x) FROM (VALUES (1.0), (1.00), (1.0), (1)) AS v(x)")
+    assert outcome.rows == [(1,), (2,), (1,), (0,)]
+    assert outcome.sent == 3
+
+
+def test_the_error_is_that_of_the_first_row_at_fault(own: Session) -> None:
+    """Whatever row the twin complained about, and however many more were in its batch."""
+    outcome = own.run("SELECT id, label(path) FROM dirty")
+    assert outcome.error == ("22P02", "cannot label bad/25")
+    tries = [call.inputs for call in outcome.batches]
+    assert tries[-1] == ["bad/25"]
+    assert max(sizes(outcome)) <= 16
+
+
+def test_rows_in_front_of_an_error_reach_a_cursor(own: Session) -> None:
+    own.must("BEGIN", "DECLARE c CURSOR FOR SELECT id, label(path) FROM dirty")
+    assert len(own.must("FETCH 24 FROM c").rows) == 24
+    assert own.run("FETCH 1 FROM c").error == ("22P02", "cannot label bad/25")
+    own.run("ROLLBACK")
+
+
+@pytest.mark.parametrize("code", ["08006", "57014", "53200", "58000", "XX000", "40001"])
+def test_an_error_of_the_system_is_raised_at_once(own: Session, code: str) -> None:
+    own.must(
+        "CREATE FUNCTION down(int) RETURNS int STABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'",
+        "CREATE FUNCTION down_batch(int[]) RETURNS int[] STABLE LANGUAGE plpgsql AS"
+        f" $$BEGIN RAISE NOTICE 'batch down %', to_json($1); RAISE 'gone' USING ERRCODE = '{code}'; END$$",
+    )
+    outcome = own.run("SELECT down(id) FROM items")
+    assert outcome.error == (code, "gone")
+    assert sizes(outcome) == [16]
+
+
+def test_a_caught_error_leaves_the_session_whole(own: Session) -> None:
+    own.must("BEGIN", "SAVEPOINT s")
+    assert own.run("SELECT label(path) FROM dirty").error is not None
+    own.must("ROLLBACK TO s")
+    assert own.must("SELECT DISTINCT label(path) FROM items").sent == 7
+    own.must(
+        "DO $$ BEGIN FOR i IN 1 .. 50 LOOP BEGIN PERFORM label(path) FROM dirty;"
+        " EXCEPTION WHEN data_exception THEN NULL; END; END LOOP; END $$",
+        "COMMIT",
+    )
+
+
+def test_an_unwanted_error_does_not_come_back_on_a_rescan(own: Session) -> None:
+    """Each outer row stops in front of the bad one; the calls' states are made anew."""
+    query = (
+        "SELECT u.grp, (SELECT count(*) FROM (SELECT 1 FROM dirty WHERE label(path || left(u.name, 0)) > 'A'"
+        " LIMIT 20) AS s) FROM users AS u"
+    )
+    assert own.must(query).rows == [(grp, 20) for grp in range(7)]
+
+
+def test_explain_analyze_counts_batches(own: Session) -> None:
+    (layer,) = layers_of(own.plan("SELECT label(path) FROM items", analyze=True))
+    (call,) = layer["Batched Calls"]
+    assert call["Batched"] == "label(items.path)"
+    assert (call["Batches"], call["Rows"], call["Inputs Sent"]) == (1, 200, 7)
+    assert (call["Minimum Batch Size"], call["Maximum Batch Size"], call["Average Batch Size"]) == (7, 7, 7.0)
+
+
+def test_explain_analyze_shows_times_unless_told_not_to(own: Session) -> None:
+    timed = "\n".join(line for (line,) in own.must("EXPLAIN (ANALYZE) SELECT label(path) FROM items").rows)
+    untimed = own.must("EXPLAIN (ANALYZE, TIMING OFF) SELECT label(path) FROM items").rows
+    assert "Inputs: 7 of 200 rows sent in 1 batches" in timed
+    assert "Batch Time: total=" in timed
+    assert not any("Batch Time" in line for (line,) in untimed)
+
+
+def test_explain_shows_guards_and_filters(own: Session) -> None:
+    plan = own.plan("SELECT CASE WHEN grp > 2 THEN label(path) END FROM items WHERE is_food(path)")
+    top, bottom = layers_of(plan)
+    assert top["Batched Calls"] == [{"Batched": "label(items.path)", "Only If": "((items.grp > 2) IS TRUE)"}]
+    assert bottom["Filter"] == "(is_food(items.path))"
+    assert bottom["Plans"][0]["Node Type"] == "Seq Scan"
+
+
+def test_explain_analyze_adds_up_workers(own: Session) -> None:
+    own.must(
+        "SET parallel_setup_cost = 0",
+        "SET parallel_tuple_cost = 0",
+        "SET min_parallel_table_scan_size = 0",
+        "SET max_parallel_workers_per_gather = 2",
+    )
+    plan = own.plan("SELECT max(score(id)) FROM big", analyze=True)
+    (layer,) = layers_of(plan)
+    assert layer["Parallel Aware"]
+    (call,) = layer["Batched Calls"]
+    assert call["Rows"] == call["Inputs Sent"] == 5000
+
+
+def test_the_phantom_of_a_hash_join_is_not_counted(own: Session) -> None:
+    own.must("SET enable_nestloop = off", "SET enable_mergejoin = off")
+    query = "SELECT count(*) FROM items JOIN labels ON label(path) = labels.name"
+    (layer,) = layers_of(own.plan(query, analyze=True))
+    assert layer["Actual Rows"] == 200
+
+
+def test_a_hash_join_with_nothing_to_join_calls_nothing(own: Session) -> None:
+    own.must(
+        "SET enable_nestloop = off",
+        "SET enable_mergejoin = off",
+        "CREATE TABLE none (name text)",
+        "ANALYZE none",
+    )
+    outcome = own.must("SELECT count(*) FROM dirty JOIN none ON label(path) = none.name")
+    assert outcome.rows == [(0,)]
+    assert outcome.batches == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout", "terminate"])
+def test_a_running_batch_is_given_up_at_once(connect: Callable[..., Session], how: str) -> None:
+    """The twin here waits in PostgreSQL's own way; one that does not must look for interrupts itself."""
+    session, other = connect(), connect()
+    session.must(
+        "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'",
+        "CREATE FUNCTION slow_batch(int[]) RETURNS int[] STABLE LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_sleep(60); RETURN $1; END'",
+    )
+    ((pid,),) = session.must("SELECT pg_backend_pid()").rows
+    if how == "timeout":
+        session.must("SET statement_timeout = '300ms'")
+        stop = ""
+    else:
+        stop = f"SELECT pg_{how}_backend({pid})"
+        threading.Timer(0.3, lambda: other.must(stop)).start()
+    begun_s = time.monotonic()
+    error = session.run("SELECT slow(id) FROM items").error
+    assert error is not None
+    assert error[0] == ("57P01" if how == "terminate" else "57014")
+    assert time.monotonic() - begun_s < 5
+    assert other.must("SELECT count(label(path)) FROM items").rows == [(200,)]
+
+
+def test_a_row_changed_meanwhile_is_labelled_anew(connect: Callable[..., Session]) -> None:
+    """EvalPlanQual: the second UPDATE waits for the first, then looks at the row's new version."""
+    first, second = connect(), connect()
+    first.must("BEGIN", "UPDATE items SET path = 'path/6', grp = 50 WHERE id = 3")
+    done: list[Outcome] = []
+    update = (
+        "UPDATE items SET price = length(label(path)) + right(label(path), 1)::int"
+        " WHERE id < 5 AND is_food(path)"
+    )
+    waiting = threading.Thread(target=lambda: done.append(second.run(update)))
+    waiting.start()
+    watcher = connect()
+    until_s = time.monotonic() + 10
+    blocked = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE items SET price%'"
+    )
+    while watcher.must(blocked).rows == [(0,)] and time.monotonic() < until_s:
+        time.sleep(0.02)
+    first.must("COMMIT")
+    waiting.join()
+    assert done[0].error is None
+    prices = dict(watcher.must("SELECT id, price FROM items WHERE id < 5").rows)
+    # Row 3 is no food any more in its new version, so it kept its price; row 4 never was.
+    assert prices == {1: 4, 2: 5, 3: prices[3], 4: prices[4]}
+    assert float(prices[3]) == 0.75
+
+
+def test_locked_rows_are_skipped(connect: Callable[..., Session]) -> None:
+    first, second = connect(), connect()
+    first.must("BEGIN", "SELECT * FROM items WHERE id IN (1, 3) FOR UPDATE")
+    outcome = second.must(
+        "SELECT id, label(path) FROM items WHERE id < 10 ORDER BY id LIMIT 3 FOR UPDATE SKIP LOCKED"
+    )
+    assert outcome.rows == [(2, "PA2"), (4, "PA4"), (5, "PA5")]
+    first.run("ROLLBACK")
+
+
+def test_expressions_are_compiled(own: Session) -> None:
+    own.must("SET jit_above_cost = 0", "SET jit_inline_above_cost = 0", "SET jit_optimize_above_cost = 0")
+    query = (
+        "SELECT CASE WHEN grp > 2 THEN label(lower(path)) END, grp * 2 FROM items"
+        " WHERE score(grp) > 3 ORDER BY id"
+    )
+    expected = own.must("SET jit = off", query).rows
+    assert own.must("SET jit = on", query).rows == expected
+
+
+def test_twins_may_themselves_use_the_node(own: Session) -> None:
+    own.must(
+        "CREATE FUNCTION outer_label(text) RETURNS text STABLE LANGUAGE plpgsql AS 'BEGIN RETURN"
+        " label($1); END'",
+        "CREATE FUNCTION outer_label_batch(text[]) RETURNS text[] STABLE LANGUAGE plpgsql AS"
+        " 'BEGIN RETURN ARRAY(SELECT label(x) FROM unnest($1) WITH ORDINALITY AS u(x, i) ORDER BY i); END'",
+    )
+    outcome = own.must("SELECT DISTINCT outer_label(path) FROM items")
+    assert len(outcome.rows) == 7
+    assert (outcome.sent, outcome.singles) == (7, [])
