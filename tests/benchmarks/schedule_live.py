@@ -1,0 +1,259 @@
+"""`python -m tests.benchmarks.schedule_live`: the simulator and the running server, side by side.
+
+A model that takes exactly what it is told (20 ms a batch and 1 ms a row) is served by the real server; an
+open-loop load generator replays traces that the simulator is given too, with l(b) as it was measured through
+the server beforehand. And what the papers and the design promise of a live server:
+    Clipper's Figures 4 and 5   throughput of aimd and quantile against no batching, and with a 2 ms delay
+    a scan beside callers       their p99 and the scan's throughput, together and each alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+from rich.table import Table
+
+from ml_udf.client import Client
+from ml_udf.config import Options
+from server.scheduling.arbitration import MostInTime
+from server.scheduling.arrivals import bursty, poisson, sine
+from server.scheduling.latency_model import LatencyModel
+from server.scheduling.simulation import Device, FunctionLoad, FunctionResult, Load, simulate
+from tests.benchmarks.load_generator import Replay, closed_loop, replay, request_bytes
+from tests.benchmarks.report import console, write_json
+from tests.inference_server import InferenceServer, inference_server
+from tests.models import hashing_model
+
+FIXED_MS, ROW_MS = 20.0, 1.0
+MAX_BATCH = 64
+SLO_S = 0.25
+SIZES = (1, 4, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Arrivals, seconds, and how they came about."""
+
+    name: str
+    arrivals_s: Sequence[float]
+
+
+def main() -> None:
+    flags = _parser().parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="ml_udf-live-") as folder,
+        inference_server(Path(folder) / "home", flags=["--workers=1"]) as server,
+    ):
+        _deploy(server, Path(folder))
+        result = {
+            "scan": _scan(server, flags.seconds / 2),
+            "traces": _compare(server, flags.seconds),
+            "clipper": _clipper(server, flags.seconds / 4),
+        }
+    write_json("schedule_live", result)
+
+
+def _deploy(server: InferenceServer, folder: Path) -> None:
+    known = hashing_model(folder, "known", delay_ms=FIXED_MS, row_delay_ms=ROW_MS)
+    server.deploy(known, "udf_known", slo_ms=1000 * SLO_S, max_batch=MAX_BATCH, policy="goodput")
+    # High fixed cost, cheap rows: what batching is for.
+    fixed = hashing_model(folder, "fixed", delay_ms=10.0, row_delay_ms=0.02)
+    server.deploy(fixed)
+    for name, policy, options, most in (
+        ("udf_single", "greedy", {}, 1),
+        ("udf_aimd", "aimd", {}, MAX_BATCH),
+        ("udf_quantile", "quantile", {}, MAX_BATCH),
+        ("udf_delayed", "aimd", {"delay_ms": 2}, MAX_BATCH),
+        ("udf_goodput", "goodput", {}, MAX_BATCH),
+    ):
+        _put(server, name, models=["fixed"], slo_ms=50, max_batch=most, policy=policy, policy_options=options)
+
+
+def _put(server: InferenceServer, function: str, **fields: Any) -> None:
+    client = Client(server.url)
+    try:
+        client.put(f"/v1/functions/{function}", fields)
+    finally:
+        client.close()
+
+
+def _body(rows: Sequence[str], **parameters: Any) -> bytes:
+    tensor = {"name": "text", "shape": [len(rows)], "datatype": "BYTES", "data": list(rows)}
+    return json.dumps({"parameters": parameters, "inputs": [tensor]}).encode()
+
+
+def _requests(server: InferenceServer, function: str, **parameters: Any) -> Callable[[int], bytes]:
+    path = f"/v2/models/{function}/infer"
+    return lambda number: request_bytes(server.url, path, _body([f"row {number}"], **parameters))
+
+
+# ── simulated and live ───────────────────────────────────────────────────────────────────────────────
+
+
+def _compare(server: InferenceServer, seconds: float) -> list[dict[str, Any]]:
+    profile_s = _profile(server)
+    capacity = MAX_BATCH / profile_s[MAX_BATCH]
+    traces = [
+        Trace("Poisson, 80 %", poisson(Random(1), 0.8 * capacity, seconds)),
+        Trace("bursty, 90 %", bursty(Random(2), 0.9 * capacity, seconds)),
+        Trace("sine to 130 %", sine(Random(3), 1.3 * capacity / 1.1, seconds, seconds, 0.05)),
+    ]
+    table = Table(
+        "trace", "rows", "simulated", "live", "live / simulated", "p99 ms, sim · live", title="goodput"
+    )
+    records = []
+    for trace in traces:
+        live = asyncio.run(
+            replay(server.url, trace.arrivals_s, _requests(server, "udf_known", timeout=int(SLO_S * 1e6)))
+        )
+        simulated = _simulated(trace, profile_s)
+        share = live.good(SLO_S) / len(trace.arrivals_s)
+        table.add_row(
+            trace.name,
+            f"{len(trace.arrivals_s):,}",
+            f"{simulated.goodput:.3f}",
+            f"{share:.3f}",
+            f"{share / simulated.goodput:.3f}",
+            f"{1000 * simulated.quantile_s(0.99):.0f} · {1000 * live.quantile_s(0.99):.0f}",
+        )
+        records.append(
+            {"trace": trace.name, "simulated": simulated.goodput, "live": share, **_record(live, SLO_S)}
+        )
+    console.print(table)
+    return records
+
+
+def _profile(server: InferenceServer) -> dict[int, float]:
+    """l(b) as a caller alone sees it: medians of whole requests of b rows."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
+    profile_s = {}
+    for rows in SIZES:
+        took_s = []
+        for turn in range(6):
+            began_s = time.perf_counter()
+            body = _body([f"profile {turn} {row}" for row in range(rows)])
+            connection.request("POST", "/v2/models/udf_known/infer", body)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200
+            took_s.append(time.perf_counter() - began_s)
+        profile_s[rows] = statistics.median(took_s[1:])
+    connection.close()
+    return profile_s
+
+
+def _simulated(trace: Trace, profile_s: dict[int, float]) -> FunctionResult:
+    truth = LatencyModel(profile_s)
+    function = FunctionLoad(
+        "udf_known",
+        trace.arrivals_s,
+        SLO_S,
+        MAX_BATCH,
+        latency_s=lambda rows: truth(rows),
+        predicted_s=LatencyModel(profile_s),
+    )
+    return simulate(Load((function,), (Device(in_flight_limit=2),), arbitration=MostInTime())).total
+
+
+def _record(live: Replay, slo_s: float) -> dict[str, Any]:
+    return {
+        "rows": len(live.outcomes),
+        "good": live.good(slo_s),
+        "late": live.late(slo_s),
+        "refused": live.refused(),
+        "lost": live.lost(),
+        "p50_ms": 1000 * live.quantile_s(0.5),
+        "p99_ms": 1000 * live.quantile_s(0.99),
+        "generator_lag_ms": 1000 * live.lag_s,
+    }
+
+
+# ── Clipper's figures ────────────────────────────────────────────────────────────────────────────────
+
+
+def _clipper(server: InferenceServer, seconds: float) -> dict[str, float]:
+    """Rows per second of 64 callers in a closed loop, by policy."""
+    rates = {}
+    for function in ("udf_single", "udf_aimd", "udf_quantile", "udf_delayed", "udf_goodput"):
+        requests = _requests(server, function)
+        asyncio.run(closed_loop(server.url, 64, seconds / 2, requests))  # AIMD has to grow first
+        rates[function] = asyncio.run(closed_loop(server.url, 64, seconds, requests))
+    table = Table("policy", "rows/s", "of no batching", title="10 ms a batch and 0.02 ms a row, 64 callers")
+    for function, rate in rates.items():
+        table.add_row(function.removeprefix("udf_"), f"{rate:,.0f}", f"{rate / rates['udf_single']:.1f}")
+    console.print(table)
+    return rates
+
+
+# ── a scan beside callers ────────────────────────────────────────────────────────────────────────────
+
+
+def _scan(server: InferenceServer, seconds: float) -> dict[str, float]:
+    """A bulk scan and interactive callers on one function, each alone and both together."""
+    rate = 20.0
+    arrivals_s = poisson(Random(5), rate, seconds)
+    requests = _requests(server, "udf_known")
+    alone = _scan_rows(server, seconds / 2)  # before any caller came: later, it would leave room for them
+    calm = asyncio.run(replay(server.url, arrivals_s, requests))
+    with ThreadPoolExecutor(1) as pool:
+        scanning = pool.submit(_scan_rows, server, seconds, delay_s=0.5)
+        beside = asyncio.run(replay(server.url, arrivals_s, requests))
+        together = scanning.result()
+    left = 1 - rate * (FIXED_MS + ROW_MS) / 1000  # of the device, if every caller runs alone
+    result = {
+        "p99_alone_ms": 1000 * calm.quantile_s(0.99),
+        "p99_beside_ms": 1000 * beside.quantile_s(0.99),
+        "within_slo": beside.good(SLO_S) / len(arrivals_s),
+        "scan_alone_rows_per_s": alone,
+        "scan_beside_rows_per_s": together,
+        "left": left,
+        "scan_keeps": together / (alone * left),
+    }
+    table = Table("", "alone", "together", "ratio", title=f"a scan beside {rate:.0f} callers a second")
+    p99 = (result["p99_alone_ms"], result["p99_beside_ms"])
+    table.add_row("callers' p99, ms", f"{p99[0]:.1f}", f"{p99[1]:.1f}", f"{p99[1] / p99[0]:.2f}")
+    keeps = f"{result['scan_keeps']:.2f} of what is left ({left:.0%})"
+    table.add_row("scan, rows/s", f"{alone:,.0f}", f"{together:,.0f}", keeps)
+    table.add_row("callers within their goal", "", f"{result['within_slo']:.1%}", "")
+    console.print(table)
+    return result
+
+
+def _scan_rows(server: InferenceServer, seconds: float, delay_s: float = 0.0) -> float:
+    """Scan distinct rows for so long, as SQL does: 256 a request, 4 requests in flight. Rows per second."""
+    time.sleep(delay_s)
+    client = Client(server.url)
+    options = Options(row_class="bulk", batch_rows=256, max_in_flight=4)
+    began_s, rows = time.perf_counter(), 0
+    try:
+        while (took_s := time.perf_counter() - began_s) < seconds - delay_s:
+            client.predict("udf_known", [f"scan {rows + row}" for row in range(2048)], options)
+            rows += 2048
+    finally:
+        client.close()
+    return rows / took_s
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each trace")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
