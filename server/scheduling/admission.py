@@ -12,7 +12,7 @@ from server.scheduling.lanes import Lane
 from server.scheduling.terms import Rejection, Submission
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["admit"]
+__all__ = ["admit", "soonest_finish_s"]
 
 
 def admit(
@@ -34,9 +34,11 @@ def admit(
         drain_s = _drain_s(lane, rows, workers)
         message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
         return Rejection("overloaded", message, retry_after_s=drain_s)
-    if lane.is_silent(now_s):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
+    if (
+        lane.is_silent(now_s) and submission.deadline_s > now_s
+    ):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong
         return None
-    finish_s = _soonest_finish_s(now_s, lane, workers)
+    finish_s = soonest_finish_s(now_s, lane, workers)
     if finish_s is not None and finish_s > submission.deadline_s:
         late_ms = (finish_s - submission.deadline_s) * 1000
         message = f"{spec.name} could answer {late_ms:.3g} ms after the deadline at the earliest"
@@ -51,7 +53,7 @@ def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
     return min(30.0, max(0.01, rows / 2 / rate)) if rate else 1.0
 
 
-def _soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
+def soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
     """If its first row ran next on the best worker; None while no worker may run it, so nothing is known."""
     finishes = [
         worker.free_at_s(now_s) + lane.swap_s(worker) + lane.predicted_s(1, worker.view.device)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from server.scheduling.admission import admit
+from server.scheduling.admission import admit, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, room_for_fillers
 from server.scheduling.lanes import Lane
@@ -48,6 +49,17 @@ __all__ = [
     "Submission",
     "WorkerView",
 ]
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What the lanes want of the workers now."""
+
+    wake_s: float  # when to ask again, if nothing happens
+    candidates: list[Candidate] = field(default_factory=list)
+    fillers: list[tuple[Lane, WorkerState]] = field(default_factory=list)
+    awaited: set[str] = field(default_factory=set)  # busy workers that interactive rows wait for
+    spare_until_s: float = math.inf  # when an interactive row will want a worker again
 
 
 class Scheduler:
@@ -115,47 +127,18 @@ class Scheduler:
         expired = self._waiting.expire(now_s)
         if expired is not None:
             return self._expired(now_s, *expired)
-        wake_s = self._waiting.next_deadline_s
         if not any(worker.has_room for worker in self._workers.values()):
-            return Idle(wake_s)
-        candidates: list[Candidate] = []
-        fillers: list[tuple[Lane, WorkerState]] = []
-        awaited: set[str] = set()  # busy workers that interactive rows wait for
-        spare_until_s = math.inf  # when an interactive row will want a worker again
-        workers, lanes = self._workers.values(), self._waiting.lanes
-        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
-        for lane in lanes:
-            worker = worker_for(now_s, lane, workers, waiting_s)
-            if worker is None:
-                continue
-            if lane.filler_rows:
-                fillers.append((lane, worker))
-            if not lane.interactive.rows:
-                continue
-            full = lane.interactive.rows >= lane.spec.max_batch
-            early_s = self._too_early_s(now_s, worker, full, self._lead_s)
-            if early_s > now_s:
-                wake_s = min(wake_s, early_s)
-                awaited.add(worker.name)
-                continue
-            decision = lane.decide(now_s, worker, self._epoch)
-            if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.flights:
-                decision = lane.probe()
-            if isinstance(decision, Refuse):
-                refused = self._refuse(now_s, lane, decision)
-                return refused if refused is not None else self.next_action(now_s)
-            if isinstance(decision, Wait):
-                wake_s = min(wake_s, decision.until_s)
-                spare_until_s = min(spare_until_s, decision.until_s)
-            else:
-                candidates.append(self._candidate(lane, worker, decision))
-        fillers = [pair for pair in fillers if pair[1].name not in awaited]
-        filler_s, filler = self._filler(now_s, fillers, candidates, spare_until_s)
+            return Idle(self._waiting.next_deadline_s)
+        while (survey := self._survey(now_s)) is None:
+            pass  # rows were put aside: look again
+        if isinstance(survey, RefuseRows):
+            return survey
+        filler = self._filler(now_s, survey)
         if filler is not None:
             return filler
-        if candidates:
-            return self._run(now_s, self._arbitrate(now_s, candidates))
-        return Idle(min(wake_s, filler_s))
+        if survey.candidates:
+            return self._run(now_s, self._arbitrate(now_s, survey.candidates))
+        return Idle(survey.wake_s)
 
     def finished(self, now_s: float, batch_id: int, *, failed: bool = False) -> None:
         """A batch came back: its worker has room again, and what it took is learned unless it failed."""
@@ -181,30 +164,55 @@ class Scheduler:
         """Function → rows and bytes that wait."""
         return self._waiting.depth()
 
-    def _filler(
-        self,
-        now_s: float,
-        fillers: Sequence[tuple[Lane, WorkerState]],
-        candidates: Sequence[Candidate],
-        spare_until_s: float,
-    ) -> tuple[float, RunBatch | None]:
-        """A batch of fillers alone, if it is their turn; else when to ask again."""
-        if not fillers:
-            return math.inf, None
+    def _survey(self, now_s: float) -> _Survey | RefuseRows | None:
+        """Ask every lane that could have a worker; refusals come first. None: rows were only put aside."""
+        survey = _Survey(wake_s=self._waiting.next_deadline_s)
+        workers, lanes = self._workers.values(), self._waiting.lanes
+        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
+        for lane in lanes:
+            worker = worker_for(now_s, lane, workers, waiting_s)
+            if worker is None:
+                continue
+            if lane.filler_rows:
+                survey.fillers.append((lane, worker))
+            if not lane.interactive.rows:
+                continue
+            full = lane.interactive.rows >= lane.spec.max_batch
+            early_s = self._too_early_s(now_s, worker, full, self._lead_s)
+            if early_s > now_s:
+                survey.wake_s = min(survey.wake_s, early_s)
+                survey.awaited.add(worker.name)
+                continue
+            decision = lane.decide(now_s, worker, self._epoch)
+            if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.flights:
+                decision = lane.probe()
+            if isinstance(decision, Refuse):
+                return self._refuse(now_s, lane, decision)
+            if isinstance(decision, Wait):
+                survey.wake_s = min(survey.wake_s, decision.until_s)
+                survey.spare_until_s = min(survey.spare_until_s, decision.until_s)
+            else:
+                survey.candidates.append(self._candidate(lane, worker, decision))
+        return survey
+
+    def _filler(self, now_s: float, survey: _Survey) -> RunBatch | None:
+        """A batch of fillers alone, if it is their turn."""
+        fillers = [pair for pair in survey.fillers if pair[1].name not in survey.awaited]
         starving = [pair for pair in fillers if is_starving(self._filling, now_s, *pair)]
-        if candidates and not starving:
-            return math.inf, None
+        if not fillers or (survey.candidates and not starving):
+            return None
         lane, worker = min(starving or fillers, key=lambda pair: pair[0].served_s)
         room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
         full = not room.is_limited and lane.filler_rows >= lane.spec.max_batch
         early_s = self._too_early_s(now_s, worker, full, lead_s=0.0 if room.is_limited else self._lead_s)
         if early_s > now_s:
-            return early_s, None
-        limit_s = room.alone_s if starving else min(room.alone_s, spare_until_s - now_s)
-        rows = filler_batch_rows(lane, worker, limit_s)
-        if not starving and lane.predicted_s(rows, worker.view.device) > spare_until_s - now_s:
-            return math.inf, None
-        return now_s, self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())
+            survey.wake_s = min(survey.wake_s, early_s)
+            return None
+        spare_s = math.inf if starving else survey.spare_until_s - now_s
+        rows = filler_batch_rows(lane, worker, min(room.alone_s, spare_s))
+        if lane.predicted_s(rows, worker.view.device) > spare_s:
+            return None
+        return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())
 
     def _candidate(self, lane: Lane, worker: WorkerState, decision: Dispatch) -> Candidate:
         head = lane.interactive.after(decision.skip)
@@ -281,8 +289,9 @@ class Scheduler:
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
     def _expired(self, now_s: float, lane: Lane, runs: list[RowRun]) -> RefuseRows:
+        finish_s = soonest_finish_s(now_s, lane, self._workers.values())
         reason = f"{lane.key[0]} could not start before the deadline"
-        return RefuseRows(_slices(runs), lane.key[0], now_s + lane.predicted_s(1, ""), reason)
+        return RefuseRows(_slices(runs), lane.key[0], now_s if finish_s is None else finish_s, reason)
 
     def _too_early_s(self, now_s: float, worker: WorkerState, full: bool, lead_s: float) -> float:
         """When a batch may be sent: a busy worker gets one that is not full only just before it is free."""

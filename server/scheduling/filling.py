@@ -54,6 +54,8 @@ def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], work
     """How long batches with fillers may take there, for the sake of the interactive rows of `lanes`."""
     batch_s = goal_s = math.inf
     for lane in lanes:
+        if lane.swap_s(worker) == math.inf:
+            continue
         idle_s = now_s - lane.arrived_s
         if idle_s <= filling.keep_coming_s:
             batch_s = min(batch_s, lane.typical_s or lane.predicted_s(1, worker.view.device))
