@@ -31,7 +31,7 @@ import ml_udf.duckdb
 from examples.foodlog.draw import Album, draw_album
 from ml_udf.cli.pg_sandbox import sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
-from ml_udf.client import Client, Options
+from ml_udf.client import Client
 from tests.benchmarks.bare_loop import BareLoop
 from tests.benchmarks.report import Series, console, print_series, ratio, write_json
 from tests.inference_server import InferenceServer, inference_server
@@ -129,10 +129,10 @@ def duckdb_ways(
     client = Client(url)
     stack.callback(client.close)
     version = client.describe(FUNCTION).version
-    options = Options(row_class="interactive")
 
     def by_row(path: str) -> str:
-        return str(client.predict(FUNCTION, [path], options, version=version).values[0])
+        # A scan like the others, so as bulk rows: after interactive ones the server holds scans back a while.
+        return str(client.predict(FUNCTION, [path], version=version).values[0])
 
     con.create_function("by_row", by_row, ["VARCHAR"], "VARCHAR")
     query = f"SELECT by_row(image_path) AS answer, count(*) FROM (FROM files LIMIT {BY_ROW_ROWS}) GROUP BY 1"
