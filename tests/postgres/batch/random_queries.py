@@ -251,7 +251,8 @@ class _Generator:
         )
         if self.chance(0.3):
             operand = self.int_of(scope, depth - 1)
-            branches = f"{operand} WHEN {self.int_of(scope, depth - 1)} THEN {self.expression(kind, scope, depth - 1)}"
+            value = self.expression(kind, scope, depth - 1)
+            branches = f"{operand} WHEN {self.int_of(scope, depth - 1)} THEN {value}"
         default = f" ELSE {self.expression(kind, scope, depth - 1)}" if self.chance(0.7) else ""
         return f"CASE {branches}{default} END"
 
