@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-plan-node clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -34,6 +34,12 @@ bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-r
 
 bench-schedule: $(READY) ## Every batching policy in the simulator
 	$(BIN)/python -m tests.benchmarks.schedule
+
+bench-tuning: $(READY) ## Tuning policies on digits and synthetic images
+	$(BIN)/python -m tests.benchmarks.tuning
+
+bench-plan-node: $(READY) packages ## What the plan node costs, and what queries without it pay
+	$(BIN)/python -m tests.benchmarks.plan_node
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
 $(READY): pyproject.toml
