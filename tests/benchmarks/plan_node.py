@@ -36,7 +36,8 @@ SCHEMA = """
     CREATE FUNCTION twinless(x int) RETURNS int LANGUAGE plpgsql STABLE AS 'BEGIN RETURN x; END';
     CREATE TABLE numbers AS SELECT i AS id, 'image/' || i || '.jpg' AS path, i % 100 AS few
         FROM generate_series(1, {rows}) AS i;
-    CREATE TABLE small AS SELECT i AS id, i % 10 AS grp, 'name ' || i AS name FROM generate_series(1, 1000) AS i;
+    CREATE TABLE small AS SELECT i AS id, i % 10 AS grp, 'name ' || i AS name
+        FROM generate_series(1, 1000) AS i;
     CREATE INDEX ON small (id);
     VACUUM ANALYZE
 """
