@@ -75,6 +75,9 @@ batch_array_form(Oid arraytype, Oid valuetype, Oid *wrapper)
 	*wrapper = InvalidOid;
 	if (!OidIsValid(elemtype))
 		return false;
+	/* a record's columns are not known before it is made */
+	if (get_typtype(valuetype) == TYPTYPE_PSEUDO)
+		return false;
 	if (elemtype == valuetype)
 		return true;
 	if (get_typtype(elemtype) != TYPTYPE_COMPOSITE)

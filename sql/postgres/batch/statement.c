@@ -8,6 +8,7 @@
 #include "ml_udf_batch.h"
 
 #include "executor/executor.h"
+#include "jit/jit.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/inval.h"
@@ -201,4 +202,11 @@ batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options)
 	}
 
 	depend_on_twins(&rw);
+
+	/*
+	 * The costs of the calls, which are those of a model, made the planner ask
+	 * for the expressions to be compiled.  The calls are no expressions now.
+	 */
+	if (rw.twins != NIL)
+		stmt->jitFlags = PGJIT_NONE;
 }

@@ -255,11 +255,18 @@ def test_locked_rows_are_skipped(connect: Callable[..., Session]) -> None:
     first.run("ROLLBACK")
 
 
-def test_expressions_are_compiled(own: Session) -> None:
+def test_the_cost_of_a_model_compiles_nothing(own: Session) -> None:
+    own.must("SET jit = on")
+    lines = own.must("EXPLAIN (ANALYZE) SELECT label(path), count(*) FROM items GROUP BY 1").rows
+    assert not any("JIT" in line for (line,) in lines)
+
+
+def test_expressions_of_the_node_can_be_compiled(own: Session) -> None:
     own.must("SET jit_above_cost = 0", "SET jit_inline_above_cost = 0", "SET jit_optimize_above_cost = 0")
+    own.must("SET ml_udf.batch_everything = on")
     query = (
-        "SELECT CASE WHEN grp > 2 THEN label(lower(path)) END, grp * 2 FROM items"
-        " WHERE score(grp) > 3 ORDER BY id"
+        "SELECT CASE WHEN grp > 2 THEN upper(lower(path)) END, abs(grp), features FROM items"
+        " WHERE sqrt(grp) > 1 ORDER BY id"
     )
     expected = own.must("SET jit = off", query).rows
     assert own.must("SET jit = on", query).rows == expected

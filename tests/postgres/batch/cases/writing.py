@@ -147,6 +147,13 @@ CASES = [
         plan="SELECT id, label(path) AS n FROM items",
     ),
     Case(
+        "COPY",
+        "COPY (SELECT id, label(path) FROM items) TO PROGRAM 'cat > /dev/null'",
+        7,
+        SCAN,
+        plan="SELECT id, label(path) FROM items",
+    ),
+    Case(
         "a materialized view",
         "CREATE MATERIALIZED VIEW made AS SELECT id, label(path) AS n FROM items",
         14,
