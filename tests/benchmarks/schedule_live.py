@@ -58,11 +58,12 @@ def main() -> None:
         inference_server(Path(folder) / "home", flags=["--workers=1"]) as server,
     ):
         _deploy(server, Path(folder))
-        result = {
-            "scan": _scan(server, flags.seconds / 2),
-            "traces": _compare(server, flags.seconds),
-            "clipper": _clipper(server, flags.seconds / 4),
+        parts: dict[str, Callable[[], Any]] = {
+            "scan": lambda: _scan(server, flags.seconds / 2),
+            "traces": lambda: _compare(server, flags.seconds),
+            "clipper": lambda: _clipper(server, flags.seconds / 4),
         }
+        result = {name: part() for name, part in parts.items() if name in flags.parts}
     write_json("schedule_live", result)
 
 
@@ -252,6 +253,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="of each trace")
+    parser.add_argument("--parts", nargs="+", default=["scan", "traces", "clipper"])
     return parser
 
 
