@@ -23,9 +23,12 @@ CASES = [case for file in FILES for case in file.CASES]
 
 
 def run(session: Session, case: Case, batching: str) -> Outcome:
-    session.must("BEGIN", f"SET LOCAL ml_udf.batching = {batching}", *case.before)
-    outcome = session.run(case.sql, *case.after)
+    prepared = session.run("BEGIN", f"SET LOCAL ml_udf.batching = {batching}", *case.before)
+    outcome = prepared if prepared.error else session.run(case.sql, *case.after)
     session.run("ROLLBACK")
+    if outcome.error and outcome.error[0] == NOT_SUPPORTED:
+        pytest.skip(f"this server was built without: {outcome.error[1]}")
+    assert prepared.error is None, prepared.error
     if not case.ordered:
         outcome.rows.sort(key=repr)
     return outcome
@@ -34,8 +37,6 @@ def run(session: Session, case: Case, batching: str) -> Outcome:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_batched_equals_unbatched(session: Session, case: Case) -> None:
     unbatched = run(session, case, "off")
-    if unbatched.error and unbatched.error[0] == NOT_SUPPORTED:
-        pytest.skip(f"this server was built without: {unbatched.error[1]}")
     batched = run(session, case, "on")
 
     session.must("BEGIN", *case.before)
