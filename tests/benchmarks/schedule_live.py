@@ -40,6 +40,14 @@ from tests.models import hashing_model
 FIXED_MS, ROW_MS = 20.0, 1.0
 MAX_BATCH = 64
 SLO_S = 0.25
+_POLICIES = (
+    "udf_single",
+    "udf_aimd",
+    "udf_quantile",
+    "udf_delayed",
+    "udf_goodput",
+    "udf_goodput_delayed",
+)
 SIZES = (1, 4, 16, 32, 64)
 
 
@@ -79,6 +87,7 @@ def _deploy(server: InferenceServer, folder: Path) -> None:
         ("udf_quantile", "quantile", {}, MAX_BATCH),
         ("udf_delayed", "aimd", {"delay_ms": 2}, MAX_BATCH),
         ("udf_goodput", "goodput", {}, MAX_BATCH),
+        ("udf_goodput_delayed", "goodput", {"delay_ms": 2}, MAX_BATCH),
     ):
         _put(server, name, models=["fixed"], slo_ms=50, max_batch=most, policy=policy, policy_options=options)
 
@@ -185,17 +194,19 @@ def _record(live: Replay, slo_s: float) -> dict[str, Any]:
 # ── Clipper's figures ────────────────────────────────────────────────────────────────────────────────
 
 
-def _clipper(server: InferenceServer, seconds: float) -> dict[str, float]:
-    """Rows per second of 64 callers in a closed loop, by policy."""
-    rates = {}
-    for function in ("udf_single", "udf_aimd", "udf_quantile", "udf_delayed", "udf_goodput"):
-        requests = _requests(server, function)
-        asyncio.run(closed_loop(server.url, 64, seconds / 2, requests))  # AIMD has to grow first
-        rates[function] = asyncio.run(closed_loop(server.url, 64, seconds, requests))
-    table = Table("policy", "rows/s", "of no batching", title="10 ms a batch and 0.02 ms a row, 64 callers")
-    for function, rate in rates.items():
-        table.add_row(function.removeprefix("udf_"), f"{rate:,.0f}", f"{rate / rates['udf_single']:.1f}")
-    console.print(table)
+def _clipper(server: InferenceServer, seconds: float) -> dict[str, dict[str, float]]:
+    """Rows per second of 64 and of 16 callers in a closed loop, by policy."""
+    rates: dict[str, dict[str, float]] = {}
+    for callers in (64, 16):
+        table = Table("policy", "rows/s", "of no batching", title=f"10 ms a batch, {callers} callers")
+        measured = rates[f"{callers} callers"] = {}
+        for function in _POLICIES:
+            requests = _requests(server, function)
+            asyncio.run(closed_loop(server.url, callers, seconds / 2, requests))  # AIMD has to grow first
+            measured[function] = asyncio.run(closed_loop(server.url, callers, seconds, requests))
+            share = measured[function] / measured["udf_single"]
+            table.add_row(function.removeprefix("udf_"), f"{measured[function]:,.0f}", f"{share:.1f}")
+        console.print(table)
     return rates
 
 

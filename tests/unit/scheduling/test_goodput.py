@@ -8,7 +8,7 @@ import pytest
 
 from server.scheduling.goodput import Goodput
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse
-from tests.unit.scheduling.views import NOW_S, affine, decide, view
+from tests.unit.scheduling.views import NOW_S, affine, decide, view, waits_until_s
 
 
 def taken(decision: object) -> tuple[int, int]:
@@ -56,6 +56,14 @@ def test_the_time_until_the_worker_is_free_and_the_swap_count() -> None:
     assert taken(decide("goodput", view([0.02] * 64, free_in_s=0.005))) == (0, 64)
     assert taken(decide("goodput", view([0.02] * 64, free_in_s=0.012))) == (0, 52)
     assert taken(decide("goodput", view([0.02] * 64, swap_s=0.012))) == (0, 52)
+
+
+def test_with_a_delay_a_batch_that_is_not_full_waits_as_long_as_its_goal_allows() -> None:
+    assert waits_until_s(decide("goodput", view([0.001, 0.0]), delay_ms=2)) == pytest.approx(NOW_S + 0.001)
+    assert taken(decide("goodput", view([0.0021, 0.0]), delay_ms=2)) == (0, 2)
+    assert taken(decide("goodput", view([0.0] * 64), delay_ms=2)) == (0, 64)
+    # 50 ms less the 21 ms of the largest batch: 29 ms, whatever the delay
+    assert waits_until_s(decide("goodput", view([0.010]), delay_ms=100)) == pytest.approx(NOW_S + 0.019)
 
 
 def test_what_batches_take_beyond_the_profile_is_learned_but_not_from_one_outlier() -> None:
