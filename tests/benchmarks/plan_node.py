@@ -45,6 +45,12 @@ ROW_QUERIES = {
     "int, all distinct": ("SELECT count({}) FROM numbers", "id", "same(id)"),
     "int, 100 distinct": ("SELECT count({}) FROM numbers", "few", "same(few)"),
     "text, all distinct": ("SELECT count({}) FROM numbers", "path", "same_text(path)"),
+    "text, streamed": ("SELECT {} FROM numbers OFFSET {rows}", "path", "same_text(path)"),
+    "text, a computed input": (
+        "SELECT {} FROM numbers OFFSET {rows}",
+        "lower(path)",
+        "same_text(lower(path))",
+    ),
     "text, as a filter": ("SELECT count(*) FROM numbers WHERE {} > ''", "path", "same_text(path)"),
 }
 PLAN_QUERIES = {
@@ -97,7 +103,7 @@ def rows(cluster: Sandbox, count: int, rounds: int) -> list[dict[str, Any]]:
             for _ in range(rounds):
                 for way, expression in (("scan", bare), ("node", call), ("row by row", call)):
                     connection.execute(f"SET ml_udf.batching = {'off' if way == 'row by row' else 'on'}")
-                    seconds[way].append(cpu_s(connection, query.format(expression)))
+                    seconds[way].append(cpu_s(connection, query.format(expression, rows=count)))
             above = {
                 way: [
                     (one - scan) / count * 1e9

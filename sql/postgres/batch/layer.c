@@ -194,6 +194,16 @@ set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact,
 	}
 }
 
+/*
+ * May evaluating the expression raise an error that can be held?  A subplan
+ * cannot be run in a subtransaction of its own, see execute.c.
+ */
+static bool
+error_can_wait(Node *node)
+{
+	return batch_expr_may_fail(node) && !batch_has_subplan(node);
+}
+
 /* Build the layer of one stage over a child with these columns */
 static Plan *
 make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
@@ -205,6 +215,7 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 	List	   *scan_columns = list_concat_copy(columns,
 												batch_stage_results(cut, stage));
 	List	   *scan_exprs = NIL;
+	List	   *inputs = NIL;	/* what is evaluated while gathering */
 	ListCell   *lc;
 
 	foreach(lc, columns)
@@ -228,9 +239,11 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 		if (OidIsValid(call->twinid))
 			rw->twins = list_append_unique_oid(rw->twins, call->twinid);
 		scan_exprs = lappend(scan_exprs, expr);
+		inputs = lappend(lappend(inputs, batch_call_args(expr)), guard);
 	}
 	layer.prefilter = (List *) batch_to_columns((Node *) prefilter, columns,
 												OUTER_VAR);
+	inputs = lappend(inputs, layer.prefilter);
 
 	inherit_plan(rw, &cscan->scan.plan, child, owner);
 	cscan->scan.plan.parallel_aware = demand->in_worker;
@@ -248,16 +261,9 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 	set_demand(&layer, demand, exact, topmost);
 	if (rw->is_cursor)
 		layer.flags |= BATCH_CURRENT_OF;
-	/* A subplan cannot be run in a subtransaction of its own, see execute.c */
-	if ((batch_expr_may_fail((Node *) layer.calls) ||
-		 batch_expr_may_fail((Node *) layer.guards) ||
-		 batch_expr_may_fail((Node *) layer.prefilter)) &&
-		!batch_has_subplan((Node *) layer.calls) &&
-		!batch_has_subplan((Node *) layer.guards) &&
-		!batch_has_subplan((Node *) layer.prefilter))
+	if (error_can_wait((Node *) inputs))
 		layer.flags |= BATCH_INPUT_FALLIBLE;
-	if (batch_expr_may_fail((Node *) cscan->scan.plan.qual) &&
-		!batch_has_subplan((Node *) cscan->scan.plan.qual))
+	if (error_can_wait((Node *) cscan->scan.plan.qual))
 		layer.flags |= BATCH_QUAL_FALLIBLE;
 	layer_pack(cscan, &layer);
 

@@ -82,7 +82,7 @@ inner_join(Plan *plan)
 	return NULL;
 }
 
-/* May a layer run the node ahead, once it is left with these clauses only? */
+/* May layers run the node ahead, were these clauses all that it evaluates? */
 static bool
 may_run_ahead(BatchRewrite *rw, Plan *plan, List *clauses, bool may_stop)
 {
@@ -205,9 +205,8 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 								   nkept - first);
 		nkept = first;
 	}
-	if (!may_run_ahead(rw, plan,
-					   IsA(plan, WindowAgg) ? plan->qual :
-					   list_copy_head(clauses, nkept),
+	/* with all of its clauses: those that move may be behind another layer */
+	if (!may_run_ahead(rw, plan, IsA(plan, WindowAgg) ? plan->qual : clauses,
 					   demand->may_stop && !exact))
 		return plan;
 

@@ -13,7 +13,7 @@ class Case:
 
     sent      inputs given to twins, in all; None where the plan decides
     over      the node type under each layer, top down; "" where the calls stay row by row
-    singles   calls of scalar forms that are left
+    singles   calls of scalar forms that are left; None where it does not matter
     before    statements of the same transaction that run first
     after     queries whose result counts, too
     plan      what to EXPLAIN, where that is not the query
@@ -24,7 +24,7 @@ class Case:
     sql: str
     sent: int | None
     over: tuple[str, ...]
-    singles: int = 0
+    singles: int | None = 0
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     plan: str | None = None

@@ -81,6 +81,19 @@ CASES = [
         before=("CREATE TEMP SEQUENCE s", "SELECT nextval('pg_temp.s')"),
     ),
     Case(
+        "volatile conditions behind a call that see what the select list does",
+        "SELECT nextval('pg_temp.s'), label(path) FROM items WHERE is_food(path) AND pg_temp.seen() < 5",
+        0,
+        (),
+        singles=None,
+        before=(
+            "CREATE TEMP SEQUENCE s",
+            "SELECT nextval('pg_temp.s')",
+            "CREATE FUNCTION pg_temp.seen() RETURNS int COST 100000 LANGUAGE plpgsql"
+            " AS 'BEGIN RETURN currval(''pg_temp.s''); END'",
+        ),
+    ),
+    Case(
         "locks below a limit",
         "SELECT label(path) FROM (SELECT * FROM items WHERE id < 20 OFFSET 0 FOR UPDATE) AS s WHERE"
         " is_food(path) LIMIT 2",
