@@ -196,7 +196,7 @@ def _latencies() -> Callable[[ModelVersion], Latency]:
     known: dict[str, Latency] = {}
 
     def latency_of(model: ModelVersion) -> Latency:
-        return known.setdefault(model.key, LatencyModel(_FIRST_GUESS_S))
+        return known.setdefault(model.key, LatencyModel(_FIRST_GUESS_S, measured=False))
 
     return latency_of
 

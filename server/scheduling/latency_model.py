@@ -32,12 +32,17 @@ _MOST_MARGIN = 1.5
 class LatencyModel:
     """Call it with rows; teach it with `observe`; `on(device, bucket)` is the model of another kind."""
 
-    def __init__(self, profile_s: Mapping[int, float]) -> None:
-        """`profile_s`: rows of a batch → seconds. Raises ValueError if it is empty or not positive."""
+    def __init__(self, profile_s: Mapping[int, float], *, measured: bool = True) -> None:
+        """`profile_s`: rows of a batch → seconds. Raises ValueError if it is empty or not positive.
+
+        Not `measured`, it is a guess, which the first batch of each size replaces. Sizes larger than any that
+        ran then count as cheap, up to twice as large, so that they are tried; and as proportional beyond.
+        """
         if not profile_s or any(rows < 1 or not 0 < took < math.inf for rows, took in profile_s.items()):
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
         self._profile = sorted(profile_s.items())
-        self._shape = {rows: 0.0 for rows, _ in self._profile}  # ln, by size
+        self._measured = measured
+        self._shape = {rows: 0.0 for rows, _ in self._profile if measured}  # ln, by size
         self._seen = dict.fromkeys(self._shape, 3)  # batches by size; the profile counts for three
         self._level = 0.0  # ln
         self._last = 0.0  # what the last batch deviated, ln
@@ -58,31 +63,39 @@ class LatencyModel:
         name = f"{device}|{bucket}"
         kind = self._kinds.get(name)
         if kind is None:
-            kind = self._kinds[name] = LatencyModel(dict(self._curve))
+            kind = self._kinds[name] = LatencyModel(dict(self._curve), measured=self._measured)
         return kind
 
     def observe(self, rows: int, seconds: float) -> None:
         """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been."""
         if rows < 1 or not 0 < seconds < math.inf:
             raise ValueError(f"a batch of {rows} rows cannot have taken {seconds} s")
-        deviation = math.log(seconds / _between(self._curve, rows))
         size = self._size_near(rows)
+        if size not in self._shape:
+            known_s = _between(self._curve, rows) if self._measured else seconds
+            self._shape[size] = math.log(known_s / _between(self._profile, rows)) - self._level
+            self._seen[size] = 1
+            self._draw()
+        self._correct(size, math.log(seconds / _between(self._curve, rows)))
+        self._draw()
+        self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
+        self._cover()
+
+    def _correct(self, size: int, deviation: float) -> None:
+        """Take in what a batch near `size` deviated from the curve, ln."""
         believed = max(
             _believed(deviation, self._last), _believed(deviation, self._last_near.get(size, 0.0)), key=abs
         )
         self._last = self._last_near[size] = deviation
         self._level += _LEVEL_GAIN * believed
-        gain = max(_SHAPE_GAIN, (1 - _LEVEL_GAIN) / (1 + self._seen[size]))
-        self._shape[size] += gain * believed
+        self._shape[size] += max(_SHAPE_GAIN, (1 - _LEVEL_GAIN) / (1 + self._seen[size])) * believed
         self._seen[size] += 1
-        self._draw()
-        self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
-        self._cover()
 
     def to_json(self) -> dict[str, Any]:
         """All that was learned, as plain values."""
         return {
             "profile_s": [list(point) for point in self._profile],
+            "measured": self._measured,
             "shape": [[rows, value, self._seen[rows]] for rows, value in self._shape.items()],
             "level": self._level,
             "last": self._last,
@@ -94,7 +107,8 @@ class LatencyModel:
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> LatencyModel:
         """What `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-        model = cls({int(rows): float(took) for rows, took in state["profile_s"]})
+        profile_s = {int(rows): float(took) for rows, took in state["profile_s"]}
+        model = cls(profile_s, measured=bool(state["measured"]))
         model._shape = {int(rows): float(value) for rows, value, _ in state["shape"]}
         model._seen = {int(rows): int(seen) for rows, _, seen in state["shape"]}
         model._level = float(state["level"])
@@ -107,17 +121,11 @@ class LatencyModel:
         return model
 
     def _size_near(self, rows: int) -> int:
-        """The learned size nearest by ratio; a power of two is added where none is within a factor of 1.5."""
-        near = min(self._shape, key=lambda size: abs(math.log(size / rows)))
-        if max(near, rows) <= 1.5 * min(near, rows):
+        """The learned size nearest by ratio; the nearest power of two where none is within a factor of 1.5."""
+        near = min(self._shape, key=lambda size: abs(math.log(size / rows)), default=0)
+        if near and max(near, rows) <= 1.5 * min(near, rows):
             return near
-        size = 1 << round(math.log2(rows))
-        if size not in self._shape:
-            self._shape[size] = (
-                math.log(_between(self._curve, size) / _between(self._profile, size)) - self._level
-            )
-            self._seen[size] = 1
-        return size
+        return 1 << round(math.log2(rows))
 
     def _draw(self) -> None:
         """profile · shape · level at every learned size, ascending in both coordinates."""
@@ -126,7 +134,15 @@ class LatencyModel:
         for size in sorted(self._shape):
             highest = max(highest, _between(self._profile, size) * math.exp(self._shape[size] + self._level))
             curve.append((size, highest))
-        self._curve = curve
+        self._curve = curve if self._measured else self._with_guesses(curve)
+
+    def _with_guesses(self, curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        if not curve:
+            return self._profile
+        (first, first_s), (last, last_s) = curve[0], curve[-1]
+        scale = first_s / _between(self._profile, first)
+        smaller = [(rows, min(first_s, scale * took)) for rows, took in self._profile if rows < first]
+        return [*smaller, *curve, (2 * last, last_s), (2000 * last, 1000 * last_s)]
 
     def _cover(self) -> None:
         beyond = sorted(took / _between(self._curve, rows) for rows, took in self._recent)

@@ -64,6 +64,27 @@ def test_a_profile_of_the_wrong_shape_is_forgotten() -> None:
     assert all(0.9 < model(rows) / affine(rows) < 1.35 for rows in (1, 8, 64))
 
 
+def test_a_guess_is_replaced_by_the_first_batch_of_each_size_and_larger_ones_are_worth_a_try() -> None:
+    model = LatencyModel({1: 0.001, 64: 0.016}, measured=False)
+    assert model(64) == pytest.approx(0.016)
+    model.observe(1, 0.02)
+    assert model(2) == pytest.approx(0.02)  # and not 20 times the guess
+    assert model(4) == pytest.approx(0.04, rel=0.01)
+    for rows in (2, 4, 8, 16, 32, 64):
+        model.observe(rows, 0.020 + 0.001 * rows)
+    for rows in (1, 3, 8, 20, 64):
+        assert model(rows) == pytest.approx(0.020 + 0.001 * rows, rel=0.15)
+    stored = LatencyModel.from_json(json.loads(json.dumps(model.to_json())))
+    assert [stored(rows) for rows in range(1, 200)] == [model(rows) for rows in range(1, 200)]
+    assert stored.on("cpu", "text")(64) == pytest.approx(model.on("cpu", "text")(64))
+
+
+def test_after_one_large_batch_small_ones_are_guessed_by_its_measure() -> None:
+    model = LatencyModel({1: 0.001, 64: 0.016}, measured=False)
+    model.observe(64, 0.16)
+    assert model(1) == pytest.approx(0.01)
+
+
 def test_it_is_a_high_quantile() -> None:
     model = LatencyModel(PROFILE_S)
     taught(model, 100, noise=0.1)
@@ -75,12 +96,12 @@ def test_it_is_a_high_quantile() -> None:
     assert 0.75 < over / 400 < 0.97
 
 
-@given(st.lists(st.tuples(st.integers(1, 300), st.floats(1e-5, 10.0)), max_size=60))
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(1e-5, 10.0)), max_size=60), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_it_never_falls_with_the_batch_size_and_survives_being_stored(
-    batches: list[tuple[int, float]],
+    batches: list[tuple[int, float]], measured: bool
 ) -> None:
-    model = LatencyModel(PROFILE_S)
+    model = LatencyModel(PROFILE_S, measured=measured)
     for rows, took_s in batches:
         model.observe(rows, took_s)
     predicted_s = [model(rows) for rows in range(1, 200)]
