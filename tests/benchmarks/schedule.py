@@ -3,7 +3,7 @@
 1, 4, 8 and 32 functions on one device · 30 to 150 % load · Poisson and bursty · alike and mixed l(b) · l̂
 exact and wrong by 30 % either way; and Rafiki's single-model experiment. Means over seeds; the same seed
 gives every rule the same arrivals, so differences are paired, with 95 % confidence intervals. Simulated: the
-very code that serves decides, the clock is not real.
+very code that serves decides, the clock is not real. Interrupted, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Table
 from tests.benchmarks import schedule_rafiki as rafiki
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.schedule_cases import CONTENDERS, OURS, Cell, cells, run
+from tests.benchmarks.schedule_journal import Journal
 
 # Two-sided 95 % of Student's t, by degrees of freedom.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
@@ -37,18 +38,24 @@ def main() -> None:
     seeds = range(flags.seeds)
     with ProcessPoolExecutor(flags.jobs, initializer=os.nice, initargs=(10,)) as pool:
         experiment = _rafiki(pool, seeds)
-        jobs = [
-            (cell, number, seed, flags.rows)
+        jobs = {
+            _key(cell, number, seed, flags.rows): (cell, number, seed, flags.rows)
             for cell in chosen
             for number in range(len(CONTENDERS))
             for seed in seeds
-        ]
-        outcomes = pool.map(_one, jobs, chunksize=flags.seeds)
-        goodputs: Goodputs = {}
-        worst: Goodputs = {}
-        for (cell, number, _, _), (share, least) in zip(jobs, outcomes, strict=True):
-            goodputs.setdefault((cell, CONTENDERS[number].name), []).append(share)
-            worst.setdefault((cell, CONTENDERS[number].name), []).append(least)
+        }
+        journal = Journal()
+        left = {key: job for key, job in jobs.items() if key not in journal.known}
+        outcomes = pool.map(_one, left.values(), chunksize=flags.seeds)
+        for done, _ in enumerate(journal.keep(zip(left, outcomes, strict=True)), len(jobs) - len(left) + 1):
+            if done % (flags.seeds * len(CONTENDERS)) == 0:
+                console.print(f"{done:,} of {len(jobs):,} simulations", end="\r")
+    goodputs: Goodputs = {}
+    worst: Goodputs = {}
+    for key, (cell, number, _, _) in jobs.items():
+        share, least = journal.known[key]
+        goodputs.setdefault((cell, CONTENDERS[number].name), []).append(share)
+        worst.setdefault((cell, CONTENDERS[number].name), []).append(least)
     for l_hat in flags.l_hats:
         _print_cells([cell for cell in chosen if cell.l_hat == l_hat], goodputs)
     _print_ratios(chosen, goodputs)
@@ -67,6 +74,11 @@ def main() -> None:
             "rafiki": experiment,
         },
     )
+    journal.forget()
+
+
+def _key(cell: Cell, number: int, seed: int, rows: int) -> str:
+    return f"{cell.title}, l_hat {cell.l_hat:g}, {CONTENDERS[number].name}, seed {seed}, {rows} rows"
 
 
 def _one(job: tuple[Cell, int, int, int]) -> tuple[float, float]:
