@@ -117,17 +117,22 @@ class Deployment:
     ) -> Deployed:
         """Make the function answer with what the job has found. Raises `BadOption`, `Overloaded`.
 
-        select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits), or `best`.
+        select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits); `best`; or
+        one of the job's models: its best checkpoint.
         promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
         """
         check_name(function, "function")
-        if select not in _SELECTS:
-            raise BadOption(f"'select' must be one of {', '.join(_SELECTS)}, not {select!r}")
+        if select not in (*_SELECTS, *run.spec.models):
+            known = ", ".join((*_SELECTS, *run.spec.models))
+            raise BadOption(f"'select' must be one of {known}, not {select!r}")
         if promote not in _PROMOTES:
             raise BadOption(f"'promote' must be one of {', '.join(_PROMOTES)}, not {promote!r}")
-        found = _candidates(await run.trials())
+        found = _candidates(await run.trials(), None if select in _SELECTS else select)
         if not found:
-            raise BadOption(f"job {run.job.id} has no checkpoint yet; the view of jobs says how it fares")
+            whose = "" if select in _SELECTS else f" of {select}"
+            raise BadOption(
+                f"job {run.job.id} has no checkpoint{whose} yet; the view of jobs says how it fares"
+            )
         scores: dict[str, Scores] = {}
         latency_ms: dict[str, float] = {}
         labels = np.zeros(0, np.int64)
@@ -137,7 +142,7 @@ class Deployment:
             latency_ms[name] = answer.row_s * 1000 * _LATENCY_ROWS
             labels = np.array(answer.labels)
         budget_ms = None if slo_ms is None else slo_ms / 2
-        most = 1 if select == "best" else 8
+        most = 8 if select == "ensemble" else 1
         chosen = select_ensemble(scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most)
         alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
         subsets = subset_accuracies({name: scores[name] for name in chosen.members}, labels, "mean")
@@ -264,10 +269,12 @@ def wilson(right: int, rows: int) -> tuple[float, float]:
     return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
 
 
-def _candidates(trials: Mapping[str, list[Trial]]) -> dict[str, Candidate]:
-    """The best checkpoints of each model's best trials, by a name that tells them apart."""
+def _candidates(trials: Mapping[str, list[Trial]], only: str | None = None) -> dict[str, Candidate]:
+    """The best checkpoints of each model's best trials (or of one model's), by a name that tells them apart."""
     found: dict[str, Candidate] = {}
     for model, records in trials.items():
+        if only not in (None, model):
+            continue
         best = [
             Candidate(model, trial, checkpoint)
             for trial in records
@@ -280,14 +287,19 @@ def _candidates(trials: Mapping[str, list[Trial]]) -> dict[str, Candidate]:
 
 
 def _model_names(function: str, members: tuple[str, ...], found: Mapping[str, Candidate]) -> dict[str, str]:
-    """The name under which each member is registered: of udf_food, food_resnet, food_resnet_2, …"""
+    """The name under which each member is registered: of udf_food, food_resnet, food_resnet_2, …
+
+    A function that is named for its model, such as udf_food_resnet, does not name it twice.
+    """
+    base = function.removeprefix("udf_")
     counted: dict[str, int] = {}
     names = {}
     for member in members:
         model = found[member].model
         counted[model] = counted.get(model, 0) + 1
         place = "" if counted[model] == 1 else f"_{counted[model]}"
-        names[member] = f"{function.removeprefix('udf_')}_{model}{place}"
+        stem = base if base.endswith(f"_{model}") else f"{base}_{model}"
+        names[member] = f"{stem}{place}"
     return names
 
 

@@ -416,7 +416,7 @@ COMMENT ON FUNCTION ml_udf.extend(bigint, integer, text) IS
 CREATE FUNCTION ml_udf.deploy(
     function text,                          -- of the SQL function, and of the server's
     job bigint,                             -- from ml_udf.train
-    choose text DEFAULT 'ensemble',         -- ensemble, or best
+    choose text DEFAULT 'ensemble',         -- ensemble, best, or one of the job's models
     slo_ms double precision DEFAULT NULL,   -- latency goal; the members are chosen to meet it
     promote text DEFAULT 'always',          -- always, or if_better than what answers now, on the same rows
     schema name DEFAULT current_schema(),   -- where to create the SQL function
