@@ -270,7 +270,7 @@ def wilson(right: int, rows: int) -> tuple[float, float]:
 
 
 def _candidates(trials: Mapping[str, list[Trial]], only: str | None = None) -> dict[str, Candidate]:
-    """The best checkpoints of each model's best trials (or of one model's), by a name that tells them apart."""
+    """The best checkpoints of the best trials of each model, or of one, by a name that tells them apart."""
     found: dict[str, Candidate] = {}
     for model, records in trials.items():
         if only not in (None, model):
