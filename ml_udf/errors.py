@@ -10,6 +10,12 @@
     ├── Overloaded               53400  the queue is full; retry after a while
     ├── DeadlineExceeded         57014  the answer cannot come, or did not come, in time
     ├── Cancelled                57014  the statement was cancelled
+    ├── UnknownTable             42P01  no such table or view
+    ├── UnknownColumn            42703  no such column
+    ├── WrongType                42804  a column cannot hold what it should
+    ├── NoKey                    42P10  nothing tells the rows of a table apart
+    ├── AlreadyRunning           55P03  another run scores into the same place
+    ├── InsideTransaction        25001  it commits, and so cannot be part of a transaction
     ├── ServerFault              58000  the server failed inside
     │   └── WorkerLost           58000  the worker died twice under these rows
     └── InputError                      one row's input is at fault
@@ -26,6 +32,7 @@ Each class knows its `code` (the word on the wire), its SQLSTATE, and whether tr
 from __future__ import annotations
 
 __all__ = [
+    "AlreadyRunning",
     "BadOption",
     "Cancelled",
     "ConnectionLost",
@@ -36,15 +43,20 @@ __all__ = [
     "InputNotFound",
     "InputTooLarge",
     "InputUndecodable",
+    "InsideTransaction",
     "MlUdfError",
     "NoConfidentAnswer",
+    "NoKey",
     "Overloaded",
     "ServerFault",
     "ServerUnreachable",
     "Unauthorized",
+    "UnknownColumn",
     "UnknownFunction",
+    "UnknownTable",
     "VersionGone",
     "WorkerLost",
+    "WrongType",
     "error_from_code",
 ]
 
@@ -143,6 +155,48 @@ class Cancelled(MlUdfError):
 
     code = "cancelled"
     sqlstate = "57014"
+
+
+class UnknownTable(MlUdfError):
+    """There is no table or view of this name that the caller can see."""
+
+    code = "unknown_table"
+    sqlstate = "42P01"
+
+
+class UnknownColumn(MlUdfError):
+    """The table has no column of this name; the hint says how to add it, or which there are."""
+
+    code = "unknown_column"
+    sqlstate = "42703"
+
+
+class WrongType(MlUdfError):
+    """A column's type does not fit: the function does not take it, or the answers are no values of it."""
+
+    code = "wrong_type"
+    sqlstate = "42804"
+
+
+class NoKey(MlUdfError):
+    """Nothing tells the rows of the table apart, so no row can be said to be done."""
+
+    code = "no_key"
+    sqlstate = "42P10"
+
+
+class AlreadyRunning(MlUdfError):
+    """Another run scores into the same place; wait for it, or end it."""
+
+    code = "already_running"
+    sqlstate = "55P03"
+
+
+class InsideTransaction(MlUdfError):
+    """What commits as it goes was called inside a transaction; call it by itself."""
+
+    code = "inside_transaction"
+    sqlstate = "25001"
 
 
 class ServerFault(MlUdfError):
