@@ -112,7 +112,7 @@ class Scheduler:
         lane = self._waiting.lane_for(now_s, submission)
         lanes = self._waiting.of(submission.function)
         if submission.row_class == "interactive":
-            lane.arrived_s = now_s  # also if refused: that they keep coming is why fillers must make room
+            lane.rhythm.came(now_s)  # also if refused: that they keep coming is why fillers must make room
         rejection = admit(now_s, submission, lane, lanes, self._workers.values())
         if rejection is None:
             self._waiting.add(now_s, lane, submission)

@@ -5,9 +5,9 @@ and are paused rather than dropped while interactive rows need all of it (INFaaS
 that a scan neither ruins nor starves:
   - while interactive rows keep coming, filler batches are short, measured by what interactive batches take: a
     row waits for at most one of them, and the longer it waited, and the busier the worker is with such rows,
-    the fewer fillers share its batch;
-  - where interactive rows came within the last minute, a scan leaves half of the latency goal to the first
-    one that comes again;
+    the fewer fillers share its batch (rhythm.py: whether they keep coming);
+  - where interactive rows came within the last minute, the first one that comes again still meets its goal
+    behind all the fillers in flight;
   - a lane whose fillers waited `patience` times their own batch gets a worker before anybody else.
 Pure functions; they know lanes and workers, not the core.
 """
@@ -30,9 +30,8 @@ class Filling:
 
     longest: float = 1.8  # batch with fillers in it, while interactive rows keep coming
     latency: float = 2.8  # of an interactive row, its wait included, that has fillers in its batch
-    keep_coming_s: float = 5.0  # without interactive rows for so long, they no longer keep coming
-    remembered_s: float = 60.0  # and after so long, a lane counts as bulk only
-    goal_share: float = 0.5  # of a remembered lane's goal, for all fillers in flight
+    remembered_s: float = 60.0  # without interactive rows for so long, a lane counts as bulk only
+    goal_share: float = 0.8  # of a remembered lane's goal less its own row, for all fillers in flight
     patience: float = 20.0  # fillers get at least 1 / (1 + patience) of a worker
 
 
@@ -43,29 +42,31 @@ class Room:
     alone_s: float  # of fillers alone
     filled_s: float  # an interactive one, filled
     latency_s: float  # that, and the wait of its oldest row
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether interactive rows keep coming."""
-        return self.latency_s < math.inf
+    is_limited: bool  # interactive rows keep coming
 
 
 def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: WorkerState) -> Room:
     """How long batches with fillers may take there, for the sake of the interactive rows of `lanes`."""
-    batch_s = goal_s = math.inf
+    batch_s = goal_s = coming_s = math.inf
     for lane in lanes:
-        if lane.swap_s(worker) == math.inf:
+        if lane.swap_s(worker) == math.inf or now_s - lane.rhythm.came_s > filling.remembered_s:
             continue
-        idle_s = now_s - lane.arrived_s
-        if idle_s <= filling.keep_coming_s:
-            batch_s = min(batch_s, lane.typical_s or lane.predicted_s(1, worker.view.device))
-        if idle_s <= filling.remembered_s:
-            goal_s = min(goal_s, lane.spec.slo_s)
+        row_s = lane.predicted_s(1, worker.view.device)
+        goal_s = min(goal_s, lane.spec.slo_s - row_s)
+        typical_s = lane.typical_s or row_s
+        batch_s = min(batch_s, typical_s)
+        if lane.rhythm.keeps_on(now_s):
+            coming_s = min(coming_s, typical_s)
     first_s = filling.goal_share * goal_s / worker.view.in_flight_limit
     # Every interactive batch grows by its fillers: the busier the worker is with such, the less of it.
     idle = max(0.0, 1 - worker.share(now_s))
     filled = 1 + (filling.longest - 1) * idle * idle
-    return Room(min(filling.longest * batch_s, first_s), filled * batch_s, filling.latency * batch_s)
+    return Room(
+        alone_s=min(filling.longest * coming_s, first_s),
+        filled_s=filled * batch_s,
+        latency_s=filling.latency * batch_s,
+        is_limited=coming_s < math.inf,
+    )
 
 
 def filler_batch_rows(lane: Lane, worker: WorkerState, limit_s: float) -> int:

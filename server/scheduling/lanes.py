@@ -20,6 +20,7 @@ from server.scheduling.policy import (
     RowRun,
     Wait,
 )
+from server.scheduling.rhythm import Rhythm
 from server.scheduling.row_queue import RowQueue
 from server.scheduling.terms import FunctionSpec, Kinds, Latency, Learner, MemberSpec, Submission, WorkerView
 from server.scheduling.worker_state import WorkerState
@@ -39,7 +40,7 @@ class Lane:
         self.interactive, self.aside, self.bulk = self.queues = (RowQueue(), RowQueue(), RowQueue())
         self.served_s = now_s  # when it last got a worker, or came to be
         self.filler_served_s = now_s  # when its fillers last did, or began to wait
-        self.arrived_s = -math.inf  # when its last interactive rows came
+        self.rhythm = Rhythm()  # of its interactive rows
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
         self.reconfigure(spec, policy)

@@ -104,3 +104,13 @@ def test_a_scan_leaves_an_interactive_load_its_latency_and_keeps_most_of_what_is
     assert both.goodput > 0.999
     assert both.quantile_s(0.99) < 1.5 * calm.total.quantile_s(0.99)
     assert scan / (both.bulk_done_s - 1.0) > 0.6 * left * scan_rate
+
+
+@pytest.mark.parametrize("rate", [5.0, 20.0, 100.0])
+def test_a_scan_is_at_full_speed_within_a_second_after_the_last_interactive_row(rate: float) -> None:
+    scan, begins_s, ends_s = 30_000, 1.0, 3.0
+    alone_s = together(0.0, scan, 0.0, 2).total.bulk_done_s
+    arrivals_s = [number / rate for number in range(round(ends_s * rate))]
+    load = FunctionLoad("f", arrivals_s, 0.05, 64, affine, bulk_rows=scan, bulk_at_s=begins_s)
+    took_s = simulate(Load((load,), (Device(in_flight_limit=2),))).total.bulk_done_s - begins_s
+    assert took_s < (ends_s - begins_s) + 2 / rate + 1.06 * alone_s
