@@ -7,7 +7,6 @@ first leaves (filling.py). Knows nothing of other lanes.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from server.scheduling.policy import (

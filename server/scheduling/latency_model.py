@@ -121,7 +121,7 @@ class LatencyModel:
         return model
 
     def _size_near(self, rows: int) -> int:
-        """The learned size nearest by ratio; the nearest power of two where none is within a factor of 1.5."""
+        """The learned size nearest by ratio; the nearest power of two where none is within 1.5 times."""
         near = min(self._shape, key=lambda size: abs(math.log(size / rows)), default=0)
         if near and max(near, rows) <= 1.5 * min(near, rows):
             return near
