@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
 from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from ml_udf.training import TrainingCalls
 
-__all__ = ["jobs"]
+__all__ = ["jobs", "watch_jobs"]
 
 _TRIALS_SHOWN = 8
 
@@ -33,37 +35,39 @@ def jobs(
             calls = TrainingCalls(client)
             if cancel and job is not None:
                 calls.cancel(job)
+            wanted = None if job is None else [job]
             if watch:
-                _watch(calls, job)
+                watch_jobs(calls, wanted, console)
             else:
-                console.print(_table(calls, job))
+                console.print(_table(calls, wanted))
     except MlUdfError as error:
         fail(error.message, error.hint)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-def _watch(calls: TrainingCalls, job: int | None) -> None:
+def watch_jobs(calls: TrainingCalls, wanted: Sequence[int] | None, to: Console) -> None:
+    """Show the jobs of these numbers (None = all) as they go, until none of them runs."""
     from rich.live import Live
 
-    with Live(_table(calls, job), console=console, refresh_per_second=4) as live:
-        while any(found["state"] == "running" for found in _wanted(calls, job)):
+    with Live(_table(calls, wanted), console=to, refresh_per_second=4) as live:
+        while any(found["state"] == "running" for found in _found(calls, wanted)):
             time.sleep(0.5)
-            live.update(_table(calls, job))
-        live.update(_table(calls, job))
+            live.update(_table(calls, wanted))
+        live.update(_table(calls, wanted))
 
 
-def _wanted(calls: TrainingCalls, job: int | None) -> list[dict[str, Any]]:
-    return calls.jobs() if job is None else [calls.job(job)]
+def _found(calls: TrainingCalls, wanted: Sequence[int] | None) -> list[dict[str, Any]]:
+    return calls.jobs() if wanted is None else [calls.job(number) for number in wanted]
 
 
-def _table(calls: TrainingCalls, job: int | None) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     table = Table("job", "dataset", "state", "model", "epochs", "", "trials", "best", title_justify="left")
-    for found in _wanted(calls, job):
+    for found in _found(calls, wanted):
         for place, (model, study) in enumerate(found["studies"].items()):
             first = place == 0
             table.add_row(
@@ -77,7 +81,7 @@ def _table(calls: TrainingCalls, job: int | None) -> Any:  # noqa: ANN401  # a r
                 _score(study["best_score"]),
                 end_section=place == len(found["studies"]) - 1,
             )
-    return table if job is None else Group(table, _trials(calls, job))
+    return Group(table, *(_trials(calls, number) for number in wanted or ()))
 
 
 def _trials(calls: TrainingCalls, job: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
