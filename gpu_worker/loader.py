@@ -14,7 +14,7 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.manifest import Manifest
 from gpu_worker.network import Network
-from gpu_worker.zoo import ARCHITECTURES, HASHING
+from gpu_worker.zoo import ARCHITECTURES, HASHING, TEXT_ARCHITECTURES
 from gpu_worker.zoo.hashing import Hashing
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_module", "file_sha256", "load_network", "warm_up", "weights_bytes"]
 
+_PLAIN_FORMS = ("text", "row")  # of rows that are no pictures
 _WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
 
 
@@ -32,7 +33,7 @@ def load_network(manifest: Manifest, device: Device, *, allow_import: bool = Fal
     """
     if manifest.architecture == HASHING:
         return Hashing.from_options(manifest.classes, manifest.architecture_options)
-    if not (manifest.input.height and manifest.input.width):
+    if manifest.input.form not in _PLAIN_FORMS and not (manifest.input.height and manifest.input.width):
         raise ModelUnusable(f"{manifest.directory}: 'input' needs 'height' and 'width'")
     _check_sha256(manifest)
     if manifest.runtime == "onnx":
@@ -63,7 +64,7 @@ def build_module(
 
     With `allow_import` a name may also be "package.module:attribute", which is imported and called.
     """
-    target = ARCHITECTURES.get(architecture)
+    target = ARCHITECTURES.get(architecture) or TEXT_ARCHITECTURES.get(architecture)
     if target is None and ":" in architecture:
         if not allow_import:
             raise ModelUnusable(
@@ -72,7 +73,7 @@ def build_module(
             )
         target = architecture
     if target is None:
-        known = ", ".join(sorted([*ARCHITECTURES, HASHING]))
+        known = ", ".join(sorted([*ARCHITECTURES, *TEXT_ARCHITECTURES, HASHING]))
         raise ModelUnusable(f"the architecture {architecture!r} is not known; there are: {known}")
     module_name, _, attribute = target.partition(":")
     try:
@@ -116,6 +117,7 @@ def _torch(manifest: Manifest, device: Device, *, allow_import: bool) -> Network
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from gpu_worker.text_network import TextNetwork
     from gpu_worker.torch_network import TorchNetwork
 
     module = build_module(
@@ -129,10 +131,15 @@ def _torch(manifest: Manifest, device: Device, *, allow_import: bool) -> Network
         module.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError, OSError) as exc:
         raise ModelUnusable(f"the weights {path} do not fit {manifest.architecture!r}: {exc}") from exc
+    if manifest.input.form == "text":
+        return TextNetwork(module, device)
     return TorchNetwork(module, manifest.input, device)
 
 
 def _onnx(manifest: Manifest, device: Device) -> Network:
     from gpu_worker.onnx_network import OnnxNetwork
+    from gpu_worker.row_network import RowNetwork
 
+    if manifest.input.form == "row":
+        return RowNetwork(manifest.path_of_weights(), device)
     return OnnxNetwork(manifest.path_of_weights(), manifest.input, device)

@@ -14,7 +14,7 @@ __all__ = ["FORMS", "MANIFEST_FILE", "InputSpec", "Manifest", "read_manifest"]
 
 MANIFEST_FILE = "model.json"
 FORMAT = 1
-FORMS = ("path", "image", "tensor", "text")
+FORMS = ("path", "image", "tensor", "text", "row")
 _RUNTIMES = ("torch", "onnx")
 _MAX_SIDE = 4096
 

@@ -12,7 +12,22 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.manifest import InputSpec
 from gpu_worker.network import Floats, Inputs, IsCancelled, check, pixel_line, softmax
 
-__all__ = ["OnnxNetwork"]
+__all__ = ["OnnxNetwork", "open_session"]
+
+
+def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
+    """ONNX Runtime's session of a file. Raises `ModelUnusable`."""
+    options = onnxruntime.SessionOptions()
+    # One core a pass: the engine runs passes side by side (see there).
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    providers = ["CPUExecutionProvider"]
+    if device.is_cuda and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        providers.insert(0, "CUDAExecutionProvider")
+    try:
+        return onnxruntime.InferenceSession(path, options, providers)
+    except Exception as exc:  # its exceptions have no common base
+        raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
 
 
 class OnnxNetwork:
@@ -23,17 +38,7 @@ class OnnxNetwork:
 
     def __init__(self, path: str, spec: InputSpec, device: Device) -> None:
         self.pixels = (spec.height, spec.width)
-        options = onnxruntime.SessionOptions()
-        # One core a pass: the engine runs passes side by side (see there).
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        providers = ["CPUExecutionProvider"]
-        if device.is_cuda and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-            providers.insert(0, "CUDAExecutionProvider")
-        try:
-            self._session = onnxruntime.InferenceSession(path, options, providers)
-        except Exception as exc:  # its exceptions have no common base
-            raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
+        self._session = open_session(path, device)
         self._input = self._only_input(path)
         self.resident_bytes = os.path.getsize(path)
         self._scale, self._shift = pixel_line(spec)

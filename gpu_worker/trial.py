@@ -4,8 +4,8 @@
                      └─ Cancel ─→ noted; a Train looks before every step
 
 One request after the other, at low priority, with one thread: so a trial's weights depend on its inputs
-alone, bit for bit on a CPU. Holds the trials under way and the last snapshot's pixels; the server holds
-everything that must last.
+alone, bit for bit on a CPU. Holds the trials under way and the last snapshot's rows; the server holds
+everything that must last. How a trial learns is `train.learners`'.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpu_worker.decode import decode_image
@@ -50,10 +50,8 @@ from gpu_worker.protocol import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
-    from gpu_worker.train import TrainSpec
-    from gpu_worker.train.snapshot import Snapshot
+    from gpu_worker.train.learner import Learner
+    from gpu_worker.train.learners import Learners
 
 __all__ = ["main"]
 
@@ -66,19 +64,6 @@ _MOST_TRIALS = 4
 
 
 @dataclass(slots=True)
-class _Trial:
-    """A trial under way: `epoch` of its epochs are done; `best`: the weights of the best since it began."""
-
-    spec: TrainSpec
-    snapshot: Snapshot
-    module: torch.nn.Module
-    optimiser: torch.optim.Optimizer
-    epoch: int
-    best_score: float = -1.0
-    best: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Trials:
     """What the process holds, and what it does for each message."""
 
@@ -88,8 +73,8 @@ class Trials:
     max_input_bytes: int
     allow_import: bool
     cancelled: set[int] = field(default_factory=set)
-    _trials: dict[str, _Trial] = field(default_factory=dict)
-    _snapshots: dict[tuple[str, int, int], Snapshot] = field(default_factory=dict)
+    _trials: dict[str, Learner] = field(default_factory=dict)
+    _learners: Learners | None = None
 
     def answer(self, message: Message) -> Message:
         """The reply to a message; every failure is one."""
@@ -115,91 +100,71 @@ class Trials:
             return Failed(message.id, "internal", f"{type(exc).__name__}: {exc}")
 
     def _train(self, message: Train) -> Trained:
-        from gpu_worker.train.loop import Stopped, accuracy_of, train_epoch
+        from gpu_worker.train.loop import Stopped
 
         began_s = time.monotonic()
         is_first = message.epoch == message.start_epoch + 1
-        trial = self._begin(message) if is_first else self._trials.get(message.trial)
-        if trial is None or trial.epoch != message.epoch - 1:
+        learner = self._begin(message) if is_first else self._trials.get(message.trial)
+        if learner is None or learner.epoch != message.epoch - 1:
             raise BadRequest(f"the trial {message.trial} is not here at epoch {message.epoch - 1}")
-        images, validation = trial.snapshot.images("train"), trial.snapshot.images("validation")
         try:
-            loss = train_epoch(
-                trial.spec,
-                trial.epoch,
-                trial.module,
-                trial.optimiser,
-                images,
-                lambda: message.id in self.cancelled,
-            )
+            lesson = learner.learn(lambda: message.id in self.cancelled)
         except Stopped as exc:
             del self._trials[message.trial]
             raise Cancelled(str(exc)) from exc
-        score = accuracy_of(trial.module, validation, trial.spec.input)
-        trial.epoch = message.epoch
-        if score > trial.best_score:
-            trial.best_score = score
-            trial.best = {name: tensor.detach().clone() for name, tensor in trial.module.state_dict().items()}
         took_s = time.monotonic() - began_s
-        return Trained(message.id, message.epoch, loss, score, took_s, len(trial.snapshot.skipped))
+        return Trained(message.id, message.epoch, lesson.loss, lesson.score, took_s, learner.skipped)
 
-    def _begin(self, message: Train) -> _Trial:
-        import torch
-
-        from gpu_worker.train.checkpoint import optimiser_file, read_optimiser
-        from gpu_worker.train.loop import begin
-
-        torch.set_num_threads(1)
-        spec = train_spec(message.spec)
-        snapshot = self._snapshot(message.snapshot, message.classes, spec)
-        module, optimiser = begin(
-            spec, len(message.classes), device=self.device, allow_import=self.allow_import
+    def _begin(self, message: Train) -> Learner:
+        learner = self._known().begin(
+            message.spec, message.snapshot, message.classes, message.start, message.start_epoch
         )
-        if message.start:
-            _warm(module, message.start)
-        if message.start_epoch:
-            read_optimiser(optimiser_file(message.start), optimiser)
         while len(self._trials) >= _MOST_TRIALS:  # of masters that never said Drop
             self._trials.pop(next(iter(self._trials)))
-        trial = self._trials[message.trial] = _Trial(spec, snapshot, module, optimiser, message.start_epoch)
-        return trial
+        self._trials[message.trial] = learner
+        return learner
 
     def _keep(self, message: Keep) -> Kept:
         from gpu_worker.loader import file_sha256
-        from gpu_worker.saving import write_tensors
-        from gpu_worker.train.checkpoint import optimiser_file, write_optimiser
 
-        trial = self._trials.get(message.trial)
-        if trial is None:
+        learner = self._trials.get(message.trial)
+        if learner is None:
             raise BadRequest(f"the trial {message.trial} is not here")
         os.makedirs(message.directory, exist_ok=True)
         coming = os.path.join(message.directory, f".coming-{os.getpid()}")
-        write_tensors(coming, trial.best if message.best else trial.module.state_dict())
+        learner.write(coming, best=message.best)
         checkpoint = file_sha256(coming)
         nbytes = os.path.getsize(coming)
-        place = os.path.join(message.directory, f"{checkpoint}.safetensors")
+        place = os.path.join(message.directory, checkpoint + learner.suffix)
         if message.paused:
-            write_optimiser(optimiser_file(place), trial.optimiser)
+            learner.write_state(place)
         os.replace(coming, place)
         return Kept(message.id, checkpoint, nbytes)
 
     def _evaluate(self, message: Evaluate) -> Evaluated:
-        import torch
-
-        from gpu_worker.train.loop import begin, probabilities_of
-
-        torch.set_num_threads(1)
-        spec = train_spec(message.spec)
-        images = self._snapshot(message.snapshot, message.classes, spec).images(message.split)
-        if not len(images):
+        found = self._known().evaluate(
+            message.spec, message.snapshot, message.classes, message.start, message.split
+        )
+        if found is None:
             return Evaluated(message.id, [], [], 0.0)
-        module, _ = begin(spec, len(message.classes), device=self.device, allow_import=self.allow_import)
-        if _warm(module, message.start):
-            raise BadRequest(f"the checkpoint {message.start} is not of {spec.architecture} with these knobs")
-        began_s = time.monotonic()
-        rows = probabilities_of(module, images, spec.input).numpy()
-        row_s = (time.monotonic() - began_s) / len(images)
-        return Evaluated(message.id, [row.tobytes() for row in rows], images.labels.tolist(), row_s)
+        return Evaluated(
+            message.id, [row.tobytes() for row in found.probabilities], found.labels, found.row_s
+        )
+
+    def _known(self) -> Learners:
+        if self._learners is None:
+            import torch
+
+            from gpu_worker.train.learners import Learners
+
+            torch.set_num_threads(1)
+            self._learners = Learners(
+                self.device,
+                lambda row: self.media.read(row, max_bytes=self.max_input_bytes),
+                self.max_pixels,
+                self.allow_import,
+            )
+        return self._learners
 
     def _inspect(self, message: Inspect) -> Inspected:
         digests: list[str] = []
@@ -214,56 +179,6 @@ class Trials:
                 digests.append("")
                 errors.append(asdict(RowError(index, fault.code, fault.message)))
         return Inspected(message.id, digests, errors)
-
-    def _snapshot(self, path: str, classes: Sequence[str], spec: TrainSpec) -> Snapshot:
-        from gpu_worker.train.snapshot import read_snapshot
-
-        key = (path, spec.input.height, spec.input.width)
-        if key not in self._snapshots:
-            self._snapshots.clear()  # one at a time: its pixels are what fills the memory
-            self._snapshots[key] = read_snapshot(
-                path,
-                classes,
-                height=spec.input.height,
-                width=spec.input.width,
-                read=lambda row: self.media.read(row, max_bytes=self.max_input_bytes),
-                max_pixels=self.max_pixels,
-            )
-        return self._snapshots[key]
-
-
-def train_spec(raw: dict[str, Any]) -> TrainSpec:
-    """A `TrainSpec` from JSON: its fields, `size` in pixels for `input`, those of `Augment` below `augment`.
-
-    Raises `BadRequest` for a field that there is not, `ValueError` for a value that cannot be.
-    """
-    from gpu_worker.manifest import InputSpec
-    from gpu_worker.train import Augment, TrainSpec
-
-    given = dict(raw)
-    size = int(given.pop("size", 64))
-    augment = Augment(**given.pop("augment", {}))
-    unknown = sorted(given.keys() - {item.name for item in fields(TrainSpec)})
-    if unknown:
-        raise BadRequest(f"a trial has no knob {unknown[0]!r}")
-    pixels = InputSpec("path", size, size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    return TrainSpec(**given, augment=augment, input=pixels)
-
-
-def _warm(module: torch.nn.Module, checkpoint: str) -> list[str]:
-    """Puts the checkpoint's tensors into those of the same name and shape; the names of all others."""
-    import torch
-    from safetensors.torch import load_file
-
-    stored = load_file(checkpoint)
-    cold = []
-    with torch.no_grad():
-        for name, tensor in module.state_dict().items():
-            if name in stored and stored[name].shape == tensor.shape:
-                tensor.copy_(stored[name])
-            else:
-                cold.append(name)
-    return cold
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -83,9 +83,7 @@ def _run(flags: argparse.Namespace, stop: threading.Event) -> None:
     )
     # Read once, for the model that is kept; the validation images chose it.
     tested = len(parts["test"]) > 0
-    accuracy = (
-        accuracy_of(trained.module, parts["test"], spec.input) if tested else trained.validation_accuracy
-    )
+    accuracy = accuracy_of(trained.module, parts["test"], spec) if tested else trained.validation_accuracy
     manifest = Manifest(
         directory=directory,
         name=flags.name,

@@ -12,7 +12,9 @@ from torch import Tensor
 from gpu_worker.decode import decode_image
 from gpu_worker.device import usable_cores
 from gpu_worker.errors import RowFault
+from gpu_worker.manifest import InputSpec
 from gpu_worker.train.examples import Example, Split
+from gpu_worker.train.spec import TrainSpec
 
 __all__ = ["Images", "decode_examples"]
 
@@ -27,6 +29,20 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def varied(
+        self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
+    ) -> Tensor:
+        """See `loop.Lessons.varied`: float32 [n, 3, H, W]."""
+        return _normalised(spec.augment.apply(self.pixels[rows], generator).to(device), spec.input)
+
+    def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
+        """See `loop.Lessons.plain`: float32 [n, 3, H, W]."""
+        return _normalised(self.pixels[start:end].to(device).float(), spec.input)
+
+    def content(self) -> bytes:
+        """See `loop.Lessons.content`."""
+        return self.pixels.numpy().tobytes()
 
 
 def decode_examples(
@@ -70,6 +86,13 @@ def decode_examples(
             )
             for split, part in parts.items()
         }
+
+
+def _normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
+    """float32 [n, H, W, 3] in 0…255 → normalised [n, 3, H, W], channels_last."""
+    mean = torch.tensor(spec.mean, device=pixels.device) * 255
+    std = torch.tensor(spec.std, device=pixels.device) * 255
+    return ((pixels - mean) / std).permute(0, 3, 1, 2)
 
 
 def _none(height: int, width: int) -> Tensor:

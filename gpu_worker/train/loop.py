@@ -1,4 +1,6 @@
-"""The training loop: a spec and images in, weights out; reports after every epoch, stops when asked.
+"""The training loop: a spec and examples in, weights out; reports after every epoch, stops when asked.
+
+Examples are images or texts (`Lessons`); the loop does not know which.
 
 Randomness of epoch e comes from hash(seed, e) alone. So a run that was stopped and goes on from its
 checkpoint ends with the very weights of one that was not, and no generator's state needs to be kept.
@@ -11,20 +13,19 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from gpu_worker.loader import build_module
-from gpu_worker.manifest import InputSpec
 from gpu_worker.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from gpu_worker.train.images import Images
 from gpu_worker.train.spec import TrainSpec
 
 __all__ = [
     "Epoch",
+    "Lessons",
     "Stopped",
     "Trained",
     "accuracy_of",
@@ -35,6 +36,38 @@ __all__ = [
 ]
 
 _EVALUATION_ROWS = 128
+
+
+class Lessons(Protocol):
+    """Labelled examples of one split, in memory."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 [n], indices into `classes`."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the labels are."""
+        ...
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def varied(
+        self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
+    ) -> Tensor:
+        """Some rows as the module takes them in training, each varied anew."""
+        ...
+
+    def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
+        """Rows from `start` to before `end` as the module takes them in serving."""
+        ...
+
+    def content(self) -> bytes:
+        """All that the rows are, for a hash."""
+        ...
 
 
 class Stopped(Exception):
@@ -65,8 +98,8 @@ class Trained:
 
 def train(
     spec: TrainSpec,
-    images: Images,
-    validation: Images,
+    lessons: Lessons,
+    validation: Lessons,
     *,
     device: str = "cpu",
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
@@ -80,14 +113,14 @@ def train(
     for an unknown architecture or options; `ValueError` for a checkpoint of another run.
     """
     with torch.random.fork_rng():
-        module, optimiser = begin(spec, len(images.classes), device=device, allow_import=allow_import)
-        run = _run_id(spec, images)
+        module, optimiser = begin(spec, len(lessons.classes), device=device, allow_import=allow_import)
+        run = _run_id(spec, lessons)
         state = read_checkpoint(checkpoint, module, optimiser, run) if checkpoint else None
         state = state or Checkpoint(0, 0, -1.0, {})
         while state.epoch < spec.epochs:
             began_s = time.monotonic()
-            loss = train_epoch(spec, state.epoch, module, optimiser, images, should_stop)
-            accuracy = accuracy_of(module, validation if len(validation) else images, spec.input)
+            loss = train_epoch(spec, state.epoch, module, optimiser, lessons, should_stop)
+            accuracy = accuracy_of(module, validation if len(validation) else lessons, spec)
             state.epoch += 1
             if accuracy >= state.best_accuracy:
                 best = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
@@ -119,22 +152,22 @@ def begin(
 
 
 @torch.inference_mode()
-def accuracy_of(module: nn.Module, images: Images, spec: InputSpec) -> float:
-    """The share of images whose highest score is their label; leaves the module in eval mode."""
-    if not len(images):
+def accuracy_of(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> float:
+    """The share of examples whose highest score is their label; leaves the module in eval mode."""
+    if not len(lessons):
         return 0.0
-    best = probabilities_of(module, images, spec).argmax(dim=1)
-    return int((best == images.labels).sum()) / len(images)
+    best = probabilities_of(module, lessons, spec).argmax(dim=1)
+    return int((best == lessons.labels).sum()) / len(lessons)
 
 
 @torch.inference_mode()
-def probabilities_of(module: nn.Module, images: Images, spec: InputSpec) -> Tensor:
-    """float32 [n, classes], on the CPU, of at least one image; leaves the module in eval mode."""
+def probabilities_of(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> Tensor:
+    """float32 [n, classes], on the CPU, of at least one example; leaves the module in eval mode."""
     module.eval()
     device = next(module.parameters()).device
     parts = [
-        module(_normalised(pixels.to(device).float(), spec)).softmax(dim=1).cpu()
-        for pixels in torch.split(images.pixels, _EVALUATION_ROWS)
+        module(lessons.plain(start, start + _EVALUATION_ROWS, spec, device)).softmax(dim=1).cpu()
+        for start in range(0, len(lessons), _EVALUATION_ROWS)
     ]
     return torch.cat(parts)
 
@@ -144,10 +177,10 @@ def train_epoch(
     epoch: int,
     module: nn.Module,
     optimiser: torch.optim.Optimizer,
-    images: Images,
+    lessons: Lessons,
     should_stop: Callable[[], bool],
 ) -> float:
-    """One pass over all images: epoch number `epoch` (0 for the first) of `spec.epochs`; the mean loss.
+    """One pass over all examples: epoch number `epoch` (0 for the first) of `spec.epochs`; the mean loss.
 
     Raises `Stopped`. Sets torch's global generator.
     """
@@ -155,7 +188,7 @@ def train_epoch(
     torch.manual_seed(seed)  # dropout
     generator = torch.Generator().manual_seed(seed)  # order and augmentation
     device = next(module.parameters()).device
-    batches = list(_batches(len(images), spec.batch_rows, generator))
+    batches = list(_batches(len(lessons), spec.batch_rows, generator))
     module.train()
     total = torch.zeros((), device=device)
     for step, rows in enumerate(batches):
@@ -164,11 +197,9 @@ def train_epoch(
         rate = spec.learning_rate_at((epoch + step / len(batches)) / spec.epochs)
         for group in optimiser.param_groups:
             group["lr"] = rate
-        pixels = spec.augment.apply(images.pixels[rows], generator).to(device)
-        labels = images.labels[rows].to(device)
-        loss = functional.cross_entropy(
-            module(_normalised(pixels, spec.input)), labels, label_smoothing=spec.label_smoothing
-        )
+        inputs = lessons.varied(rows, spec, generator, device)
+        labels = lessons.labels[rows].to(device)
+        loss = functional.cross_entropy(module(inputs), labels, label_smoothing=spec.label_smoothing)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()
@@ -180,13 +211,6 @@ def _batches(count: int, rows: int, generator: torch.Generator) -> Iterator[Tens
     """A new order, in batches; a last one of a single row is left out, for batch norms need two."""
     order = torch.randperm(count, generator=generator)
     return (order[start : start + rows] for start in range(0, count, rows) if count - start > 1)
-
-
-def _normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
-    """float32 [n, H, W, 3] in 0…255 → normalised [n, 3, H, W], channels_last."""
-    mean = torch.tensor(spec.mean, device=pixels.device) * 255
-    std = torch.tensor(spec.std, device=pixels.device) * 255
-    return ((pixels - mean) / std).permute(0, 3, 1, 2)
 
 
 def _groups(module: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
@@ -202,10 +226,10 @@ def _seed(seed: int, turn: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode()).digest()[:7], "big")
 
 
-def _run_id(spec: TrainSpec, images: Images) -> str:
+def _run_id(spec: TrainSpec, lessons: Lessons) -> str:
     """A hash of all that decides the outcome."""
-    text = json.dumps([asdict(spec), images.classes], sort_keys=True, default=str)
+    text = json.dumps([asdict(spec), lessons.classes], sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode())
-    digest.update(images.labels.numpy().tobytes())
-    digest.update(images.pixels.numpy().tobytes())
+    digest.update(lessons.labels.numpy().tobytes())
+    digest.update(lessons.content())
     return digest.hexdigest()

@@ -1,11 +1,11 @@
-"""A dataset's snapshot as pixels: the Parquet file that the server froze → images by split.
+"""A dataset's snapshot in memory: the Parquet file that the server froze → images or texts by split.
 
 Knows the columns input, target and split; knows no SQL and no sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow.parquet as pq
@@ -14,21 +14,23 @@ import torch
 from gpu_worker.decode import decode_image
 from gpu_worker.errors import RowFault
 from gpu_worker.train.images import Images
+from gpu_worker.train.loop import Lessons
+from gpu_worker.train.texts import Texts
 
-__all__ = ["Snapshot", "read_snapshot"]
+__all__ = ["Snapshot", "read_snapshot", "read_texts"]
 
 _SKIPPED_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Images by split, in the snapshot's order; `skipped`: rows that could no longer be read, by path."""
+    """Examples by split, in the snapshot's order; `skipped`: rows that could no longer be read, by path."""
 
-    parts: dict[str, Images]
+    parts: Mapping[str, Lessons]
     skipped: tuple[str, ...]
 
-    def images(self, split: str) -> Images:
-        """The images of train, validation or test. Raises `ValueError`."""
+    def lessons(self, split: str) -> Lessons:
+        """The examples of train, validation or test. Raises `ValueError`."""
         if split not in self.parts:
             raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
         return self.parts[split]
@@ -78,3 +80,22 @@ def read_snapshot(
         for split, images in pixels.items()
     }
     return Snapshot(parts, tuple(skipped))
+
+
+def read_texts(
+    path: str, classes: Sequence[str], encode: Callable[[Sequence[str]], torch.Tensor]
+) -> Snapshot:
+    """Reads every text of the snapshot once; encode: n texts → int32 [n, tokens]."""
+    index = {label: at for at, label in enumerate(classes)}
+    texts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    labels: dict[str, list[int]] = {split: [] for split in texts}
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=["input", "target", "split"]):
+            for row in batch.to_pylist():
+                texts[row["split"]].append(row["input"])
+                labels[row["split"]].append(index[row["target"]])
+    parts = {
+        split: Texts(encode(found), torch.tensor(labels[split], dtype=torch.int64), tuple(classes))
+        for split, found in texts.items()
+    }
+    return Snapshot(parts, ())

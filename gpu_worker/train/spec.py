@@ -23,7 +23,8 @@ class TrainSpec:
 
     learning_rate: the highest of the run. warm_up: the share of steps in which `one_cycle` rises to it;
     it and `cosine` then fall to 0 along a cosine (Smith & Topin 2018; Loshchilov & Hutter 2017).
-    weight_decay is AdamW's, decoupled; biases and batch norms are spared.
+    weight_decay is AdamW's, decoupled; biases and batch norms are spared. augment is for images; forget, the
+    share of tokens that is left out anew in every epoch, for texts.
     """
 
     architecture: str
@@ -37,6 +38,7 @@ class TrainSpec:
     warm_up: float = 0.25
     label_smoothing: float = 0.05
     augment: Augment = field(default_factory=Augment)
+    forget: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -44,6 +46,8 @@ class TrainSpec:
             raise ValueError("a run needs at least 1 epoch, and batches of at least 2 rows")
         if not (self.learning_rate > 0 and self.weight_decay >= 0 and 0 <= self.label_smoothing < 1):
             raise ValueError("learning_rate must be above 0, weight_decay and label_smoothing not below")
+        if not 0 <= self.forget < 1:
+            raise ValueError("forget is a share of the tokens, from 0 to below 1")
         if not 0 < self.warm_up < 1:
             raise ValueError("warm_up is a share of the steps, between 0 and 1")
 

@@ -1,8 +1,9 @@
 """Named architectures: plain PyTorch modules, small enough to train on a CPU.
 
 A name maps to "module:Class"; the class is called as `Class(classes, **architecture_options)` and returns a
-module from [n, 3, H, W] normalised pixels to [n, classes] logits. `hashing` is not among them: it has no
-weights and no pixels, and the loader makes it itself.
+module to [n, classes] logits: from [n, 3, H, W] normalised pixels, or, for the text models, from what its own
+`encode` makes of texts (`zoo/text.py`). `hashing` is not among them: it has no weights and no pixels, and the
+loader makes it itself. Nor are the tabular models, which are scikit-learn's and served as ONNX.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ARCHITECTURES", "HASHING"]
+__all__ = ["ARCHITECTURES", "HASHING", "TABULAR", "TEXT_ARCHITECTURES"]
 
 HASHING = "hashing"
 
@@ -23,3 +24,11 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "inception": "gpu_worker.zoo.inception:Inception",
     }
 )
+TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "fasttext": "gpu_worker.zoo.fasttext:FastText",
+        "temporal_cnn": "gpu_worker.zoo.temporal_cnn:TemporalCnn",
+        "character_rnn": "gpu_worker.zoo.character_rnn:CharacterRnn",
+    }
+)
+TABULAR = frozenset(("gradient_boosting", "random_forest", "logistic_regression"))

@@ -99,7 +99,7 @@ def test_it_learns_and_reports_every_epoch(parts: dict[Any, Images]) -> None:
     assert [epoch.epoch for epoch in epochs] == list(range(1, SPEC.epochs + 1))
     assert epochs[-1].train_loss < epochs[0].train_loss
     assert trained.validation_accuracy == max(epoch.validation_accuracy for epoch in epochs)
-    assert accuracy_of(trained.module, parts["test"], SPEC.input) > 0.8, "chance is 0.33"
+    assert accuracy_of(trained.module, parts["test"], SPEC) > 0.8, "chance is 0.33"
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(parts: dict[Any, Images]) -> None:

@@ -1,0 +1,135 @@
+"""From the spec of a Train or Evaluate message to what carries it out: by architecture, over one snapshot.
+
+Holds the snapshot that was read last, and no other: its rows are what fills the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, cast
+
+from gpu_worker.errors import BadRequest
+from gpu_worker.loader import build_module
+from gpu_worker.manifest import InputSpec
+from gpu_worker.train.augment import Augment
+from gpu_worker.train.learner import Evaluation, Learner, Spec
+from gpu_worker.train.network_learner import NetworkLearner
+from gpu_worker.train.network_learner import evaluated as network_evaluated
+from gpu_worker.train.snapshot import Snapshot, read_snapshot, read_texts
+from gpu_worker.train.spec import TrainSpec
+from gpu_worker.zoo import TABULAR, TEXT_ARCHITECTURES
+from gpu_worker.zoo.text import TextModule
+
+if TYPE_CHECKING:
+    from gpu_worker.train.tabular import TableSnapshot
+
+__all__ = ["Learners", "train_spec"]
+
+
+@dataclass(slots=True)
+class Learners:
+    """read: path → the file's bytes; raises `RowFault`."""
+
+    device: str
+    read: Callable[[bytes], bytes]
+    max_pixels: int
+    allow_import: bool
+    _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def begin(
+        self, raw: Spec, snapshot: str, classes: Sequence[str], start: str, start_epoch: int
+    ) -> Learner:
+        """A trial that has done `start_epoch` epochs. Raises `WorkerError`, `ValueError`, `OSError`."""
+        if raw.get("architecture") in TABULAR:
+            from gpu_worker.train.tabular_learner import TabularLearner, TabularSpec
+
+            if start or start_epoch:
+                raise BadRequest("tabular models share no weights; use the policy 'study'")
+            return TabularLearner(TabularSpec(**_tabular(raw)), self._table(snapshot, classes))
+        spec = train_spec(raw)
+        rows = self._rows(snapshot, classes, spec)
+        return NetworkLearner(
+            spec,
+            rows.lessons("train"),
+            rows.lessons("validation"),
+            skipped=len(rows.skipped),
+            start=start,
+            start_epoch=start_epoch,
+            device=self.device,
+            allow_import=self.allow_import,
+        )
+
+    def evaluate(
+        self, raw: Spec, snapshot: str, classes: Sequence[str], start: str, split: str
+    ) -> Evaluation | None:
+        """What the checkpoint `start` answers to a split; None for an empty one. Raises as `begin`."""
+        if raw.get("architecture") in TABULAR:
+            from gpu_worker.train.tabular import read_table
+            from gpu_worker.train.tabular_learner import evaluated, table_of
+
+            # The checkpoint's own columns: a snapshot that it was not fitted on has other means and texts.
+            found = evaluated(read_table(snapshot, classes, table_of(start)), split, start)
+            return found if found.labels else None
+        spec = train_spec(raw)
+        lessons = self._rows(snapshot, classes, spec).lessons(split)
+        if not len(lessons):
+            return None
+        return network_evaluated(spec, lessons, start, device=self.device, allow_import=self.allow_import)
+
+    def _rows(self, path: str, classes: Sequence[str], spec: TrainSpec) -> Snapshot:
+        if spec.architecture in TEXT_ARCHITECTURES:
+            options = dict(spec.architecture_options)
+            key: tuple[object, ...] = (path, spec.architecture, repr(sorted(options.items())))
+
+            def read() -> Snapshot:
+                module = cast("TextModule", build_module(spec.architecture, len(classes), options))
+                return read_texts(path, classes, module.encode)
+        else:
+            key = (path, spec.input.height, spec.input.width)
+
+            def read() -> Snapshot:
+                return read_snapshot(
+                    path,
+                    classes,
+                    height=spec.input.height,
+                    width=spec.input.width,
+                    read=self.read,
+                    max_pixels=self.max_pixels,
+                )
+
+        found: Snapshot = self._held(key, read)
+        return found
+
+    def _table(self, path: str, classes: Sequence[str]) -> TableSnapshot:
+        from gpu_worker.train.tabular import read_table
+
+        found: TableSnapshot = self._held((path, "table"), lambda: read_table(path, classes))
+        return found
+
+    def _held(self, key: tuple[object, ...], read: Callable[[], Any]) -> Any:  # noqa: ANN401  # of the kind
+        if key not in self._snapshots:
+            self._snapshots.clear()
+            self._snapshots[key] = read()
+        return self._snapshots[key]
+
+
+def train_spec(raw: Spec) -> TrainSpec:
+    """A `TrainSpec` from JSON: its fields, `size` in pixels for `input`, those of `Augment` below `augment`.
+
+    Raises `BadRequest` for a field that there is not, `ValueError` for a value that cannot be.
+    """
+    given = dict(raw)
+    size = int(given.pop("size", 64))
+    augment = Augment(**given.pop("augment", {}))
+    unknown = sorted(given.keys() - {item.name for item in fields(TrainSpec)})
+    if unknown:
+        raise BadRequest(f"a trial has no knob {unknown[0]!r}")
+    pixels = InputSpec("path", size, size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    return TrainSpec(**given, augment=augment, input=pixels)
+
+
+def _tabular(raw: Spec) -> Spec:
+    """The fields of a `TabularSpec`; whatever is none of them is a knob."""
+    own = {name: raw[name] for name in ("architecture", "epochs", "seed") if name in raw}
+    return own | {"knobs": {name: value for name, value in raw.items() if name not in own}}

@@ -1,0 +1,102 @@
+"""A torch module of the zoo that learns from images or texts, by `loop`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+
+from gpu_worker.errors import BadRequest
+from gpu_worker.saving import write_tensors
+from gpu_worker.train.checkpoint import optimiser_file, read_optimiser, write_optimiser
+from gpu_worker.train.learner import Evaluation, Lesson
+from gpu_worker.train.loop import Lessons, accuracy_of, begin, probabilities_of, train_epoch
+from gpu_worker.train.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["NetworkLearner", "evaluated"]
+
+
+class NetworkLearner:
+    """See `Learner`. start: a checkpoint whose tensors of the same name and shape it begins with, or "".
+
+    With a `start_epoch` above 0 the checkpoint is its own, with its optimiser's state beside it. Raises
+    `ModelUnusable`, `OSError`, `ValueError`.
+    """
+
+    suffix = ".safetensors"
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        lessons: Lessons,
+        validation: Lessons,
+        *,
+        skipped: int,
+        start: str,
+        start_epoch: int,
+        device: str,
+        allow_import: bool,
+    ) -> None:
+        self.skipped = skipped
+        self.epoch = start_epoch
+        self._spec = spec
+        self._lessons = lessons
+        self._validation = validation
+        self._module, self._optimiser = begin(
+            spec, len(lessons.classes), device=device, allow_import=allow_import
+        )
+        if start:
+            _warm(self._module, start)
+        if start_epoch:
+            read_optimiser(optimiser_file(start), self._optimiser)
+        self._best_score = -1.0
+        self._best: dict[str, torch.Tensor] = {}
+
+    def learn(self, should_stop: Callable[[], bool]) -> Lesson:
+        """See `Learner.learn`."""
+        loss = train_epoch(self._spec, self.epoch, self._module, self._optimiser, self._lessons, should_stop)
+        score = accuracy_of(self._module, self._validation, self._spec)
+        self.epoch += 1
+        if score > self._best_score:
+            self._best_score = score
+            self._best = {name: tensor.detach().clone() for name, tensor in self._module.state_dict().items()}
+        return Lesson(loss, score)
+
+    def write(self, path: str, *, best: bool) -> None:
+        """See `Learner.write`."""
+        write_tensors(path, self._best if best else self._module.state_dict())
+
+    def write_state(self, path: str) -> None:
+        """See `Learner.write_state`."""
+        write_optimiser(optimiser_file(path), self._optimiser)
+
+
+def evaluated(
+    spec: TrainSpec, lessons: Lessons, start: str, *, device: str, allow_import: bool
+) -> Evaluation:
+    """What the checkpoint `start` answers. Raises `BadRequest` for one of another architecture."""
+    module, _ = begin(spec, len(lessons.classes), device=device, allow_import=allow_import)
+    if _warm(module, start):
+        raise BadRequest(f"the checkpoint {start} is not of {spec.architecture} with these knobs")
+    began_s = time.monotonic()
+    rows = probabilities_of(module, lessons, spec).numpy()
+    return Evaluation(rows, lessons.labels.tolist(), (time.monotonic() - began_s) / len(lessons))
+
+
+def _warm(module: nn.Module, checkpoint: str) -> list[str]:
+    """Puts the checkpoint's tensors into those of the same name and shape; the names of all others."""
+    stored = load_file(checkpoint)
+    cold = []
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            if name in stored and stored[name].shape == tensor.shape:
+                tensor.copy_(stored[name])
+            else:
+                cold.append(name)
+    return cold

@@ -1,0 +1,163 @@
+"""scikit-learn's estimators, a few trees or iterations an epoch, written as ONNX.
+
+A checkpoint holds the columns with the model (`gpu_worker.row_network`), and is run by ONNX Runtime once it
+is written: what the validation rows said of the estimator, the file says too. It cannot be trained on: trials
+neither pause nor begin from another's checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from skl2onnx import to_onnx
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+from gpu_worker.device import Device
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.network import Floats
+from gpu_worker.onnx_network import open_session
+from gpu_worker.row_network import COLUMNS_KEY, PROBABILITIES
+from gpu_worker.table import Table
+from gpu_worker.train.learner import Evaluation, Lesson
+from gpu_worker.train.loop import Stopped
+from gpu_worker.train.tabular import Rows, TableSnapshot
+
+__all__ = ["TabularLearner", "TabularSpec", "evaluated", "table_of"]
+
+# That of the oldest ONNX Runtime that pyproject permits.
+_OPSETS = {"": 17, "ai.onnx.ml": 3}
+_BOOSTED = 10  # trees an epoch
+_FOREST = 10
+_ITERATIONS = 25
+_CLOSE = 1e-3  # between probabilities in float64 and float32
+
+_CPU = Device("cpu", "", 0, 1)
+
+Estimator: TypeAlias = Any  # scikit-learn ships no types
+
+
+@dataclass(frozen=True, slots=True)
+class TabularSpec:
+    """architecture: gradient_boosting, random_forest or logistic_regression. knobs: the estimator's own."""
+
+    architecture: str
+    epochs: int
+    seed: int = 0
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TabularLearner:
+    """See `Learner`. Raises `ValueError` for knobs that the estimator does not have."""
+
+    suffix = ".onnx"
+    skipped = 0
+
+    def __init__(self, spec: TabularSpec, snapshot: TableSnapshot) -> None:
+        self.epoch = 0
+        self._snapshot = snapshot
+        self._estimator, self._grow = _estimator(spec)
+        self._best: Estimator = None
+        self._best_score = -1.0
+
+    def learn(self, should_stop: Callable[[], bool]) -> Lesson:
+        """See `Learner.learn`; an epoch is short, and stopped before it begins."""
+        if should_stop():
+            raise Stopped(f"training stopped after epoch {self.epoch}")
+        train, validation = self._snapshot.rows("train"), self._snapshot.rows("validation")
+        self._grow(self._estimator, self.epoch + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
+            self._estimator.fit(train.numbers, train.labels)
+        self.epoch += 1
+        score = _accuracy(self._estimator.predict_proba(validation.numbers), validation)
+        if score > self._best_score:
+            self._best, self._best_score = copy.deepcopy(self._estimator), score
+        known = list(range(self._snapshot.classes))
+        loss = log_loss(train.labels, self._estimator.predict_proba(train.numbers), labels=known)
+        return Lesson(float(loss), score)
+
+    def write(self, path: str, *, best: bool) -> None:
+        """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""
+        estimator = self._best if best else self._estimator
+        table = self._snapshot.table
+        model = to_onnx(
+            estimator,
+            np.zeros((1, table.width), np.float32),
+            options={"zipmap": False},
+            target_opset=_OPSETS,
+        )
+        onnx.helper.set_model_props(model, {COLUMNS_KEY: table.as_json()})
+        with open(path, "wb") as file:
+            file.write(model.SerializeToString())
+            file.flush()
+            os.fsync(file.fileno())
+        numbers = self._snapshot.rows("validation").numbers
+        gap = float(np.abs(_probabilities(path, numbers) - estimator.predict_proba(numbers)).max())
+        if not gap < _CLOSE:
+            raise ModelUnusable(f"the model written as ONNX answers otherwise, by up to {gap:.3g}")
+
+    def write_state(self, path: str) -> None:
+        """See `Learner.write_state`: it cannot."""
+        raise ValueError("tabular models cannot be paused; use the policy 'study'")
+
+
+def table_of(path: str) -> Table:
+    """The columns of a checkpoint. Raises `ModelUnusable`."""
+    stored = open_session(path, _CPU).get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
+    if stored is None:
+        raise ModelUnusable(f"{path} holds no columns")
+    return Table.from_json(stored)
+
+
+def evaluated(snapshot: TableSnapshot, split: str, start: str) -> Evaluation:
+    """What the checkpoint `start` answers to a split, by ONNX Runtime."""
+    rows = snapshot.rows(split)
+    began_s = time.monotonic()
+    found = _probabilities(start, rows.numbers)
+    return Evaluation(found, rows.labels.tolist(), (time.monotonic() - began_s) / max(1, len(rows.labels)))
+
+
+def _probabilities(path: str, numbers: Floats) -> Floats:
+    session = open_session(path, _CPU)
+    (found,) = session.run([PROBABILITIES], {session.get_inputs()[0].name: numbers})
+    return np.asarray(found, np.float32)
+
+
+def _accuracy(probabilities: Floats, rows: Rows) -> float:
+    return float((probabilities.argmax(axis=1) == rows.labels).mean()) if len(rows.labels) else 0.0
+
+
+def _estimator(spec: TabularSpec) -> tuple[Estimator, Callable[[Estimator, int], None]]:
+    """The estimator, and what makes it ready for its next epoch (1 is the first)."""
+    knobs = dict(spec.knobs)
+    try:
+        if spec.architecture == "gradient_boosting":
+            boosted = GradientBoostingClassifier(random_state=spec.seed, warm_start=True, **knobs)
+            return boosted, lambda it, epoch: it.set_params(n_estimators=_BOOSTED * epoch)
+        if spec.architecture == "random_forest":
+            forest = RandomForestClassifier(random_state=spec.seed, warm_start=True, n_jobs=1, **knobs)
+            return forest, lambda it, epoch: it.set_params(n_estimators=_FOREST * epoch)
+        if spec.architecture == "logistic_regression":
+            weight = knobs.pop("class_weight", "none")
+            regression = LogisticRegression(
+                random_state=spec.seed,
+                warm_start=True,
+                max_iter=_ITERATIONS,
+                class_weight=None if weight == "none" else weight,
+                **knobs,
+            )
+            return regression, lambda it, epoch: None
+    except TypeError as exc:
+        raise ValueError(f"{spec.architecture}: {exc}") from exc
+    raise ValueError(f"there is no tabular model {spec.architecture!r}")
