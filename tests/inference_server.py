@@ -53,6 +53,7 @@ class InferenceServer:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not port_file.exists():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
+                self.stop()
                 raise RuntimeError(f"the server did not start:\n{self.log[-4000:]}")
             time.sleep(0.02)
         self.port = int(port_file.read_text())
