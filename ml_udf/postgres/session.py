@@ -18,6 +18,7 @@ from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import reported
+from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.training import TrainingVerbs
@@ -39,6 +40,7 @@ class Session:
         self._definitions = Definitions(self.spi, backend, self._statements)
         self._views = Views(self.spi, self._statements)
         self._training = TrainingVerbs(self._statements, self._definitions)
+        self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
 
     # ── functions made by ml_udf.create_function ──────────────────────────────────────────────────
 
@@ -125,6 +127,13 @@ class Session:
     def stat_functions(self) -> list[dict[str, Any]]:
         """Behind the view `ml_udf.stat_functions`."""
         return self._views.stat_functions()
+
+    # ── scoring ──────────────────────────────────────────────────────────────────────────────────
+
+    @reported
+    def score_table(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """`ml_udf.score_table`: see `Scoring.run`."""
+        return self._scoring.run(given)
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────
 

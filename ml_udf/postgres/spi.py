@@ -34,6 +34,12 @@ class Plpy(Protocol):
     def notice(self, message: str, /, **fields: str) -> None:
         """Send a NOTICE."""
 
+    def commit(self) -> None:
+        """End the transaction, keeping it; in procedures that are called outside transactions alone."""
+
+    def rollback(self) -> None:
+        """End the transaction, forgetting it."""
+
     def quote_literal(self, text: str, /) -> str:
         """An SQL literal."""
 

@@ -110,6 +110,11 @@ class Statements:
         """The client of a server that current_user may use, outside any function."""
         return self._endpoints.client(server, needs_usage=True)
 
+    def options(self, target: Target) -> Options:
+        """The settings of now, for calls of `target`. Raises `BadOption`."""
+        texts = [self._backend.setting(name) for _, name in _SETTINGS]
+        return _options(target, texts, gathered=self._backend.setting(b"ml_udf.batching") is not None)
+
     def check_interrupts(self) -> None:
         """Act on a cancel, a timeout or a termination that waits: raises plpy's error, or does not return."""
         if self._backend.interrupt_pending():

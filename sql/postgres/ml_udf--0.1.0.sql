@@ -313,6 +313,38 @@ COMMENT ON FUNCTION ml_udf.drop_function(text, boolean, name) IS
     'drops an SQL function that ml_udf.create_function made, and its twin';
 
 
+-- ── Scoring tables ─────────────────────────────────────────────────────────────────────────────────
+
+-- PUBLIC. It commits after every batch, so it can have no SET clause: it runs with the caller's search_path, as
+-- the statements would that it stands for, and with the caller's rights.
+CREATE PROCEDURE ml_udf.score_table(
+    relation text,                          -- table or view, as SQL writes it
+    function text,                          -- SQL function of ml_udf.create_function; or, with server, the server's
+    input text,                             -- column that the function gets to see
+    output text DEFAULT NULL,               -- column of the table itself that takes the answers; or
+    result_table text DEFAULT NULL,         -- table that takes them beside the key; created where there is none
+    key text[] DEFAULT NULL,                -- columns that tell the rows apart; NULL = the primary key
+    condition text DEFAULT NULL,            -- SQL over the table's columns: which rows alone
+    row_limit bigint DEFAULT NULL,          -- most rows of this call
+    batch_rows integer DEFAULT NULL,        -- rows per commit; NULL = 1024
+    on_error text DEFAULT NULL,             -- error, or null: store a faulty row's error and go on; NULL = the setting
+    rescore text DEFAULT NULL,              -- why to score again: none, or some of changed, version, errors
+    version text DEFAULT NULL,              -- of the function; NULL = the current one
+    server text DEFAULT NULL,               -- foreign server, where function is no SQL function
+    patience_s double precision DEFAULT 60, -- how long a server that does not answer is waited for
+    INOUT answered bigint DEFAULT NULL,     -- result: rows that got an answer
+    INOUT failed bigint DEFAULT NULL,       -- result: rows whose error was stored
+    INOUT missed bigint DEFAULT NULL        -- result: rows that changed at every try, and are due still
+)
+    LANGUAGE plpython3u
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].score_table({"relation": relation, "function": function, "input": input, "output": output, "result_table": result_table, "key": key, "condition": condition, "row_limit": row_limit, "batch_rows": batch_rows, "on_error": on_error, "rescore": rescore, "version": version, "server": server, "patience_s": patience_s})
+$python$;
+COMMENT ON PROCEDURE ml_udf.score_table(text, text, text, text, text, text[], text, bigint, integer, text, text, text, text, double precision, bigint, bigint, bigint) IS
+    'stores a function''s answers for all rows of a table that have none yet, in batches that commit; called again, it goes on';
+
+
 -- ── Training ───────────────────────────────────────────────────────────────────────────────────────
 
 -- PUBLIC
@@ -580,7 +612,7 @@ COMMENT ON VIEW ml_udf.stat_functions IS
 
 -- ── Rights ─────────────────────────────────────────────────────────────────────────────────────────
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ml_udf FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA ml_udf FROM PUBLIC;
 
 -- What every call needs; none of them takes or gives anything.
 GRANT EXECUTE ON FUNCTION ml_udf._boot(), ml_udf._read_mapping(), ml_udf._wrappers() TO PUBLIC;
@@ -602,6 +634,9 @@ GRANT EXECUTE ON FUNCTION
     ml_udf._server_jobs(),
     ml_udf._server_trials(),
     ml_udf._session_statistics()
+    TO ml_udf_reader;
+GRANT EXECUTE ON PROCEDURE
+    ml_udf.score_table(text, text, text, text, text, text[], text, bigint, integer, text, text, text, text, double precision, bigint, bigint, bigint)
     TO ml_udf_reader;
 GRANT SELECT ON
     ml_udf.functions, ml_udf.models, ml_udf.datasets, ml_udf.jobs, ml_udf.trials, ml_udf.stat_functions

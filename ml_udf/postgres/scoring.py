@@ -1,0 +1,218 @@
+"""`CALL ml_udf.score_table(…)`: scoring from inside, with the caller's rights, committing as it goes.
+
+Owns the function's name, the session's options, progress in pg_stat_activity, and that a call which ends in
+any way leaves the session as it was. What is scored and how is `ml_udf.scoring`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ml_udf.errors import BadOption, InsideTransaction, UnknownFunction
+from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.endpoints import Endpoints
+from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.spi import Plan, Plpy
+from ml_udf.postgres.statements import Statements, Target
+from ml_udf.scoring import Asking, Request, Tally, score
+from ml_udf.scoring.binding import bound
+from ml_udf.scoring.names import split_name
+from ml_udf.scoring.postgres_catalog import prepared_layout
+from ml_udf.scoring.postgres_store import PostgresStore
+from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
+from ml_udf.statement import Binding
+
+__all__ = ["Scoring"]
+
+_NAME_BYTES = 63
+_NOT_IN_A_TRANSACTION = "2D000"  # invalid_transaction_termination
+
+# A function by its name, or by its signature where the name alone is not enough.
+_FUNCTIONS = """
+    SELECT w.record::text AS record, p.oid::pg_catalog.regprocedure::text AS signature,
+           pg_catalog.has_function_privilege(p.oid, 'EXECUTE') AS permitted
+    FROM ml_udf._wrappers() w JOIN pg_catalog.pg_proc p ON p.oid = w.oid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE w.kind = 'scalar' AND """
+_BY_SIGNATURE = _FUNCTIONS + "p.oid = pg_catalog.to_regprocedure($1)"
+_BY_PLAIN_NAME = _FUNCTIONS + "p.proname = $1 AND pg_catalog.pg_function_is_visible(p.oid)"
+_BY_FULL_NAME = _FUNCTIONS + "p.proname = $1 AND n.nspname = $2"
+
+
+class Scoring:
+    """The procedure's body, for one session."""
+
+    def __init__(self, plpy: Plpy, backend: Backend, endpoints: Endpoints, statements: Statements) -> None:
+        self._plpy = plpy
+        self._backend = backend
+        self._endpoints = endpoints
+        self._statements = statements
+
+    def run(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """Score a table; `given` are the procedure's arguments by name.
+
+        Raises `InsideTransaction`, `UnknownFunction`, `AlreadyRunning`, those of `prepared_layout` and of
+        `score`; `Refused` where the caller may not execute the function.
+        """
+        sql = _Procedure(self._plpy)
+        try:
+            sql.commit()
+        except sql.Error as error:
+            if getattr(error, "sqlstate", None) != _NOT_IN_A_TRANSACTION:
+                raise
+            raise InsideTransaction(
+                "ml_udf.score_table commits after every batch, so it cannot run inside a transaction",
+                hint="CALL it by itself: outside BEGIN, with autocommit on, not from a function",
+            ) from None
+        target, returns = self._target(sql, str(given["function"] or ""), given["server"])
+        options = self._statements.options(target)
+        request = _request(given, options.on_error)
+        client = self._endpoints.client(target.server, needs_usage=target.needs_usage)
+        info = client.look_up(
+            target.binding.function,
+            version=request.version,
+            input_name=target.binding.input_name,
+            output_name=target.binding.output_name,
+            on_wait=self._statements.check_interrupts,
+        )
+        layout = prepared_layout(sql, request, info, returns)
+        store = PostgresStore(sql, layout, info.version)
+        store.check_values(info)
+        asking = Asking(
+            client,
+            bound(target.binding, info, layout.input.kind),
+            info.version,
+            options,
+            patience_s=request.patience_s,
+        )
+        with self._shown(sql, layout.title) as show, _alone(sql, store):
+            tally = score(
+                store,
+                asking,
+                layout,
+                request,
+                on_wait=self._statements.check_interrupts,
+                on_progress=show,
+            )
+        self._warn(tally, layout.title)
+        return {"answered": tally.answered, "failed": tally.failed, "missed": tally.missed}
+
+    def _target(self, sql: _Procedure, function: str, server: str | None) -> tuple[Target, str | None]:
+        """What to call, and the SQL type of its answers where it is an SQL function."""
+        if server is not None:
+            return Target(server, Binding(function), needs_usage=True), None
+        if "(" in function:
+            found = sql.rows(_BY_SIGNATURE, function)
+        else:
+            *schema, name = split_name(function)
+            found = sql.rows(_BY_FULL_NAME if schema else _BY_PLAIN_NAME, name, *schema)
+        if not found:
+            raise UnknownFunction(
+                f"there is no SQL function {function!r} that ml_udf.create_function made",
+                hint=f"SELECT ml_udf.create_function('{function}'), or name the foreign server (server)",
+            )
+        if len(found) > 1:
+            raise BadOption(
+                f"there are several functions {function!r}",
+                hint="write the one that is meant: " + " or ".join(row["signature"] for row in found),
+            )
+        if not found[0]["permitted"]:
+            raise Refused("42501", f"permission denied for function {found[0]['signature']}")
+        record = json.loads(found[0]["record"])
+        binding = Binding(record["function"], record.get("input_name"), record.get("output_name"))
+        target = Target(record["server"], binding, tuple(record.get("options", {}).items()))
+        return target, record["returns"]
+
+    @contextlib.contextmanager
+    def _shown(self, sql: _Procedure, title: str) -> Iterator[Any]:
+        """Progress as application_name, in pg_stat_activity; afterwards what it was before."""
+        before = self._backend.setting(b"application_name") or ""
+
+        def show(tally: Tally) -> None:
+            share = 100 * tally.stored // max(1, tally.due)
+            text = f"ml_udf.score_table {share}% {tally.stored}/{tally.due} {title}"
+            sql.rows("SELECT pg_catalog.set_config('application_name', $1, false)", _cut(text))
+            sql.commit()
+
+        try:
+            yield show
+        finally:
+            sql.rollback()  # of what failed; what was stored is committed
+            sql.rows("SELECT pg_catalog.set_config('application_name', $1, false)", before)
+            sql.commit()
+
+    def _warn(self, tally: Tally, title: str) -> None:
+        if tally.failed and tally.first_fault is not None:
+            fault = tally.first_fault
+            self._plpy.warning(
+                f"{tally.failed:,} rows of {title} could not be answered and hold their error; the first:"
+                f" {fault.code}: {fault.message}",
+                detail=fault.detail,
+            )
+
+
+class _Procedure:
+    """SPI inside a procedure. Plans are kept for one call alone: their texts name the caller's tables."""
+
+    def __init__(self, plpy: Plpy) -> None:
+        self.Error = plpy.SPIError
+        self._plpy = plpy
+        self._plans: dict[tuple[str, tuple[str, ...]], Plan] = {}
+
+    def rows(self, query: str, *parameters: str | Sequence[str | None]) -> list[dict[str, Any]]:
+        """The rows of a query."""
+        return list(self._executed(query, parameters))
+
+    def change(self, query: str, *parameters: str | Sequence[str | None]) -> int:
+        """How many rows a statement changed."""
+        return int(self._executed(query, parameters).nrows())
+
+    def commit(self) -> None:
+        """End the transaction, keeping it."""
+        self._plpy.commit()
+
+    def rollback(self) -> None:
+        """End the transaction, forgetting it."""
+        self._plpy.rollback()
+
+    def _executed(self, query: str, parameters: Sequence[str | Sequence[str | None]]) -> Any:  # noqa: ANN401  # plpy's result
+        types = tuple("text" if isinstance(value, str) else "text[]" for value in parameters)
+        plan = self._plans.get((query, types))
+        if plan is None:
+            plan = self._plans[(query, types)] = self._plpy.prepare(query, list(types))
+        return self._plpy.execute(plan, list(parameters))
+
+
+@contextlib.contextmanager
+def _alone(sql: _Procedure, store: PostgresStore) -> Iterator[None]:
+    store.lock()
+    try:
+        yield
+    finally:
+        sql.rollback()
+        store.unlock()
+
+
+def _request(given: Mapping[str, Any], on_error: str) -> Request:
+    return Request(
+        relation=given["relation"] or "",
+        function=given["function"] or "",
+        input=given["input"] or "",
+        output=given["output"],
+        result_table=given["result_table"],
+        key=tuple(given["key"] or ()),
+        condition=given["condition"],
+        row_limit=given["row_limit"],
+        batch_rows=BATCH_ROWS if given["batch_rows"] is None else given["batch_rows"],
+        on_error=given["on_error"] or on_error,
+        rescore=rescore_of(given["rescore"]),
+        version=given["version"],
+        patience_s=PATIENCE_S if given["patience_s"] is None else given["patience_s"],
+    )
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_NAME_BYTES].decode("utf-8", "ignore")

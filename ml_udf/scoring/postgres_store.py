@@ -1,0 +1,112 @@
+"""Scoring on PostgreSQL: the run's lock, pages and answers.
+
+One store for two ways in: from inside a procedure (`ml_udf.postgres.scoring`) and from outside over a
+connection (`ml_udf.cli.score_postgres`). Everything runs with the rights, the row security and the
+search_path of the one who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ml_udf.errors import AlreadyRunning, WrongType
+from ml_udf.function_info import FunctionInfo
+from ml_udf.scoring.layout import Layout
+from ml_udf.scoring.pages import Key, Page
+from ml_udf.scoring.postgres_catalog import Sql
+from ml_udf.scoring.queries import Queries
+from ml_udf.scoring.texts import columns_of, sample_texts
+from ml_udf.statement import Answer
+
+__all__ = ["PostgresStore"]
+
+MAX_WRITES = 5  # of one page, where another transaction is in the way
+_IN_THE_WAY = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+_LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended($1::text, 0)) AS mine"
+_UNLOCK = "SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1::text, 0))"
+_HOLDER = """
+    SELECT l.pid, a.application_name AS name
+    FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+      AND (l.classid::bigint << 32) | l.objid::bigint = pg_catalog.hashtextextended($1::text, 0)"""
+
+
+class PostgresStore:
+    """One run's tables. Between its calls no transaction is open; the run's lock is the session's."""
+
+    def __init__(self, sql: Sql, layout: Layout, version: str) -> None:
+        self._sql = sql
+        self._layout = layout
+        self._queries = Queries(layout, version)
+        self._lock = f"ml_udf.score_table {layout.target} {layout.places['value']}"
+
+    def lock(self) -> None:
+        """Be the only run into this place. Raises `AlreadyRunning`."""
+        (found,) = self._sql.rows(_LOCK, self._lock)
+        if not found["mine"]:
+            holder = next(iter(self._sql.rows(_HOLDER, self._lock)), {"pid": "?", "name": ""})
+            raise AlreadyRunning(
+                f"another run scores into {self._layout.title}: process {holder['pid']}",
+                detail=holder["name"] or "",
+                hint=f"wait for it, or end it: SELECT pg_cancel_backend({holder['pid']})",
+            )
+
+    def unlock(self) -> None:
+        """Let others run."""
+        self._sql.rows(_UNLOCK, self._lock)
+
+    def due_rows(self, row_limit: int | None) -> int:
+        """How many rows are due, counted up to `row_limit`."""
+        (found,) = self._sql.rows(self._queries.count(row_limit))
+        self._sql.commit()
+        return int(found["n"])
+
+    def page(self, after: Key | None, rows: int) -> Page:
+        """The next rows that are due, behind the key `after`. Raises `NoKey`."""
+        found = self._sql.rows(self._queries.page(after, rows), *(after or ()))
+        self._sql.commit()  # nothing is held while the server works
+        keys = [f"k{at}" for at in range(len(self._layout.key))]
+        return Page(
+            [tuple(row[key] for key in keys) for row in found],
+            [row["h"] for row in found],
+            [row["v"] for row in found],
+        )
+
+    def write(self, page: Page, answers: Sequence[Answer], version: str) -> int:
+        """Store answers in one transaction, tried again where another one was in the way."""
+        parameters = columns_of(page, answers, self._layout.value_type, "{}")
+        for last in [False] * (MAX_WRITES - 1) + [True]:
+            try:
+                stored = self._sql.change(self._queries.write(), *parameters)
+                self._sql.commit()
+            except self._sql.Error as error:
+                state = getattr(error, "sqlstate", None) or ""
+                if state.startswith("22"):
+                    raise _unfit(self._layout, error) from error
+                if last or state not in _IN_THE_WAY:
+                    raise
+                self._sql.rollback()
+            else:
+                return stored
+        raise AssertionError("the last try returns or raises")
+
+    def check_values(self, info: FunctionInfo) -> None:
+        """See that answers fit into their column. Raises `WrongType`."""
+        kind = self._layout.value_type
+        samples = sample_texts(info.classes, info.output_datatype, info.output_width, kind, "{}")
+        try:
+            self._sql.rows(f"SELECT count(v::{kind}) FROM unnest($1::text[]) AS v", samples)
+        except self._sql.Error as error:
+            if not (getattr(error, "sqlstate", None) or "").startswith(("22", "42")):
+                raise
+            raise _unfit(self._layout, error) from error
+
+
+def _unfit(layout: Layout, error: Exception) -> WrongType:
+    column = layout.places["value"]
+    return WrongType(
+        f"the function's answers do not fit into column {column} ({layout.value_type}) of {layout.target}:"
+        f" {str(error).splitlines()[0]}",
+        hint="give a column of another type; text takes every answer",
+    )

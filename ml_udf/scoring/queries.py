@@ -1,0 +1,162 @@
+"""The SQL of a run, for a `Layout`: which rows are due, a page of them, storing their answers.
+
+Pure: text out. The dialect is what PostgreSQL and DuckDB share; parameters are $1, $2, … of text or text[],
+cast to their columns' types, so that values of every type travel alike.
+
+A row is *due* when it has an input and no answer, or an answer that `rescore` does not let stand. The write
+asks this again, and whether the input is still the one that was read: so no row is answered for an input that
+it has no more, and none twice, whatever else writes to the table. No lock is held while the server works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ml_udf.scoring.layout import Layout
+from ml_udf.scoring.names import quoted
+from ml_udf.scoring.pages import Key
+
+__all__ = ["Queries"]
+
+_CAST = {"bytes": "", "text": "::text", "number": "::double precision", "vector": "::double precision[]"}
+
+
+class Queries:
+    """The queries of one run. `version` is the function's."""
+
+    def __init__(self, layout: Layout, version: str) -> None:
+        self._layout = layout
+        self._version = "'" + version.replace("'", "''") + "'"
+
+    def count(self, row_limit: int | None) -> str:
+        """`n`, how many rows are due. Inputs that are images are not compared: that would read them all."""
+        compares = self._layout.input.kind != "bytes"
+        limit = "" if row_limit is None else f" LIMIT {row_limit}"
+        return f"SELECT count(*) AS n FROM (SELECT 1 {self._due_rows(None, compares)}{limit}) AS due"
+
+    def page(self, after: Key | None, rows: int) -> str:
+        """`k0`, `k1`, …, `h`, `v` of the next due rows, in the order of the key; `after` is $1, $2, …"""
+        layout = self._layout
+        keys = [f"s.{quoted(column.name)}::text AS k{at}" for at, column in enumerate(layout.key)]
+        value = f"s.{quoted(layout.input.name)}{_CAST[layout.input.kind or 'text']} AS v"
+        listed = ", ".join([*keys, f"{self._hash('s')}::text AS h", value])
+        order = ", ".join(f"s.{quoted(column.name)}" for column in layout.key)
+        return f"SELECT {listed} {self._due_rows(after, True)} ORDER BY {order} LIMIT {rows}"
+
+    def write(self) -> str:
+        """Store answers: $1, … are the key's columns, hashes, values, confidences, errors; all text[]."""
+        return self._update() if self._layout.beside else self._upsert()
+
+    def create(self) -> str:
+        """The table of answers."""
+        layout = self._layout
+        columns = [f"{quoted(column.name)} {column.type} NOT NULL" for column in layout.key]
+        types = {
+            "value": layout.value_type,
+            "confidence": "double precision",
+            "error": "text",
+            "model_version": "text",
+            "input_hash": "uuid",
+            "scored_at": "timestamptz NOT NULL",
+        }
+        columns += [f"{quoted(name)} {types[role]}" for role, name in layout.places.items()]
+        key = ", ".join(quoted(column.name) for column in layout.key)
+        return f"CREATE TABLE IF NOT EXISTS {layout.target} ({', '.join(columns)}, PRIMARY KEY ({key}))"
+
+    def _due_rows(self, after: Key | None, compares: bool) -> str:
+        layout = self._layout
+        where = [f"s.{quoted(layout.input.name)} IS NOT NULL"]
+        where += [f"s.{quoted(column.name)} IS NOT NULL" for column in layout.key if column.nullable]
+        where += self._behind("s", after)
+        condition = f" WHERE ({layout.condition}\n)" if layout.condition else ""
+        tables = f"(SELECT * FROM {layout.source}{condition}) AS s"
+        if layout.beside:
+            where.append(self._due("s", "s", compares))
+        else:
+            # Bounded by the key as well: a merge join begins where the page does, not at the first row.
+            behind = " WHERE ".join(["", *filter(None, [" AND ".join(self._behind("b", after))])])
+            same = " AND ".join(f"r.{quoted(c.name)} = s.{quoted(c.name)}" for c in layout.key)
+            tables += f" LEFT JOIN (SELECT * FROM {layout.target} AS b{behind}) AS r ON {same}"
+            missing = f"r.{quoted(layout.key[0].name)} IS NULL"
+            where.append(f"({missing} OR {self._due('r', 's', compares)})")
+        return f"FROM {tables} WHERE {' AND '.join(where)}"
+
+    def _behind(self, table: str, after: Key | None) -> list[str]:
+        if after is None:
+            return []
+        columns = ", ".join(f"{table}.{quoted(column.name)}" for column in self._layout.key)
+        bounds = ", ".join(f"${at + 1}::text::{column.type}" for at, column in enumerate(self._layout.key))
+        return [f"({columns}) > ({bounds})"] if len(self._layout.key) > 1 else [f"{columns} > {bounds}"]
+
+    def _due(self, answered: str, rows: str, compares: bool) -> str:
+        """Whether the answer in table `answered` does not stand, for the row in table `rows`."""
+        layout = self._layout
+        place = {role: f"{answered}.{quoted(name)}" for role, name in layout.places.items()}
+        unanswered = [f"{place['value']} IS NULL"] + (
+            [f"{place['error']} IS NULL"] if "error" in place else []
+        )
+        reasons = ["(" + " AND ".join(unanswered) + ")"] if layout.beside or "error" in place else []
+        if "changed" in layout.rescore and compares:
+            reasons.append(f"{place['input_hash']} <> {self._hash(rows)}")
+        if "version" in layout.rescore:
+            reasons.append(f"{place['model_version']} IS DISTINCT FROM {self._version}")
+        if "errors" in layout.rescore:
+            reasons.append(f"{place['error']} IS NOT NULL")
+        return "(" + " OR ".join(reasons or ["false"]) + ")"
+
+    def _hash(self, table: str) -> str:
+        column = f"{table}.{quoted(self._layout.input.name)}"
+        return f"md5({column}{'' if self._layout.input.kind == 'bytes' else '::text'})::uuid"
+
+    def _answers(self) -> str:
+        names = [*(f"k{at}" for at in range(len(self._layout.key))), "h", "v", "c", "e"]
+        columns = ", ".join(f"unnest(${at + 1}::text[]) AS {name}" for at, name in enumerate(names))
+        return f"(SELECT {columns}) AS a"
+
+    def _stored(self) -> dict[str, str]:
+        """Column → what is stored in it."""
+        found = {
+            "value": f"a.v::{self._layout.value_type}",
+            "confidence": "a.c::double precision",
+            "error": "a.e",
+            "model_version": self._version,
+            "input_hash": "a.h::uuid",
+            "scored_at": "now()",
+        }
+        return {name: found[role] for role, name in self._layout.places.items()}
+
+    def _update(self) -> str:
+        layout = self._layout
+        sets = ", ".join(f"{quoted(name)} = {what}" for name, what in self._stored().items())
+        same = [f"t.{quoted(c.name)} = a.k{at}::{c.type}" for at, c in enumerate(layout.key)]
+        where = " AND ".join([*same, f"{self._hash('t')} = a.h::uuid", self._due("t", "t", True)])
+        return f"UPDATE {layout.target} AS t SET {sets} FROM {self._answers()} WHERE {where}"
+
+    def _upsert(self) -> str:
+        layout = self._layout
+        stored = self._stored()
+        key = [quoted(column.name) for column in layout.key]
+        into = ", ".join([*key, *map(quoted, stored)])
+        values = ", ".join([*(f"a.k{at}::{c.type}" for at, c in enumerate(layout.key)), *stored.values()])
+        return (
+            f"INSERT INTO {layout.target} AS t ({into}) SELECT {values} FROM {self._answers()}"
+            f" ON CONFLICT ({', '.join(key)}) {self._conflict(list(stored))}"
+        )
+
+    def _conflict(self, columns: Sequence[str]) -> str:
+        """An answer that is there already is replaced only by one that says something else."""
+        place = self._layout.places
+        tells = [
+            f"t.{quoted(place[r])} IS DISTINCT FROM excluded.{quoted(place[r])}"
+            for r in _TELLING
+            if r in place
+        ]
+        if "error" in place:
+            tells.append(f"t.{quoted(place['error'])} IS NOT NULL")
+        if not tells:
+            return "DO NOTHING"
+        sets = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in columns)
+        return f"DO UPDATE SET {sets} WHERE {' OR '.join(tells)}"
+
+
+_TELLING = ("input_hash", "model_version")

@@ -1,0 +1,137 @@
+"""A run: pages read, asked and stored, two of them on the way at once.
+
+The caller's thread reads and writes; threads ask. While the server works on one page, the next is read and
+the one before is stored. Passes are made until none meets a row that changed under it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ml_udf.errors import MlUdfError
+from ml_udf.flight import Flight
+from ml_udf.scoring.asking import Asking
+from ml_udf.scoring.layout import Layout
+from ml_udf.scoring.pages import Page, Store, first_rows, next_rows
+from ml_udf.scoring.request import Request
+from ml_udf.statement import Answer
+
+__all__ = ["Tally", "score"]
+
+PAGES_IN_FLIGHT = 2
+MAX_PASSES = 5
+_END_WAIT_S = 1.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a run is. `answered` and `failed` are stored; `missed` rows had changed and are due again."""
+
+    due: int
+    answered: int = 0
+    failed: int = 0
+    missed: int = 0
+    first_fault: MlUdfError | None = None
+    began_s: float = 0.0
+
+    @property
+    def stored(self) -> int:
+        """Rows that are done."""
+        return self.answered + self.failed
+
+    @property
+    def rows_per_s(self) -> float:
+        """Over the whole run."""
+        return self.stored / max(1e-6, time.monotonic() - self.began_s)
+
+
+def score(
+    store: Store,
+    asking: Asking,
+    layout: Layout,
+    request: Request,
+    *,
+    on_wait: Callable[[], None] | None = None,
+    on_progress: Callable[[Tally], None] = lambda _: None,
+) -> Tally:
+    """Score every row that is due.
+
+    on_wait      called in this thread at least every 50 ms; what it raises ends the run
+    on_progress  called in this thread before the first page and after each
+
+    Everything stored is committed, whatever happens. With `on_error='error'` a faulty row raises its error,
+    after the good rows of its page are stored. Raises what `Asking.answers` and the store raise.
+    """
+    tally = Tally(store.due_rows(request.row_limit), began_s=time.monotonic())
+    on_progress(tally)
+    flight = Flight()
+    try:
+        for _ in range(MAX_PASSES):
+            missed = tally.missed
+            left = None if request.row_limit is None else request.row_limit - tally.stored
+            pages = _pages(store, layout, request, left)
+            # A pass ends only when all its pages are stored: the next one must not read them as due.
+            for page, answers in flight.run(
+                pages, asking.answers, max_in_flight=PAGES_IN_FLIGHT, on_wait=on_wait
+            ):
+                _store(store, page, answers, asking.version, request, layout, tally)
+                on_progress(tally)
+            if tally.missed == missed:
+                break
+    finally:
+        asking.wait_idle(_END_WAIT_S)
+        flight.close()
+    return tally
+
+
+def _pages(store: Store, layout: Layout, request: Request, left: int | None) -> Iterator[Page]:
+    after = None
+    rows = first_rows(layout.input.kind or "text", request.batch_rows)
+    while left is None or left > 0:
+        page = store.page(after, rows if left is None else min(rows, left))
+        if not page:
+            return
+        yield page
+        after = page.keys[-1]
+        rows = next_rows(page, request.batch_rows)
+        left = None if left is None else left - len(page)
+
+
+def _store(
+    store: Store,
+    page: Page,
+    answers: Sequence[Answer],
+    version: str,
+    request: Request,
+    layout: Layout,
+    tally: Tally,
+) -> None:
+    faulty = [row for row, answer in enumerate(answers) if answer.error is not None]
+    fault = answers[faulty[0]].error if faulty else None
+    if fault is not None:
+        fault.detail = fault.detail or _row(page, faulty[0], layout)
+        tally.first_fault = tally.first_fault or fault
+    if faulty and request.on_error == "error":
+        good = [row for row, answer in enumerate(answers) if answer.error is None]
+        page = Page(_of(page.keys, good), _of(page.hashes, good), _of(page.values, good))
+        answers = _of(answers, good)
+    if page:
+        stored = store.write(page, answers, version)
+        tally.missed += len(page) - stored
+        failed = sum(answer.error is not None for answer in answers)
+        tally.failed += min(failed, stored)
+        tally.answered += stored - min(failed, stored)
+    if fault is not None and request.on_error == "error":
+        raise fault
+
+
+def _row(page: Page, row: int, layout: Layout) -> str:
+    names = ", ".join(column.name for column in layout.key)
+    return f"row ({names}) = ({', '.join(page.keys[row])}) of {layout.source}"
+
+
+def _of(items: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+    return [items[row] for row in rows]
