@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-plan-node clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-plan-node stress-plan-node clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ bench-tuning: $(READY) ## Tuning policies on digits and synthetic images
 
 bench-plan-node: $(READY) packages ## What the plan node costs, and what queries without it pay
 	$(BIN)/python -m tests.benchmarks.plan_node
+
+stress-plan-node: $(READY) packages ## Random cancels and dying workers under batched SQL (10 minutes)
+	$(BIN)/python -m tests.postgres.batch.stress
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
 $(READY): pyproject.toml
