@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from server.deploying import bare_function
 from server.dispatcher import Dispatcher
 from server.errors import Overloaded
 from server.front import Front
-from server.functions import ModelVersion
 from server.housekeeping import Housekeeping
+from server.latencies import Latencies
 from server.metrics import Metrics
 from server.placement.lru import Room
+from server.profiling import Profiler
 from server.publishing import Publisher
 from server.residency import Residency
 from server.routes import classify, datasets, functions, health, models, oip, training
@@ -31,11 +32,10 @@ from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.routes.replies import map_errors
 from server.scheduling.core import Scheduler
-from server.scheduling.latency_model import LatencyModel
-from server.scheduling.terms import Latency
 from server.services import Services
 from server.settings import Settings
 from server.storage import Storage, open_storage
+from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
 from server.training.connections import Connections
 from server.training.datasets import Datasets
@@ -51,9 +51,6 @@ from server.workers.pool import Worker, WorkerPool
 __all__ = ["App", "create_app"]
 
 log = logging.getLogger("ml_udf.server")
-
-# l̂ of a model that has not run yet. Hopeful: who is admitted by mistake still meets its own deadline.
-_FIRST_GUESS_S = {1: 0.001, 64: 0.016}
 
 
 class App:
@@ -126,11 +123,12 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
         }
         catalog = Catalog(lambda model: bare_function(model, defaults))
         metrics = Metrics()
-        latency_of = _latencies()
+        latency_of = Latencies(LatencyFiles(settings.home))
         bounds = QueueBounds(settings.max_queued_rows, settings.max_queued_bytes)
         dispatcher = Dispatcher(Scheduler(), bounds, latency_of, metrics)
-        housekeeping = Housekeeping(storage.repository, dispatcher, settings.worker_hang_s)
+        housekeeping = Housekeeping(storage.repository, latency_of, dispatcher, settings.worker_hang_s)
         residency = Residency(dispatcher, functools.partial(_room, settings), housekeeping.measured)
+        residency.profile = Profiler(latency_of).measure
         dispatcher.residents = housekeeping.residency = residency
         publisher = Publisher(
             storage.repository,
@@ -189,16 +187,6 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
 
 def _room(settings: Settings, worker: Worker) -> Room:
     return Room(settings.resident_bytes or worker.info.capacity_bytes, settings.resident_models)
-
-
-def _latencies() -> Callable[[ModelVersion], Latency]:
-    """l̂ by model, one for all functions that share it: they teach it together."""
-    known: dict[str, Latency] = {}
-
-    def latency_of(model: ModelVersion) -> Latency:
-        return known.setdefault(model.key, LatencyModel(_FIRST_GUESS_S, measured=False))
-
-    return latency_of
 
 
 def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:

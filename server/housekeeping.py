@@ -1,4 +1,4 @@
-"""What happens on the side, once a second: hung workers end, what was measured goes to the registry.
+"""What happens on the side, once a second: hung workers end, what was measured and learned is stored.
 
 Owns what waits to be written; a registry that cannot be written costs these notes, never a request.
 """
@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.dispatcher import Dispatcher
 from server.functions import ModelVersion
+from server.latencies import Latencies
 from server.residency import Residency
 from server.store.repository import Repository
 
@@ -28,8 +29,11 @@ class Housekeeping:
 
     residency: Residency
 
-    def __init__(self, repository: Repository, dispatcher: Dispatcher, worker_hang_s: float) -> None:
+    def __init__(
+        self, repository: Repository, latencies: Latencies, dispatcher: Dispatcher, worker_hang_s: float
+    ) -> None:
         self._repository = repository
+        self._latencies = latencies
         self._dispatcher = dispatcher
         self._worker_hang_s = worker_hang_s
         self._measured: list[tuple[ModelVersion, int, float]] = []
@@ -65,6 +69,7 @@ class Housekeeping:
         measured, self._measured = self._measured, []
         used = {key: at for key, at in self.residency.last_used().items() if at > self._written.get(key, 0.0)}
         self._written |= used
+        await self._latencies.save(used)
         try:
             for model, resident_bytes, load_s in measured:
                 await asyncio.to_thread(self._repository.measured, model, resident_bytes, load_s)

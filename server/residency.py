@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,7 @@ __all__ = ["Group", "Residency", "ResidencyListener"]
 log = logging.getLogger("ml_udf.server.residency")
 
 Group = tuple[ModelVersion, ...]
+Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 
 _PROTECTED_LOADS = 5.0  # a model that rows wait for stays at least this many times its own load time,
 _PROTECTED_LEAST_S = 0.25  # and at least this long
@@ -65,7 +66,10 @@ class _Place:
 
 
 class Residency:
-    """`room(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load."""
+    """`room(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
+
+    `profile(worker, model, is_waited_for)`, if set, is awaited before rows are sent to what was loaded.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Residency:
         self._deaths: dict[str, int] = {}  # model key → workers that died of loading it, in a row
         self._a_place = asyncio.Event()
         self.starting: Callable[[], Iterable[Group]] = lambda: ()
+        self.profile: Profile | None = None
 
     # ── what is where ───────────────────────────────────────────────────────────────────────────────
 
@@ -262,7 +267,7 @@ class Residency:
             return
 
     def _stays(self, place: _Place) -> dict[str, Stay]:
-        waited = {model.key for group in self._listener.waited_for() for model in group}
+        waited = self._waited_for()
         return {
             key: Stay(
                 size_bytes=self._sizes.get(key, 0),
@@ -272,6 +277,9 @@ class Residency:
             )
             for key, (loaded_s, load_s) in place.loaded.items()
         }
+
+    def _waited_for(self) -> set[str]:
+        return {model.key for group in self._listener.waited_for() for model in group}
 
     async def _load_one(self, place: _Place, model: ModelVersion) -> None:
         reply = await place.worker.call(Load(0, model.key, str(model.directory)))
@@ -288,14 +296,13 @@ class Residency:
         self._deaths.pop(model.key, None)
         self._sizes[model.key] = reply.resident_bytes
         self._used.setdefault(model.key, 0.0)
-        log.info(
-            "model loaded worker=%s model=%s bytes=%d load_s=%.3f",
-            place.worker.name,
-            model.key,
-            reply.resident_bytes,
-            reply.load_s,
-        )
+        name, size = place.worker.name, reply.resident_bytes
+        log.info("model loaded worker=%s model=%s bytes=%d load_s=%.3f", name, model.key, size, reply.load_s)
         self._measured(model, reply.resident_bytes, reply.load_s)
+        if self.profile is not None:
+            await self.profile(place.worker, model, lambda: model.key in self._waited_for())
+            if place.gone:
+                raise WorkerLost(f"worker {name} died under the first rows of {model.key}")
         self._changed(place)
 
     async def _evict(self, place: _Place, key: str) -> None:

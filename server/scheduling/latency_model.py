@@ -38,6 +38,11 @@ class LatencyModel:
         Not `measured`, it is a guess, which the first batch of each size replaces. Sizes larger than any that
         ran then count as cheap, up to twice as large, so that they are tried; and as proportional beyond.
         """
+        self._kinds: dict[str, LatencyModel] = {}
+        self.start(profile_s, measured=measured)
+
+    def start(self, profile_s: Mapping[int, float], *, measured: bool = True) -> None:
+        """Begin anew from that profile, as a new one would; the models of other kinds stay as they are."""
         if not profile_s or any(rows < 1 or not 0 < took < math.inf for rows, took in profile_s.items()):
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
         self._profile = sorted(profile_s.items())
@@ -49,8 +54,12 @@ class LatencyModel:
         self._last_near: dict[int, float] = {}  # the same, by size
         self._recent: list[tuple[int, float]] = []
         self._margin = 1.0
-        self._kinds: dict[str, LatencyModel] = {}
         self._draw()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it rests on a measurement, and is more than a guess."""
+        return self._measured or bool(self._recent)
 
     def __call__(self, rows: int) -> float:
         """Predicted seconds of a batch of `rows` rows; never less than that of a smaller batch."""
