@@ -62,6 +62,7 @@ class FunctionInfo:
     form: str = ""  # of the input: "path", "image", "text", …; "" where the server does not say
     classes: tuple[str, ...] = ()
     max_batch_rows: int = 0  # 0 = the server names none
+    columns: tuple[tuple[str, str], ...] = ()  # (name, kind) of each value, where an input is a table's row
 
     def infer_path(self) -> str:
         """Where this version answers; a server that is not ours chooses the version itself."""
@@ -125,6 +126,7 @@ def function_info(
         binary=server.binary,
         form=str(forms.get(source["name"], parameters.get("form", ""))),
         classes=tuple(parameters.get("classes") or ()),
+        columns=tuple((str(c["name"]), str(c["kind"])) for c in parameters.get("columns") or ()),
         max_batch_rows=max(0, int(config.get("max_batch_size") or 0)),
     )
 

@@ -55,10 +55,10 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class HyperConf:
-    """How to tune. models: architectures; None = the server's choice. docs/training.md has the policies."""
+    """How to tune. models, policy: None = the server's choice. docs/training.md has the policies."""
 
     budget: str = "90 epochs"
-    policy: str = "branch"
+    policy: str | None = None
     advisor: str = "random"
     models: tuple[str, ...] | None = None
     max_epochs: int | None = None

@@ -153,6 +153,11 @@ def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
                 f"function {name}: {first.name} and {model.name} name different classes, or order them "
                 "differently; members must share them"
             )
+        if model.input.columns != first.input.columns:
+            raise BadOption(
+                f"function {name}: {first.name} and {model.name} take different columns; "
+                "members must share them"
+            )
 
 
 def _with_form(function: Function, raw: object) -> Function:

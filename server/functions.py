@@ -13,13 +13,20 @@ from typing import Any, Literal
 
 __all__ = ["INPUT_NAMES", "Combine", "Form", "Function", "InputShape", "ModelVersion", "forms_of"]
 
-Form = Literal["path", "image", "tensor", "text"]
+Form = Literal["path", "image", "tensor", "text", "row"]
 Combine = Literal["majority_vote", "mean"]
 
-INPUT_NAMES: Mapping[str, str] = {"path": "image_path", "image": "image", "tensor": "pixels", "text": "text"}
+INPUT_NAMES: Mapping[str, str] = {
+    "path": "image_path",
+    "image": "image",
+    "tensor": "pixels",
+    "text": "text",
+    "row": "row",
+}
 _TASK_FORMS: Mapping[str, tuple[Form, ...]] = {
     "image-classification": ("path", "image", "tensor"),
     "text-classification": ("text",),
+    "tabular-classification": ("row",),
 }
 
 
@@ -30,13 +37,17 @@ def forms_of(task: str, own: Form) -> tuple[Form, ...]:
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """What a model wants of a row; the sizes and the normalisation are those of images alone."""
+    """What a model wants of a row; the sizes and the normalisation are those of images alone.
+
+    columns: (name, kind) of each value of a row of a table; kind: number, text or boolean.
+    """
 
     form: Form
     height: int = 0
     width: int = 0
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -100,6 +111,11 @@ class Function:
     def classes(self) -> tuple[str, ...]:
         """The classes that all members share, in the order of `scores`."""
         return self.members[0].classes
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """(name, kind) of each value of a row of a table, which all members share; else empty."""
+        return self.members[0].input.columns
 
     @property
     def input_name(self) -> str:

@@ -19,7 +19,6 @@ from ml_udf.duckdb.surface import (
     CATALOG,
     GENERIC,
     catalog_statements,
-    function_body,
     function_macro,
     quoted,
 )
@@ -74,10 +73,7 @@ class Registration:
         self._client = client
         self._calls = Calls(client, options)
         self._arrow_functions: list[str] = []
-        predict = _PREFIX + "call_predict"
-        self._training = TrainingFunctions(
-            con, client, lambda name: function_body(name, predict), self._calls
-        )
+        self._training = TrainingFunctions(con, client, _PREFIX + "call_predict", self._calls)
         bindings = self._bindings(functions)
         infos = {name: self._describe(binding) for name, binding in bindings.items()}
         self._refuse_builtins(bindings)
@@ -156,7 +152,7 @@ class Registration:
             return target.array(self._calls.values(binding, text, column_of(inputs)))
 
         self._create(_PREFIX + name, answer, [source.sql, "VARCHAR"], target.sql)
-        self._con.execute(function_macro(name, _PREFIX + name))
+        self._con.execute(function_macro(name, _PREFIX + name, info.columns))
 
     def _define_catalog(self) -> None:
         bodies: dict[str, Callable[..., pa.Array]] = {

@@ -8,6 +8,9 @@ an attached in-memory catalog named `ml_udf`, so that nothing is written to the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from ml_udf.config import SETTINGS, Options
 from ml_udf.errors import BadOption
 
@@ -15,13 +18,17 @@ __all__ = [
     "CATALOG",
     "GENERIC",
     "catalog_statements",
-    "function_body",
     "function_macro",
     "options_of",
+    "predict_macro",
     "quoted",
 ]
 
+# (name, kind) of each value of a table's row; empty where a function takes one value.
+Columns: TypeAlias = Sequence[tuple[str, str]]
+
 CATALOG = "ml_udf"
+_KINDS = {"number": "DOUBLE", "text": "VARCHAR", "boolean": "BOOLEAN"}
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting
 _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for setting in SETTINGS]
 # A constant to DuckDB, evaluated anew by every execution. current_query() would tell statements of one
@@ -119,15 +126,31 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def function_macro(name: str, scalar: str) -> str:
-    """The macro by which SQL calls `scalar(input, statement)` as `name(input)`."""
-    return f"CREATE OR REPLACE TEMPORARY MACRO {quoted(name)}(input) AS {quoted(scalar)}(input, {_STATEMENT})"
+def function_macro(name: str, scalar: str, columns: Columns = ()) -> str:
+    """The macro by which SQL calls `scalar(input, statement)` as `name(input)`, or `name(age, plan)`."""
+    parameters, row = _row(columns)
+    return (
+        f"CREATE OR REPLACE TEMPORARY MACRO {quoted(name)}({parameters}) AS "
+        f"{quoted(scalar)}({row}, {_STATEMENT})"
+    )
 
 
-def function_body(name: str, predict: str) -> str:
-    """The SQL of a macro by which the server's function `name` is called through the scalar `predict`."""
-    literal = "'" + name.replace("'", "''") + "'"
-    return f"{quoted(predict)}({literal}, input, {_STATEMENT})"
+def predict_macro(place: str, function: str, predict: str, columns: Columns = ()) -> str:
+    """The macro `place` by which SQL calls the server's `function` through the scalar `predict`."""
+    parameters, row = _row(columns)
+    literal = "'" + function.replace("'", "''") + "'"
+    return (
+        f"CREATE OR REPLACE MACRO {place}({parameters}) AS {quoted(predict)}({literal}, {row}, {_STATEMENT})"
+    )
+
+
+def _row(columns: Columns) -> tuple[str, str]:
+    """The parameters of a macro, and the input that is made of them: of a table's columns, a row as JSON."""
+    if not columns:
+        return "input", "input"
+    parameters = [quoted(name) for name, _ in columns]
+    values = [f"CAST({quoted(name)} AS {_KINDS[kind]})" for name, kind in columns]
+    return ", ".join(parameters), f"CAST(json_array({', '.join(values)}) AS VARCHAR)"
 
 
 def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]:

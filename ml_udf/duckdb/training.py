@@ -8,7 +8,7 @@ The rows travel as they come: a part of a few megabytes at a time, in the order 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import duckdb
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ml_udf.client import Client
 from ml_udf.duckdb.calls import Calls
-from ml_udf.duckdb.surface import CATALOG, quoted
+from ml_udf.duckdb.surface import CATALOG, predict_macro, quoted
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.training import TrainingCalls
@@ -51,7 +51,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("task", "NULL"),
             ("models", "NULL"),
             ("budget", "'90 epochs'"),
-            ("policy", "'branch'"),
+            ("policy", "NULL"),
             ("advisor", "'random'"),
             ("max_epochs", "NULL"),
             ("seed", "0"),
@@ -105,22 +105,19 @@ def training_statements(scalar: str) -> list[str]:
 
 
 class TrainingFunctions:
-    """The scalar behind the macros.
-
-    function_body: name → the SQL of a deployed function over `input`.
-    """
+    """The scalar behind the macros. predict: the scalar by which deployed functions are called."""
 
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
         client: Client,
-        function_body: Callable[[str], str],
+        predict: str,
         calls: Calls,
     ) -> None:
         self._con = con
         self._client = client
         self._session = calls
-        self._function_body = function_body
+        self._predict = predict
 
     def call(self, verbs: Vector, arguments: Vector, paths: Vector) -> pa.Array:
         """One JSON text for each row: what the server answered."""
@@ -158,11 +155,10 @@ class TrainingFunctions:
             slo_ms=given["slo_ms"],
             promote=given["promote"],
         )
+        columns = self._client.look_up(function).columns
+        place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"
         with self._con.cursor() as cursor:
-            cursor.execute(
-                f"CREATE OR REPLACE MACRO {FUNCTIONS_CATALOG}.{quoted(function)}(input) AS "
-                + self._function_body(function)
-            )
+            cursor.execute(predict_macro(place, function, self._predict, columns))
         return deployed
 
     def _parts(self, given: Mapping[str, Any], path: str) -> Iterator[bytes]:

@@ -47,6 +47,7 @@ class Function:
     classes: tuple[str, ...]
     min_confidence: float = 0.0
     default: str | None = None
+    columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
 
     @property
     def input_name(self) -> str:
@@ -107,6 +108,7 @@ class Catalog:
             combine="majority_vote",
             members=(member,),
             classes=tuple(manifest["classes"]),
+            columns=tuple(manifest["input"].get("columns", ())),
         )
 
     def _deployed(self, deployed: dict[str, Any]) -> Function:
@@ -120,6 +122,7 @@ class Catalog:
                 combine=deployed["combine"],
                 members=tuple(member for member, _ in found),
                 classes=tuple(found[0][1]["classes"]),
+                columns=tuple(found[0][1]["input"].get("columns", ())),
                 min_confidence=float(deployed.get("min_confidence") or 0.0),
                 default=deployed.get("default"),
             )

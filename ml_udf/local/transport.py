@@ -217,6 +217,7 @@ def _metadata(function: Function) -> dict[str, Any]:
         ],
         "parameters": {
             "form": function.form,
+            "columns": list(function.columns),
             "inputs": function.inputs,
             "classes": list(function.classes),
         },

@@ -77,6 +77,7 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
         "target": snapshot.spec["target"],
         "key": snapshot.spec["key"],
         "rows": facts["rows"],
+        "columns": facts.get("columns", []),
         "classes": facts["classes"],
         "splits": facts["splits"],
         "unreadable": facts["unreadable"],

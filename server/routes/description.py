@@ -42,6 +42,7 @@ def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, A
             "task": function.task,
             "form": function.form,
             "classes": list(function.classes),
+            "columns": [{"name": name, "kind": kind} for name, kind in function.columns],
             "inputs": {INPUT_NAMES[form]: form for form in function.forms},
             "outputs_on_request": list(_ON_REQUEST),
             "members": [model.key for model in function.members],

@@ -17,6 +17,7 @@ from server.routes.replies import json_reply
 from server.services import ServicesOf
 from server.store.training import Job
 from server.training.run import Run
+from server.training.tasks import IMAGES
 
 __all__ = ["router"]
 
@@ -139,6 +140,7 @@ async def _described(job: Job, run: Run | None) -> dict[str, Any]:
     return {
         "id": job.id,
         "dataset": job.dataset,
+        "task": job.spec.get("task", IMAGES),
         "snapshot": job.snapshot,
         "state": job.state,
         "reason": job.reason,

@@ -19,6 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _RUNTIMES = ("torch", "onnx")
 _FORMAT = 1
+_KINDS = ("number", "text", "boolean")
 
 
 def check_name(name: object, what: str) -> str:
@@ -92,4 +93,27 @@ def _input(raw: object, name: str) -> InputShape:
         raise BadOption(
             f"model.json of {name}: 'input.mean' and 'input.std' must be lists of numbers"
         ) from exc
-    return InputShape(raw["form"], sizes[0], sizes[1], mean, std)
+    return InputShape(raw["form"], sizes[0], sizes[1], mean, std, _columns(raw, name))
+
+
+def _columns(raw: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
+    """Those of a row of a table; none for other inputs."""
+    if raw["form"] != "row":
+        return ()
+    given = raw.get("columns")
+    if not isinstance(given, list) or not given:
+        raise BadOption(f"model.json of {name}: 'input.columns' must list the columns of a row")
+    columns = []
+    for column in given:
+        if (
+            not isinstance(column, dict)
+            or not isinstance(column.get("name"), str)
+            or not column["name"]
+            or column.get("kind") not in _KINDS
+        ):
+            raise BadOption(
+                f"model.json of {name}: each of 'input.columns' needs a 'name' and a 'kind', "
+                f"one of {', '.join(_KINDS)}"
+            )
+        columns.append((column["name"], column["kind"]))
+    return tuple(columns)

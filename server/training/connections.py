@@ -69,7 +69,7 @@ class Connections:
             )
             with connection.cursor("ml_udf_dataset") as cursor:
                 cursor.execute(_ordered(spec))
-                yield _record_batches(cursor)
+                yield _record_batches(cursor, exact=(spec.key, spec.target))
         except psycopg.Error as exc:
             primary = exc.diag.message_primary or str(exc).splitlines()[0]
             raise BadOption(f"dataset {spec.name}: the database refused the query: {primary}") from None
@@ -85,12 +85,13 @@ def _ordered(spec: DatasetSpec) -> sql.Composed:
     )
 
 
-def _record_batches(cursor: psycopg.ServerCursor[Any]) -> Iterator[pa.RecordBatch]:
+def _record_batches(cursor: psycopg.ServerCursor[Any], exact: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """exact: columns whose numbers of arbitrary precision stay texts; a model sees such numbers as floats."""
     while True:
         rows = cursor.fetchmany(_BATCH_ROWS)
         described = cursor.description or []
         names = [column.name for column in described]
-        kinds = [_READ_TYPES.get(column.type_display, pa.string()) for column in described]
+        kinds = [_kind(column, exact) for column in described]
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         yield pa.record_batch(
             [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)], names=names
@@ -99,7 +100,15 @@ def _record_batches(cursor: psycopg.ServerCursor[Any]) -> Iterator[pa.RecordBatc
             return
 
 
+def _kind(column: psycopg.Column, exact: Sequence[str]) -> pa.DataType:
+    if column.type_display.startswith("numeric") and column.name not in exact:
+        return pa.float64()
+    return _READ_TYPES.get(column.type_display, pa.string())
+
+
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if kind == pa.float64():
+        values = [None if value is None else float(value) for value in values]
     if kind == pa.string():
         values = [value if value is None or isinstance(value, str) else str(value) for value in values]
     return pa.array(values, kind)

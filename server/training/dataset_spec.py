@@ -10,28 +10,27 @@ from server.errors import BadOption
 from server.store.manifest import check_name
 from server.training.query import check_query
 from server.training.split import Shares
+from server.training.tasks import TABLES, task_named
 
 __all__ = ["PUSHED", "Columns", "DatasetSpec"]
 
 PUSHED = "push"  # the source of datasets whose rows a client sends
-_TASKS = ("image-classification",)
+_MOST_FEATURES = 200
 _MAX_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The query's columns, by what they mean; `entity` and `time` may be missing."""
+    """The query's columns, by what they mean; `entity` and `time` may be missing.
+
+    inputs: what a model gets to see; one column, but for tables.
+    """
 
     key: str
     target: str
-    input: str
+    inputs: tuple[str, ...]
     entity: str | None
     time: str | None
-
-    def wanted(self) -> list[str]:
-        """Every column that is read, once."""
-        named = [self.key, self.target, self.input, self.entity, self.time]
-        return list(dict.fromkeys(name for name in named if name is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,8 @@ class DatasetSpec:
     """A dataset as it was registered.
 
     key: the column that names a row; it orders the rows. input: what a model gets to see; None = the one
-    column that has no other meaning, or the key where there is none. entity: rows of one entity are all in
+    column that has no other meaning, or the key where there is none; of a table a list, such as "age, plan",
+    None = every column that has no other meaning. entity: rows of one entity are all in
     one split. time: the latest rows test, those before them validate. source: the connection that the
     server asks, or `PUSHED`. Raises `BadOption`.
     """
@@ -69,9 +69,8 @@ class DatasetSpec:
                 raise BadOption(f"dataset {self.name}: {item.name!r} must be a text that is not empty")
             elif item.name != "query" and len(value) > _MAX_NAME:
                 raise BadOption(f"dataset {self.name}: {item.name!r} is longer than {_MAX_NAME} characters")
-        if self.task not in _TASKS:
-            raise BadOption(f"dataset {self.name}: 'task' must be one of {', '.join(_TASKS)}")
-        if self.target in (self.key, self.input):
+        task_named(self.task)
+        if self.target in (self.key, *(self._named_inputs() or ())):
             raise BadOption(f"dataset {self.name}: the target {self.target!r} would be its own input")
         Shares(self.validation, self.test)
         if self.source != PUSHED:
@@ -101,25 +100,47 @@ class DatasetSpec:
 
     def columns(self, found: Sequence[str]) -> Columns:
         """The columns, of those that the query has. Raises `BadOption`."""
-        named = {
-            "key": self.key,
-            "target": self.target,
-            "input": self.input,
-            "entity": self.entity,
-            "time": self.time,
-        }
-        for what, name in named.items():
+        inputs = self._named_inputs()
+        named = [
+            ("key", self.key),
+            ("target", self.target),
+            *(("input", name) for name in inputs or ()),
+            ("entity", self.entity),
+            ("time", self.time),
+        ]
+        for what, name in named:
             if name is not None and name not in found:
                 raise BadOption(
                     f"dataset {self.name}: the query has no column {name!r}, which {what!r} names; "
                     f"it has {', '.join(found)}"
                 )
-        free = [name for name in found if name not in named.values()]
-        if self.input is None and len(free) > 1:
+        meant = {name for _, name in named}
+        free = tuple(name for name in found if name not in meant)
+        if self.task == TABLES:
+            inputs = inputs or free
+            self._check_features(inputs)
+        elif inputs is None:
+            if len(free) > 1:
+                raise BadOption(
+                    f"dataset {self.name}: say which column is the 'input': {', '.join(free)}; "
+                    "or select no other columns"
+                )
+            inputs = free or (self.key,)
+        return Columns(self.key, self.target, inputs, self.entity, self.time)
+
+    def _named_inputs(self) -> tuple[str, ...] | None:
+        if self.input is None:
+            return None
+        if self.task != TABLES:
+            return (self.input,)
+        return tuple(name.strip() for name in self.input.split(","))
+
+    def _check_features(self, features: Sequence[str]) -> None:
+        if not features:
+            raise BadOption(f"dataset {self.name}: the query has no column but key and target to learn from")
+        if len(features) > _MOST_FEATURES:
             raise BadOption(
-                f"dataset {self.name}: say which column is the 'input': {', '.join(free)}; "
-                "or select no other columns"
+                f"dataset {self.name}: {len(features)} columns to learn from; {_MOST_FEATURES} is the most"
             )
-        return Columns(
-            self.key, self.target, self.input or (free[0] if free else self.key), self.entity, self.time
-        )
+        if len({name.lower() for name in features}) < len(features):
+            raise BadOption(f"dataset {self.name}: a column to learn from is named twice")

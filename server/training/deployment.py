@@ -9,6 +9,7 @@ test score has an interval (Wilson), since held-out rows are few.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from server.training.champion import match
 from server.training.messages import Assignment
 from server.training.run import Run
 from server.training.selection import Combine, accuracy_of, answers_of, select_ensemble, subset_accuracies
+from server.training.tasks import task_named
 from server.training.trainers import Trainers, expect
 from server.training.trial import Checkpoint, Trial
 
@@ -36,7 +38,6 @@ __all__ = ["Deployed", "Deployment"]
 
 Scores = NDArray[Any]  # float32 [n, classes]
 
-WEIGHTS = "model.safetensors"
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64
 _SELECTS = ("ensemble", "best")
@@ -205,13 +206,16 @@ class Deployment:
         champion = self._catalog.versions(function)[-1]
         if list(champion.classes) != list(run.snapshot.facts["classes"]):
             raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
+        task = task_named(run.spec.task)
         scores: dict[str, Scores] = {}
         labels = np.zeros(0, np.int64)
         for model in champion.members:
-            weights = model.directory / WEIGHTS
-            if model.runtime != "torch" or not weights.is_file():
+            weights = model.directory / task.weights
+            if model.task != task.name or model.runtime != task.runtime or not weights.is_file():
                 raise BadOption(f"{model.key} cannot be compared: it was not trained here; promote 'always'")
-            spec = {"architecture": model.architecture, "size": model.input.height}
+            if model.input.columns != _columns(run):
+                raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
+            spec = await asyncio.to_thread(_spec_of, model)
             answer, scores[model.key] = await self._scores(run, spec, weights, "test")
             labels = np.array(answer.labels)
         return champion, _Tested(scores, labels)
@@ -232,16 +236,17 @@ class Deployment:
         return answer, np.array([np.frombuffer(row, np.float32) for row in answer.probabilities])
 
     async def _register(self, run: Run, model: str, candidate: Candidate, accuracy: float) -> ModelVersion:
+        task = task_named(run.spec.task)
         manifest = {
             "format": 1,
             "name": model,
-            "task": run.snapshot.spec["task"],
-            "runtime": "torch",
+            "task": task.name,
+            "runtime": task.runtime,
             "architecture": candidate.model,
-            "architecture_options": {},
+            "architecture_options": _spec(run, candidate).get("architecture_options", {}),
             "classes": list(run.snapshot.facts["classes"]),
-            "input": {"form": "path", "height": run.spec.size, "width": run.spec.size, **_NORMAL},
-            "weights": WEIGHTS,
+            "input": _input(run),
+            "weights": task.weights,
             "accuracy": round(accuracy, 6),
             "trained": {
                 "job": run.job.id,
@@ -301,6 +306,32 @@ def _model_names(function: str, members: tuple[str, ...], found: Mapping[str, Ca
         stem = base if base.endswith(f"_{model}") else f"{base}_{model}"
         names[member] = f"{stem}{place}"
     return names
+
+
+def _columns(run: Run) -> tuple[tuple[str, str], ...]:
+    """(name, kind) of each column that a table's models see."""
+    return tuple((column["name"], column["kind"]) for column in run.snapshot.facts.get("columns", ()))
+
+
+def _input(run: Run) -> dict[str, Any]:
+    """The `input` of a trained model's manifest."""
+    form = task_named(run.spec.task).form
+    if form == "path":
+        return {"form": form, "height": run.spec.size, "width": run.spec.size, **_NORMAL}
+    if form == "row":
+        return {"form": form, "columns": [{"name": name, "kind": kind} for name, kind in _columns(run)]}
+    return {"form": form}
+
+
+def _spec_of(model: ModelVersion) -> dict[str, Any]:
+    """What a worker is told of a registered model, to run it on a snapshot."""
+    manifest = json.loads((model.directory / "model.json").read_bytes())
+    spec: dict[str, Any] = {"architecture": model.architecture}
+    if model.input.height:
+        spec["size"] = model.input.height
+    if manifest.get("architecture_options"):
+        spec["architecture_options"] = manifest["architecture_options"]
+    return spec
 
 
 def _spec(run: Run, candidate: Candidate) -> dict[str, Any]:

@@ -14,40 +14,27 @@ from server.errors import BadOption
 from server.training.hooks import Value
 from server.training.hyperspace import HyperSpace
 from server.training.messages import Advice, Assignment, Policy, StudySpec
+from server.training.tasks import AUGMENT, IMAGES, TABLES, task_named
 
-__all__ = ["ARCHITECTURES", "SIZE", "JobSpec", "default_space"]
+__all__ = ["SIZE", "JobSpec"]
 
-# Image classification, as Rafiki names them (§4.1); the worker's zoo builds them.
-ARCHITECTURES = ("squeezenet", "resnet", "vgg", "xception", "inception")
-_DEFAULT_MODELS = ("squeezenet", "resnet", "vgg")
 SIZE = 64
-_AUGMENT = ("shift", "zoom", "colour")
 _BUDGET = re.compile(r"\s*(\d{1,9})\s*(epochs?)?\s*")
-
-
-def default_space() -> HyperSpace:
-    """What is tuned of an image classifier when a job does not say."""
-    space = HyperSpace()
-    space.add_range_knob("learning_rate", "float", 8e-4, 1.6e-2, log=True, branching="lower")
-    space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True)
-    space.add_range_knob("label_smoothing", "float", 0.0, 0.12)
-    space.add_categorical_knob("batch_rows", "integer", [16, 32, 64])
-    for name, most in zip(_AUGMENT, (0.15, 0.2, 0.3), strict=True):
-        space.add_range_knob(name, "float", 0.0, most, group="preprocessing")
-    return space
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a job was asked for; the budget of epochs is shared by its models evenly. Raises `BadOption`.
 
-    knobs: a hyper-space as `HyperSpace.as_json` writes it; None = `default_space`. size: pixels of a side.
+    models, policy: empty and None = the task's own. knobs: a hyper-space as `HyperSpace.as_json` writes it;
+    None = each model's own. size: pixels of a side, of images.
     """
 
     dataset: str
-    models: tuple[str, ...] = _DEFAULT_MODELS
+    task: str = IMAGES
+    models: tuple[str, ...] = ()
     budget_epochs: int = 90
-    policy: Policy = "branch"
+    policy: Policy | None = None
     advisor: Advice = "random"
     max_epochs: int = 27
     max_trials: int | None = None
@@ -58,9 +45,17 @@ class JobSpec:
     knobs: tuple[Mapping[str, Any], ...] | None = None
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.models if name not in ARCHITECTURES]
-        if unknown or not self.models or len(set(self.models)) != len(self.models):
-            raise BadOption(f"'models' must name some of {', '.join(ARCHITECTURES)}, each once")
+        task = task_named(self.task)
+        object.__setattr__(self, "models", self.models or task.defaults)
+        object.__setattr__(self, "policy", self.policy or task.policies[0])
+        unknown = [name for name in self.models if name not in task.models]
+        if unknown or len(set(self.models)) != len(self.models):
+            raise BadOption(f"'models' of {self.task} must name some of {', '.join(task.models)}, each once")
+        if self.policy in get_args(Policy) and self.policy not in task.policies:
+            raise BadOption(
+                f"'policy' of {self.task} must be {', '.join(task.policies)}, not {self.policy!r}: "
+                "its models share no weights"
+            )
         for what, value, known in (
             ("policy", self.policy, get_args(Policy)),
             ("advisor", self.advisor, get_args(Advice)),
@@ -111,12 +106,11 @@ class JobSpec:
         """The study of each model. Raises `BadOption`."""
         share, rest = divmod(self.budget_epochs, len(self.models))
         try:
-            space = default_space() if self.knobs is None else HyperSpace.from_json(self.knobs)
             return {
                 model: StudySpec(
                     name=f"job {job} {model}",
-                    space=space,
-                    policy=self.policy,
+                    space=self.space(model),
+                    policy=self.policy or task_named(self.task).policies[0],
                     advisor=self.advisor,
                     budget_epochs=share + int(place < rest),
                     max_epochs=self.max_epochs,
@@ -131,6 +125,12 @@ class JobSpec:
         except (TypeError, ValueError) as exc:
             raise BadOption(str(exc)) from exc
 
+    def space(self, model: str) -> HyperSpace:
+        """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
+        return (
+            task_named(self.task).models[model]() if self.knobs is None else HyperSpace.from_json(self.knobs)
+        )
+
     def train_spec(self, model: str, assignment: Assignment) -> dict[str, Any]:
         """What the worker is told of a trial.
 
@@ -138,13 +138,22 @@ class JobSpec:
         and falls over the epochs of the trial.
         """
         knobs: dict[str, Value] = dict(assignment.knobs)
-        augment = {name: knobs.pop(name) for name in _AUGMENT if name in knobs}
-        return {
-            **knobs,
+        spec: dict[str, Any] = {
             "architecture": model,
             "epochs": assignment.start_epoch + assignment.epochs,
-            "schedule": "constant" if self.policy == "branch" else "one_cycle",
             "seed": assignment.seed,
-            "size": self.size,
-            "augment": augment,
         }
+        if self.task == TABLES:
+            return knobs | spec
+        spec["schedule"] = "constant" if self.policy == "branch" else "one_cycle"
+        options = {
+            knob.name: knobs.pop(knob.name)
+            for knob in self.space(model).knobs()
+            if knob.group == "architecture" and knob.name in knobs
+        }
+        if options:
+            spec["architecture_options"] = options
+        if self.task == IMAGES:
+            spec["size"] = self.size
+            spec["augment"] = {name: knobs.pop(name) for name in AUGMENT if name in knobs}
+        return knobs | spec

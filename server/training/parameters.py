@@ -17,14 +17,15 @@ _BEST_KEPT = 4
 
 
 class Parameters:
-    """The checkpoints of one job."""
+    """The checkpoints of one job; `suffix` of their files."""
 
-    def __init__(self, folder: Path, job: int) -> None:
+    def __init__(self, folder: Path, job: int, suffix: str = ".safetensors") -> None:
         self.folder = folder / f"job-{job}"
+        self._suffix = suffix
 
     def path(self, digest: str) -> Path:
         """Where the weights lie."""
-        return self.folder / f"{digest}.safetensors"
+        return self.folder / f"{digest}{self._suffix}"
 
     def discard(self, digest: str) -> None:
         """Throw one away; none is fine."""
@@ -34,7 +35,7 @@ class Parameters:
     def collect(self, keep: Iterable[str]) -> int:
         """Throw away all but `keep`; how many went."""
         kept = set(keep)
-        gone = [path for path in self.folder.glob("*.safetensors") if path.stem not in kept]
+        gone = [path for path in self.folder.glob(f"*{self._suffix}") if path.stem not in kept]
         for path in gone:
             self.discard(path.stem)
         return len(gone)
@@ -44,7 +45,7 @@ class Parameters:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _optimiser(self, digest: str) -> Path:
-        return self.folder / f"{digest}.safetensors.optimiser"
+        return self.folder / f"{digest}{self._suffix}.optimiser"
 
 
 def needed(trials: Iterable[Trial]) -> set[str]:

@@ -22,6 +22,7 @@ from server.training.ledger import open_storage
 from server.training.messages import Assignment, Idle, Progress, Stopped, Verdict
 from server.training.parameters import Parameters, needed
 from server.training.study import Master
+from server.training.tasks import task_named
 from server.training.trainers import Ask
 from server.training.trial import Trial
 from server.workers.pool import Worker
@@ -45,7 +46,7 @@ class Run:
         self.spec = JobSpec.from_json(job.spec)
         self.snapshot = snapshot
         self.file = folder / "datasets" / str(snapshot.facts["file"])
-        self.parameters = Parameters(folder / "checkpoints", job.id)
+        self.parameters = Parameters(folder / "checkpoints", job.id, task_named(self.spec.task).suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell
         self._masters: dict[str, Master] = {}

@@ -58,11 +58,11 @@ class Training:
 
     async def start(self, form: Mapping[str, Any]) -> Job:
         """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`."""
-        task = form.get("task")
-        spec = JobSpec.from_json({name: value for name, value in form.items() if name != "task"})
-        snapshot = await asyncio.to_thread(self._repository.snapshot, spec.dataset)
-        if task not in (None, snapshot.spec["task"]):
-            raise BadOption(f"dataset {spec.dataset} is for {snapshot.spec['task']}, not {task!r}")
+        dataset = str(form.get("dataset"))
+        snapshot = await asyncio.to_thread(self._repository.snapshot, dataset)
+        if form.get("task") not in (None, snapshot.spec["task"]):
+            raise BadOption(f"dataset {dataset} is for {snapshot.spec['task']}, not {form['task']!r}")
+        spec = JobSpec.from_json({**form, "task": snapshot.spec["task"]})
         job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())
         await self._open(job)
         log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)

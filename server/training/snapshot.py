@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 
 from server.errors import BadInput, BadOption
 from server.training.dataset_spec import DatasetSpec
+from server.training.features import Feature, features_json, features_of, rows_of
 from server.training.split import SPLITS, components, split_rows
+from server.training.tasks import IMAGES, TABLES
 
 __all__ = ["Draft", "Facts", "Inspect", "Limits", "Unreadable"]
 
@@ -69,12 +71,13 @@ class Facts:
     splits: dict[str, int]
     content_sha256: str
     file: str
+    columns: tuple[dict[str, str], ...] = ()  # of a table: name and kind of each input
     unreadable: int = 0
     unreadable_rows: list[dict[str, str]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON; `classes` becomes a list."""
-        return asdict(self) | {"classes": list(self.classes)}
+        """As JSON; tuples become lists."""
+        return asdict(self) | {"classes": list(self.classes), "columns": list(self.columns)}
 
 
 class Draft:
@@ -100,6 +103,7 @@ class Draft:
         self._input = array("Q")
         self._order = array("q")
         self._unreadable: list[Unreadable] = []
+        self._features: tuple[Feature, ...] = ()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows, in the order of the key. Raises `BadOption`, `BadInput`."""
@@ -109,9 +113,9 @@ class Draft:
         self._check_limits()
         key = _texts(batch, columns.key, self._spec.name)
         target = _texts(batch, columns.target, self._spec.name)
-        inputs = _texts(batch, columns.input, self._spec.name)
+        inputs = self._inputs(batch, columns.inputs)
         self._null_targets += target.null_count
-        for name, values in ((columns.key, key), (columns.input, inputs)):
+        for name, values in ((columns.key, key), (columns.inputs[0], inputs)):
             if values.null_count:
                 raise BadOption(f"dataset {self._spec.name}: {name!r} is NULL in some rows; leave them out")
         if self._null_targets:
@@ -150,7 +154,8 @@ class Draft:
             self._spec.shares,
         )
         content = self._content.hexdigest()
-        snapshot = hashlib.sha256(content.encode() + split.tobytes()).hexdigest()[:16]
+        named = features_json(self._features).encode() if self._features else b""
+        snapshot = hashlib.sha256(content.encode() + split.tobytes() + named).hexdigest()[:16]
         self._write(snapshot, split)
         counted = np.bincount(split, minlength=len(SPLITS)).tolist()
         return Facts(
@@ -160,6 +165,7 @@ class Draft:
             splits=dict(zip(SPLITS, counted, strict=True)),
             content_sha256=content,
             file=f"{name}/{snapshot}.parquet",
+            columns=tuple(asdict(feature) for feature in self._features),
             unreadable=len(self._unreadable),
             unreadable_rows=[asdict(row) for row in self._unreadable[:_LISTED]],
         )
@@ -181,7 +187,8 @@ class Draft:
         kept: list[int] = []
         for start in range(0, len(keys), _INSPECTED_ROWS):
             part = slice(start, start + _INSPECTED_ROWS)
-            for row, found in enumerate(self._inspect(inputs[part]), start):
+            looked_at = self._inspect(inputs[part]) if self._spec.task == IMAGES else inputs[part]
+            for row, found in enumerate(looked_at, start):
                 if isinstance(found, Unreadable):
                     self._unreadable.append(found)
                     self._check_unreadable()
@@ -196,6 +203,16 @@ class Draft:
                     self._content.update(len(data).to_bytes(8, "little") + data)
         columns = [[values[row] for row in kept] for values in (keys, inputs, targets)]
         self._writer.write_table(pa.table(columns, schema=_STAGED))
+
+    def _inputs(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+        """The texts that models get to see; of a table, the row's values as JSON."""
+        if self._spec.task != TABLES:
+            return _texts(batch, names[0], self._spec.name)
+        features = features_of(batch, names, self._spec.name)
+        if self._features and features != self._features:
+            raise BadOption(f"dataset {self._spec.name}: the columns change their types between the parts")
+        self._features = features
+        return rows_of(batch, features)
 
     def _check_limits(self) -> None:
         limits = self._limits
@@ -218,14 +235,18 @@ class Draft:
         place = self._folder / f"{snapshot}.parquet"
         coming = self._folder / f".{snapshot}.coming"
         names = pa.array(SPLITS)
+        # The worker that trains has the file alone, and learns there what a row of it is.
+        schema = _FROZEN.with_metadata(
+            {"ml_udf.columns": features_json(self._features)} if self._features else None
+        )
         with (
             pq.ParquetFile(self._staged) as staged,
-            pq.ParquetWriter(coming, _FROZEN, compression="zstd") as out,
+            pq.ParquetWriter(coming, schema, compression="zstd") as out,
         ):
             start = 0
             for batch in staged.iter_batches():
                 part = names.take(pa.array(split[start : start + batch.num_rows]))
-                out.write_batch(pa.record_batch([*batch.columns, part], schema=_FROZEN))
+                out.write_batch(pa.record_batch([*batch.columns, part], schema=schema))
                 start += batch.num_rows
         with open(coming, "rb") as file:
             os.fsync(file.fileno())

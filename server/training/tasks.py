@@ -1,0 +1,141 @@
+"""What can be trained: each task with its models, and what is tuned of them when a job does not say. Pure.
+
+The worker builds the models: the zoo's for images and texts, scikit-learn's for rows of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from server.errors import BadOption
+from server.training.hyperspace import HyperSpace
+from server.training.messages import Policy
+
+__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Task", "task_named"]
+
+IMAGES = "image-classification"
+TEXTS = "text-classification"
+TABLES = "tabular-classification"
+AUGMENT = ("shift", "zoom", "colour")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """models: what is tuned of each. defaults: those of a job that names none. policies: the default first.
+
+    suffix: of its checkpoints' files. form: of the rows that its functions take. runtime: of model.json.
+    """
+
+    name: str
+    form: str
+    models: Mapping[str, Callable[[], HyperSpace]]
+    defaults: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    runtime: str = "torch"
+    suffix: str = ".safetensors"
+
+    @property
+    def weights(self) -> str:
+        """The file of a registered model."""
+        return f"model{self.suffix}"
+
+
+def task_named(name: str) -> Task:
+    """Raises `BadOption`."""
+    if name not in TASKS:
+        raise BadOption(f"'task' must be one of {', '.join(TASKS)}, not {name!r}")
+    return TASKS[name]
+
+
+def _network(low: float, high: float) -> HyperSpace:
+    """What is tuned of every network; its learning rate lies in [low, high)."""
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", low, high, log=True, branching="lower")
+    space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True)
+    space.add_range_knob("label_smoothing", "float", 0.0, 0.12)
+    space.add_categorical_knob("batch_rows", "integer", [16, 32, 64])
+    return space
+
+
+def _image() -> HyperSpace:
+    space = _network(8e-4, 1.6e-2)
+    for name, most in zip(AUGMENT, (0.15, 0.2, 0.3), strict=True):
+        space.add_range_knob(name, "float", 0.0, most, group="preprocessing")
+    return space
+
+
+def _text() -> HyperSpace:
+    space = _network(1e-3, 1.6e-2)
+    space.add_range_knob("forget", "float", 0.0, 0.15, group="preprocessing")
+    return space
+
+
+def _n_grams() -> HyperSpace:
+    # Its embeddings are seldom seen, each for itself: larger steps, and more that may be left out.
+    space = _network(3e-3, 6e-2)
+    space.add_range_knob("forget", "float", 0.0, 0.4, group="preprocessing")
+    return space
+
+
+def _gradient_boosting() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True)
+    space.add_range_knob("max_depth", "integer", 2, 7)
+    space.add_range_knob("min_samples_leaf", "integer", 1, 40, log=True)
+    space.add_range_knob("subsample", "float", 0.5, 1.0)
+    space.add_range_knob("max_features", "float", 0.3, 1.0)
+    return space
+
+
+def _random_forest() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("max_depth", "integer", 4, 24)
+    space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True)
+    space.add_range_knob("max_features", "float", 0.2, 1.0)
+    space.add_categorical_knob("criterion", "string", ["gini", "entropy"])
+    return space
+
+
+def _logistic_regression() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("C", "float", 1e-3, 1e2, log=True)
+    space.add_categorical_knob("class_weight", "string", ["none", "balanced"])
+    return space
+
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.name: task
+        for task in (
+            Task(
+                IMAGES,
+                "path",
+                dict.fromkeys(("squeezenet", "resnet", "vgg", "xception", "inception"), _image),
+                ("squeezenet", "resnet", "vgg"),
+                ("branch", "costudy", "study"),
+            ),
+            Task(
+                TEXTS,
+                "text",
+                {"fasttext": _n_grams, "temporal_cnn": _text, "character_rnn": _text},
+                ("fasttext", "temporal_cnn", "character_rnn"),
+                ("branch", "costudy", "study"),
+            ),
+            Task(
+                TABLES,
+                "row",
+                {
+                    "gradient_boosting": _gradient_boosting,
+                    "random_forest": _random_forest,
+                    "logistic_regression": _logistic_regression,
+                },
+                ("gradient_boosting", "random_forest", "logistic_regression"),
+                ("study",),  # trees share no weights with other trees
+                "onnx",
+                ".onnx",
+            ),
+        )
+    }
+)
