@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ml_udf.client import Client, FunctionInfo
 from ml_udf.config import Options
 from ml_udf.errors import BadOption
 from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.columns import DEPENDENTS, ROW, ColumnFunction
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
@@ -96,9 +97,35 @@ class Definitions:
             output_name=asked.output_name,
             parallel="UNSAFE" if self._backend.version < 170000 else "RESTRICTED",
         )
-        is_new = self._check_place(wrapper)
         client = self._statements.client(wrapper.server)  # refuses who has no right to use the server
         info = self._look_up(client, wrapper) if asked.verify else None
+        if info is not None and info.columns:
+            return self._create_of_columns(wrapper, info)
+        self._create(wrapper, info)
+        return wrapper.signature
+
+    def _create_of_columns(self, wrapper: Wrapper, info: FunctionInfo) -> str:
+        """Create or replace the function of a row, and the one of its columns on top of it."""
+        _check_length(wrapper.name, ROW)
+        row = replace(wrapper, name=wrapper.name + ROW, argument="text")
+        self._create(row, info)
+        made = ColumnFunction(wrapper.schema, wrapper.name, info.columns, wrapper.returns, wrapper.parallel)
+        existing = self._dependents(row)
+        if not any(old["names"] == made.names and old["types"] == made.types for old in existing):
+            self._spi.run([f"DROP FUNCTION {old['signature']}" for old in existing])
+            text = (
+                f"{wrapper.function} of server {wrapper.server}, by columns (made by ml_udf.create_function)"
+            )
+            self._spi.run(made.create(text))
+        return made.signature
+
+    def _dependents(self, row: Wrapper) -> list[dict[str, Any]]:
+        name = row.name.removesuffix(ROW)
+        return self._spi.rows(DEPENDENTS, ("text", row.signature), ("name", row.schema), ("name", name))
+
+    def _create(self, wrapper: Wrapper, info: FunctionInfo | None) -> None:
+        """Create or replace the function of one argument, and its twin."""
+        is_new = self._check_place(wrapper)
         owner = self._one("SELECT current_user::text AS found")
         self._order = [*wrapper.create(), *wrapper.hand_over(owner, is_new=is_new), *wrapper.comment(info)]
         try:
@@ -106,7 +133,6 @@ class Definitions:
         finally:
             self._order = []
         self._tell_of_rows()
-        return wrapper.signature
 
     def define(self) -> None:
         """The body of `ml_udf._define()`: runs with its owner's rights, what `create` ordered."""
@@ -117,7 +143,10 @@ class Definitions:
     def drop(self, name: str, *, if_exists: bool, schema: str | None) -> None:
         """Drop the SQL functions of that name that `create` made, and their twins. Raises `Refused`."""
         schema, name = self._qualified(name, schema)
-        found = self._spi.rows(_MADE, ("name", schema), ("name", name), ("name", name + "_batch"))
+        row = Wrapper(schema, name + ROW, "text", "", "", "", "")
+        found = self._dependents(row)
+        made = name + ROW if found else name
+        found += self._spi.rows(_MADE, ("name", schema), ("name", made), ("name", made + "_batch"))
         if not found:
             message = f"there is no function {schema}.{name} that was made by ml_udf.create_function"
             if not if_exists:
@@ -142,8 +171,7 @@ class Definitions:
             if schema is None:
                 raise Refused("3F000", "no schema has been selected", hint="name one: schema.name")
             parts = [schema, *parts]
-        if len(parts[1].encode()) > 57:
-            raise Refused("42622", f"{parts[1]!r} is too long", hint="use at most 57 bytes")
+        _check_length(parts[1])
         return parts[0], parts[1]
 
     def _argument_type(self, asked: str) -> str:
@@ -193,6 +221,12 @@ class Definitions:
     def _one(self, query: str, *arguments: tuple[str, Any]) -> Any:  # noqa: ANN401  # the query's type
         row = self._spi.row(query, *arguments)
         return row["found"] if row else None
+
+
+def _check_length(name: str, suffix: str = "") -> None:
+    most = 57 - len(suffix)  # of the 63 that PostgreSQL keeps, six for the twin's "_batch"
+    if len(name.encode()) > most:
+        raise Refused("42622", f"{name!r} is too long", hint=f"use at most {most} bytes")
 
 
 def _check_replaceable(signature: str, returns: str, existing: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ml_udf.client import FunctionInfo
 
-__all__ = ["Wrapper"]
+__all__ = ["COST", "READER", "Wrapper", "quoted"]
 
 COST = 10_000  # so that cheap conditions are evaluated first, and the call moves behind ORDER BY … LIMIT
 READER = "ml_udf_reader"
@@ -54,7 +54,7 @@ class Wrapper:
     def create(self) -> list[str]:
         """The statements that create or replace both."""
         return [
-            f"CREATE OR REPLACE FUNCTION {_quoted(self.schema)}.{_quoted(name)}({parameter} {argument})"
+            f"CREATE OR REPLACE FUNCTION {quoted(self.schema)}.{quoted(name)}({parameter} {argument})"
             f" RETURNS {returns} LANGUAGE plpython3u STABLE STRICT PARALLEL {self.parallel} COST {COST}"
             f" SET search_path = pg_catalog, pg_temp AS {_literal(self._body(entry, parameter))}"
             for (name, argument, returns), (entry, parameter) in zip(
@@ -66,7 +66,7 @@ class Wrapper:
         """The statements that give both to their owner and, when new, to the readers alone."""
         statements = []
         for signature in self._all():
-            statements.append(f"ALTER FUNCTION {signature} OWNER TO {_quoted(owner)}")
+            statements.append(f"ALTER FUNCTION {signature} OWNER TO {quoted(owner)}")
             if is_new:
                 statements += [
                     f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC",
@@ -104,7 +104,7 @@ class Wrapper:
         return [self._signature(name, argument) for name, argument, _ in self.signatures()]
 
     def _signature(self, name: str, argument: str) -> str:
-        return f"{_quoted(self.schema)}.{_quoted(name)}({argument})"
+        return f"{quoted(self.schema)}.{quoted(name)}({argument})"
 
 
 def _many(kind: str) -> str | None:
@@ -115,7 +115,8 @@ def _many(kind: str) -> str | None:
     return f"{kind}[]"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """An SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 

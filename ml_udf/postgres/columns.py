@@ -1,0 +1,72 @@
+"""SQL functions that take a table's columns as arguments: `udf_churn(age, plan)`.
+
+Each stands on a function of one text, the row as JSON (`udf_churn_row`), which is a server's function like
+any other, twin and all. PostgreSQL replaces the call by what stands behind it while it plans, so that batching
+sees the one-argument call alone. A NULL argument is a missing value, not a NULL answer. Pure: text in, text out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ml_udf.postgres.wrapper import COST, READER, quoted
+
+__all__ = ["DEPENDENTS", "ROW", "ColumnFunction"]
+
+ROW = "_row"
+_TYPES = {"number": "double precision", "text": "text", "boolean": "boolean"}
+
+# The functions of a name that stand on a row function, given as its signature.
+DEPENDENTS = """
+    SELECT p.oid::pg_catalog.regprocedure::text AS signature, p.proargnames AS names,
+           pg_catalog.oidvectortypes(p.proargtypes) AS types
+    FROM pg_catalog.pg_depend d
+    JOIN pg_catalog.pg_proc p ON d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.objid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+      AND d.refobjid = pg_catalog.to_regprocedure($1) AND n.nspname = $2 AND p.proname = $3
+      AND p.prosqlbody IS NOT NULL"""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFunction:
+    """`schema.name(columns)` over `schema.name_row(text)`. columns: (name, kind) of each."""
+
+    schema: str
+    name: str
+    columns: Sequence[tuple[str, str]]
+    returns: str
+    parallel: str
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters."""
+        return [name for name, _ in self.columns]
+
+    @property
+    def types(self) -> str:
+        """Of the parameters, as PostgreSQL prints them."""
+        return ", ".join(_TYPES[kind] for _, kind in self.columns)
+
+    @property
+    def signature(self) -> str:
+        """`schema.name(types)`, quoted."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}({self.types})"
+
+    def create(self, text: str) -> list[str]:
+        """The statements that create it, for the readers alone. text: what is said of it."""
+        parameters = ", ".join(f"{quoted(name)} {_TYPES[kind]}" for name, kind in self.columns)
+        values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
+        row = f"{quoted(self.schema)}.{quoted(self.name + ROW)}"
+        comment = text.replace("\\", "\\\\").replace("'", "''")
+        return [
+            # No SET clause: with one it would be called, and not replaced by its body.
+            f"CREATE FUNCTION {quoted(self.schema)}.{quoted(self.name)}({parameters}) RETURNS {self.returns}"
+            f" LANGUAGE sql STABLE PARALLEL {self.parallel} COST {COST}"
+            f" RETURN {row}(pg_catalog.json_build_array({values})::pg_catalog.text)",
+            f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",
+            f"GRANT EXECUTE ON FUNCTION {self.signature} TO {READER}",
+            f"ALTER FUNCTION {self.signature} DEPENDS ON EXTENSION ml_udf",
+            f"COMMENT ON FUNCTION {self.signature} IS E'{comment}'",
+        ]
