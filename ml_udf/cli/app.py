@@ -7,6 +7,7 @@ import typer
 from ml_udf.cli import postgres
 from ml_udf.cli.doctor import doctor
 from ml_udf.cli.jobs import jobs
+from ml_udf.cli.score import score
 from ml_udf.cli.serve import serve
 from ml_udf.cli.sql import sql
 
@@ -23,6 +24,7 @@ app.command(
     }
 )(serve)
 app.command()(sql)
+app.command()(score)
 app.command()(jobs)
 app.command()(doctor)
 app.add_typer(postgres.app, name="postgres")

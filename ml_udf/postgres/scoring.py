@@ -20,9 +20,10 @@ from ml_udf.postgres.statements import Statements, Target
 from ml_udf.scoring import Asking, Request, Tally, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.names import split_name
-from ml_udf.scoring.postgres_catalog import prepared_layout
+from ml_udf.scoring.postgres_catalog import PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
+from ml_udf.scoring.resolving import resolved
 from ml_udf.statement import Binding
 
 __all__ = ["Scoring"]
@@ -54,7 +55,7 @@ class Scoring:
     def run(self, given: Mapping[str, Any]) -> dict[str, int]:
         """Score a table; `given` are the procedure's arguments by name.
 
-        Raises `InsideTransaction`, `UnknownFunction`, `AlreadyRunning`, those of `prepared_layout` and of
+        Raises `InsideTransaction`, `UnknownFunction`, `AlreadyRunning`, those of `resolved` and of
         `score`; `Refused` where the caller may not execute the function.
         """
         sql = _Procedure(self._plpy)
@@ -78,7 +79,7 @@ class Scoring:
             output_name=target.binding.output_name,
             on_wait=self._statements.check_interrupts,
         )
-        layout = prepared_layout(sql, request, info, returns)
+        layout = resolved(PostgresCatalog(sql), request, info, returns)
         store = PostgresStore(sql, layout, info.version)
         store.check_values(info)
         asking = Asking(

@@ -67,12 +67,13 @@ class Column:
 class Source:
     """The relation whose rows are scored, as the catalog knows it.
 
-    `unique` holds the columns of its unique indexes; None where it can have none (a view).
+    `unique` holds the columns of its unique indexes; None where it can have none (a view, a foreign table).
     """
 
     title: str
     sql: str  # its name, quoted
     columns: tuple[Column, ...]
+    is_table: bool = True  # whether its rows can be written
     primary: tuple[str, ...] = ()
     unique: tuple[frozenset[str], ...] | None = None
 
@@ -111,7 +112,7 @@ def key_of(source: Source, asked: Sequence[str]) -> tuple[Column, ...]:
     """The columns that tell the rows apart. Raises `NoKey`, `UnknownColumn`."""
     names = asked or source.primary
     if not names:
-        table = source.unique is not None
+        table = source.is_table
         raise NoKey(
             f"{source.title} has no primary key"
             if table

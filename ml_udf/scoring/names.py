@@ -37,7 +37,7 @@ def split_name(text: str) -> list[str]:
 
 
 def found_name(asked: str, names: Iterable[str]) -> str | None:
-    """Which of `names` the caller means: the very same, else as SQL would fold or unquote it."""
+    """Which of `names` the caller means: the very same, else as SQL would read it."""
     known = list(names)
     if asked in known:
         return asked
@@ -47,4 +47,7 @@ def found_name(asked: str, names: Iterable[str]) -> str | None:
         return None
     except BadOption:
         return None
-    return folded if folded in known else None
+    if folded in known:
+        return folded
+    alike = [name for name in known if name.lower() == folded.lower()]
+    return alike[0] if len(alike) == 1 else None

@@ -1,31 +1,17 @@
-"""What PostgreSQL's catalog says of a scoring request; the table of answers, created where it is absent."""
+"""What PostgreSQL's catalog says of tables, and the connection by which it is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ml_udf.errors import BadOption, UnknownTable
-from ml_udf.function_info import FunctionInfo
-from ml_udf.scoring.layout import (
-    ROLES,
-    Column,
-    Layout,
-    Source,
-    check_rescoring,
-    input_of,
-    key_of,
-    places_beside,
-    places_in,
-    value_type_of,
-)
+from ml_udf.scoring.layout import Column, Source
 from ml_udf.scoring.names import qualified, split_name
-from ml_udf.scoring.queries import Queries
-from ml_udf.scoring.request import Request
 
-__all__ = ["Sql", "prepared_layout"]
+__all__ = ["PostgresCatalog", "Sql"]
 
-_TABLES = {"r", "p", "f"}
+_TABLES = {"r", "p", "f"}  # plain, partitioned, foreign
+_INDEXED = {"r", "p"}
 
 _RELATION = """
     SELECT c.oid::text AS oid, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind
@@ -71,80 +57,33 @@ class Sql(Protocol):
         ...
 
 
-def prepared_layout(sql: Sql, request: Request, info: FunctionInfo, value_type: str | None = None) -> Layout:
-    """The layout of a request; a table of answers that is absent is created, and committed.
+class PostgresCatalog:
+    """The catalog, as the one who is connected sees it."""
 
-    value_type  of the answers in a new table; None = as the function's output says
+    def __init__(self, sql: Sql) -> None:
+        self._sql = sql
 
-    Raises `UnknownTable`, `UnknownColumn`, `NoKey`, `WrongType`, `BadOption`.
-    """
-    kind, source = _source(sql, request.relation)
-    key = key_of(source, request.key)
-    column = input_of(source, request, info)
-    if request.output:
-        if kind not in _TABLES:
-            raise BadOption(
-                f"{source.title} is a view: its rows cannot take answers", hint="give result_table instead"
-            )
-        places, found_type = places_beside(source, request.output)
-        target, title = source, f"{source.title}.{places['value']}"
-    else:
-        places = {role: role for role in ROLES}
-        made = Layout("", source.sql, "", key, column, places, value_type or value_type_of(info), frozenset())
-        target = _result_table(sql, str(request.result_table), made, source)
-        places, found_type = places_in(target, key)
-        title = target.title
-    rescore = check_rescoring(request, places, target)
-    return Layout(title, source.sql, target.sql, key, column, places, found_type, rescore, request.condition)
-
-
-def _source(sql: Sql, relation: str) -> tuple[str, Source]:
-    """(kind, the relation). Raises `UnknownTable`, `BadOption`."""
-    found = _found(sql, relation)
-    if found is None:
-        raise UnknownTable(
-            f"there is no table or view {relation!r} here", hint="write its schema too: shop.foodlog"
+    def found(self, name: str) -> Source | None:
+        """The table or view that SQL would find by this name. Raises `BadOption` for what is no name."""
+        split_name(name)  # before it costs the transaction
+        row = next(iter(self._sql.rows(_RELATION, name)), None)
+        if row is None:
+            return None
+        columns = tuple(
+            Column(c["name"], c["type"], c["base"], c["nullable"])
+            for c in self._sql.rows(_COLUMNS, row["oid"])
         )
-    return found
-
-
-def _found(sql: Sql, relation: str) -> tuple[str, Source] | None:
-    split_name(relation)  # refuses what is no name, before it costs the transaction
-    row: Mapping[str, Any] | None = next(iter(sql.rows(_RELATION, relation)), None)
-    if row is None:
-        return None
-    columns = tuple(
-        Column(c["name"], c["type"], c["base"], c["nullable"]) for c in sql.rows(_COLUMNS, row["oid"])
-    )
-    keys = sql.rows(_KEYS, row["oid"])
-    primary = next((tuple(key["names"]) for key in keys if key["is_primary"]), ())
-    unique = tuple(frozenset(key["names"]) for key in keys) if row["kind"] in {"r", "p"} else None
-    title = row["name"] if row["schema"] == "public" else f"{row['schema']}.{row['name']}"
-    return row["kind"], Source(title, qualified(row["schema"], row["name"]), columns, primary, unique)
-
-
-def _result_table(sql: Sql, name: str, made: Layout, source: Source) -> Source:
-    """The table of answers, created where there is none."""
-    found = _found(sql, name)
-    if found is None:
-        target = qualified(*split_name(name))
-        clash = {column.name for column in made.key} & set(ROLES)
-        if clash:
-            raise BadOption(
-                f"the key of {source.title} has a column {clash.pop()!r}, as tables of answers have",
-                hint="give output, a column of the same table, instead",
-            )
-        query = Queries(
-            Layout("", "", target, made.key, made.input, made.places, made.value_type, frozenset()), ""
+        keys = self._sql.rows(_KEYS, row["oid"])
+        return Source(
+            row["name"] if row["schema"] == "public" else f"{row['schema']}.{row['name']}",
+            qualified(row["schema"], row["name"]),
+            columns,
+            is_table=row["kind"] in _TABLES,
+            primary=next((tuple(key["names"]) for key in keys if key["is_primary"]), ()),
+            unique=tuple(frozenset(key["names"]) for key in keys) if row["kind"] in _INDEXED else None,
         )
-        sql.change(query.create())
-        sql.commit()
-        found = _found(sql, name)
-    if found is None:
-        raise UnknownTable(f"{name!r} was created, but not where it is found", hint="write its schema too")
-    kind, target_table = found
-    if kind not in _TABLES or target_table.sql == source.sql:
-        raise BadOption(
-            f"{target_table.title} cannot take the answers", hint="name another table, or a new one"
-        )
-    return target_table
+
+    def create(self, statement: str) -> None:
+        """Create a table."""
+        self._sql.change(statement)
+        self._sql.commit()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ml_udf.errors import AlreadyRunning, WrongType
+from ml_udf.errors import AlreadyRunning
 from ml_udf.function_info import FunctionInfo
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Key, Page
 from ml_udf.scoring.postgres_catalog import Sql
 from ml_udf.scoring.queries import Queries
+from ml_udf.scoring.resolving import unfit
 from ml_udf.scoring.texts import columns_of, sample_texts
 from ml_udf.statement import Answer
 
@@ -83,7 +84,7 @@ class PostgresStore:
             except self._sql.Error as error:
                 state = getattr(error, "sqlstate", None) or ""
                 if state.startswith("22"):
-                    raise _unfit(self._layout, error) from error
+                    raise unfit(self._layout, error) from error
                 if last or state not in _IN_THE_WAY:
                     raise
                 self._sql.rollback()
@@ -100,13 +101,4 @@ class PostgresStore:
         except self._sql.Error as error:
             if not (getattr(error, "sqlstate", None) or "").startswith(("22", "42")):
                 raise
-            raise _unfit(self._layout, error) from error
-
-
-def _unfit(layout: Layout, error: Exception) -> WrongType:
-    column = layout.places["value"]
-    return WrongType(
-        f"the function's answers do not fit into column {column} ({layout.value_type}) of {layout.target}:"
-        f" {str(error).splitlines()[0]}",
-        hint="give a column of another type; text takes every answer",
-    )
+            raise unfit(self._layout, error) from error

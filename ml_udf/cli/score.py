@@ -1,0 +1,205 @@
+"""`ml-udf score`: a function's answers for all rows of a table, on PostgreSQL or DuckDB, as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
+from ml_udf.client import Client
+from ml_udf.config import Options
+from ml_udf.errors import MlUdfError
+from ml_udf.scoring import Request, Tally
+from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
+
+__all__ = ["score"]
+
+_RECONNECT_S = 0.5
+_GO_ON = "what was stored stays; run the same command again to go on"
+
+Run = Callable[[Callable[[Tally], None]], Tally]
+
+
+class OnError(StrEnum):
+    """What a faulty row does."""
+
+    ERROR = "error"
+    NULL = "null"
+
+
+def score(
+    table: Annotated[str, typer.Argument(help="table or view, as SQL writes it")],
+    function: Annotated[str, typer.Argument(help="function, or model, of the inference server")],
+    column: Annotated[str, typer.Argument(help="column that the function gets to see")],
+    postgres: Annotated[
+        str | None, typer.Option(envvar="ML_UDF_POSTGRES", help="a PostgreSQL connection string")
+    ] = None,
+    duckdb: Annotated[Path | None, typer.Option("--duckdb", "-d", help="a DuckDB file")] = None,
+    output: Annotated[
+        str | None, typer.Option("--to", help="column of the table that takes the answers")
+    ] = None,
+    result_table: Annotated[
+        str | None, typer.Option("--into", help="table that takes them beside the key; created where absent")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="column that tells rows apart; may be repeated; default: primary key"),
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="SQL condition: score such rows alone")] = None,
+    limit: Annotated[int | None, typer.Option(help="most rows of this run")] = None,
+    batch_rows: Annotated[int, typer.Option(help="rows per commit")] = BATCH_ROWS,
+    on_error: Annotated[
+        OnError, typer.Option(help="error: a faulty row ends the run; null: its error is stored")
+    ] = OnError.ERROR,
+    rescore: Annotated[
+        str | None, typer.Option(help="why to score again: none, or some of changed,version,errors")
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="of the function; default: the current one")] = None,
+    patience: Annotated[
+        float, typer.Option(help="seconds for which a server that does not answer is waited for")
+    ] = PATIENCE_S,
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+) -> None:
+    """Store a function's answers for all rows of a table that have none yet. Run again, it goes on.
+
+    ml-udf score foodlog udf_food_name image_path --to food_name --postgres postgresql:///food
+    """
+    if (postgres is None) == (duckdb is None):
+        fail("the table's database is missing", "give --postgres DSN, or --duckdb FILE")
+    try:
+        request = Request(
+            relation=table,
+            function=function,
+            input=column,
+            output=output,
+            result_table=result_table,
+            key=tuple(key or ()),
+            condition=where,
+            row_limit=limit,
+            batch_rows=batch_rows,
+            on_error=on_error.value,
+            rescore=rescore_of(rescore),
+            version=version,
+            patience_s=patience,
+        )
+        with contextlib.closing(Client(endpoint, token=token_of(token_file))) as client, _bar() as show:
+            if postgres is not None:
+                tally = _on_postgres(postgres, client, request, show)
+            else:
+                tally = _on_duckdb(duckdb, client, request, show)
+    except MlUdfError as error:
+        fail(f"{error.message} [{error.code}]" + (f"\n  {error.detail}" if error.detail else ""), error.hint)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: {_GO_ON}")
+        raise typer.Exit(130) from None
+    _tell(tally)
+
+
+def _on_postgres(dsn: str, client: Client, request: Request, show: Callable[[Tally], None]) -> Tally:
+    try:
+        import psycopg
+
+        from ml_udf.cli.score_postgres import score_postgres
+    except ModuleNotFoundError as exc:
+        fail(f"{exc.name} is missing", "pip install 'psycopg[binary]'")
+    try:
+        return _reconnecting(
+            lambda told: score_postgres(dsn, client, request, Options(), told),
+            lost=psycopg.OperationalError,
+            show=show,
+            patience_s=request.patience_s,
+        )
+    except psycopg.Error as error:
+        fail(str(error).strip(), _GO_ON)
+
+
+def _on_duckdb(file: Path | None, client: Client, request: Request, show: Callable[[Tally], None]) -> Tally:
+    try:
+        import duckdb
+
+        from ml_udf.duckdb.scoring import score_connection
+    except ModuleNotFoundError as exc:
+        fail(f"{exc.name} is missing", "pip install 'ml_udf[duckdb]'")
+    if file is None or not file.exists():
+        fail(f"there is no DuckDB file {file}", "name the file that holds the table")
+    try:
+        with duckdb.connect(str(file)) as connection:
+            return score_connection(connection, client, request, Options(), on_progress=show)
+    except duckdb.Error as error:
+        fail(str(error).strip(), _GO_ON)
+
+
+def _reconnecting(
+    run: Run, *, lost: type[Exception], show: Callable[[Tally], None], patience_s: float
+) -> Tally:
+    """`run`, begun again when its connection is lost after it stood. Tallies add up to one."""
+    whole = Tally(0, began_s=time.monotonic())
+    give_up_s: float | None = None  # a connection that never stood is not waited for
+    while True:
+        base = (whole.answered, whole.failed)
+
+        def told(tally: Tally, base: tuple[int, int] = base) -> None:
+            nonlocal give_up_s
+            give_up_s = time.monotonic() + patience_s
+            whole.due = sum(base) + tally.due
+            whole.answered, whole.failed = base[0] + tally.answered, base[1] + tally.failed
+            whole.missed, whole.first_fault = tally.missed, whole.first_fault or tally.first_fault
+            show(whole)
+
+        try:
+            told(run(told))
+        except lost:
+            if give_up_s is None or time.monotonic() > give_up_s:
+                raise
+            time.sleep(_RECONNECT_S)
+        else:
+            return whole
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[Tally], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("counting", total=None, rate="")
+
+        def show(tally: Tally) -> None:
+            progress.update(
+                task,
+                description="scoring",
+                total=max(tally.due, tally.stored),
+                completed=tally.stored,
+                rate=f"{tally.rows_per_s:,.0f} rows/s",
+            )
+
+        yield show
+
+
+def _tell(tally: Tally) -> None:
+    seconds = time.monotonic() - tally.began_s
+    console.print(
+        f"{tally.answered:,} rows answered, {tally.failed:,} hold an error; {seconds:,.1f} s,"
+        f" {tally.rows_per_s:,.0f} rows/s",
+        highlight=False,
+    )
+    if tally.first_fault is not None:
+        fault = tally.first_fault
+        console.print(
+            f"the first error: {fault.code}: {fault.message}; {fault.detail}", markup=False, soft_wrap=True
+        )
+    if tally.missed:
+        console.print(f"{tally.missed:,} times a row had changed meanwhile; run it again for those still due")

@@ -1,0 +1,83 @@
+"""Scoring from outside over a connection to PostgreSQL: no extension needed, the server is asked from here.
+
+Every statement is a transaction of its own, and only the write of a page changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from ml_udf.client import Client
+from ml_udf.config import Options
+from ml_udf.scoring import Asking, Request, Tally, score
+from ml_udf.scoring.binding import bound
+from ml_udf.scoring.postgres_catalog import PostgresCatalog
+from ml_udf.scoring.postgres_store import PostgresStore
+from ml_udf.scoring.resolving import resolved
+from ml_udf.statement import Binding
+
+__all__ = ["score_postgres"]
+
+_NAME = "ml-udf score"
+# A server that vanishes without a word is found out, and the run's lock let go, within about half a minute.
+_KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
+
+def score_postgres(
+    dsn: str,
+    client: Client,
+    request: Request,
+    options: Options,
+    on_progress: Callable[[Tally], None],
+) -> Tally:
+    """Score a table of the database `dsn`. Raises as `score`, and `psycopg.Error`."""
+    connected: dict[str, Any] = {"application_name": _NAME, **_KEEPALIVES}
+    with psycopg.connect(dsn, autocommit=True, **connected) as connection:
+        sql = _Connection(connection)
+        info = client.look_up(request.function, version=request.version)
+        layout = resolved(PostgresCatalog(sql), request, info)
+        store = PostgresStore(sql, layout, info.version)
+        store.check_values(info)
+        binding = bound(Binding(request.function), info, layout.input.kind)
+        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
+        store.lock()  # let go of with the connection
+
+        def show(tally: Tally) -> None:
+            share = 100 * tally.stored // max(1, tally.due)
+            text = f"{_NAME} {share}% {tally.stored}/{tally.due} {layout.title}"
+            sql.rows("SELECT pg_catalog.set_config('application_name', $1::text, false)", text)
+            on_progress(tally)
+
+        return score(store, asking, layout, request, on_progress=show)
+
+
+class _Connection:
+    """`ml_udf.scoring.postgres_catalog.Sql` over psycopg."""
+
+    Error: type[Exception] = psycopg.Error
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._cursor = psycopg.RawCursor(connection, row_factory=dict_row)
+
+    def rows(self, query: str, *parameters: str | Sequence[str | None]) -> list[dict[str, Any]]:
+        """The rows of a query."""
+        return self._executed(query, parameters).fetchall()
+
+    def change(self, query: str, *parameters: str | Sequence[str | None]) -> int:
+        """How many rows a statement changed."""
+        return self._executed(query, parameters).rowcount
+
+    def commit(self) -> None:
+        """Nothing to do: every statement has committed."""
+
+    def rollback(self) -> None:
+        """Nothing to do: a statement that failed has changed nothing."""
+
+    def _executed(
+        self, query: str, parameters: Sequence[str | Sequence[str | None]]
+    ) -> psycopg.RawCursor[dict[str, Any]]:
+        return self._cursor.execute(query, parameters, prepare=True)

@@ -1,0 +1,182 @@
+"""Scoring a table of a DuckDB database: `score_table(con, …)`, and `ml-udf score` behind it.
+
+One process alone may write to a DuckDB file, so another run into it is DuckDB's own refusal; runs on several
+cursors of one process meet in DuckDB's conflicts, which are tried again. A page is cut from a larger segment:
+finding where it begins costs DuckDB a scan, which some pages share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import duckdb
+
+from ml_udf.client import Client
+from ml_udf.config import Options
+from ml_udf.function_info import FunctionInfo
+from ml_udf.scoring import Asking, Column, Layout, Page, Request, Tally, score
+from ml_udf.scoring.binding import bound
+from ml_udf.scoring.layout import Source
+from ml_udf.scoring.names import qualified, split_name
+from ml_udf.scoring.pages import Key, next_rows
+from ml_udf.scoring.queries import Queries
+from ml_udf.scoring.request import rescore_of
+from ml_udf.scoring.resolving import resolved, unfit
+from ml_udf.scoring.texts import columns_of, sample_texts
+from ml_udf.statement import Answer, Binding
+
+__all__ = ["score_connection", "score_table"]
+
+SEGMENT_PAGES = 64
+MAX_WRITES = 5
+
+_RELATION = """
+    SELECT database_name, schema_name, table_name AS name, 'table' AS kind FROM duckdb_tables()
+    WHERE lower(table_name) = lower($1) AND ($2 IS NULL OR lower(schema_name) = lower($2))
+      AND ($3 IS NULL OR lower(database_name) = lower($3))
+    UNION ALL
+    SELECT database_name, schema_name, view_name, 'view' FROM duckdb_views()
+    WHERE lower(view_name) = lower($1) AND ($2 IS NULL OR lower(schema_name) = lower($2))
+      AND ($3 IS NULL OR lower(database_name) = lower($3)) AND NOT internal
+    ORDER BY database_name <> current_database(), schema_name <> current_schema() LIMIT 1"""
+
+_KEYS = """
+    SELECT constraint_type = 'PRIMARY KEY', constraint_column_names FROM duckdb_constraints()
+    WHERE database_name = $1 AND schema_name = $2 AND table_name = $3
+      AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"""
+
+
+def score_table(
+    con: duckdb.DuckDBPyConnection,
+    endpoint: str,
+    relation: str,
+    function: str,
+    input: str,  # as the SQL procedure names it
+    *,
+    token: str | None = None,
+    options: Options | None = None,
+    rescore: str | None = None,
+    on_progress: Callable[[Tally], None] = lambda _: None,
+    **how: Any,  # noqa: ANN401  # the other fields of `Request`
+) -> Tally:
+    """Store a function's answers for all rows of a table that have none yet; called again, it goes on.
+
+    `how` are the fields of `ml_udf.scoring.Request`: `output` or `result_table`, `key`, `condition`,
+    `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`. Raises `BadOption` and what `score` raises.
+    """
+    how["key"] = tuple(how.get("key", ()))
+    request = Request(relation, function, input, rescore=rescore_of(rescore), **how)
+    with contextlib.closing(Client(endpoint, token=token)) as client:
+        return score_connection(con, client, request, options or Options(), on_progress=on_progress)
+
+
+def score_connection(
+    con: duckdb.DuckDBPyConnection,
+    client: Client,
+    request: Request,
+    options: Options,
+    *,
+    on_progress: Callable[[Tally], None] = lambda _: None,
+) -> Tally:
+    """`score_table` with what it makes. By a cursor of its own: `con` may be in a transaction."""
+    with con.cursor() as cursor:
+        info = client.look_up(request.function, version=request.version)
+        layout = resolved(_DuckDbCatalog(cursor), request, info)
+        store = _DuckDbStore(cursor, layout, info.version)
+        store.check_values(info)
+        binding = bound(Binding(request.function), info, layout.input.kind)
+        asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
+        return score(store, asking, layout, request, on_progress=on_progress)
+
+
+class _DuckDbStore:
+    """One run's tables; every statement is its own transaction."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, layout: Layout, version: str) -> None:
+        self._cursor = cursor
+        self._layout = layout
+        self._queries = Queries(layout, version)
+        self._segment = Page()
+        self._segment_rows = 0
+
+    def due_rows(self, row_limit: int | None) -> int:
+        """How many rows are due, counted up to `row_limit`."""
+        ((found,),) = self._cursor.execute(self._queries.count(row_limit)).fetchall()
+        return int(found)
+
+    def page(self, after: Key | None, rows: int) -> Page:
+        """The next rows that are due, behind the key `after`."""
+        if after is None:
+            self._segment = Page()
+        if not self._segment:
+            wanted = SEGMENT_PAGES * rows
+            wanted = min(wanted, self._segment_rows or rows)
+            found = self._cursor.execute(self._queries.page(after, wanted), list(after or ())).fetchall()
+            width = len(self._layout.key)
+            self._segment = Page(
+                [tuple(row[:width]) for row in found],
+                [row[width] for row in found],
+                [row[width + 1] for row in found],
+            )
+            self._segment_rows = next_rows(self._segment, SEGMENT_PAGES * rows) if found else 0
+        page = self._segment.part(0, rows)
+        self._segment = self._segment.part(rows, len(self._segment))
+        return page
+
+    def write(self, page: Page, answers: Sequence[Answer], version: str) -> int:
+        """Store answers in one transaction, tried again where another cursor was in the way."""
+        parameters = columns_of(page, answers, self._layout.value_type, "[]")
+        for last in [False] * (MAX_WRITES - 1) + [True]:
+            try:
+                ((stored,),) = self._cursor.execute(self._queries.write(), parameters).fetchall()
+            except duckdb.ConversionException as error:
+                raise unfit(self._layout, error) from error
+            except duckdb.TransactionException:
+                if last:
+                    raise
+            else:
+                return int(stored)
+        raise AssertionError("the last try returns or raises")
+
+    def check_values(self, info: FunctionInfo) -> None:
+        """See that answers fit into their column. Raises `WrongType`."""
+        kind = self._layout.value_type
+        samples = sample_texts(info.classes, info.output_datatype, info.output_width, kind, "[]")
+        try:
+            self._cursor.execute(
+                f"SELECT count(v::{kind}) FROM (SELECT unnest($1::text[]) AS v)", [samples]
+            ).fetchall()
+        except duckdb.ConversionException as error:
+            raise unfit(self._layout, error) from error
+
+
+class _DuckDbCatalog:
+    """The catalog, with its search path."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+
+    def found(self, name: str) -> Source | None:
+        """The table or view that SQL would find by this name. Raises `BadOption` for what is no name."""
+        parts: list[str | None] = [*reversed(split_name(name))]
+        found = self._cursor.execute(_RELATION, [*parts, None, None][:3]).fetchall()
+        if not found:
+            return None
+        ((database, schema, table, kind),) = found
+        sql = qualified(database, schema, table)
+        described = self._cursor.execute(f"DESCRIBE {sql}").fetchall()
+        keys = self._cursor.execute(_KEYS, [database, schema, table]).fetchall()
+        return Source(
+            table if schema == "main" else f"{schema}.{table}",
+            sql,
+            tuple(Column(row[0], row[1], row[1], row[2] != "NO") for row in described),
+            is_table=kind == "table",
+            primary=next((tuple(names) for is_primary, names in keys if is_primary), ()),
+            unique=tuple(frozenset(names) for _, names in keys) if kind == "table" else None,
+        )
+
+    def create(self, statement: str) -> None:
+        """Create a table."""
+        self._cursor.execute(statement)
