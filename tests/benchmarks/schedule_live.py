@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.schedule_live`: the simulator and the running server, side by side.
 
 A model that takes exactly what it is told (20 ms a batch and 1 ms a row) is served by the real server; an
-open-loop load generator replays traces that the simulator is given too, with l(b) as it was measured through
-the server beforehand. And what the papers and the design promise of a live server:
+open-loop load generator replays traces that the simulator is given too, with l(b) as the server's profile of
+the model has it. And what the papers and the design promise of a live server:
     Clipper's Figures 4 and 5   throughput of aimd and quantile against no batching, and with a 2 ms delay
     a scan beside callers       their p99 and the scan's throughput, together and each alone
 """
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.table import Table
 
@@ -37,9 +34,8 @@ from tests.benchmarks.report import console, write_json
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 
-FIXED_MS, ROW_MS = 20.0, 1.0
 MAX_BATCH = 64
-SLO_S = 0.25
+SIZES = (1, 4, 16, 64)
 _POLICIES = (
     "udf_single",
     "udf_aimd",
@@ -48,7 +44,29 @@ _POLICIES = (
     "udf_goodput",
     "udf_goodput_delayed",
 )
-SIZES = (1, 4, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The model that takes what it is told, and its goal; `slower` times as long, where a machine is busy."""
+
+    slower: float = 1.0
+
+    @property
+    def fixed_ms(self) -> float:
+        return 20.0 * self.slower
+
+    @property
+    def row_ms(self) -> float:
+        return 1.0 * self.slower
+
+    @property
+    def slo_s(self) -> float:
+        return 0.25 * self.slower
+
+    def told_s(self, rows: int) -> float:
+        """l(b), but for what sending and answering take."""
+        return (self.fixed_ms + self.row_ms * rows) / 1000
 
 
 @dataclass(frozen=True)
@@ -65,19 +83,20 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="ml_udf-live-") as folder,
         inference_server(Path(folder) / "home", flags=["--workers=1"]) as server,
     ):
-        _deploy(server, Path(folder))
+        pace = Pace(flags.slower)
+        _deploy(server, Path(folder), pace)
         parts: dict[str, Callable[[], Any]] = {
-            "scan": lambda: _scan(server, flags.seconds / 2),
-            "traces": lambda: _compare(server, flags.seconds),
+            "scan": lambda: _scan(server, pace, flags.seconds / 2),
+            "traces": lambda: _compare(server, pace, flags.seconds),
             "clipper": lambda: _clipper(server, flags.seconds / 4),
         }
         result = {name: part() for name, part in parts.items() if name in flags.parts}
     write_json("schedule_live", result)
 
 
-def _deploy(server: InferenceServer, folder: Path) -> None:
-    known = hashing_model(folder, "known", delay_ms=FIXED_MS, row_delay_ms=ROW_MS)
-    server.deploy(known, "udf_known", slo_ms=1000 * SLO_S, max_batch=MAX_BATCH, policy="goodput")
+def _deploy(server: InferenceServer, folder: Path, pace: Pace) -> None:
+    known = hashing_model(folder, "known", delay_ms=pace.fixed_ms, row_delay_ms=pace.row_ms)
+    server.deploy(known, "udf_known", slo_ms=1000 * pace.slo_s, max_batch=MAX_BATCH, policy="goodput")
     # High fixed cost, cheap rows: what batching is for.
     fixed = hashing_model(folder, "fixed", delay_ms=10.0, row_delay_ms=0.02)
     server.deploy(fixed)
@@ -113,24 +132,23 @@ def _requests(server: InferenceServer, function: str, **parameters: Any) -> Call
 # ── simulated and live ───────────────────────────────────────────────────────────────────────────────
 
 
-def _compare(server: InferenceServer, seconds: float) -> list[dict[str, Any]]:
-    profile_s = _profile(server)
+def _compare(server: InferenceServer, pace: Pace, seconds: float) -> list[dict[str, Any]]:
+    profile_s = _profile(server, pace)
     capacity = MAX_BATCH / profile_s[MAX_BATCH]
     traces = [
         Trace("Poisson, 80 %", poisson(Random(1), 0.8 * capacity, seconds)),
-        Trace("bursty, 90 %", bursty(Random(2), 0.9 * capacity, seconds)),
-        Trace("sine to 130 %", sine(Random(3), 1.3 * capacity / 1.1, seconds, seconds, 0.05)),
+        Trace("bursty, 90 %", bursty(Random(2), 0.9 * capacity, seconds, period_s=pace.slower)),
+        Trace("sine to 130 %", sine(Random(3), 1.3 * capacity / 1.1, seconds, seconds, 0.05 * pace.slower)),
     ]
     table = Table(
         "trace", "rows", "simulated", "live", "live / simulated", "p99 ms, sim · live", title="goodput"
     )
     records = []
     for trace in traces:
-        live = asyncio.run(
-            replay(server.url, trace.arrivals_s, _requests(server, "udf_known", timeout=int(SLO_S * 1e6)))
-        )
-        simulated = _simulated(trace, profile_s)
-        share = live.good(SLO_S) / len(trace.arrivals_s)
+        requests = _requests(server, "udf_known", timeout=int(pace.slo_s * 1e6))
+        live = asyncio.run(replay(server.url, trace.arrivals_s, requests))
+        simulated = _simulated(trace, pace, profile_s)
+        share = live.good(pace.slo_s) / len(trace.arrivals_s)
         table.add_row(
             trace.name,
             f"{len(trace.arrivals_s):,}",
@@ -140,37 +158,27 @@ def _compare(server: InferenceServer, seconds: float) -> list[dict[str, Any]]:
             f"{1000 * simulated.quantile_s(0.99):.0f} · {1000 * live.quantile_s(0.99):.0f}",
         )
         records.append(
-            {"trace": trace.name, "simulated": simulated.goodput, "live": share, **_record(live, SLO_S)}
+            {"trace": trace.name, "simulated": simulated.goodput, "live": share, **_record(live, pace.slo_s)}
         )
     console.print(table)
     return records
 
 
-def _profile(server: InferenceServer) -> dict[int, float]:
-    """l(b) as a caller alone sees it: medians of whole requests of b rows."""
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
-    profile_s = {}
-    for rows in SIZES:
-        took_s = []
-        for turn in range(6):
-            began_s = time.perf_counter()
-            body = _body([f"profile {turn} {row}" for row in range(rows)])
-            connection.request("POST", "/v2/models/udf_known/infer", body)
-            answer = connection.getresponse()
-            answer.read()
-            assert answer.status == 200
-            took_s.append(time.perf_counter() - began_s)
-        profile_s[rows] = statistics.median(took_s[1:])
-    connection.close()
-    return profile_s
+def _profile(server: InferenceServer, pace: Pace) -> dict[int, float]:
+    """l(b) as the server measured it when it loaded the model; sizes left out take what they were told."""
+    (line,) = (line for line in server.log.splitlines() if "model profiled" in line and "known/1" in line)
+    points = (point.split(":") for point in line.rpartition("ms=")[2].split(","))
+    measured_s = {int(rows): float(ms) / 1000 for rows, ms in points}
+    overhead_s = measured_s[1] - pace.told_s(1)
+    return {rows: measured_s.get(rows, overhead_s + pace.told_s(rows)) for rows in SIZES}
 
 
-def _simulated(trace: Trace, profile_s: dict[int, float]) -> FunctionResult:
+def _simulated(trace: Trace, pace: Pace, profile_s: dict[int, float]) -> FunctionResult:
     truth = LatencyModel(profile_s)
     function = FunctionLoad(
         "udf_known",
         trace.arrivals_s,
-        SLO_S,
+        pace.slo_s,
         MAX_BATCH,
         latency_s=lambda rows: truth(rows),
         predicted_s=LatencyModel(profile_s),
@@ -213,9 +221,9 @@ def _clipper(server: InferenceServer, seconds: float) -> dict[str, dict[str, flo
 # ── a scan beside callers ────────────────────────────────────────────────────────────────────────────
 
 
-def _scan(server: InferenceServer, seconds: float) -> dict[str, float]:
+def _scan(server: InferenceServer, pace: Pace, seconds: float) -> dict[str, float]:
     """A bulk scan and interactive callers on one function, each alone and both together."""
-    rate = 20.0
+    rate = 20.0 / pace.slower
     arrivals_s = poisson(Random(5), rate, seconds)
     requests = _requests(server, "udf_known")
     alone = _scan_rows(server, seconds / 2)  # before any caller came: later, it would leave room for them
@@ -224,11 +232,11 @@ def _scan(server: InferenceServer, seconds: float) -> dict[str, float]:
         scanning = pool.submit(_scan_rows, server, seconds, delay_s=0.5)
         beside = asyncio.run(replay(server.url, arrivals_s, requests))
         together = scanning.result()
-    left = 1 - rate * (FIXED_MS + ROW_MS) / 1000  # of the device, if every caller runs alone
+    left = 1 - rate * pace.told_s(1)  # of the device, if every caller runs alone
     result = {
         "p99_alone_ms": 1000 * calm.quantile_s(0.99),
         "p99_beside_ms": 1000 * beside.quantile_s(0.99),
-        "within_slo": beside.good(SLO_S) / len(arrivals_s),
+        "within_slo": beside.good(pace.slo_s) / len(arrivals_s),
         "scan_alone_rows_per_s": alone,
         "scan_beside_rows_per_s": together,
         "left": left,
@@ -264,6 +272,9 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="of each trace")
+    parser.add_argument(
+        "--slower", type=float, default=1.0, help="all times so many times as long, for a busy machine"
+    )
     parser.add_argument("--parts", nargs="+", default=["scan", "traces", "clipper"])
     return parser
 
