@@ -1,0 +1,214 @@
+"""Tables and texts, the whole circle in SQL on both engines: dataset → train → deploy → SELECT."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import duckdb
+import psycopg
+import pytest
+
+import ml_udf.duckdb
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.duckdb import Registration
+from tests.inference_server import InferenceServer, inference_server
+
+JOB_S = 120.0
+LONG = "wonderful " * 20_000
+
+
+def customers(count: int = 240) -> list[tuple[Any, ...]]:
+    """(id, age, plan, member, spent, churned): who is young, or on the free plan, leaves; some values miss."""
+    draw = random.Random(0)
+    rows = []
+    for number in range(count):
+        age, plan = draw.randint(18, 80), draw.choice(["free", "pro", "größer"])
+        churned = "yes" if plan == "free" or age < 30 else "no"
+        member = None if number % 12 == 0 else draw.random() < 0.5
+        spent = None if number % 10 == 0 else round(draw.uniform(0, 500), 2)
+        rows.append((number, age, plan, member, spent, churned))
+    return rows
+
+
+def opinions(count: int = 160) -> list[tuple[str, str]]:
+    """(text, mood), in two scripts, with one that is empty."""
+    good = ["wonderful", "lovely", "delicious", "великолепно", "素晴らしい"]
+    bad = ["awful", "bland", "burnt", "ужасно", "ひどい"]
+    things = ["soup", "noodles", "rice", "суп", "麺", "tea"]
+    draw = random.Random(1)
+    rows = []
+    for number in range(count):
+        mood, words = ("good", good) if number % 2 else ("bad", bad)
+        rows.append(
+            (f"{number}: the {draw.choice(things)} was {draw.choice(words)}, {draw.choice(words)}", mood)
+        )
+    return [*rows, ("", "bad")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    home = tmp_path_factory.mktemp("home")
+    with inference_server(home, flags=[f"--connections-file={home / 'connections.toml'}"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def db(server: InferenceServer) -> Iterator[tuple[duckdb.DuckDBPyConnection, Registration]]:
+    con = duckdb.connect()
+    con.execute(
+        "CREATE TABLE customers"
+        " (id INT, age INT, plan VARCHAR, member BOOL, spent DECIMAL(9,2), churned VARCHAR)"
+    )
+    con.executemany("INSERT INTO customers VALUES (?, ?, ?, ?, ?, ?)", customers())
+    con.execute("CREATE TABLE opinions (text VARCHAR, mood VARCHAR)")
+    con.executemany("INSERT INTO opinions VALUES (?, ?)", opinions())
+    registration = ml_udf.duckdb.register(con, server.url)
+    yield con, registration
+    registration.close()
+    con.close()
+
+
+@pytest.fixture(scope="module")
+def pg(cluster: Sandbox, server: InferenceServer) -> Iterator[psycopg.Connection[Any]]:
+    dsn = cluster.database("training_inputs", url=server.url)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE customers"
+            " (id int, age int, plan varchar(10), member bool, spent numeric(9,2), churned text)"
+        )
+        connection.execute("CREATE TABLE opinions (text text, mood text)")
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO customers VALUES (%s, %s, %s, %s, %s, %s)", customers())
+            cursor.executemany("INSERT INTO opinions VALUES (%s, %s)", opinions())
+        connection.execute("CREATE ROLE training_inputs LOGIN")
+        connection.execute("GRANT SELECT ON customers, opinions TO training_inputs")
+        reader = cluster.dsn("training_inputs", user="training_inputs")
+        (server.home / "connections.toml").write_text(f'default = "{reader}"\n')
+        yield connection
+
+
+Value = Callable[..., Any]
+
+
+@pytest.fixture
+def in_duckdb(db: tuple[duckdb.DuckDBPyConnection, Registration]) -> Value:
+    def value(sql: str) -> Any:
+        ((found,),) = db[0].execute(sql).fetchall()
+        return found
+
+    return value
+
+
+@pytest.fixture
+def in_postgresql(pg: psycopg.Connection[Any]) -> Value:
+    def value(sql: str) -> Any:
+        row = pg.execute(sql).fetchone()
+        assert row is not None
+        return row[0]
+
+    return value
+
+
+def wait_for(value: Value, job: int) -> None:
+    end_s = time.monotonic() + JOB_S
+    while value(f"SELECT state FROM ml_udf.jobs WHERE id = {job}") == "running":
+        assert time.monotonic() < end_s, "the job did not end"
+        time.sleep(0.2)
+    state = value(f"SELECT state || ' ' || reason FROM ml_udf.jobs WHERE id = {job}")
+    assert state.startswith("done"), state
+
+
+def trained(value: Value, name: str, query: str, rest: str, train: str) -> int:
+    value(f"SELECT ml_udf.create_dataset('{name}', $${query}$$, {rest})")
+    job = value(f"SELECT ml_udf.train('{name}', {train})")
+    wait_for(value, job)
+    return int(job)
+
+
+CUSTOMERS = "SELECT id, age, plan, member, spent, churned FROM customers"
+TABLE = "target => 'churned', key => 'id', task => 'tabular-classification'"
+TEXT = "target => 'mood', key => 'text', task => 'text-classification'"
+
+
+def test_duckdb_learns_from_a_table_and_its_function_takes_the_columns(
+    in_duckdb: Value, db: tuple[duckdb.DuckDBPyConnection, Registration], server: InferenceServer
+):
+    job = trained(in_duckdb, "churn", CUSTOMERS, TABLE, "budget => '12 epochs', max_epochs => 3")
+    models = in_duckdb(f"SELECT list(DISTINCT model ORDER BY model) FROM ml_udf.trials WHERE job_id = {job}")
+    assert models == ["gradient_boosting", "logistic_regression", "random_forest"]
+    assert in_duckdb(f"SELECT policy FROM ml_udf.jobs WHERE id = {job}") == "study"
+    deployed = in_duckdb(f"SELECT ml_udf.deploy('udf_churn', job => {job})")
+    assert deployed["test_accuracy"] > 0.85
+    ask = "SELECT count(*) FROM customers WHERE udf_churn(age, plan, member, spent) = churned"
+    assert in_duckdb(ask) >= 0.9 * len(customers())
+    assert in_duckdb("SELECT udf_churn(NULL, 'free', NULL, NULL)") == "yes", (
+        "a NULL column is a missing value"
+    )
+    assert in_duckdb("SELECT udf_churn(70, 'never seen', true, 1.0)") in ("yes", "no")
+    assert in_duckdb("SELECT udf_churn('NaN'::DOUBLE, 'free', true, 'inf'::DOUBLE)") == "yes"
+    assert in_duckdb("SELECT ml_udf.predict('udf_churn', '[20, \"free\", true, 3]')") == "yes"
+    told = in_duckdb("SELECT (ml_udf.try_predict('udf_churn', '[20, \"free\"]')).error")
+    assert told is not None, "a row that does not fit the columns is at fault, and no other"
+    with duckdb.connect() as other:
+        registration = ml_udf.duckdb.register(other, server.url)
+        assert other.execute("SELECT udf_churn(20, 'free', true, 3)").fetchall() == [("yes",)]
+        registration.close()
+
+
+def test_postgresql_learns_from_a_table_and_its_function_takes_the_columns(
+    in_postgresql: Value, pg: psycopg.Connection[Any]
+):
+    job = trained(
+        in_postgresql,
+        "pg_churn",
+        CUSTOMERS,
+        TABLE,
+        "models => '{gradient_boosting}', budget => '4 epochs', max_epochs => 2",
+    )
+    deployed = in_postgresql(f"SELECT to_jsonb(ml_udf.deploy('udf_pg_churn', job => {job}))")
+    assert deployed["test_accuracy"] > 0.85
+    ask = "SELECT count(*) FROM customers WHERE udf_pg_churn(age, plan, member, spent) = churned"
+    assert in_postgresql(ask) >= 0.9 * len(customers())
+    by_name = "SELECT udf_pg_churn(plan => 'free', age => NULL, member => NULL, spent => 'NaN')"
+    assert in_postgresql(by_name) == "yes", "a NULL column is a missing value"
+    in_postgresql(f"SELECT ml_udf.deploy('udf_pg_churn', job => {job}, choose => 'best')::text")
+    assert in_postgresql(by_name) == "yes", "what is deployed again is the same SQL function"
+    plan = "\n".join(row[0] for row in pg.execute("EXPLAIN VERBOSE " + ask.replace("count(*)", "id")))
+    assert "udf_pg_churn_row" in plan, "the planner sees the function of one argument, which can be batched"
+    pg.execute("SELECT ml_udf.drop_function('udf_pg_churn')")
+    left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'udf\\_pg\\_churn%'"
+    assert in_postgresql(left) == 0
+
+
+def test_duckdb_learns_from_texts_of_any_script_and_length(in_duckdb: Value):
+    job = trained(
+        in_duckdb, "moods", "SELECT text, mood FROM opinions", TEXT, "budget => '18 epochs', max_epochs => 6"
+    )
+    models = in_duckdb(f"SELECT list(DISTINCT model ORDER BY model) FROM ml_udf.trials WHERE job_id = {job}")
+    assert models == ["character_rnn", "fasttext", "temporal_cnn"]
+    in_duckdb(f"SELECT ml_udf.deploy('udf_mood', job => {job})")
+    right = in_duckdb("SELECT count(*) FROM opinions WHERE udf_mood(text) = mood")
+    assert right >= 0.8 * len(opinions())
+    assert in_duckdb("SELECT udf_mood(NULL)") is None
+    assert in_duckdb("SELECT udf_mood('')") in ("good", "bad")
+    assert in_duckdb("SELECT udf_mood('素晴らしい великолепно')") == "good"
+    assert in_duckdb(f"SELECT udf_mood('{LONG}')") in ("good", "bad")
+
+
+def test_postgresql_learns_from_texts(in_postgresql: Value):
+    job = trained(
+        in_postgresql,
+        "pg_moods",
+        "SELECT text, mood FROM opinions",
+        TEXT,
+        "models => '{fasttext}', budget => '8 epochs', max_epochs => 6, policy => 'study'",
+    )
+    in_postgresql(f"SELECT ml_udf.deploy('udf_pg_mood', job => {job})::text")
+    right = in_postgresql("SELECT count(*) FROM opinions WHERE udf_pg_mood(text) = mood")
+    assert right >= 0.8 * len(opinions())
+    assert in_postgresql("SELECT udf_pg_mood(NULL)") is None
+    assert in_postgresql("SELECT udf_pg_mood('')") in ("good", "bad")
+    assert in_postgresql("SELECT udf_pg_mood('素晴らしい великолепно')") == "good"
