@@ -64,7 +64,7 @@ def score_table(
     """Store a function's answers for all rows of a table that have none yet; called again, it goes on.
 
     `how` are the fields of `ml_udf.scoring.Request`: `output` or `result_table`, `key`, `condition`,
-    `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`. Raises `BadOption` and what `score` raises.
+    `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`. Raises `BadOption`, and as `score`.
     """
     how["key"] = tuple(how.get("key", ()))
     request = Request(relation, function, input, rescore=rescore_of(rescore), **how)

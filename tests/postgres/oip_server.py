@@ -31,6 +31,7 @@ class OipServer:
         self.token = token
         self.version = "1"
         self.delay_s = 0.0
+        self.away = False
         self.functions: dict[str, str] = {"udf_food_name": "path", "food": "path"}
         self.requests: list[list[bytes]] = []  # the rows of every infer request
         self.parameters: list[dict[str, Any]] = []
@@ -128,6 +129,9 @@ class OipServer:
         self.parameters.append(asked.parameters)
         self.inputs.append(tensor.name)
         time.sleep(self.delay_s)
+        if self.away:
+            _json(handler, 502, {"error": "connection_lost: nobody is behind this"})
+            return
         if tensor.datatype != "BYTES":
             outputs = [Tensor.of_numbers("sum", "FP32", [sum(row) for row in _rows(tensor)])]
         else:
