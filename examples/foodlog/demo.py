@@ -1,179 +1,230 @@
 """The whole story in one run: `make demo`, or `python -m examples.foodlog.demo`.
 
-    draw photos → train three models → start the server → deploy functions → ask in SQL, on DuckDB and on
-    PostgreSQL → compare with the truth, and the engines with each other → the same without a server
+    draw photos → start the server and a PostgreSQL → make a dataset, train, deploy: in SQL → ask in SQL, on
+    DuckDB and on PostgreSQL → compare with the truth, and the engines with each other → the same without a
+    server
 
-Everything is kept in `.demo/`; a second run draws and trains nothing. The exit status is 1 where the best
-model is less accurate than `--min-accuracy`, or where two engines answered differently.
+Everything is kept in `.demo/`; a second run draws and trains nothing, one after an interruption goes on. The
+exit status is 1 where the best model is less accurate than `--min-accuracy`, or where two engines answered
+differently.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import duckdb
 import psycopg
 from rich.console import Console
+from rich.markup import escape
 
-import ml_udf.duckdb
+from examples.foodlog.circle import Notes, Study, TrainingFailed, begin, deploy, freeze
 from examples.foodlog.draw import Album, draw_album, is_drawn
+from examples.foodlog.engines import Engine, create_functions, open_duckdb, open_postgres
 from examples.foodlog.progress import bar
 from examples.foodlog.queries import Query, read_queries
-from examples.foodlog.report import Timed, print_accuracies, print_answer, same
-from examples.foodlog.serving import ENSEMBLE, function_of, publish, serving
-from examples.foodlog.tables import Answer, ask_duckdb, ask_postgres, load_duckdb, load_postgres
-from examples.foodlog.training import train_models
-from ml_udf.cli.pg_sandbox import Sandbox
-from ml_udf.cli.pg_server import PostgresServer, SetupError
+from examples.foodlog.report import (
+    Measured,
+    Timed,
+    print_accuracies,
+    print_answer,
+    print_deployed,
+    same,
+    verdict,
+)
+from examples.foodlog.serving import ServerDidNotStart, serving
+from ml_udf.cli.jobs import watch_jobs
+from ml_udf.cli.pg_server import SetupError
+from ml_udf.client import Client
+from ml_udf.errors import MlUdfError
+from ml_udf.training import TrainingCalls
 
-Ask = Callable[[str], Answer]
-
+ENSEMBLE = "udf_food_name"
+MODELS = ("vgg", "xception", "inception")
+ANOTHER = "squeezenet"
+EPOCHS = 60  # of each model
 HOLDOUT = f"SELECT image_path, {ENSEMBLE}(image_path) FROM labels WHERE split = 'holdout' ORDER BY image_path"
 LOCAL_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line decides; `epochs` is None for each model's own."""
+    """What the command line decides; `epochs` are those that each model is trained in all."""
 
     folder: Path
     album: Album
-    epochs: int | None
+    epochs: int
     min_accuracy: float
     postgres: bool
     stay: bool
 
 
+def studies(epochs: int) -> tuple[Study, Study]:
+    """The study that the queries ask, and a small one for the other engine."""
+    alone = {f"udf_food_{model}": model for model in MODELS}
+    return (
+        Study("food", MODELS, epochs * len(MODELS), {ENSEMBLE: "ensemble", **alone}),
+        Study("food_again", (ANOTHER,), max(1, epochs // 3), {f"udf_food_{ANOTHER}": "best"}),
+    )
+
+
 def run(options: Options, console: Console) -> bool:
     """The demo, top to bottom. Answers whether everything came out as it should."""
-    folder, photos, home = options.folder, options.folder / "images", options.folder / "home"
+    folder = options.folder
     queries = read_queries()
     with ExitStack() as stack:
         console.rule(f"[bold]1 · {options.album.images} photos of meals, {options.album.rows} rows")
-        if is_drawn(folder, options.album):
-            console.print(f"{photos} has them from an earlier run.")
-        else:
-            with bar("Drawing", options.album.images, console) as advance:
-                draw_album(folder, options.album, advance)
+        draw(folder, options.album, console)
 
-        console.rule("[bold]2 · Three models learn what is on the photos")
-        models = train_models(folder, options.epochs, console)
-
-        console.rule("[bold]3 · An inference server, and functions on it")
+        console.rule("[bold]2 · An inference server and a PostgreSQL")
+        connections = folder.resolve() / "connections.toml"
         with console.status("Starting the server"):
-            url = stack.enter_context(serving(home, photos, folder / "server.log"))
-            publish(url, models)
-        console.print(f"{url} answers {ENSEMBLE}, a majority vote, and one function per model.")
+            server = serving(folder / "home", folder / "images", folder / "server.log", connections)
+            url = stack.enter_context(server)
+        console.print(f"{url} has workers that train and that answer.")
+        postgres = find_postgres(stack, folder, url, connections, console) if options.postgres else None
+
+        console.rule("[bold]3 · From labelled photos to SQL functions, in SQL")
+        deployed = train_and_deploy(folder, url, postgres, options.epochs, console)
 
         console.rule("[bold]4 · The same SQL on DuckDB and on PostgreSQL")
-        functions = [ENSEMBLE, *map(function_of, models)]
-        engines: dict[str, Ask] = {"DuckDB": open_duckdb(stack, folder, url)}
-        cluster = open_postgres(stack, folder, url, functions, console) if options.postgres else None
-        if cluster is not None:
-            engines["PostgreSQL"] = ask_postgres(stack.enter_context(psycopg.connect(cluster)))
+        engines = [open_duckdb(stack, folder, url)]
+        if postgres is not None:
+            create_functions(postgres, deployed)
+            engines.append(postgres)
         agree = ask_everything(queries, engines, console)
 
         console.rule("[bold]5 · Is it true?")
-        accuracies = {name: accuracy(engines["DuckDB"], name) for name in functions}
-        print_accuracies(console, accuracies, count_holdout(engines["DuckDB"]))
-        best = max(accuracies[function_of(model)] for model in models)
+        photos = count_holdout(engines[0])
+        measured = {name: measure(engines[0], name, photos) for name in deployed}
+        print_accuracies(console, measured, photos)
+        console.print(verdict(ENSEMBLE, measured))
+        best = max(each.accuracy for name, each in measured.items() if name != ENSEMBLE)
         accurate = best >= options.min_accuracy
         if not accurate:
             console.print(f"[red]The best model has {best:.3f}; {options.min_accuracy:g} was asked for.")
         agree &= compare(engines, console)
 
         console.rule("[bold]6 · The same function without a server")
-        agree &= compare_local(stack, folder, engines["DuckDB"], console)
+        agree &= compare_local(stack, folder, engines[0], console)
 
         console.rule("[bold]What next")
         suggest(folder, console)
         if options.stay:
-            stay(url, cluster, console)
+            stay(url, postgres, console)
     return accurate and agree
 
 
-def open_duckdb(stack: ExitStack, folder: Path, endpoint: str) -> Ask:
-    """A DuckDB connection that has the tables and all functions of the endpoint."""
-    con = duckdb.connect()
-    load_duckdb(con, folder)
-    stack.callback(ml_udf.duckdb.register(con, endpoint).close)
-    return ask_duckdb(con)
+def draw(folder: Path, album: Album, console: Console) -> None:
+    """Draw the album, unless it is there."""
+    if is_drawn(folder, album):
+        console.print(f"{folder / 'images'} has them from an earlier run.")
+        return
+    with bar("Drawing", album.images, console) as advance:
+        draw_album(folder, album, advance)
 
 
-def open_postgres(
-    stack: ExitStack, folder: Path, url: str, functions: Sequence[str], console: Console
-) -> str | None:
-    """The URI of a database in a private PostgreSQL cluster with tables and functions; None without one."""
+def find_postgres(
+    stack: ExitStack, folder: Path, url: str, connections: Path, console: Console
+) -> Engine | None:
+    """A private PostgreSQL with the tables; None, said aloud, where there can be none."""
     try:
         with console.status("Starting a private PostgreSQL"):
-            cluster = Sandbox.start(PostgresServer.find(), batching=None)
-            stack.callback(cluster.stop)
-            database = cluster.database("food", url=url, functions=functions)
+            engine = open_postgres(stack, folder, url, connections)
     except SetupError as error:
         console.print(f"[yellow]PostgreSQL is left out: {error}[/yellow]")
         return None
-    with psycopg.connect(database) as connection:
-        load_postgres(connection, folder)
-    console.print(f"PostgreSQL {cluster.server.version} runs beside it, gone when the demo ends.\n")
-    return database
+    console.print(f"{engine.name} runs beside it, gone when the demo ends.\n")
+    return engine
 
 
-def ask_everything(queries: Sequence[Query], engines: dict[str, Ask], console: Console) -> bool:
+def train_and_deploy(
+    folder: Path, url: str, postgres: Engine | None, epochs: int, console: Console
+) -> dict[str, Mapping[str, Any]]:
+    """Both studies, at the same time; by function, what the training service said of it.
+
+    The large one is PostgreSQL's, the small one DuckDB's. Without PostgreSQL DuckDB has the large one alone.
+    """
+    notes = Notes(folder / "trained.json")
+    with ExitStack() as stack:
+        # Closed afterwards: functions that the other engine deploys are for a connection that comes later.
+        there = open_duckdb(stack, folder, url)
+        large, small = studies(epochs)
+        work = [(there, large)] if postgres is None else [(postgres, large), (there, small)]
+        # All datasets first: workers that train look at photos between two epochs alone.
+        snapshots = [freeze(engine, study, console) for engine, study in work]
+        jobs = [
+            begin(engine, study, snapshot, notes, console)
+            for (engine, study), snapshot in zip(work, snapshots, strict=True)
+        ]
+        with contextlib.closing(Client(url)) as client:
+            watch_jobs(TrainingCalls(client), jobs, console)
+        console.print()
+        deployed: dict[str, Mapping[str, Any]] = {}
+        for (engine, study), job in zip(work, jobs, strict=True):
+            deployed |= deploy(engine, study, job, notes, console)
+    print_deployed(console, deployed)
+    return deployed
+
+
+def ask_everything(queries: Sequence[Query], engines: Sequence[Engine], console: Console) -> bool:
     """Run every query on every engine and print the answers; whether the engines agreed on all."""
     agree = True
     with bar("Asking", len(queries) * len(engines), console) as advance:
         for query in queries:
             answers = {}
-            for engine, ask in engines.items():
+            for engine in engines:
                 began_s = time.perf_counter()
-                answers[engine] = Timed(ask(query.sql), time.perf_counter() - began_s)
+                answers[engine.name] = Timed(engine.ask(query.sql), time.perf_counter() - began_s)
                 advance()
             print_answer(console, query, answers)
             agree &= same([timed.answer for timed in answers.values()])
     return agree
 
 
-def accuracy(ask: Ask, function: str) -> float:
-    """The share of held-out photos that a function names rightly."""
+def measure(engine: Engine, function: str, photos: int) -> Measured:
+    """How a function does on the held-out photos."""
     truth = f"sum(CASE WHEN {function}(image_path) = food_name THEN 1 ELSE 0 END)"
-    ((right, photos),) = ask(f"SELECT {truth}, count(*) FROM labels WHERE split = 'holdout'")[1]
-    return float(right) / float(photos)
+    began_s = time.perf_counter()
+    ((right,),) = engine.ask(f"SELECT {truth} FROM labels WHERE split = 'holdout'")[1]
+    return Measured(float(right) / photos, 1000 * (time.perf_counter() - began_s) / photos)
 
 
-def count_holdout(ask: Ask) -> int:
+def count_holdout(engine: Engine) -> int:
     """How many photos no model saw."""
-    ((photos,),) = ask("SELECT count(*) FROM labels WHERE split = 'holdout'")[1]
+    ((photos,),) = engine.ask("SELECT count(*) FROM labels WHERE split = 'holdout'")[1]
     return int(photos)
 
 
-def compare(engines: dict[str, Ask], console: Console) -> bool:
+def compare(engines: Sequence[Engine], console: Console) -> bool:
     """Whether all engines name every held-out photo alike."""
-    answers = [ask(HOLDOUT) for ask in engines.values()]
-    if len(answers) == 1:
+    if len(engines) == 1:
         return True
-    agree = same(answers)
-    verdict = "[green]named each of them alike" if agree else "[red]did not name all of them alike"
-    console.print(f"{' and '.join(engines)} {verdict}.")
+    agree = same([engine.ask(HOLDOUT) for engine in engines])
+    said = "[green]named each of them alike" if agree else "[red]did not name all of them alike"
+    console.print(f"{' and '.join(engine.name for engine in engines)} {said}.")
     return agree
 
 
-def compare_local(stack: ExitStack, folder: Path, ask: Ask, console: Console) -> bool:
+def compare_local(stack: ExitStack, folder: Path, engine: Engine, console: Console) -> bool:
     """Whether `local:`, in this very process, answers a few rows as the server does."""
     few = f"{HOLDOUT} LIMIT {LOCAL_ROWS}"
     endpoint = f"local:{folder.resolve() / 'home'}?media_root={folder.resolve() / 'images'}"
     with console.status("Loading the models into this process"):
         local = open_duckdb(stack, folder, endpoint)
-        agree = same([ask(few), local(few)])
-    verdict = "[green]the same answers" if agree else "[red]other answers"
-    console.print(f"ml_udf.duckdb.register(con, 'local:…') gave {verdict}[/] for {LOCAL_ROWS} photos.")
+        agree = same([engine.ask(few), local.ask(few)])
+    said = "[green]the same answers" if agree else "[red]other answers"
+    console.print(f"ml_udf.duckdb.register(con, 'local:…') gave {said}[/] for {LOCAL_ROWS} photos.")
     return agree
 
 
@@ -184,22 +235,24 @@ def suggest(folder: Path, console: Console) -> None:
         "      keep these functions served (make serve); then, in another terminal:\n"
         f'  ml-udf sql "SELECT {ENSEMBLE}(image_path) AS food, count(*)'
         f" FROM '{folder}/foodlog.csv' GROUP BY food\"\n"
+        "  ml-udf jobs\n"
+        "      what was trained; --watch follows what trains\n"
         "  ml-udf postgres sandbox --function udf_food_name\n"
         "      psql on a throw-away PostgreSQL that calls the same server\n"
         "  python -m examples.foodlog.demo --stay\n"
         "      this run again, with server and PostgreSQL left running until Ctrl-C\n"
-        "  examples/foodlog/queries.sql, docs/demo.md, docs/architecture.md\n",
+        "  examples/foodlog/training.sql, examples/foodlog/queries.sql, docs/demo.md, docs/training.md\n",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
 
 
-def stay(url: str, cluster: str | None, console: Console) -> None:
+def stay(url: str, postgres: Engine | None, console: Console) -> None:
     """Keep server and database until Ctrl-C."""
     console.print(f"Serving on {url} until Ctrl-C.", highlight=False)
-    if cluster is not None:
-        console.print(f"  psql '{cluster}'", highlight=False, markup=False, soft_wrap=True)
+    if postgres is not None:
+        console.print(f"  psql '{postgres.uri}'", highlight=False, markup=False, soft_wrap=True)
     try:
         signal.pause()
     except KeyboardInterrupt:
@@ -232,7 +285,9 @@ def options_from(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--rows", type=int, default=default.rows)
     parser.add_argument("--size", type=int, default=default.size_px, help="side of a photo in pixels")
     parser.add_argument("--seed", type=int, default=default.seed)
-    parser.add_argument("--epochs", type=int, help="train every model for so many epochs")
+    parser.add_argument(
+        "--epochs", type=int, default=EPOCHS, help="of training for each model, in all its trials"
+    )
     parser.add_argument(
         "--min-accuracy", type=float, default=0.85, help="what the best model must reach; 0 = anything"
     )
@@ -253,8 +308,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ends_cleanly():
             well = run(options, console)
     except KeyboardInterrupt:
-        console.print("Stopped; what was drawn and trained is kept.")
+        console.print("Stopped; what was drawn and trained is kept, and the next run goes on.")
         return 130
+    except (TrainingFailed, ServerDidNotStart, MlUdfError, psycopg.Error, duckdb.Error) as error:
+        console.print(f"[red]Failed:[/red] {escape(str(error))}", highlight=False)
+        return 1
     console.print(f"{'Done' if well else '[red]Failed[/red]'} in {time.perf_counter() - began_s:.0f} s.")
     return 0 if well else 1
 

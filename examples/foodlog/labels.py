@@ -12,16 +12,12 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Label", "Split", "choose_labels", "read_labels", "write_labels"]
+__all__ = ["Label", "Split", "choose_labels", "write_labels"]
 
-Split = Literal["train", "validation", "holdout"]
+Split = Literal["lesson", "holdout"]
 
-# Of 20 photos of a dish 14 train the models, 2 choose among them, and 4 no model ever sees. Interleaved, so
-# that a small album has some of each.
-_SPLITS: tuple[Split, ...] = (
-    *("train", "holdout", "train", "train", "validation"),
-    *("train", "holdout", "train", "train", "train"),
-) * 2
+# Of 5 photos of a dish 4 are lessons, which the training service divides as it needs; 1 no model ever sees.
+_SPLITS: tuple[Split, ...] = ("lesson", "holdout", "lesson", "lesson", "lesson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +48,3 @@ def write_labels(path: Path, labels: Iterable[Label]) -> None:
         writer = csv.writer(file)
         writer.writerow(field.name for field in fields(Label))
         writer.writerows(map(astuple, labels))
-
-
-def read_labels(path: Path) -> list[Label]:
-    """The labels of a file that `write_labels` wrote."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [
-            Label(row["image_path"], row["food_name"], _split(row["split"])) for row in csv.DictReader(file)
-        ]
-
-
-def _split(word: str) -> Split:
-    for split in ("train", "validation", "holdout"):
-        if word == split:
-            return split
-    raise ValueError(f"{word!r} is no split: train, validation or holdout")

@@ -16,9 +16,14 @@ CREATE TABLE users (
   country text NOT NULL
 );
 
--- The truth, for checking answers only: no query of queries.sql reads it.
+-- What is on the photos: people said so of the lessons, the others only serve to check answers.
+-- No query of queries.sql reads it.
 CREATE TABLE labels (
   image_path text PRIMARY KEY,
   food_name  text NOT NULL,
-  split      text NOT NULL CHECK (split IN ('train', 'validation', 'holdout'))
+  split      text NOT NULL CHECK (split IN ('lesson', 'holdout'))
 );
+
+-- All that training reads, and all that its role may read.
+CREATE VIEW lessons AS
+  SELECT image_path, food_name FROM labels WHERE split = 'lesson';

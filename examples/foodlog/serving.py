@@ -1,24 +1,26 @@
-"""The inference server as a child process, and what the example deploys on it.
+"""The inference server as a child process.
 
 Owns the child's life: it is gone when the `with` block ends, however it ends. Knows no SQL engine.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ml_udf.client import Client
+__all__ = ["ServerDidNotStart", "serving"]
 
-__all__ = ["ENSEMBLE", "function_of", "publish", "serving"]
-
-ENSEMBLE = "udf_food_name"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
+MOST_WORKERS = 4
+_PR_SET_PDEATHSIG = 1
 
 
 class ServerDidNotStart(Exception):
@@ -26,17 +28,27 @@ class ServerDidNotStart(Exception):
 
 
 @contextmanager
-def serving(home: Path, media_root: Path, log_file: Path) -> Iterator[str]:
-    """Run the server on a free loopback port; gives its URL. Raises `ServerDidNotStart`."""
+def serving(home: Path, media_root: Path, log_file: Path, connections: Path) -> Iterator[str]:
+    """Run the server on a free loopback port, a worker for each core; gives its URL.
+
+    connections: the file of databases that it may read datasets from. Raises `ServerDidNotStart`.
+    """
     home.mkdir(parents=True, exist_ok=True)
     port_file = home / "port"
     port_file.unlink(missing_ok=True)
+    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", "server", "--port=0", f"--port-file={port_file}"]
-    command += [f"--home={home}", f"--media-root={media_root}"]
+    command += [f"--home={home}", f"--media-root={media_root}", f"--workers={workers}"]
+    command += [f"--connections-file={connections}"]
     with log_file.open("wb") as log:
         # In a group of its own: Ctrl-C reaches this process alone, which then ends the server, once.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     try:
         yield f"http://127.0.0.1:{_port(process, port_file, log_file)}"
@@ -49,40 +61,10 @@ def serving(home: Path, media_root: Path, log_file: Path) -> Iterator[str]:
             process.wait()
 
 
-def publish(url: str, models: Sequence[Path]) -> None:
-    """Register the version folders, then deploy one function per model and the ensemble of all.
-
-    What the server already has is left as it is, so that versions count changes, not runs.
-    """
-    members = [f"{model.parent.name}/{model.name}" for model in models]
-    functions: dict[str, list[str]] = {
-        ENSEMBLE: members,
-        **{function_of(model): [member] for model, member in zip(models, members, strict=True)},
-    }
-    client = Client(url)
-    try:
-        known = {_key(model["name"], model["version"]) for model in client.get("/v1/models")["models"]}
-        for model, member in zip(models, members, strict=True):
-            if member not in known:
-                client.post("/register", {"directory": str(model.resolve())})
-        deployed = {
-            function["name"]: {_key(member["model"], member["version"]) for member in function["members"]}
-            for function in client.get("/v1/functions")["functions"]
-        }
-        for name, wanted in functions.items():
-            if deployed.get(name) != set(wanted):
-                client.put(f"/v1/functions/{name}", {"models": wanted, "combine": "majority_vote"})
-    finally:
-        client.close()
-
-
-def function_of(model: Path) -> str:
-    """The SQL function that one model alone answers: of food_vgg/1, udf_food_vgg."""
-    return f"udf_{model.parent.name}"
-
-
-def _key(model: str, version: int) -> str:
-    return f"{model}/{version}"
+def _end_with_parent() -> None:
+    # In the child: a demo that is killed must not leave a server behind that trains in the same folder.
+    with suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _port(process: subprocess.Popen[bytes], port_file: Path, log_file: Path) -> int:

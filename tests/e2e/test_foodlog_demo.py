@@ -1,4 +1,4 @@
-"""The demo itself, tiny: one epoch on a handful of small photos, so the answers are poor but must agree."""
+"""The demo itself, tiny: an epoch on a handful of small photos, so the answers are poor but must agree."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from examples.foodlog.demo import ANOTHER, MODELS
 from examples.foodlog.queries import read_queries
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
 TINY = ("--images=100", "--rows=240", "--size=32", "--min-accuracy=0")
-RUN_TIMEOUT_S = 150.0
+RUN_TIMEOUT_S = 300.0
 
 
 @dataclass
@@ -34,8 +36,13 @@ class Run:
         return self.output.count(words)
 
 
-def demo(folder: Path, *flags: str, interrupt_when: Callable[[str], bool] = lambda output: False) -> Run:
-    """Run the demo to its end; Ctrl-C is pressed once `interrupt_when` says so of the output so far."""
+def demo(
+    folder: Path,
+    *flags: str,
+    interrupt_when: Callable[[str], bool] = lambda output: False,
+    interrupt_by: signal.Signals = signal.SIGINT,
+) -> Run:
+    """Run the demo to its end; it is interrupted once `interrupt_when` says so of the output so far."""
     command = [sys.executable, "-m", "examples.foodlog.demo", f"--folder={folder}", *TINY, *flags]
     environment = {**os.environ, "COLUMNS": "160"}
     log = folder.parent / f"{folder.name}.log"
@@ -47,7 +54,7 @@ def demo(folder: Path, *flags: str, interrupt_when: Callable[[str], bool] = lamb
     while process.poll() is None:
         started |= descendants(process.pid)
         if not interrupted and interrupt_when(log.read_text(errors="replace")):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(interrupt_by)
             interrupted = True
         if time.monotonic() > end_s:
             process.kill()
@@ -122,10 +129,20 @@ def test_every_query_is_asked_and_every_engine_answers_the_same(first: Run) -> N
     assert "differ" not in first.output
 
 
+def test_both_engines_make_a_dataset_train_and_deploy_in_sql(first: Run) -> None:
+    engines = 2 if has_postgres() else 1
+    assert first.count("SELECT ml_udf.create_dataset(") == engines
+    assert first.count("SELECT ml_udf.train(") == engines
+    assert first.count("SELECT to_json(ml_udf.deploy(") == 4 + (engines == 2)
+    assert first.count("│ done ") == engines
+
+
 def test_the_accuracy_of_each_model_and_of_all_together_is_told(first: Run) -> None:
-    for function in ("udf_food_name", "udf_food_vgg", "udf_food_resnet", "udf_food_squeezenet"):
-        assert re.search(rf"{function} +│ [01]\.\d\d\d", first.output)
+    names = ("name", *MODELS, *([ANOTHER] if has_postgres() else []))
+    for name in names:
+        assert re.search(rf"udf_food_{name} +│ [01]\.\d\d\d", first.output)
     assert "on 20 photos that no model saw" in first.output
+    assert re.search("udf_food_name (beats|is .* behind|names as many)", first.output)
 
 
 def test_the_function_answers_the_same_without_a_server(first: Run) -> None:
@@ -133,15 +150,19 @@ def test_the_function_answers_the_same_without_a_server(first: Run) -> None:
 
 
 def test_the_held_out_photos_are_kept_from_training(folder: Path, first: Run) -> None:
-    lessons = (folder / "lessons.csv").read_text()
-    assert "holdout" not in lessons
-    assert lessons.count("\n") == 1 + 80
+    snapshots = folder / "home" / "training" / "datasets" / "*" / "*.parquet"
+    seen = duckdb.execute(
+        f"SELECT labels.split, count(DISTINCT image_path) FROM '{snapshots}' AS rows"
+        f" JOIN '{folder}/labels.csv' AS labels ON labels.image_path = rows.key GROUP BY labels.split"
+    )
+    assert seen.fetchall() == [("lesson", 80)]
 
 
-def test_a_second_run_draws_and_trains_nothing(second: Run) -> None:
+def test_a_second_run_draws_trains_and_deploys_nothing(second: Run) -> None:
     assert "has them from an earlier run" in second.output
-    assert second.count("kept from an earlier run") == 3
-    assert "version 2" not in second.output
+    assert "Job 1 has done that in an earlier run" in second.output
+    assert "ml_udf.train(" not in second.output
+    assert "ml_udf.deploy(" not in second.output
 
 
 def test_a_best_model_below_the_threshold_fails_the_run(second: Run) -> None:
@@ -154,14 +175,27 @@ def test_ctrl_c_while_it_stays_ends_every_process(second: Run) -> None:
     assert second.left_behind == set()
 
 
-def test_ctrl_c_in_the_middle_of_training_ends_every_process_and_says_so(tmp_path: Path) -> None:
+def test_training_that_was_interrupted_goes_on_in_the_next_run(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
+    flags = ("--epochs=12", "--no-postgres")
 
-    def learning(_output: str) -> bool:
-        return any(folder.glob("models/*/*.checkpoint"))
+    def epochs() -> int:
+        """How far the job is: grows with every epoch that its journal has a verdict on."""
+        journal = folder / "home" / "training" / "studies" / "job-1.journal"
+        return journal.read_text().count('verdict\\":\\"') if journal.is_file() else 0
 
-    run = demo(folder, "--epochs=5000", interrupt_when=learning)
-    assert "Stopped" in run.output
-    assert "Traceback" not in run.output
-    assert run.status == 130
-    assert run.left_behind == set()
+    stopped = demo(folder, *flags, interrupt_when=lambda output: epochs() > 1)
+    assert "Stopped" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert stopped.status == 130
+    assert stopped.left_behind == set()
+    before = epochs()
+    killed = demo(
+        folder, *flags, interrupt_when=lambda output: epochs() > before + 1, interrupt_by=signal.SIGKILL
+    )
+    assert killed.status == -signal.SIGKILL
+    assert killed.left_behind == set(), "the server ends with the demo, however that ends"
+    done = demo(folder, *flags)
+    assert done.status == 0, done.output
+    assert "Job 1 has begun that in an earlier run" in done.output
+    assert "ml_udf.train(" not in done.output

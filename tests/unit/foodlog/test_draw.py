@@ -1,3 +1,4 @@
+import csv
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,12 +8,17 @@ import pytest
 from PIL import Image
 
 from examples.foodlog.draw import Album, draw_album
-from examples.foodlog.labels import read_labels
 from tests.unit.foodlog.conftest import ALBUM
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def labelled(folder: Path) -> list[str]:
+    """The labelled photos' paths."""
+    with (folder / "labels.csv").open(newline="") as file:
+        return [row["image_path"] for row in csv.DictReader(file)]
 
 
 def test_two_drawings_of_one_album_are_equal_byte_by_byte(album_folder: Path, tmp_path: Path) -> None:
@@ -21,12 +27,12 @@ def test_two_drawings_of_one_album_are_equal_byte_by_byte(album_folder: Path, tm
 
 
 def test_every_label_has_its_photo_and_every_photo_its_label(album_folder: Path) -> None:
-    labels = read_labels(album_folder / "labels.csv")
+    paths = labelled(album_folder)
     images = album_folder / "images"
-    assert len(labels) == ALBUM.images
-    assert {images / label.image_path for label in labels} == set(images.rglob("*.jpg"))
-    for label in labels:
-        with Image.open(images / label.image_path) as image:
+    assert len(paths) == ALBUM.images
+    assert {images / path for path in paths} == set(images.rglob("*.jpg"))
+    for path in paths:
+        with Image.open(images / path) as image:
             image.load()
             assert image.size == (ALBUM.size_px, ALBUM.size_px)
 
@@ -62,7 +68,7 @@ def test_a_run_that_was_stopped_is_drawn_again(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         draw_album(tmp_path, album, stop)
     assert draw_album(tmp_path, album)
-    assert len(read_labels(tmp_path / "labels.csv")) == 10
+    assert len(labelled(tmp_path)) == 10
 
 
 def test_somebody_elses_folder_of_images_is_left_alone(tmp_path: Path) -> None:

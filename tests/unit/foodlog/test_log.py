@@ -27,7 +27,7 @@ def test_every_dish_is_labelled_equally_often_and_divided_alike(labels: list[Lab
     assert set(Counter(label.food_name for label in labels).values()) == {60}
     for dish in DISHES:
         splits = Counter(label.split for label in labels if label.food_name == dish)
-        assert splits == {"train": 42, "validation": 6, "holdout": 12}
+        assert splits == {"lesson": 48, "holdout": 12}
 
 
 def test_a_paths_name_gives_nothing_away(labels: list[Label]) -> None:

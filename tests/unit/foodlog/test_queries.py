@@ -40,6 +40,13 @@ def test_the_tables_keep_their_rows_and_constraints(con: duckdb.DuckDBPyConnecti
         con.execute("INSERT INTO labels VALUES ('x.jpg', 'laksa', 'elsewhere')")
 
 
+def test_training_sees_the_lessons_and_none_of_the_held_out_photos(con: duckdb.DuckDBPyConnection) -> None:
+    assert rows(con, "SELECT count(*) FROM lessons") == [(50,)]
+    assert rows(
+        con, "SELECT count(*) FROM lessons JOIN labels USING (image_path) WHERE split = 'holdout'"
+    ) == [(0,)]
+
+
 def test_the_columns_are_those_of_figure_17(con: duckdb.DuckDBPyConnection) -> None:
     columns = rows(con, "SELECT column_name FROM duckdb_columns() WHERE table_name = 'foodlog'")
     assert [name for (name,) in columns] == ["user_id", "age", "location", "time", "image_path"]

@@ -1,0 +1,65 @@
+"""DuckDB and PostgreSQL with the food log's tables and the inference server's functions, ready to be asked.
+
+Owns what an engine needs before its first question; knows no question and no model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import psycopg
+
+import ml_udf.duckdb
+from examples.foodlog.tables import Answer, ask_duckdb, ask_postgres, load_duckdb, load_postgres
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_server import PostgresServer
+
+__all__ = ["Engine", "create_functions", "open_duckdb", "open_postgres"]
+
+READER = "training_data"  # the role by which the inference server reads datasets
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One connection. uri: by which others reach the same database, where they can."""
+
+    name: str
+    ask: Callable[[str], Answer]
+    uri: str | None = None
+
+
+def open_duckdb(stack: ExitStack, folder: Path, endpoint: str) -> Engine:
+    """A DuckDB of its own that has the tables, and all functions that the endpoint has now."""
+    con = duckdb.connect()
+    stack.callback(con.close)
+    load_duckdb(con, folder)
+    stack.callback(ml_udf.duckdb.register(con, endpoint).close)
+    return Engine("DuckDB", ask_duckdb(con))
+
+
+def open_postgres(stack: ExitStack, folder: Path, url: str, connections: Path) -> Engine:
+    """A private PostgreSQL cluster that has the tables and the extension. Raises `SetupError`.
+
+    connections: the inference server's connections file; it gets the one that reads the lessons, by a role
+    that may read nothing else.
+    """
+    cluster = Sandbox.start(PostgresServer.find(), batching=None)
+    stack.callback(cluster.stop)
+    uri = cluster.database("food", url=url)
+    connection = stack.enter_context(psycopg.connect(uri, autocommit=True))
+    load_postgres(connection, folder)
+    connection.execute(f"CREATE ROLE {READER} LOGIN; GRANT SELECT ON lessons TO {READER}".encode())
+    # A JSON string is a TOML string.
+    connections.write_text(f"default = {json.dumps(cluster.dsn('food', user=READER))}\n")
+    return Engine(f"PostgreSQL {cluster.server.version}", ask_postgres(connection), uri)
+
+
+def create_functions(postgres: Engine, names: Iterable[str]) -> None:
+    """Make functions that the inference server has SQL functions; those that are there stay the same."""
+    for name in names:
+        postgres.ask(f"SELECT ml_udf.create_function('{name}')")
