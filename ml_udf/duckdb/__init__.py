@@ -10,5 +10,6 @@ The only package that imports duckdb.
 
 from ml_udf.duckdb.faults import FaultyRowsWarning
 from ml_udf.duckdb.registration import Registration, register
+from ml_udf.duckdb.scoring import score_table
 
-__all__ = ["FaultyRowsWarning", "Registration", "register"]
+__all__ = ["FaultyRowsWarning", "Registration", "register", "score_table"]

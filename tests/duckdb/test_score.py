@@ -1,0 +1,211 @@
+"""What scoring a table of DuckDB promises: from Python, and from the shell with kills in the middle."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from ml_udf.duckdb import score_table
+from ml_udf.errors import InputNotFound, MlUdfError, NoKey, UnknownColumn, UnknownTable, WrongType
+from tests.postgres.oip_server import OipServer, label_of, oip_server
+
+KILLS = 8
+
+
+@pytest.fixture
+def server() -> Iterator[OipServer]:
+    with oip_server() as running:
+        yield running
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as made:
+        make_table(made, 5000)
+        yield made
+
+
+def make_table(con: duckdb.DuckDBPyConnection, rows: int) -> None:
+    con.execute(
+        "CREATE TABLE foodlog (id INTEGER PRIMARY KEY, image_path VARCHAR, age INTEGER, food VARCHAR,"
+        " food_error VARCHAR, food_input_hash UUID, food_model_version VARCHAR, food_scored_at TIMESTAMPTZ)"
+    )
+    con.execute(
+        "INSERT INTO foodlog (id, image_path, age) SELECT range, '/' || range, range % 90 FROM range(?)",
+        [rows],
+    )
+
+
+def scored(con: duckdb.DuckDBPyConnection, server: OipServer, **how: object) -> tuple[int, int, int]:
+    tally = score_table(con, server.url, "foodlog", "udf_food_name", "image_path", **how)  # type: ignore[arg-type]  # of any field
+    return tally.answered, tally.failed, tally.missed
+
+
+def test_every_row_gets_its_answer_and_a_second_run_has_nothing_to_do(
+    con: duckdb.DuckDBPyConnection, server: OipServer
+):
+    assert scored(con, server, output="food") == (5000, 0, 0)
+    found = con.execute("SELECT image_path, food FROM foodlog").fetchall()
+    assert all(food == label_of(path) for path, food in found)
+    server.forget()
+    assert scored(con, server, output="food") == (0, 0, 0)
+    assert server.requests == []
+
+
+def test_a_table_of_answers_is_created_and_follows_changes(con: duckdb.DuckDBPyConnection, server: OipServer):
+    assert scored(con, server, result_table="scores") == (5000, 0, 0)
+    con.execute("UPDATE foodlog SET image_path = '/other' WHERE id = 7")
+    con.execute("INSERT INTO foodlog (id, image_path) VALUES (9000, '/9000')")
+    assert scored(con, server, result_table="scores") == (2, 0, 0)
+    assert con.execute("SELECT value FROM scores WHERE id = 7").fetchall() == [(label_of("/other"),)]
+
+
+def test_faults_are_stored_and_not_tried_again(con: duckdb.DuckDBPyConnection, server: OipServer):
+    con.execute("UPDATE foodlog SET image_path = 'missing' WHERE id = 5")
+    with pytest.raises(InputNotFound):
+        scored(con, server, output="food")
+    _, failed, _ = scored(con, server, output="food", on_error="null")
+    assert failed == 1
+    assert scored(con, server, output="food", on_error="null") == (0, 0, 0)
+    (stored,) = con.execute("SELECT food, food_error FROM foodlog WHERE id = 5").fetchall()
+    assert stored == (None, "input_not_found: there is no file missing")
+
+
+def test_null_inputs_conditions_limits_and_versions_hold(con: duckdb.DuckDBPyConnection, server: OipServer):
+    con.execute("UPDATE foodlog SET image_path = NULL WHERE id < 100")
+    assert scored(con, server, output="food", condition="age > 30", row_limit=50) == (50, 0, 0)
+    assert con.execute(
+        "SELECT min(age) > 30, min(id) >= 100 FROM foodlog WHERE food IS NOT NULL"
+    ).fetchall() == [(True, True)]
+    assert scored(con, server, output="food") == (4850, 0, 0)
+    server.version = "2"
+    assert scored(con, server, output="food") == (0, 0, 0)
+    assert scored(con, server, output="food", rescore="version") == (4900, 0, 0)
+
+
+def test_views_composite_keys_and_odd_names_work(con: duckdb.DuckDBPyConnection, server: OipServer):
+    con.execute(
+        """CREATE SCHEMA "Shop ""x"; CREATE VIEW "Shop ""x"."Adult; --" AS
+           SELECT id % 7 AS "the ""shop", id // 7 AS n, image_path AS "Image Path" FROM foodlog"""
+    )
+    tally = score_table(
+        con,
+        server.url,
+        '"Shop ""x"."Adult; --"',
+        "udf_food_name",
+        '"Image Path"',
+        result_table='"Shop ""x".scores',
+        key=('the "shop', "n"),
+        batch_rows=100,
+    )
+    assert (tally.answered, tally.missed) == (5000, 0)
+    assert con.execute('SELECT count(*) FROM "Shop ""x".scores').fetchall() == [(5000,)]
+
+
+def test_images_are_sent_as_images(con: duckdb.DuckDBPyConnection, server: OipServer):
+    con.execute("CREATE TABLE photos (id INTEGER PRIMARY KEY, photo BLOB, food VARCHAR)")
+    con.execute("INSERT INTO photos SELECT range, encode('image' || range), NULL FROM range(300)")
+    tally = score_table(con, server.url, "photos", "udf_food_name", "photo", output="food")
+    assert tally.answered == 300
+    assert con.execute("SELECT food FROM photos WHERE id = 9").fetchall() == [(label_of("image9"),)]
+    assert set(server.inputs) == {"image"}
+
+
+@pytest.mark.parametrize(
+    ("relation", "column", "how", "error"),
+    [
+        ("nowhere", "image_path", {"output": "food"}, UnknownTable),
+        ("foodlog", "photo", {"output": "food"}, UnknownColumn),
+        ("foodlog", "image_path", {"output": "dish"}, UnknownColumn),
+        ("foodlog", "age", {"output": "food"}, WrongType),
+        ("foodlog", "image_path", {"output": "age"}, WrongType),
+        ("foodlog", "image_path", {"output": "food", "key": ("age",)}, NoKey),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_clearly(
+    con: duckdb.DuckDBPyConnection,
+    server: OipServer,
+    relation: str,
+    column: str,
+    how: dict[str, object],
+    error: type[MlUdfError],
+):
+    with pytest.raises(error) as caught:
+        score_table(con, server.url, relation, "udf_food_name", column, **how)  # type: ignore[arg-type]  # of any field
+    assert caught.value.hint
+    assert server.requests == []
+
+
+# ── ml-udf score ───────────────────────────────────────────────────────────────────────────────────
+
+
+def command(file: Path, server: OipServer, *more: str) -> list[str]:
+    arguments = ["score", "foodlog", "udf_food_name", "image_path", "--to", "food", "--duckdb", str(file)]
+    return [sys.executable, "-m", "ml_udf.cli", *arguments, "--endpoint", server.url, *more]
+
+
+def test_the_command_killed_again_and_again_loses_no_row(tmp_path: Path, server: OipServer):
+    file = tmp_path / "food.db"
+    with duckdb.connect(str(file)) as con:
+        make_table(con, 6000)
+    server.delay_s = 0.3
+    dice = random.Random(5)
+    for _ in range(KILLS):
+        server.forget()
+        run = subprocess.Popen(
+            command(file, server, "--batch-rows", "200"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        end_s = time.monotonic() + 60
+        while not server.requests and run.poll() is None and time.monotonic() < end_s:
+            time.sleep(0.02)
+        time.sleep(dice.uniform(0.0, 0.6))
+        run.kill()
+        run.wait()
+    server.delay_s = 0.0
+    with duckdb.connect(str(file)) as con:
+        ((before,),) = con.execute("SELECT count(food) FROM foodlog").fetchall()
+    server.forget()
+    done = subprocess.run(command(file, server), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{6000 - before:,} rows answered" in done.stdout
+    assert len(server.rows) == 6000 - before, "what was stored is not asked again"
+    with duckdb.connect(str(file)) as con:
+        found = con.execute("SELECT image_path, food FROM foodlog").fetchall()
+    assert len(found) == 6000
+    assert all(food == label_of(path) for path, food in found)
+
+
+def test_ctrl_c_ends_the_command_soon_and_says_how_to_go_on(tmp_path: Path, server: OipServer):
+    file = tmp_path / "food.db"
+    with duckdb.connect(str(file)) as con:
+        make_table(con, 3000)
+    server.delay_s = 1.0
+    run = subprocess.Popen(
+        command(file, server, "--batch-rows", "100"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end_s = time.monotonic() + 60
+    while not server.requests and run.poll() is None and time.monotonic() < end_s:
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    out, _ = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert "run the same command again to go on" in out
+
+
+def test_the_command_without_a_database_says_which_options_name_one(server: OipServer):
+    asked = [sys.executable, "-m", "ml_udf.cli", "score", "t", "f", "x", "--to", "y"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "--postgres" in done.stderr
+    assert "--duckdb" in done.stderr

@@ -1,0 +1,116 @@
+"""What can be asked for, and the names, types and SQL that it becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ml_udf.errors import BadOption
+from ml_udf.scoring import Column, Layout, Page, Request
+from ml_udf.scoring.names import found_name, qualified, split_name
+from ml_udf.scoring.pages import next_rows
+from ml_udf.scoring.queries import Queries
+from ml_udf.scoring.request import rescore_of
+from ml_udf.scoring.texts import text_of
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"output": "a", "result_table": "b"},
+        {"output": "a", "batch_rows": 0},
+        {"output": "a", "row_limit": -1},
+        {"output": "a", "on_error": "maybe"},
+        {"output": "a", "patience_s": -1.0},
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(how: dict[str, Any]):
+    with pytest.raises(BadOption) as caught:
+        Request("t", "f", "x", **how)
+    assert caught.value.hint
+
+
+def test_reasons_to_score_again_are_a_list():
+    assert rescore_of(None) is None
+    assert rescore_of("none") == frozenset()
+    assert rescore_of("changed, Errors") == frozenset({"changed", "errors"})
+    with pytest.raises(BadOption):
+        rescore_of("sometimes")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Food", ["food"]),
+        ('shop."Food"', ["shop", "Food"]),
+        ('"a.b""c" . d', ['a.b"c', "d"]),
+    ],
+)
+def test_names_are_read_as_sql_reads_them(text: str, parts: list[str]):
+    assert split_name(text) == parts
+    assert split_name(qualified(*parts)) == parts
+
+
+@pytest.mark.parametrize("text", ["", "a.", ".a", "a b", '"a', 'a"b"', "a;b c"])
+def test_what_is_no_name_is_refused(text: str):
+    with pytest.raises(BadOption):
+        split_name(text)
+
+
+def test_a_column_is_found_by_its_very_name_first():
+    assert found_name("Food", ["food", "Food"]) == "Food"
+    assert found_name("FOOD", ["food", "Food"]) == "food"
+    assert found_name('"Food"', ["food", "Food"]) == "Food"
+    assert found_name("FOOD", ["Food"]) == "Food"
+    assert found_name("FOOD", ["Food", "fooD"]) is None
+    assert found_name("a.b", ["a"]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "sql_type", "text"),
+    [
+        ("x", "text", "x"),
+        (None, "text", None),
+        (2.0, "integer", "2"),
+        (2.5, "double precision", "2.5"),
+        (True, "boolean", "true"),
+        ([0.5, None], "double precision[]", "{0.5,NULL}"),
+        ([0.5, 1.0], "jsonb", "[0.5, 1.0]"),
+        (b"\xff", "bytea", "\\xff"),
+    ],
+)
+def test_answers_become_texts_of_their_columns_types(value: Any, sql_type: str, text: str | None):
+    assert text_of(value, sql_type) == text
+
+
+def test_pages_of_large_values_are_small():
+    big = Page([("1",)], ["h"], [b"x" * (32 << 20)])
+    assert next_rows(big, 1024) == 2
+    assert next_rows(Page([("1",)], ["h"], ["/a"]), 1024) == 1024
+
+
+def test_no_value_of_a_row_ever_becomes_a_part_of_the_sql():
+    key = (Column("id'; --", "text", "text"),)
+    layout = Layout(
+        "t", '"t"', '"r"', key, Column('x"', "text", "text"), {"value": "value"}, "text", frozenset()
+    )
+    queries = Queries(layout, "1")
+    assert "SECRET" not in queries.page(("SECRET",), 10)
+    assert '"id\'; --" > $1::text::text' in queries.page(("SECRET",), 10)
+    assert '"x""" IS NOT NULL' in queries.count(None)
+
+
+def test_a_version_is_a_literal_that_nothing_leaves():
+    layout = Layout(
+        "t",
+        '"t"',
+        '"t"',
+        (Column("id", "int", "int"),),
+        Column("x", "text", "text"),
+        {"value": "food", "model_version": "food_model_version"},
+        "text",
+        frozenset({"version"}),
+    )
+    assert "IS DISTINCT FROM '1''; --'" in Queries(layout, "1'; --").count(None)
