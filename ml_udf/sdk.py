@@ -33,9 +33,12 @@ __all__ = [
     "Models",
     "Query",
     "Train",
+    "extend",
     "get_models",
     "import_images",
+    "pause",
     "query",
+    "resume",
 ]
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8080"
@@ -159,14 +162,33 @@ class Train:
             return Job(int(calls.train(job)["id"]), self._endpoint, self._token)
 
 
+def pause(job: Job) -> None:
+    """Let the job rest until `resume`; epochs under way end first. Raises `BadOption` if it does not run."""
+    with _calls(job.endpoint, job.token) as calls:
+        calls.pause(job.id)
+
+
+def resume(job: Job) -> None:
+    """Go on with a paused job. Raises `BadOption` if it has ended."""
+    with _calls(job.endpoint, job.token) as calls:
+        calls.resume(job.id)
+
+
+def extend(job: Job, budget_epochs: int) -> None:
+    """Go on with a job that has ended, with so many epochs in all. Raises `BadOption`."""
+    with _calls(job.endpoint, job.token) as calls:
+        calls.extend(job.id, budget_epochs)
+
+
 def get_models(job: Job, *, timeout_s: float | None = None) -> Models:
     """What the job has found, once it has ended. Raises `BadOption` where it found nothing, or still runs."""
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     with _calls(job.endpoint, job.token) as calls:
         for found in calls.watch(job.id):
-            if found["state"] == "running" and end_s is not None and time.monotonic() > end_s:
+            if found["state"] in ("running", "paused") and end_s is not None and time.monotonic() > end_s:
                 raise BadOption(
-                    f"job {job.id} still runs after {timeout_s:g} s", hint="wait longer, or cancel it"
+                    f"job {job.id} is still {found['state']} after {timeout_s:g} s",
+                    hint="wait longer, or cancel it",
                 )
     if found["best_score"] is None:
         raise BadOption(f"job {job.id} is {found['state']} and found nothing: {found['reason']}")

@@ -78,6 +78,14 @@ class TrainingCalls:
         """Stop a job; what it has found stays."""
         return self._post(f"/v1/jobs/{job:d}/cancel", {})
 
+    def pause(self, job: int) -> Json:
+        """Let a job rest; epochs under way end first."""
+        return self._post(f"/v1/jobs/{job:d}/pause", {})
+
+    def resume(self, job: int) -> Json:
+        """Go on with a paused job."""
+        return self._post(f"/v1/jobs/{job:d}/resume", {})
+
     def extend(self, job: int, budget_epochs: int) -> Json:
         """Go on with a job that has ended, with so many epochs in all."""
         return self._post(f"/v1/jobs/{job:d}/extend", {"budget_epochs": budget_epochs})
@@ -104,7 +112,7 @@ class TrainingCalls:
         while True:
             known = self.job(job)
             yield known
-            if known["state"] != "running":
+            if known["state"] not in ("running", "paused"):
                 return
             time.sleep(every_s)
 

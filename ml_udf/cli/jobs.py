@@ -24,17 +24,24 @@ def jobs(
     job: Annotated[int | None, typer.Argument(help="a job's number; all jobs when left out")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="follow it until it ends (or all)")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="stop the job; what it has found stays")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="let the job rest")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with a paused job")] = False,
+    extend: Annotated[
+        int | None, typer.Option("--extend", min=1, help="go on with an ended job: so many epochs in all")
+    ] = None,
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
 ) -> None:
     """Show the training jobs of a server: how far they are, and the best that they have found."""
-    if cancel and job is None:
-        fail("--cancel needs a job", "ml-udf jobs 3 --cancel")
+    asked = {"cancel": cancel, "pause": pause, "resume": resume, "extend": extend is not None}
+    verbs = [verb for verb, is_asked in asked.items() if is_asked]
+    if verbs and (job is None or len(verbs) > 1):
+        fail(f"--{verbs[0]} needs a job, and no other verb", f"ml-udf jobs 3 --{verbs[0]}")
     try:
         with contextlib.closing(Client(endpoint, token=token_of(token_file))) as client:
             calls = TrainingCalls(client)
-            if cancel and job is not None:
-                calls.cancel(job)
+            if job is not None:
+                _tell(calls, job, verbs, extend)
             wanted = None if job is None else [job]
             if watch:
                 watch_jobs(calls, wanted, console)
@@ -44,6 +51,14 @@ def jobs(
         fail(error.message, error.hint)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _tell(calls: TrainingCalls, job: int, verbs: Sequence[str], budget_epochs: int | None) -> None:
+    for verb in verbs:
+        if verb == "extend" and budget_epochs is not None:
+            calls.extend(job, budget_epochs)
+        else:
+            {"cancel": calls.cancel, "pause": calls.pause, "resume": calls.resume}[verb](job)
 
 
 def watch_jobs(calls: TrainingCalls, wanted: Sequence[int] | None, to: Console) -> None:

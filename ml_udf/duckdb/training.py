@@ -87,6 +87,8 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
     ),
     "rollback": ((("function", None),), "({}->>'version')::BIGINT"),
     "cancel": ((("job", None),), "{}->>'state'"),
+    "pause": ((("job", None),), "{}->>'state'"),
+    "resume": ((("job", None),), "{}->>'state'"),
     "extend": ((("job", None), ("budget_epochs", None)), "{}->>'state'"),
 }
 
@@ -144,6 +146,10 @@ class TrainingFunctions:
             return calls.rollback(_text(given, "function"))
         if verb == "extend":
             return calls.extend(_whole(given, "job"), _whole(given, "budget_epochs"))
+        if verb == "pause":
+            return calls.pause(_whole(given, "job"))
+        if verb == "resume":
+            return calls.resume(_whole(given, "job"))
         return calls.cancel(_whole(given, "job"))
 
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """SQL functions that take a table's columns as arguments: `udf_churn(age, plan)`.
 
 Each stands on a function of one text, the row as JSON (`udf_churn_row`), which is a server's function like
-any other, twin and all. PostgreSQL replaces the call by what stands behind it while it plans, so that batching
-sees the one-argument call alone. A NULL argument is a missing value, not a NULL answer. Pure: text in, text out.
+any other, twin and all. PostgreSQL replaces the call by what stands behind it while it plans, so that
+batching sees the one-argument call alone. A NULL argument is a missing value, not a NULL answer.
+Pure: text in, text out.
 """
 
 from __future__ import annotations

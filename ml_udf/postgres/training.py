@@ -89,6 +89,10 @@ class TrainingVerbs:
             return calls.rollback(given["function"])["version"]
         if verb == "cancel":
             return calls.cancel(given["job"])["state"]
+        if verb == "pause":
+            return calls.pause(given["job"])["state"]
+        if verb == "resume":
+            return calls.resume(given["job"])["state"]
         if verb == "extend":
             return calls.extend(given["job"], given["budget_epochs"])["state"]
         raise BadOption(f"there is nothing to train by the name of {verb!r}")

@@ -15,7 +15,7 @@ from server.errors import BadOption, UnknownFunction
 from server.routes.body import json_object
 from server.routes.replies import json_reply
 from server.services import ServicesOf
-from server.store.training import Job
+from server.store.training import ACTIVE, PAUSED, Job
 from server.training.run import Run
 from server.training.tasks import IMAGES
 
@@ -50,6 +50,20 @@ async def cancel_job(services: ServicesOf, job: int) -> Response:
     return json_reply(await _described(*await services.training.job(job)))
 
 
+@router.post("/v1/jobs/{job}/pause")
+async def pause_job(services: ServicesOf, job: int) -> Response:
+    """Let it rest; epochs under way end first."""
+    await services.training.pause(job)
+    return json_reply(await _described(*await services.training.job(job)))
+
+
+@router.post("/v1/jobs/{job}/resume")
+async def resume_job(services: ServicesOf, job: int) -> Response:
+    """Go on with a paused one."""
+    await services.training.resume(job)
+    return json_reply(await _described(*await services.training.job(job)))
+
+
 @router.post("/v1/jobs/{job}/extend")
 async def extend_job(services: ServicesOf, job: int, request: Request) -> Response:
     """Go on with a job that has ended, `{"budget_epochs": n}` in all."""
@@ -68,7 +82,7 @@ async def watch_job(services: ServicesOf, job: int) -> Response:
     async def stream() -> AsyncIterator[str]:
         described = await _described(known, run)
         yield _event({"job": job, "event": "job", **described})
-        if known.state == "running":
+        if known.state in (*ACTIVE, PAUSED):
             async for event in services.training.events.watch(job):
                 yield _event(event)
 

@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 from server.errors import UnknownFunction
 from server.store.tables import DatasetRow, DeploymentRow, JobRow, SnapshotRow
 
-__all__ = ["ACTIVE", "Job", "Snapshot", "TrainingRepository"]
+__all__ = ["ACTIVE", "PAUSED", "Job", "Snapshot", "TrainingRepository"]
 
 ACTIVE = ("running",)  # states of jobs that go on when the server starts again
+PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job; `state` is running, done, cancelled or failed."""
+    """A training job; `state` is running, paused, done, cancelled or failed."""
 
     id: int
     dataset: str
@@ -123,7 +124,7 @@ class TrainingRepository:
             if row is None:
                 raise UnknownFunction(f"there is no job {job} here")
             row.state, row.reason = state, reason
-            row.ended_at = None if state in ACTIVE else datetime.now(UTC)
+            row.ended_at = None if state in (*ACTIVE, PAUSED) else datetime.now(UTC)
             if spec is not None:
                 row.spec = dict(spec)
             session.commit()

@@ -24,7 +24,7 @@ from server.training.parameters import Parameters, needed
 from server.training.study import Master
 from server.training.tasks import task_named
 from server.training.trainers import Ask
-from server.training.trial import Trial
+from server.training.trial import Checkpoint, Trial
 from server.workers.pool import Worker
 
 __all__ = ["Run", "Tell"]
@@ -46,13 +46,15 @@ class Run:
         self.spec = JobSpec.from_json(job.spec)
         self.snapshot = snapshot
         self.file = folder / "datasets" / str(snapshot.facts["file"])
-        self.parameters = Parameters(folder / "checkpoints", job.id, task_named(self.spec.task).suffix)
+        self._task = task_named(self.spec.task)
+        self.parameters = Parameters(folder / "checkpoints", job.id, self._task.suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell
         self._masters: dict[str, Master] = {}
         self._asking = asyncio.Lock()
         self._under_way: set[Ask] = set()
         self._stopping = False
+        self._pausing = False
         self.stopped: dict[str, str] = {}
 
     async def open(self) -> None:
@@ -96,6 +98,14 @@ class Run:
         for ask in self._under_way:
             ask.cancel()
 
+    def pause(self) -> None:
+        """Hand out nothing until `go_on`; what runs is put down after its epoch."""
+        self._pausing = True
+
+    def go_on(self) -> None:
+        """Take `pause` back."""
+        self._pausing = False
+
     async def progress(self) -> dict[str, Progress]:
         """Every study as people see it."""
         return {model: await self._ask(master.progress) for model, master in self._masters.items()}
@@ -112,7 +122,7 @@ class Run:
 
     async def _by_need(self) -> list[str]:
         """The studies that go on, the one that used the least of its budget first."""
-        if self._stopping:
+        if self._stopping or self._pausing:
             return []
         used = {model: found.epochs_used for model, found in (await self.progress()).items()}
         return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], model))
@@ -121,7 +131,7 @@ class Run:
         name = f"{self.job.id}/{model}/{given.trial}"
         master = self._masters[model]
         holder = _holder(worker)
-        best = -1.0
+        scores: list[float] = []
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
             reply = await self._under(worker, self._train(model, name, given, epoch), master, given.trial)
             if self._stopping:
@@ -130,21 +140,42 @@ class Run:
             if not isinstance(reply, Trained):
                 await self._failed(worker, model, given, reply)
                 return
-            best = max(best, reply.score)
+            scores.append(reply.score)
             verdict = await self._ask(master.report, holder, given.trial, epoch, reply.score, time.time())
             self._told(worker, model, given, reply, verdict)
-            if verdict is Verdict.CONTINUE:
-                continue
-            if verdict is not Verdict.DROP:
+            if verdict not in (Verdict.CONTINUE, Verdict.DROP):
                 kept = await self._under(worker, self._keep(name, verdict), master, given.trial)
                 if not isinstance(kept, Kept):
                     await self._failed(worker, model, given, kept)
                     return
-                score = best if verdict is Verdict.STOP else reply.score
+                score = max(scores) if verdict is Verdict.STOP else reply.score
                 await self._stored(worker, master, given.trial, epoch, score, verdict, kept.checkpoint)
-            if verdict is not Verdict.PUT:
+            if verdict not in (Verdict.CONTINUE, Verdict.PUT):
                 await self._under(worker, Drop(0, name), master, given.trial)
                 return
+            if self._pausing:
+                await self._put_down(worker, model, name, given, scores)
+                return
+
+    async def _put_down(
+        self, worker: Worker, model: str, name: str, given: Assignment, scores: list[float]
+    ) -> None:
+        """Store where a trial stands, and its best epoch since it began here; another worker may go on."""
+        master, last = self._masters[model], given.start_epoch + len(scores)
+        best = given.start_epoch + 1 + scores.index(max(scores))
+        checkpoints: list[Checkpoint] = []
+        for epoch in sorted({best, last}) if self._task.pausable else ():
+            keep = Keep(0, name, str(self.parameters.folder), best=epoch != last, paused=epoch == last)
+            kept = await self._under(worker, keep, master, given.trial)
+            if not isinstance(kept, Kept):
+                await self._failed(worker, model, given, kept)
+                return
+            checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept.checkpoint))
+        if checkpoints:
+            await self._ask(master.suspend, _holder(worker), given.trial, checkpoints, "the job was paused")
+        else:
+            await self._ask(master.release, _holder(worker), given.trial, "the job was paused")
+        await self._under(worker, Drop(0, name), master, given.trial)
 
     def _train(self, model: str, name: str, given: Assignment, epoch: int) -> Train:
         return Train(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import BadOption, ServiceError
-from server.store.training import ACTIVE, Job, TrainingRepository
+from server.store.training import ACTIVE, PAUSED, Job, TrainingRepository
 from server.training.events import Events
 from server.training.jobs import JobSpec
 from server.training.run import Run
@@ -73,15 +73,52 @@ class Training:
         known = await asyncio.to_thread(self._repository.job, job)
         run = self._running.get(job)
         if run is None:
+            if known.state == PAUSED:
+                return await asyncio.to_thread(self._repository.set_job, job, "cancelled")
             return known
         run.stop()
         return await self._end(run, "cancelled", "")
 
+    async def pause(self, job: int) -> Job:
+        """Let a job rest until `resume`, over restarts of the server too; epochs under way end first.
+
+        Raises `UnknownFunction`; `BadOption` for a job that does not run.
+        """
+        known = await asyncio.to_thread(self._repository.job, job)
+        run = self._running.get(job)
+        if known.state == PAUSED:
+            return known
+        if run is None:
+            raise BadOption(f"job {job} is {known.state}; only a job that runs can be paused")
+        run.pause()
+        self.events.tell(job, {"event": "paused"})
+        return await asyncio.to_thread(self._repository.set_job, job, PAUSED)
+
+    async def resume(self, job: int) -> Job:
+        """Go on with a paused job. Raises `UnknownFunction`; `BadOption` for a job that has ended."""
+        known = await asyncio.to_thread(self._repository.job, job)
+        if known.state in ACTIVE:
+            return known
+        if known.state != PAUSED:
+            raise BadOption(f"job {job} is {known.state}, not paused; extend it to give it more epochs")
+        again = await asyncio.to_thread(self._repository.set_job, job, "running")
+        run = self._running.get(job)
+        if run is None:
+            self._ended.pop(job, None)
+            await self._open(again)
+        else:
+            run.go_on()
+            self._more.set()
+        self.events.tell(job, {"event": "resumed"})
+        return again
+
     async def extend(self, job: int, budget: int) -> Job:
         """Go on with a job, with so many epochs in all. Raises `UnknownFunction`, `BadOption`."""
         known = await asyncio.to_thread(self._repository.job, job)
-        if job in self._running:
-            raise BadOption(f"job {job} runs; cancel it, or wait, before it is given another budget")
+        if job in self._running or known.state == PAUSED:
+            raise BadOption(
+                f"job {job} is {known.state}; cancel it, or wait, before it is given another budget"
+            )
         spec = JobSpec.from_json({**known.spec, "budget_epochs": budget})
         if budget < JobSpec.from_json(known.spec).budget_epochs:
             raise BadOption(f"job {job} had {known.spec['budget_epochs']} epochs; it cannot be given fewer")

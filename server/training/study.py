@@ -8,7 +8,7 @@ with each message; how weights are trained and stored is unknown here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from optuna.storages import BaseStorage
@@ -27,7 +27,7 @@ from server.training.messages import (
     Verdict,
 )
 from server.training.policy import Fresh, Resume, Rules, best_checkpoint, improves
-from server.training.trial import Trial, random_of
+from server.training.trial import Checkpoint, Trial, random_of
 
 __all__ = ["Master", "StudySpec"]
 
@@ -132,6 +132,24 @@ class Master:
         known = self._leased(worker, trial)
         if known is not None:
             self._lose(known, reason)
+
+    def release(self, worker: str, trial: int, reason: str) -> None:
+        """The worker gives the trial back, by no fault of the trial: the same inputs wait for another."""
+        known = self._leased(worker, trial)
+        if known is not None:
+            self._ledger.save(known.released(reason))
+
+    def suspend(self, worker: str, trial: int, checkpoints: Sequence[Checkpoint], reason: str) -> bool:
+        """The worker puts the trial down between two epochs; it waits, and goes on from there.
+
+        checkpoints: the last is of the last reported epoch, with its state; the best may come before it.
+        False: the trial is not this worker's any more.
+        """
+        known = self._leased(worker, trial)
+        if known is None or checkpoints[-1].epoch != len(known.scores):
+            return False
+        self._ledger.save(known.suspended(checkpoints, reason))
+        return True
 
     def beat(self, worker: str, trial: int, now_s: float) -> bool:
         """The worker lives, in the middle of a long epoch. False: it has lost the trial."""

@@ -25,7 +25,8 @@ AUGMENT = ("shift", "zoom", "colour")
 class Task:
     """models: what is tuned of each. defaults: those of a job that names none. policies: the default first.
 
-    suffix: of its checkpoints' files. form: of the rows that its functions take. runtime: of model.json.
+    suffix: of its checkpoints' files. pausable: whether a trial goes on from one. form: of the rows that its
+    functions take. runtime: of model.json.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Task:
     policies: tuple[Policy, ...]
     runtime: str = "torch"
     suffix: str = ".safetensors"
+    pausable: bool = True
 
     @property
     def weights(self) -> str:
@@ -135,6 +137,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 ("study",),  # trees share no weights with other trees
                 "onnx",
                 ".onnx",
+                pausable=False,
             ),
         )
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -122,6 +122,30 @@ class Trial:
             attempt=self.attempt + 1,
             scores=self.scores[: self.start_epoch],
             charged=self.charged + int(self.in_flight),
+            verdict=None,
+            reason=reason,
+        )
+
+    def released(self, reason: str) -> Trial:
+        """Taken from its worker between two epochs, by no fault of its own: `lost` without a charge."""
+        return replace(self.lost(reason, self.attempt + 1), attempt=self.attempt, charged=self.charged)
+
+    def suspended(self, checkpoints: Sequence[Checkpoint], reason: str) -> Trial:
+        """Put down after its last reported epoch, whose weights are the last of `checkpoints`.
+
+        It waits for a worker, and goes on from there for the epochs that are left.
+        """
+        told = self
+        for checkpoint in checkpoints:
+            told = told.with_checkpoint(checkpoint.epoch, checkpoint.score, checkpoint.digest)
+        last = checkpoints[-1]
+        return replace(
+            told,
+            state="waiting",
+            worker=None,
+            parent=last.digest,
+            start_epoch=last.epoch,
+            epochs=self.epochs - (last.epoch - self.start_epoch),
             verdict=None,
             reason=reason,
         )

@@ -369,9 +369,9 @@ CREATE FUNCTION ml_udf.create_dataset(
     query text,                             -- one SELECT; the server runs it, read only
     target text,                            -- column of what is to be predicted
     key text,                               -- column that names a row
-    task text DEFAULT 'image-classification',
+    task text DEFAULT 'image-classification', -- text-classification, tabular-classification
     source text DEFAULT 'default',          -- a connection of the inference server's connections file
-    input text DEFAULT NULL,                -- column that models get to see; NULL = the one that is left
+    input text DEFAULT NULL,                -- column that models get to see, of a table 'age, plan'; NULL = what is left
     entity text DEFAULT NULL,               -- column whose rows stay together when the rows are split
     "time" text DEFAULT NULL,               -- column by which the latest rows become the test
     validation double precision DEFAULT 0.15,
@@ -405,9 +405,9 @@ COMMENT ON FUNCTION ml_udf.refresh_dataset(text, text) IS
 CREATE FUNCTION ml_udf.train(
     dataset text,
     task text DEFAULT NULL,                 -- that of the dataset, if it is named
-    models text[] DEFAULT NULL,             -- architectures: squeezenet, resnet, vgg, xception, inception
+    models text[] DEFAULT NULL,             -- such as resnet, fasttext, random_forest; NULL = the task's
     budget text DEFAULT '90 epochs',        -- of all models together
-    policy text DEFAULT 'branch',           -- branch, costudy, study
+    policy text DEFAULT NULL,               -- branch, costudy, study; NULL = the task's
     advisor text DEFAULT 'random',          -- random, grid, gp, tpe
     max_epochs integer DEFAULT NULL,        -- of one trial
     seed integer DEFAULT 0,
@@ -432,6 +432,26 @@ if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
 return GD["ml_udf"].train("cancel", {"job": job}, server)
 $python$;
 COMMENT ON FUNCTION ml_udf.cancel(bigint, text) IS 'stops a job; what it has found can still be deployed';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.pause(job bigint, server text DEFAULT 'ml_udf') RETURNS text
+    LANGUAGE plpython3u VOLATILE STRICT PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].train("pause", {"job": job}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.pause(bigint, text) IS 'lets a job rest until ml_udf.resume; epochs under way end first';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.resume(job bigint, server text DEFAULT 'ml_udf') RETURNS text
+    LANGUAGE plpython3u VOLATILE STRICT PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].train("resume", {"job": job}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.resume(bigint, text) IS 'goes on with a paused job';
 
 -- PUBLIC
 CREATE FUNCTION ml_udf.extend(job bigint, budget_epochs integer, server text DEFAULT 'ml_udf') RETURNS text
@@ -647,6 +667,8 @@ GRANT EXECUTE ON FUNCTION
     ml_udf.refresh_dataset(text, text),
     ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text),
     ml_udf.cancel(bigint, text),
+    ml_udf.pause(bigint, text),
+    ml_udf.resume(bigint, text),
     ml_udf.extend(bigint, integer, text)
     TO ml_udf_trainer;
 

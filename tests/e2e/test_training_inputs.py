@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ LONG = "wonderful " * 20_000
 
 
 def customers(count: int = 240) -> list[tuple[Any, ...]]:
-    """(id, age, plan, member, spent, churned): who is young, or on the free plan, leaves; some values miss."""
+    """(id, age, plan, member, spent, churned): the young, and those on the free plan, leave."""
     draw = random.Random(0)
     rows = []
     for number in range(count):
@@ -212,3 +213,39 @@ def test_postgresql_learns_from_texts(in_postgresql: Value):
     assert in_postgresql("SELECT udf_pg_mood(NULL)") is None
     assert in_postgresql("SELECT udf_pg_mood('')") in ("good", "bad")
     assert in_postgresql("SELECT udf_pg_mood('素晴らしい великолепно')") == "good"
+
+
+def test_a_job_rests_while_it_is_paused_and_goes_on_where_it_stood(
+    in_duckdb: Value, in_postgresql: Value, db: tuple[duckdb.DuckDBPyConnection, Registration]
+):
+    in_duckdb(f"SELECT ml_udf.create_dataset('rest', 'SELECT text, mood FROM opinions', {TEXT})")
+    job = in_duckdb(
+        "SELECT ml_udf.train('rest', models => ['fasttext'], budget => '100000 epochs', policy => 'study',"
+        " max_epochs => 10000)"
+    )
+
+    def used() -> int:
+        return int(in_duckdb(f"SELECT epochs_used FROM ml_udf.jobs WHERE id = {job}"))
+
+    def comes(what: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + JOB_S
+        while not what():
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
+
+    comes(lambda: used() > 0)
+    trials = f"FROM ml_udf.trials WHERE job_id = {job}"
+    for pause, resume in ((in_duckdb, in_postgresql), (in_postgresql, in_duckdb)):
+        assert pause(f"SELECT ml_udf.pause({job})") == "paused"
+        comes(lambda: in_duckdb(f"SELECT count(*) FILTER (state = 'running') {trials}") == 0)
+        rested, stood = used(), in_duckdb(f"SELECT max(epochs) {trials}")
+        time.sleep(1.5)
+        assert used() == rested
+        with pytest.raises(duckdb.Error, match="paused"):
+            in_duckdb(f"SELECT ml_udf.extend({job}, 200000)")
+        assert resume(f"SELECT ml_udf.resume({job})") == "running"
+        comes(functools.partial(lambda before: used() > before, rested))
+        assert in_duckdb(f"SELECT max(epochs) {trials}") >= stood, "no epoch is trained twice"
+    assert in_postgresql(f"SELECT ml_udf.cancel({job})") == "cancelled"
+    with pytest.raises(psycopg.Error, match="cancelled"):
+        in_postgresql(f"SELECT ml_udf.resume({job})")

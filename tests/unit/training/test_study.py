@@ -10,6 +10,7 @@ from optuna.storages import InMemoryStorage
 from server.training.ledger import open_storage
 from server.training.messages import Assignment, Idle, Stopped, StudySpec, Verdict
 from server.training.study import Master
+from server.training.trial import Checkpoint
 from tests.unit.training.simulation import inputs, run, small_space, spec_of
 
 
@@ -224,3 +225,48 @@ def test_optuna_sees_cold_and_warm_trials_apart_with_their_scores():
 def test_a_bad_study_is_refused_by_name(fields, message):
     with pytest.raises(ValueError, match=message):
         StudySpec.from_json({"name": "s", "space": small_space().as_json()} | fields)
+
+
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+def test_a_trial_that_was_put_down_goes_on_where_it_stood_on_any_worker(policy):
+    master = master_of(policy, max_epochs=9, patience=5, budget_epochs=100)
+    given = assigned(master, "one")
+    while given.epochs == 1:  # of branch's first rung
+        assert master.report("one", given.trial, 1, given.trial / 10, 0.0) is Verdict.PAUSE
+        master.stored("one", given.trial, 1, given.trial / 10, f"rung {given.trial}")
+        given = assigned(master, "one")
+    epochs = given.start_epoch + 1
+    master.report("one", given.trial, epochs, epochs / 10, 0.0)
+    before = master.progress()
+    assert master.suspend("one", given.trial, [Checkpoint(epochs, epochs / 10, "put down")], "paused")
+    again = assigned(master, "two")
+    assert again == Assignment(
+        given.trial,
+        given.knobs,
+        given.seed,
+        "put down",
+        epochs,
+        given.epochs - (epochs - given.start_epoch),
+        given.attempt,
+    )
+    assert master.progress().epochs_used == before.epochs_used, "no epoch was lost"
+    assert master.report("two", given.trial, epochs + 1, 0.9, 0.0) is not Verdict.DROP
+
+
+def test_a_trial_that_is_not_a_workers_any_more_cannot_be_put_down_by_it():
+    master = master_of(max_epochs=9, lease_s=10)
+    given = assigned(master, "one")
+    master.report("one", given.trial, 1, 0.1, 0.0)
+    master.sweep(1e6)
+    assert not master.suspend("one", given.trial, [Checkpoint(1, 0.1, "late")], "paused")
+    assert not master.suspend("one", given.trial, [Checkpoint(7, 0.1, "never")], "paused")
+
+
+def test_giving_a_trial_back_is_no_failed_attempt():
+    master = master_of(max_epochs=9, max_attempts=2)
+    for _ in range(5):
+        given = assigned(master)
+        assert given.attempt == 1
+        master.report("w", given.trial, 1, 0.1, 0.0)
+        master.release("w", given.trial, "paused")
+    assert master.progress().epochs_used == 5, "every epoch that was begun is charged"
