@@ -14,7 +14,7 @@ __all__ = ["STOPS", "Held", "Outcome"]
 
 STOPS = ("cancel", "timeout", "terminate")
 # What a backend that lived through it may hold above what it held after a tenth of its statements.
-GROWTH_MIB = 8.0
+GROWTH_MIB = 4.0
 MORE_SOCKETS = 16
 MOST_THREADS = 64 + 8  # the client's pool, and a few
 
