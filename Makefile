@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-plan-node stress-plan-node clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-plan-node stress-plan-node bench-serving clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ bench-plan-node: $(READY) packages ## What the plan node costs, and what queries
 
 stress-plan-node: $(READY) packages ## Random cancels and dying workers under batched SQL (10 minutes)
 	$(BIN)/python -m tests.postgres.batch.stress
+
+bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
+	$(BIN)/python -m tests.benchmarks.serving
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
 $(READY): pyproject.toml
