@@ -106,13 +106,14 @@ def _on_postgres(dsn: str, client: Client, request: Request, show: Callable[[Tal
     try:
         import psycopg
 
-        from ml_udf.cli.score_postgres import score_postgres
+        from ml_udf.cli.score_postgres import lost_connection, score_postgres
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'psycopg[binary]'")
     try:
         return _reconnecting(
             lambda told: score_postgres(dsn, client, request, Options(), told),
             lost=psycopg.OperationalError,
+            is_lost=lost_connection,
             show=show,
             patience_s=request.patience_s,
         )
@@ -137,7 +138,12 @@ def _on_duckdb(file: Path | None, client: Client, request: Request, show: Callab
 
 
 def _reconnecting(
-    run: Run, *, lost: type[Exception], show: Callable[[Tally], None], patience_s: float
+    run: Run,
+    *,
+    lost: type[Exception],
+    is_lost: Callable[[Exception], bool],
+    show: Callable[[Tally], None],
+    patience_s: float,
 ) -> Tally:
     """`run`, begun again when its connection is lost after it stood. Tallies add up to one."""
     whole = Tally(0, began_s=time.monotonic())
@@ -155,8 +161,8 @@ def _reconnecting(
 
         try:
             told(run(told))
-        except lost:
-            if give_up_s is None or time.monotonic() > give_up_s:
+        except lost as error:
+            if not is_lost(error) or give_up_s is None or time.monotonic() > give_up_s:
                 raise
             time.sleep(_RECONNECT_S)
         else:

@@ -20,7 +20,7 @@ from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.resolving import resolved
 from ml_udf.statement import Binding
 
-__all__ = ["score_postgres"]
+__all__ = ["lost_connection", "score_postgres"]
 
 _NAME = "ml-udf score"
 # A server that vanishes without a word is found out, and the run's lock let go, within about half a minute.
@@ -53,6 +53,11 @@ def score_postgres(
             on_progress(tally)
 
         return score(store, asking, layout, request, on_progress=show)
+
+
+def lost_connection(error: Exception) -> bool:
+    """Whether an error says that the connection is gone, or cannot be had yet; a cancel, say, does not."""
+    return (getattr(error, "sqlstate", None) or "08").startswith(("08", "57P"))
 
 
 class _Connection:

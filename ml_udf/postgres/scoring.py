@@ -89,15 +89,18 @@ class Scoring:
             options,
             patience_s=request.patience_s,
         )
-        with self._shown(sql, layout.title) as show, _alone(sql, store):
-            tally = score(
-                store,
-                asking,
-                layout,
-                request,
-                on_wait=self._statements.check_interrupts,
-                on_progress=show,
-            )
+        try:
+            with self._shown(sql, layout.title) as show, _alone(sql, store):
+                tally = score(
+                    store,
+                    asking,
+                    layout,
+                    request,
+                    on_wait=self._statements.check_interrupts,
+                    on_progress=show,
+                )
+        finally:
+            self._statements.count_run(target, asking.stats)
         self._warn(tally, layout.title)
         return {"answered": tally.answered, "failed": tally.failed, "missed": tally.missed}
 

@@ -124,6 +124,12 @@ class Statements:
         """A call for `target` has failed its statement."""
         self._of(target).failed_calls += 1
 
+    def count_run(self, target: Target, stats: CallStats) -> None:
+        """A statement that asked for `target` by itself has ended."""
+        past = self._of(target)
+        past.statements += 1
+        past.calls = _sum(past.calls, stats)
+
     def count_wait(self, target: Target, seconds: float) -> None:
         """A call for `target` has waited for the server."""
         self._of(target).waits.add(seconds)

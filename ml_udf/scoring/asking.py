@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ml_udf.client import Client
+from ml_udf.client import CallStats, Client
 from ml_udf.column import Value
 from ml_udf.config import Options
 from ml_udf.errors import (
@@ -36,7 +36,7 @@ PASSING = (ServerUnreachable, ConnectionLost, Overloaded, DeadlineExceeded)
 MEMO_ENTRIES = 100_000
 FIRST_PAUSE_S = 0.2
 MAX_PAUSE_S = 5.0
-SICK_AFTER = 3  # rows at fault alone, with none answered in between: then it is the server that is at fault
+SICK_AFTER = 16  # requests in a row that fail whole: then the server is suspected
 
 
 class Asking:
@@ -51,6 +51,8 @@ class Asking:
         self._options = replace(options, on_error="null")
         self._patience_s = patience_s
         self._memo: OrderedDict[str, Answer] = OrderedDict()
+        self._proof: tuple[str, Value] | None = None  # a row that was answered
+        self.stats = CallStats()
         self._idle = threading.Condition()  # its lock guards the memo too
         self._under_way = 0
 
@@ -71,6 +73,7 @@ class Asking:
                 self._under_way -= 1
                 self._idle.notify_all()
         with self._idle:
+            self.stats.rows += len(page)
             self._memo.update(fresh)
             while len(self._memo) > MEMO_ENTRIES:
                 self._memo.popitem(last=False)
@@ -90,27 +93,57 @@ class Asking:
         return answers
 
     def _halved(self, suspects: Mapping[str, Value], abort: Abort) -> dict[str, Answer]:
-        """The suspects' answers; those at fault even alone keep their fault."""
+        """The suspects' answers; those at fault even alone keep their fault.
+
+        Level by level, so that rows which can be answered soon are. No row is blamed unless the server
+        answers another one at that time: else its fault is raised.
+        """
         settled: dict[str, Answer] = {}
-        guilty = 0
-        heaps = [list(suspects)]
+        alone: list[str] = []
+        failures = 0  # requests in a row of which no row was answered
+        heaps = deque([list(suspects)])
         while heaps:
-            heap = heaps.pop()
-            one_request = replace(self._options, batch_rows=len(heap), max_in_flight=1)
-            answers = self._asked({key: suspects[key] for key in heap}, one_request, abort)
+            heap = heaps.popleft()
+            answers = self._together(heap, suspects, abort)
             failed = [key for key in heap if _suspicious(answers[key])]
-            if len(failed) < len(heap):
-                guilty = 0
-            if len(heap) == 1 and failed:
-                guilty += 1
-                fault = answers[heap[0]].error
-                if guilty >= SICK_AFTER and fault is not None:
-                    raise fault
-                failed = []
-            settled.update((key, answers[key]) for key in heap if key not in failed)
+            failures = 0 if len(failed) < len(heap) else failures + 1
+            if failures == SICK_AFTER:
+                self._see_it_well(answers[failed[0]], abort)
+                failures = 0
+            settled.update(answers)
             middle = len(failed) // 2
-            heaps += [half for half in (failed[middle:], failed[:middle]) if half]
+            if len(heap) > 1:
+                heaps.extend(half for half in (failed[:middle], failed[middle:]) if half)
+            else:
+                alone += failed
+        if alone:
+            self._see_it_well(settled[alone[0]], abort)
+            for key in alone:  # once more: the server may have been ill when they were asked
+                settled.update(self._together([key], suspects, abort))
         return settled
+
+    def _together(self, keys: Sequence[str], rows: Mapping[str, Value], abort: Abort) -> dict[str, Answer]:
+        """The answers of rows that are sent as one request."""
+        one_request = replace(self._options, batch_rows=len(keys), max_in_flight=1)
+        return self._asked({key: rows[key] for key in keys}, one_request, abort)
+
+    def _see_it_well(self, failed: Answer, abort: Abort) -> None:
+        """Raise the fault of `failed`, unless a row that was answered before is answered now."""
+        proof = self._proof
+        if proof is not None:
+            key, value = proof
+            if not _suspicious(self._together([key], {key: value}, abort)[key]):
+                return
+        if failed.error is not None:
+            raise failed.error
+
+    def _count(self, call: CallStats) -> None:
+        with self._idle:
+            self.stats.distinct += call.distinct
+            self.stats.batches += call.batches
+            self.stats.retries += call.retries
+            self.stats.failed_rows += call.failed_rows
+            self.stats.elapsed_s += call.elapsed_s
 
     def _asked(self, rows: Mapping[str, Value], options: Options, abort: Abort) -> dict[str, Answer]:
         """The rows' answers, passing faults waited for. Raises one that outlasts the patience."""
@@ -133,6 +166,7 @@ class Asking:
                 output_name=self._binding.output_name,
                 on_wait=check,
             )
+            self._count(found.stats)
             passing: MlUdfError | None = None
             again: dict[str, Value] = {}
             for key, value, confidence, error in zip(
@@ -143,6 +177,8 @@ class Asking:
                     again[key] = waiting[key]
                 else:
                     answers[key] = Answer(value, confidence, error)
+                    if error is None:
+                        self._proof = (key, waiting[key])
             if passing is None:
                 return answers
             if len(again) < len(waiting):  # it moves: the patience begins anew

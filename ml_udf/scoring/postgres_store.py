@@ -50,7 +50,12 @@ class PostgresStore:
             raise AlreadyRunning(
                 f"another run scores into {self._layout.title}: process {holder['pid']}",
                 detail=holder["name"] or "",
-                hint=f"wait for it, or end it: SELECT pg_cancel_backend({holder['pid']})",
+                hint="wait for it, or end it"
+                + (
+                    f": SELECT pg_cancel_backend({holder['pid']})"
+                    if (holder["name"] or "").startswith("ml_udf.score_table")
+                    else ", where its command runs"
+                ),
             )
 
     def unlock(self) -> None:

@@ -152,7 +152,7 @@ class Queries:
             if r in place
         ]
         if "error" in place:
-            tells.append(f"t.{quoted(place['error'])} IS NOT NULL")
+            tells += [f"t.{quoted(place['error'])} IS NOT NULL", f"t.{quoted(place['value'])} IS NULL"]
         if not tells:
             return "DO NOTHING"
         sets = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in columns)

@@ -185,5 +185,22 @@ def test_rows_that_change_while_they_are_asked_get_the_answer_of_what_they_becam
 
 
 def test_a_serialization_failure_is_tried_again(table: Engine) -> None:
-    table.query("SET default_transaction_isolation = 'serializable'")
-    assert call(table) == (3000, 0, 0)
+    other = Engine(table.dsn)
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+    with other.connection.transaction():
+        other.query("UPDATE foodlog SET age = 0 WHERE id = 5")
+        table.query("SET default_transaction_isolation = 'repeatable read'")
+        runner = threading.Thread(target=call, args=(table,))
+        runner.start()
+        end_s = time.monotonic() + 30
+        while not other.query(blocked, table.connection.info.backend_pid) and time.monotonic() < end_s:
+            time.sleep(0.02)
+    runner.join()
+    other.close()
+    assert_each_row_was_scored_once(table, 3000)
+
+
+def test_the_sessions_statistics_count_the_run(table: Engine) -> None:
+    call(table)
+    asked = "SELECT statements, rows, rows_sent, failed_rows FROM ml_udf.stat_functions"
+    assert table.query(asked) == [(1, 3000, 3000, 0)]

@@ -81,7 +81,7 @@ def test_a_fault_that_outlasts_the_patience_is_raised():
         answered(asking(transport, patience_s=0.1), "a")
 
 
-@pytest.mark.parametrize("poisoned", [{"row17"}, {"row0", "row63"}])
+@pytest.mark.parametrize("poisoned", [{"row17"}, {"row0", "row63"}, {"row0", "row1", "row2", "row3"}])
 def test_rows_that_kill_the_worker_are_found_and_the_others_answered(poisoned: set[str]):
     transport = Deadly({f"{row};".encode() for row in poisoned})
     rows = [f"row{n};" for n in range(64)]
