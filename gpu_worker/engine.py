@@ -1,22 +1,23 @@
 """The worker without its socket: load models, answer batches. `loop` serves it; `local:` calls it.
 
-    rows ─ cut into pieces ─→ decode threads ─→ model threads ─→ the batch's answer
+    rows ─ cut into pieces ─→ decode ─→ forward pass ─→ the batch's answer
 
 Pieces bound the memory of decoded rows and the work that a cancelled batch still does, let decoding
 overlap forward passes within a batch as well as between batches, and keep a CPU's caches warm.
 
-**Threads on a CPU.** There are as many decode threads as cores, and as many model threads, each of which
-runs its passes on one core (torch's and ONNX Runtime's own threads stay off). rows/s on 2 cores, JPEGs of
-256×192 → 64×64, pieces of 64; "busy": another process keeps one to two cores busy, as the database and the
-server do in real use:
+**Threads on a CPU.** As many as cores: half of them decode, half run passes on one core each (torch's and
+ONNX Runtime's own threads stay off), and whoever has nothing to do helps the others (`crew`). rows/s on 2
+cores, JPEGs of 128×128 → 64×64, pieces of 64, median of 3 on a busy machine:
 
-    |                                                  | squeezenet | per CPU-second |    resnet |
-    | decode all, then one pass on 2 threads           |    160-420 |        160-620 |   470-760 |
-    | overlapped, 1 model thread × 2 torch threads     |      2,740 |          2,760 |     3,520 |
-    | overlapped, 2 model threads × 1 torch thread     |      3,030 |          2,780 |     3,680 |
+    |                                              | squeezenet |   vgg | resnet |
+    | 2 decode threads, 2 model threads            |      3,900 |       |        |
+    | 2 threads, each takes a piece all the way    |      4,900 | 4,100 |  6,000 |
+    | 2 threads with a trade each, which help out  |      6,400 | 4,900 |  6,700 |
+    | a bare loop: 1 thread decodes, 1 runs passes |      5,800 | 3,900 |  7,800 |
 
-The parallel regions of one pass wait for their slowest thread several hundred times; where the cores are
-shared that wait is a scheduler's time slice. Pieces side by side wait for nobody.
+More threads than cores lose although they overlap more: one that holds the interpreter's lock is set aside
+for one that computes, and everybody waits. One pass on several cores loses too: it waits for its slowest
+thread several hundred times.
 
 **On CUDA** there is one model thread; decode threads feed it.
 """
@@ -30,6 +31,7 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
 from gpu_worker.batch import Batch
+from gpu_worker.crew import Crew
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, Cancelled, WorkerError
 from gpu_worker.intake import Intake, Piece
@@ -74,8 +76,10 @@ class Engine:
         )
         cuda = self.device.is_cuda
         self._cache = ModelCache(max_bytes=self.device.capacity_bytes, max_models=settings.resident_models)
-        self._intake = Intake(settings, threads=self.device.threads, pinned=cuda)
-        self._model_threads = Threads(1 if cuda else self.device.threads, "model")
+        self._threads = Threads(self.device.threads, "decode" if cuda else "crew")
+        self._crew = None if cuda else Crew(self._threads)
+        self._intake = Intake(settings, self._threads, pinned=cuda)
+        self._model_threads = Threads(1, "model") if cuda else self._threads
         # Models that may not be cut stand for a device that does one thing at a time.
         self._serial_thread = Threads(1, "serial")
         self._closed = False
@@ -83,14 +87,14 @@ class Engine:
 
     def start(self) -> None:
         """Starts all threads, if they do not run yet."""
-        self._intake.start()
+        self._threads.start()
         self._model_threads.start()
         self._serial_thread.start()
 
     def close(self) -> None:
         """Ends the threads. Batches under way are lost: wait for them, or cancel them, before."""
         self._closed = True
-        self._intake.close()
+        self._threads.close()
         self._model_threads.close()
         self._serial_thread.close()
 
@@ -194,14 +198,17 @@ class Engine:
 
     def _next_piece(self, batch: Batch) -> None:
         piece = batch.cut()
-        if piece is not None:
-            self._intake.decode(
-                piece,
-                batch.form,
-                batch.sizes,
-                unwanted=batch.is_closed,
-                then=functools.partial(self._decoded, batch, piece),
-            )
+        if piece is None:
+            return
+        if self._crew is None or batch.serial:
+            then = functools.partial(self._decoded, batch, piece)
+            self._intake.decode(piece, batch.form, batch.sizes, batch.is_closed, then)
+        else:
+            self._crew.submit("decode", self._decode_in_crew, self._crew, batch, piece)
+
+    def _decode_in_crew(self, crew: Crew, batch: Batch, piece: Piece) -> None:
+        self._intake.decode_here(piece, batch.form, batch.sizes, batch.is_closed)
+        crew.submit("model", self._run, batch, piece)
 
     def _decoded(self, batch: Batch, piece: Piece) -> None:
         threads = self._serial_thread if batch.serial else self._model_threads

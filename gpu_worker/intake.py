@@ -1,7 +1,8 @@
-"""The decode stage: rows as they came → what networks take, in a group of threads of its own.
+"""The decode stage: rows as they came → what networks take.
 
-Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough. Work is
-handed out in slices of several rows, since handing over costs about as much as reading a file.
+Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough. Work that is
+spread over several is handed out in slices of several rows, since handing over costs about as much as
+reading a file.
 Knows forms, files and pixels; knows no models.
 """
 
@@ -28,6 +29,8 @@ _SLICE_ROWS = 8
 _SHOWN_BYTES = 100
 
 Size = tuple[int, int]  # (H, W)
+Unwanted = Callable[[], bool]
+ReadRow = Callable[[int, bytes], None]
 
 
 class Piece:
@@ -65,64 +68,59 @@ class Piece:
 
 
 class Intake:
-    """Owns the decode threads and the input buffers. Thread-safe."""
+    """Owns the input buffers; decodes in the caller's thread, or spread over `threads`. Thread-safe."""
 
-    def __init__(self, settings: Settings, *, threads: int, pinned: bool) -> None:
+    def __init__(self, settings: Settings, threads: Threads, *, pinned: bool) -> None:
         self._media = MediaRoots(settings.media_roots)
         self._max_pixels = settings.max_pixels
         self._max_input_bytes = settings.max_input_bytes
-        self._threads = Threads(threads, "decode")
+        self._threads = threads
         self._buffers = Buffers(pinned=pinned)
 
-    def start(self) -> None:
-        """Starts the decode threads, if they do not run yet."""
-        self._threads.start()
-
-    def close(self) -> None:
-        """Ends the decode threads; pieces that wait for them never become ready."""
-        self._threads.close()
+    def decode_here(self, piece: Piece, form: str, sizes: Sequence[Size], unwanted: Unwanted) -> None:
+        """Fills `piece` for each of `sizes`. Once `unwanted()` is true the remaining rows are skipped."""
+        piece.expect(1)
+        self._decode_slice(piece, range(len(piece.rows)), self._reader(piece, form, sizes), unwanted)
 
     def decode(
-        self,
-        piece: Piece,
-        form: str,
-        sizes: Sequence[Size],
-        *,
-        unwanted: Callable[[], bool],
-        then: Callable[[], None],
+        self, piece: Piece, form: str, sizes: Sequence[Size], unwanted: Unwanted, then: Callable[[], None]
     ) -> None:
-        """Fills `piece` for each of `sizes`, then calls `then`, in whichever thread was last.
+        """As `decode_here`, in all threads at once; then calls `then`, in whichever was last.
 
         Rows that no network wants as pixels (`sizes` is empty) are only looked over, in this thread.
-        Once `unwanted()` is true the remaining rows are skipped.
         """
+        if not sizes:
+            self.decode_here(piece, form, sizes, unwanted)
+            then()
+            return
         count = len(piece.rows)
         row = self._reader(piece, form, sizes)
-        step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count))) if sizes else count
-        starts = range(0, count, step)
-        piece.expect(len(starts))
+        step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count)))
+        slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
+        piece.expect(len(slices))
 
-        def slice_from(start: int) -> None:
-            faults: list[RowError] = []
-            bug: BaseException | None = None
-            try:
-                for index in range(start, min(start + step, count)):
-                    if unwanted():
-                        break
-                    try:
-                        row(index, piece.rows[index])
-                    except RowFault as fault:
-                        faults.append(RowError(piece.start + index, fault.code, fault.message))
-            except BaseException as exc:  # to be raised where the batch is answered
-                bug = exc
-            if piece.slice_done(faults, bug):
+        def decode_slice(rows: range) -> None:
+            if self._decode_slice(piece, rows, row, unwanted):
                 then()
 
-        for start in starts:
-            if sizes:
-                self._threads.submit(slice_from, start)
-            else:
-                slice_from(start)
+        for rows in slices:
+            self._threads.submit(decode_slice, rows)
+
+    def _decode_slice(self, piece: Piece, rows: range, row: ReadRow, unwanted: Unwanted) -> bool:
+        """Whether it was the last slice of its piece."""
+        faults: list[RowError] = []
+        bug: BaseException | None = None
+        try:
+            for index in rows:
+                if unwanted():
+                    break
+                try:
+                    row(index, piece.rows[index])
+                except RowFault as fault:
+                    faults.append(RowError(piece.start + index, fault.code, fault.message))
+        except BaseException as exc:  # to be raised where the batch is answered
+            bug = exc
+        return piece.slice_done(faults, bug)
 
     def release(self, piece: Piece) -> None:
         """Takes back the buffers of a piece that nobody reads or writes any more."""
@@ -130,8 +128,19 @@ class Intake:
             self._buffers.give(buffer)
         piece.pixels = {}
 
-    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size]) -> Callable[[int, bytes], None]:
-        """What turns row `index` of the piece into its place in the piece's arrays."""
+    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size]) -> ReadRow:
+        """What turns row `index` of the piece into its place in the piece's arrays, or says why it cannot."""
+        try:
+            return self._reader_into_buffers(piece, form, sizes)
+        except BaseException as exc:  # no memory: to be raised where the batch is answered
+            reason = exc
+
+            def refuse(_index: int, _row: bytes) -> None:
+                raise reason
+
+            return refuse
+
+    def _reader_into_buffers(self, piece: Piece, form: str, sizes: Sequence[Size]) -> ReadRow:
         if not sizes:
             return lambda index, row: self._look_over(row, form)
         if form == "tensor":

@@ -91,7 +91,7 @@ class Function:
     min_confidence: float = 0.0
     default: str | None = None
     slo_ms: float = 500.0
-    max_batch: int = 64
+    max_batch: int = 256
     batch_sizes: tuple[int, ...] = ()
     policy: str = "greedy"
     policy_options: Mapping[str, Any] = field(default_factory=dict)

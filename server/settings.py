@@ -60,7 +60,7 @@ class Settings:
     dataset_timeout_s: float = _setting(600.0, "time that a dataset's query has")
 
     default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
-    default_max_batch: int = _setting(64, "largest batch of a function that names none, and of bare models")
+    default_max_batch: int = _setting(256, "largest batch of a function that names none, and of bare models")
     default_policy: str = _setting("goodput", "batching policy of a function that names none")
 
     allow_import: bool = _setting(

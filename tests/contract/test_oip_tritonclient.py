@@ -56,9 +56,9 @@ def test_the_metadata_names_inputs_outputs_and_versions(client: triton.Inference
 
 def test_the_config_tells_the_batch_size_and_the_types(client: triton.InferenceServerClient) -> None:
     config = client.get_model_config("udf_photo")
-    assert config["max_batch_size"] == 64
+    assert config["max_batch_size"] == 256
     assert config["input"][0]["data_type"] == "TYPE_STRING"
-    assert config["dynamic_batching"]["preferred_batch_size"][-1] == 64
+    assert config["dynamic_batching"]["preferred_batch_size"][-1] == 256
 
 
 def test_the_index_lists_functions_and_models(client: triton.InferenceServerClient) -> None:

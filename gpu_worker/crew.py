@@ -1,0 +1,45 @@
+"""Threads of two trades that help each other out, so that none is idle while the other has work.
+
+A thread that stays with its trade keeps what the trade needs in its core's caches (the decoder's tables,
+the network's weights); one that would idle takes the other trade's oldest task. How many of each there
+should be depends on the model and the images: nobody has to know.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from gpu_worker.threads import Threads
+
+__all__ = ["Crew", "Trade"]
+
+Trade = Literal["decode", "model"]
+
+
+class Crew:
+    """Gives every other one of `threads` to each trade. Thread-safe; starts and closes nothing itself."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._waiting: dict[Trade, deque[Callable[[], object]]] = {"model": deque(), "decode": deque()}
+        self._trades: dict[int, Trade] = {}  # by thread
+        self._lock = threading.Lock()
+
+    def submit(self, trade: Trade, task: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 (passed on)
+        """Queues a call. Raises `RuntimeError` after the threads were closed."""
+        with self._lock:
+            self._waiting[trade].append(partial(task, *arguments))
+        self._threads.submit(self._take_one)
+
+    def _take_one(self) -> None:
+        """There are never more of these calls than tasks: one is waiting."""
+        with self._lock:
+            me = threading.get_ident()
+            trade = self._trades.setdefault(me, "decode" if len(self._trades) % 2 else "model")
+            other: Trade = "model" if trade == "decode" else "decode"
+            task = (self._waiting[trade] or self._waiting[other]).popleft()
+        task()

@@ -1,0 +1,63 @@
+"""Threads of two trades: each keeps to its own while it has work, and helps out when it has none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gpu_worker.crew import Crew, Trade
+from gpu_worker.threads import Threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads(2, "crew")
+    yield threads
+    threads.close()
+
+
+def test_each_thread_keeps_to_its_trade_while_both_have_work(threads: Threads) -> None:
+    crew, done = Crew(threads), threading.Semaphore(0)
+    seen: dict[int, list[Trade]] = {}
+    together = threading.Barrier(2)  # both threads take one task each time
+
+    def work(trade: Trade) -> None:
+        seen.setdefault(threading.get_ident(), []).append(trade)
+        together.wait(10)
+        done.release()
+
+    trades: tuple[Trade, Trade] = ("model", "decode")
+    gate = threading.Barrier(3)
+    for trade in trades:  # hold both threads until everything is queued
+        crew.submit(trade, gate.wait, 10)
+    for _ in range(20):
+        for trade in trades:
+            crew.submit(trade, work, trade)
+    gate.wait(10)
+    for _ in range(40):
+        assert done.acquire(timeout=10)
+    assert sorted(tuple(set(trades)) for trades in seen.values()) == [("decode",), ("model",)]
+
+
+@pytest.mark.parametrize("trade", ["model", "decode"])
+def test_both_threads_work_at_the_only_trade_that_has_work(threads: Threads, trade: Trade) -> None:
+    crew, together = Crew(threads), threading.Barrier(3)
+    crew.submit(trade, together.wait, 10)
+    crew.submit(trade, together.wait, 10)
+    together.wait(10)  # only two threads at once get past it
+
+
+def test_one_thread_does_the_work_of_both() -> None:
+    one = Threads(1, "crew")
+    crew, seen = Crew(one), list[str]()
+    gate = threading.Event()
+    crew.submit("decode", gate.wait, 10)
+    for number in range(3):
+        crew.submit("decode", seen.append, f"decode {number}")
+        crew.submit("model", seen.append, f"model {number}")
+    gate.set()
+    one.submit(lambda: None).result(10)
+    one.close()
+    assert seen == [*(f"model {n}" for n in range(3)), *(f"decode {n}" for n in range(3))]
