@@ -9,10 +9,12 @@ import math
 from collections.abc import Collection
 
 from server.scheduling.lanes import Lane
-from server.scheduling.terms import Rejection, Submission
+from server.scheduling.terms import FunctionSpec, Rejection, Submission
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["admit", "soonest_finish_s"]
+
+_BULK_SHARE = 0.75  # of the bounds: scans that fill their part of the queue leave interactive rows theirs
 
 
 def admit(
@@ -26,11 +28,8 @@ def admit(
     if submission.rows < 1:
         raise ValueError(f"request {submission.request_id} has no rows")
     spec = lane.spec
-    rows = sum(each.rows for each in lanes)
-    nbytes = sum(each.nbytes for each in lanes)
-    over_rows = rows + submission.rows > spec.max_queued_rows
-    over_bytes = nbytes + submission.nbytes > spec.max_queued_bytes
-    if rows and (over_rows or over_bytes):  # alone, even a larger request is let in: it would never run
+    if not _has_room(submission, spec, lanes):
+        rows = sum(each.rows for each in lanes)
         drain_s = _drain_s(lane, rows, workers)
         message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
         return Rejection("overloaded", message, retry_after_s=drain_s)
@@ -44,6 +43,27 @@ def admit(
         message = f"{spec.name} could answer {late_ms:.3g} ms after the deadline at the earliest"
         return Rejection("deadline_exceeded", message, predicted_finish_s=finish_s)
     return None
+
+
+def _has_room(submission: Submission, spec: FunctionSpec, lanes: Collection[Lane]) -> bool:
+    """Whether the queue's bounds allow it. Alone, even a larger one is let in: else it would never run."""
+    bulk = submission.row_class == "bulk"
+    rows = sum(lane.rows for lane in lanes)
+    nbytes = sum(lane.nbytes for lane in lanes)
+    bulk_rows = sum(lane.bulk.rows for lane in lanes)
+    bulk_bytes = sum(lane.bulk.nbytes for lane in lanes)
+    return not rows or (
+        _fits(submission.rows, bulk, rows - bulk_rows, bulk_rows, spec.max_queued_rows)
+        and _fits(submission.nbytes, bulk, nbytes - bulk_bytes, bulk_bytes, spec.max_queued_bytes)
+    )
+
+
+def _fits(more: int, bulk: bool, others: float, bulks: float, most: int) -> bool:
+    share = _BULK_SHARE * most
+    if bulk:
+        return bulks + more <= share and others + bulks + more <= most
+    taken = bulks if bulks <= most else share  # one scan that was let in alone must not shut all others out
+    return others + taken + more <= most
 
 
 def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:

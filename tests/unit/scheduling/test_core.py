@@ -106,6 +106,20 @@ def test_bytes_are_bounded_too_but_one_oversized_request_may_come_in_alone() -> 
     assert rejection.code == "overloaded"
 
 
+def test_scans_that_fill_the_queue_leave_interactive_rows_their_part_of_it() -> None:
+    scheduler = core(spec(max_queued_rows=100, max_queued_bytes=100_000))
+    scheduler.set_worker(0.0, worker(alive=False))
+    assert scheduler.submit(0.0, rows(1, 70, row_class="bulk")) is None
+    assert scheduler.submit(0.0, rows(2, 6, row_class="bulk")) is not None
+    assert scheduler.submit(0.0, rows(3, 5, row_class="bulk")) is None
+    assert scheduler.submit(0.0, rows(4, 25)) is None
+    assert scheduler.submit(0.0, rows(5, 1)) is not None
+    scheduler = core(spec(max_queued_rows=100, max_queued_bytes=100_000))
+    scheduler.set_worker(0.0, worker(alive=False))
+    assert scheduler.submit(0.0, rows(1, 1000, row_class="bulk")) is None  # alone, or it would never run
+    assert scheduler.submit(0.0, rows(2, 20)) is None
+
+
 def test_a_deadline_that_cannot_be_met_is_refused_early_with_the_predicted_finish() -> None:
     scheduler = core(workers=(worker(in_flight_limit=1),))
     scheduler.submit(0.0, rows(1, 8))
