@@ -40,6 +40,7 @@ Scores = NDArray[Any]  # float32 [n, classes]
 
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64
+_MARGIN = 0.1  # of accuracy, that a member may be behind the best
 _SELECTS = ("ensemble", "best")
 _PROMOTES = ("always", "if_better")
 _Z = 1.96  # of a 95 % interval
@@ -144,7 +145,9 @@ class Deployment:
             labels = np.array(answer.labels)
         budget_ms = None if slo_ms is None else slo_ms / 2
         most = 8 if select == "ensemble" else 1
-        chosen = select_ensemble(scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most)
+        chosen = select_ensemble(
+            scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most, margin=_MARGIN
+        )
         alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
         subsets = subset_accuracies({name: scores[name] for name in chosen.members}, labels, "mean")
         tested = await self._tested(run, {name: found[name] for name in chosen.members})

@@ -63,13 +63,16 @@ def select_ensemble(
     budget_ms: float | None = None,
     combine: Combine = "mean",
     most: int = 8,
+    margin: float = 1.0,
 ) -> Ensemble:
     """Caruana et al. 2004, "Ensemble selection from libraries of models", without replacement.
 
     Begins with the best model that fits into `budget_ms` (with the fastest, if none does), adds the model
     that does best with those before it, up to `most`, and returns the best of the nested ensembles (a
     second vote alone seldom helps, a third often does). Served members have equal votes, so no model is
-    taken twice; they run one after the other on a device, so their latencies add up.
+    taken twice; they run one after the other on a device, so their latencies add up. A model that is more
+    than `margin` less accurate than the first is left out: that it helps on these rows is chance (Rafiki §4.1
+    too wants models of similar accuracy).
 
     Raises ValueError when there are no models, or a latency is missing.
     """
@@ -87,7 +90,11 @@ def select_ensemble(
     nested = [Ensemble(tuple(chosen), alone[chosen[0]], cost[chosen[0]])]
     while len(chosen) < most:
         left_ms = np.inf if budget_ms is None else budget_ms - nested[-1].latency_ms
-        fitting = [name for name in scores if name not in chosen and cost[name] <= left_ms]
+        fitting = [
+            name
+            for name in scores
+            if name not in chosen and cost[name] <= left_ms and alone[name] >= alone[chosen[0]] - margin
+        ]
         together = {name: accuracy_of([*chosen, name], scores, labels, combine) for name in fitting}
         if not together:
             break

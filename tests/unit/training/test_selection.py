@@ -68,6 +68,16 @@ def test_of_equal_models_the_fastest_is_taken_and_none_twice():
     assert select_ensemble(same, labels, latency_ms=cost).members == ("fast",)
 
 
+def test_a_model_far_behind_the_best_is_no_member_even_where_it_would_help():
+    scores, labels = models()
+    alone = {name: accuracy_of([name], scores, labels, "mean") for name in scores}
+    assert set(select_ensemble(scores, labels).members) > {"m4"}
+    for margin in (0.0, 0.08, 0.12):
+        chosen = select_ensemble(scores, labels, margin=margin).members
+        assert all(alone[name] >= alone["m4"] - margin for name in chosen)
+    assert select_ensemble(scores, labels, margin=0.0).members == ("m4",)
+
+
 def test_every_subset_has_its_accuracy():
     scores, labels = models(4)
     subsets = subset_accuracies(scores, labels, "majority_vote")
