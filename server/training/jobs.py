@@ -50,7 +50,7 @@ class JobSpec:
         object.__setattr__(self, "policy", self.policy or task.policies[0])
         unknown = [name for name in self.models if name not in task.models]
         if unknown or len(set(self.models)) != len(self.models):
-            raise BadOption(f"'models' of {self.task} must name some of {', '.join(task.models)}, each once")
+            raise BadOption(f"'models' must name some of {', '.join(task.models)} ({self.task}), each once")
         if self.policy in get_args(Policy) and self.policy not in task.policies:
             raise BadOption(
                 f"'policy' of {self.task} must be {', '.join(task.policies)}, not {self.policy!r}: "
@@ -128,7 +128,9 @@ class JobSpec:
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
         return (
-            task_named(self.task).models[model]() if self.knobs is None else HyperSpace.from_json(self.knobs)
+            task_named(self.task).models[model].space()
+            if self.knobs is None
+            else HyperSpace.from_json(self.knobs)
         )
 
     def train_spec(self, model: str, assignment: Assignment) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from typing import Any
 
 from server.errors import BadOption, ServiceError
 from server.store.training import ACTIVE, PAUSED, Job, TrainingRepository
+from server.training.choosing import choose_models
 from server.training.events import Events
 from server.training.jobs import JobSpec
 from server.training.run import Run
+from server.training.tasks import IMAGES, Task, task_named
 from server.training.trainers import Trainers
 from server.workers.pool import Worker
 
@@ -27,6 +29,7 @@ __all__ = ["Training"]
 log = logging.getLogger("ml_udf.server.training")
 
 _LOOK_S = 0.5  # how often a worker without work asks again: a lease may have run out
+_LOOKED_BACK = 8  # ended jobs that tell how good the models of a task are
 _MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
 
 
@@ -62,7 +65,10 @@ class Training:
         snapshot = await asyncio.to_thread(self._repository.snapshot, dataset)
         if form.get("task") not in (None, snapshot.spec["task"]):
             raise BadOption(f"dataset {dataset} is for {snapshot.spec['task']}, not {form['task']!r}")
-        spec = JobSpec.from_json({**form, "task": snapshot.spec["task"]})
+        asked = {**form, "task": snapshot.spec["task"]}
+        if not asked.get("models"):
+            asked["models"] = await self._chosen(task_named(asked["task"]))
+        spec = JobSpec.from_json(asked)
         job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())
         await self._open(job)
         log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
@@ -179,6 +185,18 @@ class Training:
         run = await self._opened(job)
         self._running[job.id] = run
         self._more.set()
+
+    async def _chosen(self, task: Task) -> list[str]:
+        """The models of a job that names none, by what the last jobs of its task have found."""
+        done = [job for job in await asyncio.to_thread(self._repository.jobs) if job.state == "done"]
+        results: list[dict[str, float]] = []
+        for job in [job for job in done if job.spec.get("task", IMAGES) == task.name][-_LOOKED_BACK:]:
+            run = await self._looked_at(job)
+            studies = {} if run is None else await run.progress()
+            results.append(
+                {model: study.best_score for model, study in studies.items() if study.best_score is not None}
+            )
+        return list(choose_models(task.families, task.defaults, results))
 
     async def _opened(self, job: Job) -> Run:
         snapshot = await asyncio.to_thread(self._repository.snapshot, job.dataset, job.snapshot)

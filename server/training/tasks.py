@@ -13,7 +13,7 @@ from server.errors import BadOption
 from server.training.hyperspace import HyperSpace
 from server.training.messages import Policy
 
-__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Task", "task_named"]
+__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Model", "Task", "task_named"]
 
 IMAGES = "image-classification"
 TEXTS = "text-classification"
@@ -22,21 +22,34 @@ AUGMENT = ("shift", "zoom", "colour")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """models: what is tuned of each. defaults: those of a job that names none. policies: the default first.
+class Model:
+    """family: how it is built; models of one family err alike. space: makes what is tuned of it."""
 
-    suffix: of its checkpoints' files. pausable: whether a trial goes on from one. form: of the rows that its
-    functions take. runtime: of model.json.
+    family: str
+    space: Callable[[], HyperSpace]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """models: in the order in which they are tried. defaults: those of a job while nothing is known.
+
+    policies: the default first. suffix: of its checkpoints' files. pausable: whether trials go on from one.
+    form: of the rows that its functions take. runtime: of model.json.
     """
 
     name: str
     form: str
-    models: Mapping[str, Callable[[], HyperSpace]]
+    models: Mapping[str, Model]
     defaults: tuple[str, ...]
     policies: tuple[Policy, ...]
     runtime: str = "torch"
     suffix: str = ".safetensors"
     pausable: bool = True
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Of each model, in the order in which they are tried."""
+        return {name: model.family for name, model in self.models.items()}
 
     @property
     def weights(self) -> str:
@@ -114,14 +127,24 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             Task(
                 IMAGES,
                 "path",
-                dict.fromkeys(("squeezenet", "resnet", "vgg", "xception", "inception"), _image),
+                {
+                    "squeezenet": Model("squeezed", _image),
+                    "resnet": Model("residual", _image),
+                    "vgg": Model("plain", _image),
+                    "xception": Model("separable", _image),
+                    "inception": Model("branched", _image),
+                },
                 ("squeezenet", "resnet", "vgg"),
                 ("branch", "costudy", "study"),
             ),
             Task(
                 TEXTS,
                 "text",
-                {"fasttext": _n_grams, "temporal_cnn": _text, "character_rnn": _text},
+                {
+                    "fasttext": Model("bag of n-grams", _n_grams),
+                    "temporal_cnn": Model("convolutional", _text),
+                    "character_rnn": Model("recurrent", _text),
+                },
                 ("fasttext", "temporal_cnn", "character_rnn"),
                 ("branch", "costudy", "study"),
             ),
@@ -129,9 +152,9 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 TABLES,
                 "row",
                 {
-                    "gradient_boosting": _gradient_boosting,
-                    "random_forest": _random_forest,
-                    "logistic_regression": _logistic_regression,
+                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
+                    "random_forest": Model("bagged trees", _random_forest),
+                    "logistic_regression": Model("linear", _logistic_regression),
                 },
                 ("gradient_boosting", "random_forest", "logistic_regression"),
                 ("study",),  # trees share no weights with other trees

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +234,98 @@ def test_one_reading_query_is_let_through(query: str) -> None:
 def test_every_other_query_is_refused_by_name(query: str, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         check_query(query, "postgres")
+
+
+# ── tables and texts ──────────────────────────────────────────────────────────────────────────────
+
+TABLE = DatasetSpec("churn", "SELECT …", target="label", key="id", task="tabular-classification")
+
+
+def table(count: int = 60, /, **more: list[Any]) -> dict[str, list[Any]]:
+    numbers = list(range(count))
+    return {
+        "id": numbers,
+        "label": ["ab"[number % 2] for number in numbers],
+        "age": [None if number % 7 == 0 else number + 18 for number in numbers],
+        "plan": [f"plan {number}" for number in numbers],
+        **more,
+    }
+
+
+def no_worker(inputs: Sequence[str]) -> list[str | Unreadable]:
+    raise AssertionError("no worker needs to look at rows that are no pictures")
+
+
+def test_a_tables_row_is_json_and_the_file_says_what_its_columns_are(take: Taken, tmp_path: Path) -> None:
+    facts, frozen = take(
+        table(member=[True, None] * 30, spent=[Decimal("1.5"), None] * 30, rate=[0.5, float("inf")] * 30),
+        spec=TABLE,
+        inspect=no_worker,
+    )
+    kinds = [
+        ("age", "number"),
+        ("plan", "text"),
+        ("member", "boolean"),
+        ("spent", "number"),
+        ("rate", "number"),
+    ]
+    assert facts.columns == tuple({"name": name, "kind": kind} for name, kind in kinds)
+    by_key = {row["key"]: row["input"] for row in frozen}
+    assert by_key["1"] == '[19.0,"plan 1",null,null,null]', "a number that is not finite is a missing one"
+    assert by_key["0"] == '[null,"plan 0",true,1.5,0.5]'
+    stored = pq.read_schema(tmp_path / facts.file).metadata[b"ml_udf.columns"]
+    assert json.loads(stored) == list(facts.columns)
+
+
+def test_only_the_columns_that_are_named_are_learnt_from(take: Taken) -> None:
+    facts, frozen = take(table(), spec=replace(TABLE, input="plan, age"), inspect=no_worker)
+    assert [column["name"] for column in facts.columns] == ["plan", "age"]
+    assert frozen[1]["input"] == '["plan 1",19.0]'
+
+
+def test_equal_rows_of_a_table_stay_on_one_side(take: Taken) -> None:
+    twins = table(200, plan=[f"plan {number // 4}" for number in range(200)], age=[1] * 200)
+    _, frozen = take(twins, spec=TABLE, inspect=no_worker)
+    assert all(len(splits) == 1 for splits in split_of(frozen, "input").values())
+
+
+@pytest.mark.parametrize(
+    ("more", "spec", "message"),
+    [
+        ({"seen": [datetime(2026, 1, 1)] * 60}, TABLE, "'seen' is of type timestamp"),
+        ({"tags": [["x"]] * 60}, TABLE, "'tags' is of type list"),
+        ({}, replace(TABLE, input="age, size"), "no column 'size', which 'input' names"),
+        ({"AGE": [1] * 60}, TABLE, "named twice"),
+    ],
+)
+def test_what_no_model_of_tables_can_see_is_refused(
+    take: Taken, more: dict[str, list[Any]], spec: DatasetSpec, message: str
+) -> None:
+    with pytest.raises(BadOption, match=message):
+        take(table(**more), spec=spec, inspect=no_worker)
+
+
+def test_a_column_cannot_change_its_type_between_two_parts(take: Taken) -> None:
+    with pytest.raises(BadOption, match="change their types"):
+        take(table(), table(plan=[1.0] * 60), spec=TABLE, inspect=no_worker)
+
+
+def test_the_target_is_no_column_to_learn_from() -> None:
+    with pytest.raises(BadOption, match="its own input"):
+        replace(TABLE, input="age, label")
+
+
+def test_texts_are_frozen_as_they_are_the_empty_one_too(take: Taken) -> None:
+    spec = DatasetSpec("moods", "SELECT …", target="label", key="id", task="text-classification")
+    texts = ["", *(f"素晴らしい {number}" for number in range(59))]
+    labels = ["ab"[number % 2] for number in range(60)]
+    facts, frozen = take(
+        {"id": list(range(60)), "text": texts, "label": labels}, spec=spec, inspect=no_worker
+    )
+    assert facts.columns == ()
+    assert sorted(row["input"] for row in frozen) == sorted(texts)
+
+
+def test_a_task_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(BadOption, match="tabular-classification"):
+        replace(TABLE, task="divination")

@@ -12,6 +12,7 @@ from server.errors import BadOption
 from server.training.jobs import JobSpec
 from server.training.messages import Assignment
 from server.training.parameters import Parameters, needed
+from server.training.tasks import TASKS, Task
 from server.training.trial import Checkpoint, Trial
 
 
@@ -84,3 +85,36 @@ def test_a_workers_trial_has_its_knobs_where_the_worker_looks_for_them() -> None
 def test_a_budget_that_is_no_number_of_epochs_is_refused(budget: str) -> None:
     with pytest.raises(BadOption, match="budget"):
         JobSpec.from_json({"dataset": "d", "budget": budget})
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_model_of_a_task_has_knobs_and_the_tasks_own_policy(task: Task) -> None:
+    spec = JobSpec("d", task.name, tuple(task.models))
+    assert spec.policy == task.policies[0]
+    assert JobSpec.from_json(spec.as_json()) == spec
+    for model in task.models:
+        assert spec.space(model).knobs()
+
+
+@pytest.mark.parametrize("policy", ["branch", "costudy"])
+def test_models_of_tables_share_no_weights(policy: str) -> None:
+    with pytest.raises(BadOption, match="share no weights"):
+        JobSpec.from_json({"dataset": "d", "task": "tabular-classification", "policy": policy})
+
+
+def test_a_tables_trial_is_told_its_knobs_and_nothing_of_pictures() -> None:
+    spec = JobSpec.from_json({"dataset": "d", "task": "tabular-classification", "models": ["random_forest"]})
+    told = spec.train_spec("random_forest", Assignment(0, {"max_depth": 3}, 5, None, 0, 6))
+    assert told == {"max_depth": 3, "architecture": "random_forest", "epochs": 6, "seed": 5}
+
+
+def test_knobs_of_an_architecture_are_options_of_the_module() -> None:
+    knobs = [
+        {"name": "width", "dtype": "integer", "list": [16, 32], "group": "architecture"},
+        {"name": "learning_rate", "dtype": "float", "min": 0.001, "max": 0.1},
+    ]
+    spec = JobSpec.from_json({"dataset": "d", "task": "text-classification", "knobs": knobs})
+    told = spec.train_spec("fasttext", Assignment(0, {"width": 16, "learning_rate": 0.01}, 5, None, 0, 6))
+    assert told["architecture_options"] == {"width": 16}
+    assert told["learning_rate"] == 0.01
+    assert not {"size", "augment", "width"} & told.keys()

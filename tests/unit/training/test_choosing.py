@@ -1,0 +1,59 @@
+"""Which models a job trains when it names none: similar in performance, different in architecture."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.training.choosing import behind, choose_models
+from server.training.tasks import TASKS
+
+FAMILIES = {"a": "plain", "a_deep": "plain", "b": "residual", "c": "separable", "d": "branches"}
+DEFAULTS = ("a", "b", "c")
+
+
+def test_while_nothing_is_known_the_tasks_own_models_are_taken():
+    assert choose_models(FAMILIES, DEFAULTS, []) == DEFAULTS
+    assert choose_models(FAMILIES, DEFAULTS, [{"d": 0.9}]) == DEFAULTS, "a model alone was compared with none"
+
+
+def test_a_model_that_stays_far_behind_makes_room_for_one_that_was_never_tried():
+    results = [{"a": 0.90, "b": 0.92, "c": 0.60}, {"a": 0.70, "b": 0.69, "c": 0.50}]
+    assert choose_models(FAMILIES, DEFAULTS, results) == ("b", "a", "d")
+
+
+def test_models_are_compared_within_their_jobs_since_datasets_differ_in_difficulty():
+    results = [{"a": 0.50, "b": 0.48}, {"b": 0.97, "c": 0.99}]
+    assert behind(results) == pytest.approx({"a": 0.0, "b": 0.02, "c": 0.0})
+    assert choose_models(FAMILIES, DEFAULTS, results) == ("a", "c", "b")
+
+
+def test_of_one_family_only_the_best_is_taken():
+    results = [{"a": 0.90, "a_deep": 0.93, "b": 0.91, "c": 0.92}]
+    assert choose_models(FAMILIES, DEFAULTS, results) == ("a_deep", "c", "b")
+
+
+def test_fewer_are_chosen_where_all_were_tried_and_few_are_similar():
+    results = [dict.fromkeys(FAMILIES, 0.5) | {"c": 0.9}]
+    assert choose_models(FAMILIES, DEFAULTS, results) == ("c",)
+
+
+SCORES = st.dictionaries(st.sampled_from([*FAMILIES, "gone"]), st.floats(0, 1), max_size=6)
+
+
+@given(st.lists(SCORES, max_size=5))
+def test_what_is_chosen_is_known_of_different_families_and_holds_the_best(results):
+    chosen = choose_models(FAMILIES, DEFAULTS, results)
+    families = [FAMILIES[model] for model in chosen]
+    assert 1 <= len(chosen) <= len(DEFAULTS)
+    assert len(set(families)) == len(families)
+    gaps = {model: gap for model, gap in behind(results).items() if model in FAMILIES}
+    if gaps:
+        assert gaps[chosen[0]] == min(gaps.values())
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_task_begins_with_models_of_different_families(task):
+    families = [task.models[model].family for model in task.defaults]
+    assert len(set(families)) == len(families)
