@@ -96,15 +96,17 @@ def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: 
                 _score(study["best_score"]),
                 end_section=place == len(found["studies"]) - 1,
             )
-    return Group(table, *(_trials(calls, number) for number in wanted or ()))
+    wanted = wanted or ()
+    return Group(table, *(_trials(calls, number, max(2, _TRIALS_SHOWN // len(wanted))) for number in wanted))
 
 
-def _trials(calls: TrainingCalls, job: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+def _trials(calls: TrainingCalls, job: int, most: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.table import Table
 
-    table = Table("trial", "state", "epochs", "score", "best", "from", "knobs", box=None)
+    table = Table("trial", "state", "epochs", "score", "best", "from", box=None)
+    table.add_column("knobs", no_wrap=True, overflow="ellipsis")
     latest = sorted(calls.trials(job), key=lambda trial: (trial["state"] != "running", -trial["trial"]))
-    for trial in latest[:_TRIALS_SHOWN]:
+    for trial in latest[:most]:
         knobs = ", ".join(f"{name} {_short(value)}" for name, value in trial["knobs"].items())
         table.add_row(
             f"{trial['model']} {trial['trial']}",
