@@ -209,7 +209,7 @@ class Scheduler:
             survey.wake_s = min(survey.wake_s, early_s)
             return None
         spare_s = math.inf if starving else survey.spare_until_s - now_s
-        rows = filler_batch_rows(lane, worker, min(room.alone_s, spare_s))
+        rows = filler_batch_rows(self._filling, lane, worker, room.alone_s, spare_s)
         if lane.predicted_s(rows, worker.view.device) > spare_s:
             return None
         return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())

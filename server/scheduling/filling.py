@@ -69,10 +69,17 @@ def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], work
     )
 
 
-def filler_batch_rows(lane: Lane, worker: WorkerState, limit_s: float) -> int:
-    """Rows of a batch of fillers alone, of at most `limit_s` seconds, but never fewer than one."""
+def filler_batch_rows(
+    filling: Filling, lane: Lane, worker: WorkerState, room_s: float, spare_s: float
+) -> int:
+    """Rows of a batch of fillers alone, never fewer than one, within the room there is and `spare_s`.
+
+    A batch of one row takes its time too. Where the room is less than that, nobody is spared by running them
+    one by one, and rows that have missed their goal would only become more: so it is `longest` times that.
+    """
     most = min(lane.filler_rows, lane.spec.max_batch)
-    return max(1, _rows_within(lane, worker, most, limit_s))
+    least_s = filling.longest * lane.predicted_s(1, worker.view.device)
+    return max(1, _rows_within(lane, worker, most, min(max(room_s, least_s), spare_s)))
 
 
 def fill_rows(lane: Lane, worker: WorkerState, rows: int, limit_s: float) -> int:

@@ -114,3 +114,13 @@ def test_a_scan_is_at_full_speed_within_a_second_after_the_last_interactive_row(
     load = FunctionLoad("f", arrivals_s, 0.05, 64, affine, bulk_rows=scan, bulk_at_s=begins_s)
     took_s = simulate(Load((load,), (Device(in_flight_limit=2),))).total.bulk_done_s - begins_s
     assert took_s < (ends_s - begins_s) + 2 / rate + 1.06 * alone_s
+
+
+def test_a_goal_that_no_batch_can_meet_does_not_make_batches_small() -> None:
+    load = FunctionLoad(
+        "f", poisson(Random(7), 400.0, 5.0), 0.008, 64, lambda rows: 0.010 + 2e-5 * rows, refuses=False
+    )
+    result = simulate(Load((load,), (Device(in_flight_limit=2),))).total
+    assert result.late == result.offered
+    assert result.batches < result.offered / 3
+    assert max(result.latencies_s) < 0.05
