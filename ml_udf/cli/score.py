@@ -95,7 +95,10 @@ def score(
             else:
                 tally = _on_duckdb(duckdb, client, request, show)
     except MlUdfError as error:
-        fail(f"{error.message} [{error.code}]" + (f"\n  {error.detail}" if error.detail else ""), error.hint)
+        fail(
+            f"{error.message} [{error.code}]" + (f"\n  {error.detail}" if error.detail else ""),
+            error.hint or _GO_ON,
+        )
     except KeyboardInterrupt:
         console.print(f"interrupted: {_GO_ON}")
         raise typer.Exit(130) from None

@@ -8,6 +8,7 @@ finding where it begins costs DuckDB a scan, which some pages share.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ from ml_udf.statement import Answer, Binding
 __all__ = ["score_connection", "score_table"]
 
 SEGMENT_PAGES = 64
-MAX_WRITES = 5
+MAX_WRITES = 6
+CONFLICT_PAUSE_S = 0.01
 
 _RELATION = """
     SELECT database_name, schema_name, table_name AS name, 'table' AS kind FROM duckdb_tables()
@@ -128,14 +130,16 @@ class _DuckDbStore:
     def write(self, page: Page, answers: Sequence[Answer], version: str) -> int:
         """Store answers in one transaction, tried again where another cursor was in the way."""
         parameters = columns_of(page, answers, self._layout.value_type, "[]")
-        for last in [False] * (MAX_WRITES - 1) + [True]:
+        for tries in range(1, MAX_WRITES + 1):
             try:
                 ((stored,),) = self._cursor.execute(self._queries.write(), parameters).fetchall()
             except duckdb.ConversionException as error:
                 raise unfit(self._layout, error) from error
-            except duckdb.TransactionException:
-                if last:
+            except (duckdb.TransactionException, duckdb.ConstraintException):
+                # ON CONFLICT does not see a key that another transaction has just stored: it fails instead.
+                if tries == MAX_WRITES:
                     raise
+                time.sleep(CONFLICT_PAUSE_S * tries)
             else:
                 return int(stored)
         raise AssertionError("the last try returns or raises")

@@ -12,7 +12,7 @@ from ml_udf.statement import Answer
 __all__ = ["Key", "Page", "Store", "first_rows", "next_rows"]
 
 PAGE_BYTES = 64 << 20
-FIRST_BYTES_ROWS = 32  # of a column of images, until their sizes are known
+FIRST_ROWS = {"bytes": 32, "text": 256}  # until it is known how large the values are
 
 Key = tuple[str, ...]  # of one row: its key columns as text
 
@@ -35,7 +35,7 @@ class Page:
     @property
     def nbytes(self) -> int:
         """About how much memory the inputs take."""
-        return sum(len(value) if isinstance(value, str | bytes) else 8 for value in self.values)
+        return sum(_nbytes(value) for value in self.values)
 
 
 class Store(Protocol):
@@ -65,4 +65,10 @@ def next_rows(page: Page, batch_rows: int) -> int:
 
 def first_rows(input_kind: str, batch_rows: int) -> int:
     """How many rows the first page may have."""
-    return min(batch_rows, FIRST_BYTES_ROWS) if input_kind == "bytes" else batch_rows
+    return min(batch_rows, FIRST_ROWS.get(input_kind, batch_rows))
+
+
+def _nbytes(value: Value) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 8 * len(value) if isinstance(value, Sequence) else 8

@@ -63,7 +63,8 @@ def score(
     on_progress  called in this thread before the first page and after each
 
     Everything stored is committed, whatever happens. With `on_error='error'` a faulty row raises its error,
-    after the good rows of its page are stored. Raises what `Asking.answers` and the store raise.
+    after the good rows of its page, and of the other page on the way, are stored. Raises what `Asking.answers` and the
+    store raise.
     """
     tally = Tally(store.due_rows(request.row_limit), began_s=time.monotonic())
     on_progress(tally)
@@ -72,13 +73,15 @@ def score(
         for _ in range(MAX_PASSES):
             missed = tally.missed
             left = None if request.row_limit is None else request.row_limit - tally.stored
-            pages = _pages(store, layout, request, left)
+            pages = _pages(store, layout, request, left, tally)
             # A pass ends only when all its pages are stored: the next one must not read them as due.
             for page, answers in flight.run(
                 pages, asking.answers, max_in_flight=PAGES_IN_FLIGHT, on_wait=on_wait
             ):
                 _store(store, page, answers, asking.version, request, layout, tally)
                 on_progress(tally)
+            if tally.first_fault is not None and request.on_error == "error":
+                raise tally.first_fault
             if tally.missed == missed:
                 break
     finally:
@@ -87,10 +90,12 @@ def score(
     return tally
 
 
-def _pages(store: Store, layout: Layout, request: Request, left: int | None) -> Iterator[Page]:
+def _pages(store: Store, layout: Layout, request: Request, left: int | None, tally: Tally) -> Iterator[Page]:
     after = None
     rows = first_rows(layout.input.kind or "text", request.batch_rows)
     while left is None or left > 0:
+        if tally.first_fault is not None and request.on_error == "error":
+            return  # what is on the way is stored; nothing new is asked
         page = store.page(after, rows if left is None else min(rows, left))
         if not page:
             return
@@ -124,8 +129,6 @@ def _store(
         failed = sum(answer.error is not None for answer in answers)
         tally.failed += min(failed, stored)
         tally.answered += stored - min(failed, stored)
-    if fault is not None and request.on_error == "error":
-        raise fault
 
 
 def _row(page: Page, row: int, layout: Layout) -> str:

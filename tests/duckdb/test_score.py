@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,29 @@ def test_images_are_sent_as_images(con: duckdb.DuckDBPyConnection, server: OipSe
     assert tally.answered == 300
     assert con.execute("SELECT food FROM photos WHERE id = 9").fetchall() == [(label_of("image9"),)]
     assert set(server.inputs) == {"image"}
+
+
+@pytest.mark.parametrize("how", [{"output": "food"}, {"result_table": "scores"}])
+def test_two_runs_of_one_process_store_every_row_once(
+    con: duckdb.DuckDBPyConnection, server: OipServer, how: dict[str, str]
+):
+    server.delay_s = 0.05
+    if "result_table" in how:
+        scored(con, server, row_limit=1, **how)
+    tallies: list[tuple[int, int, int]] = []
+
+    def run() -> None:
+        with con.cursor() as own:
+            tallies.append(scored(own, server, batch_rows=100, **how))
+
+    runs = [threading.Thread(target=run) for _ in range(2)]
+    for one in runs:
+        one.start()
+    for one in runs:
+        one.join()
+    assert len(tallies) == 2, "one of the runs has failed"
+    assert sum(answered for answered, _, _ in tallies) == 5000 - ("result_table" in how)
+    assert scored(con, server, **how) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
