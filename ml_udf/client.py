@@ -10,16 +10,16 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from ml_udf.column import Column, SubBatch, Value
 from ml_udf.config import Options
-from ml_udf.errors import MlUdfError
 from ml_udf.exchange import ROW_FAULTS, Answers, Exchange
 from ml_udf.flight import Flight
 from ml_udf.function_info import FunctionInfo, ServerInfo, function_info, json_of
+from ml_udf.pending import Pending
+from ml_udf.prediction import CallStats, Prediction, all_failed, short, spread
 from ml_udf.retry import left_s, with_retries
 from ml_udf.transport import Abort, HttpTransport, Request, Response, Transport
 
@@ -28,38 +28,6 @@ __all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
 DESCRIBE_TIMEOUT_S = 10.0
 DEFAULT_OPTIONS = Options()
 _MAX_KNOWN = 256
-
-
-@dataclass(slots=True)
-class CallStats:
-    """What one call cost: of `rows`, `distinct` values were sent in `batches` requests."""
-
-    rows: int = 0
-    nulls: int = 0
-    distinct: int = 0
-    batches: int = 0
-    retries: int = 0
-    failed_rows: int = 0
-    elapsed_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Prediction:
-    """The answers to a column, one per row, in its order.
-
-    A NULL row has no value and no error; an answered one a value (and a confidence, where the server gives
-    one); a faulty one an error and no value.
-    """
-
-    values: list[Any]
-    confidences: list[float | None]
-    errors: list[MlUdfError | None]
-    model_version: str
-    stats: CallStats
-
-    def first_error(self) -> tuple[int, MlUdfError] | None:
-        """The lowest faulty row, with its error."""
-        return next(((row, error) for row, error in enumerate(self.errors) if error), None)
 
 
 class Client:
@@ -176,11 +144,11 @@ class Client:
         except ROW_FAULTS as error:
             if options.on_error == "error":
                 raise
-            return _all_failed(values, error, time.monotonic() - started_s)
+            return all_failed(values, error, time.monotonic() - started_s)
         column = Column.of(values, info.input_datatype)
         exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
         answers, batches = self._answers(column, exchange, on_wait)
-        prediction = _spread(column, answers, info.version)
+        prediction = spread(column, answers, info.version)
         prediction.stats = CallStats(
             rows=len(values),
             nulls=sum(value is None for value in values),
@@ -193,9 +161,44 @@ class Client:
         if options.on_error == "error" and (found := prediction.first_error()):
             row, fault = found
             if not fault.detail:
-                fault.detail = f"first at row {row + 1} of the call: {function}({_short(values[row])})"
+                fault.detail = f"first at row {row + 1} of the call: {function}({short(values[row])})"
             raise fault
         return prediction
+
+    def begin(
+        self,
+        function: str,
+        values: Sequence[Value],
+        options: Options,
+        *,
+        version: str,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        deadline_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Pending | None:
+        """`predict` cut in two: send, and let `Pending.wait` wait for the answers, faults told in them.
+
+        Returns when all requests have left. They leave at once, whatever `max_in_flight`; None, and nothing
+        is sent, where they would be more than twice that, or the endpoint computes in this process.
+        """
+        if self.endpoint.startswith("local:"):
+            return None
+        info = self.look_up(
+            function,
+            version=version,
+            input_name=input_name,
+            output_name=output_name,
+            deadline_s=deadline_s,
+            on_wait=on_wait,
+        )
+        column = Column.of(values, info.input_datatype)
+        rows = min(options.batch_rows, info.max_batch_rows or options.batch_rows)
+        batches = list(column.sub_batches(rows))
+        if len(batches) > 2 * options.max_in_flight:
+            return None
+        exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
+        return Pending(column, exchange, self._flight.begin(batches, exchange.answer, on_wait=on_wait))
 
     def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
         """Read a JSON route, such as `/v1/functions`."""
@@ -265,34 +268,12 @@ class Client:
         return answers, batches
 
 
-def _spread(column: Column, answers: Answers, version: str) -> Prediction:
-    errors: list[MlUdfError | None] = column.spread(answers.errors)
-    for row, refused in column.errors.items():
-        errors[row] = refused
-    return Prediction(
-        column.spread(answers.values), column.spread(answers.confidences), errors, version, CallStats()
-    )
-
-
-def _all_failed(values: Sequence[Value], error: MlUdfError, elapsed_s: float) -> Prediction:
-    rows = len(values)
-    errors = [None if value is None else error for value in values]
-    failed = sum(found is not None for found in errors)
-    stats = CallStats(rows=rows, nulls=rows - failed, failed_rows=failed, elapsed_s=elapsed_s)
-    return Prediction([None] * rows, [None] * rows, errors, "", stats)
-
-
 def _transport(endpoint: str, token: str | None) -> Transport:
     if endpoint.startswith("local:"):
         from ml_udf.local import LocalTransport  # its neighbours are there only where it was asked for
 
         return LocalTransport(endpoint)
     return HttpTransport(endpoint, token=token)
-
-
-def _short(value: Value) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:60] + "…" + text[-19:]
 
 
 def _with_json(method: str, path: str, body: dict[str, Any]) -> Request:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,15 +74,18 @@ class Exchange:
     _down: MlUdfError | None = None  # once the server is found gone, the other sub-batches are not tried
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def answer(self, batch: SubBatch, abort: Abort) -> Answers:
-        """Ask for the rows of one sub-batch. Raises what concerns more than these rows."""
+    def answer(self, batch: SubBatch, abort: Abort, on_sent: Callable[[], None] | None = None) -> Answers:
+        """Ask for the rows of one sub-batch. Raises what concerns more than these rows.
+
+        on_sent  called once the request has left; again if it is tried again, never if it cannot leave
+        """
         try:
             if self._down is not None:
                 raise self._down
             request = self._request(batch.rows)
             deadline_s = min(self.deadline_s, time.monotonic() + self.options.timeout_ms / 1000)
             reply = with_retries(
-                lambda: self._send(request, deadline_s, abort),
+                lambda: self._send(request, deadline_s, abort, on_sent),
                 deadline_s=deadline_s,
                 abort=abort,
                 on_retry=self._count_retry,
@@ -107,7 +111,9 @@ class Exchange:
                 request.parameters["ml_udf_min_accuracy"] = self.options.min_accuracy
         return request
 
-    def _send(self, request: InferRequest, deadline_s: float, abort: Abort) -> InferResponse:
+    def _send(
+        self, request: InferRequest, deadline_s: float, abort: Abort, on_sent: Callable[[], None] | None
+    ) -> InferResponse:
         timeout_s = left_s(deadline_s)
         if self.info.ours:
             request.parameters["ml_udf_deadline_ms"] = round(timeout_s * 1000)
@@ -116,7 +122,7 @@ class Exchange:
         except WireError as exc:
             raise InputInvalid(str(exc), hint="the server takes JSON alone, and so text alone") from exc
         response = self.transport.send(
-            Request("POST", self.info.infer_path(), body, headers), timeout_s=timeout_s, abort=abort
+            Request("POST", self.info.infer_path(), body, headers, on_sent), timeout_s=timeout_s, abort=abort
         )
         if response.status >= 400:
             raise error_of(response)

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from ml_udf.transport import Abort
 
-__all__ = ["Flight", "signals_blocked"]
+__all__ = ["Flight", "Underway", "signals_blocked"]
 
 WAIT_SLICE_S = 0.05
 MAX_THREADS = 64
@@ -33,6 +33,39 @@ def signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Underway(Generic[Task, Result]):
+    """Tasks that have been begun with, each with what it will return."""
+
+    def __init__(self, pending: dict[Future[Result], Task], abort: Abort) -> None:
+        self.pending = pending
+        self.abort = abort
+
+    def results(
+        self, on_wait: Callable[[], None] | None = None, more: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Task, Result]]:
+        """Yield (task, result) as each ends; `more` may add tasks. What anybody raises aborts the rest."""
+        try:
+            while True:
+                more()
+                if not self.pending:
+                    return
+                done, _ = wait(self.pending, WAIT_SLICE_S, FIRST_COMPLETED)
+                if on_wait is not None:
+                    on_wait()
+                for future in done:
+                    yield self.pending.pop(future), future.result()
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Abort what has not ended."""
+        if self.pending:
+            self.abort.set()
+            for future in self.pending:
+                future.cancel()
+            self.pending = {}
 
 
 class Flight:
@@ -55,25 +88,49 @@ class Flight:
         `on_wait` runs in the caller's thread at least every 50 ms. Whatever it, a task or the consumer
         raises aborts the other tasks and propagates.
         """
-        abort = Abort()
-        pending: dict[Future[Result], Task] = {}
+        underway: Underway[Task, Result] = Underway({}, Abort())
         rest = iter(tasks)
+
+        def more() -> None:
+            for task in islice(rest, max_in_flight - len(underway.pending)):
+                underway.pending[self._submit(do, task, underway.abort)] = task
+
+        yield from underway.results(on_wait, more)
+
+    def begin(
+        self,
+        tasks: Iterable[Task],
+        do: Callable[[Task, Abort, Callable[[], None]], Result],
+        *,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Underway[Task, Result]:
+        """Begin with every task at once; return when each has called its third argument, or has ended.
+
+        From then on they need nothing of this thread, not even the interpreter's lock, to be under way: what
+        they had to send has left. `on_wait` as in `run`.
+        """
+        underway: Underway[Task, Result] = Underway({}, Abort())
+        left: list[threading.Event] = []
+
+        def one(begun: tuple[Task, threading.Event], abort: Abort) -> Result:
+            task, has_left = begun
+            try:
+                return do(task, abort, has_left.set)
+            finally:
+                has_left.set()
+
         try:
-            while True:
-                for task in islice(rest, max_in_flight - len(pending)):
-                    pending[self._submit(do, task, abort)] = task
-                if not pending:
-                    return
-                done, _ = wait(pending, WAIT_SLICE_S, FIRST_COMPLETED)
-                if on_wait is not None:
-                    on_wait()
-                for future in done:
-                    yield pending.pop(future), future.result()
-        finally:
-            if pending:
-                abort.set()
-                for future in pending:
-                    future.cancel()
+            for task in tasks:
+                left.append(threading.Event())
+                underway.pending[self._submit(one, (task, left[-1]), underway.abort)] = task
+            for has_left in left:
+                while not has_left.wait(WAIT_SLICE_S):
+                    if on_wait is not None:
+                        on_wait()
+        except BaseException:
+            underway.drop()
+            raise
+        return underway
 
     def close(self) -> None:
         """Let the threads end."""

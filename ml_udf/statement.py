@@ -20,6 +20,8 @@ from ml_udf.column import Value
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError, ServerUnreachable
 from ml_udf.exchange import ROW_FAULTS
+from ml_udf.pending import Pending
+from ml_udf.prediction import Prediction, short
 
 __all__ = ["Answer", "Binding", "Statement"]
 
@@ -68,6 +70,7 @@ class Statement:
         self._deadline_s = deadline_s
         self._down: MlUdfError | None = None
         self._memo: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._begun: list[tuple[dict[Hashable, int], Pending]] = []  # keys → rows of what was begun with
         self._lock = threading.Lock()
         self._pinning = threading.Lock()
 
@@ -79,6 +82,48 @@ class Statement:
                 self._nulled.add(_key(value))
                 self._first_fault = self._first_fault or answer.error
         return [answer.value for answer in answers]
+
+    def begin(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> bool:
+        """Send the values that have no answer yet, without waiting: `values` and `answers` will.
+
+        False where that cannot be done here; nothing is sent then. Raises what concerns the whole statement.
+        """
+        with self._lock:
+            unknown = {
+                key: value
+                for key, value in zip(map(_key, values), values, strict=True)
+                if value is not None and key not in self._memo
+            }
+            for keys, _ in self._begun:
+                for key in unknown.keys() & keys.keys():
+                    del unknown[key]
+        if not unknown or self._down is not None:
+            return True
+        try:
+            pending = self._client.begin(
+                self.binding.function,
+                list(unknown.values()),
+                replace(self.options, on_error="null"),
+                version=self._pinned_version(on_wait),
+                input_name=self.binding.input_name,
+                output_name=self.binding.output_name,
+                deadline_s=self._deadline_s,
+                on_wait=on_wait,
+            )
+        except ROW_FAULTS:  # asking for the answers will meet it again, under on_error's rule
+            return True
+        if pending is None:
+            return False
+        with self._lock:
+            self._begun.append(({key: row for row, key in enumerate(unknown)}, pending))
+        return True
+
+    def forget(self) -> None:
+        """Drop what was begun with and not answered: the server need not compute it."""
+        with self._lock:
+            begun, self._begun = self._begun, []
+        for _, pending in begun:
+            pending.drop()
 
     def fault_report(self) -> MlUdfError | None:
         """What one warning tells of the rows that `values` made NULL; None where there is nothing new.
@@ -112,7 +157,7 @@ class Statement:
         Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
         """
         keys = [_key(value) for value in values]
-        answers: dict[Hashable, Answer] = {}
+        answers = self._collected(keys, on_wait)
         unknown: dict[Hashable, Value] = {}
         with self._lock:
             for key, value in zip(keys, values, strict=True):
@@ -128,8 +173,14 @@ class Statement:
         self.stats.rows += len(values)
         self.stats.nulls += sum(value is None for value in values)
         found = [_NULL if value is None else answers[key] for key, value in zip(keys, values, strict=True)]
-        if raise_faults and (error := next((a.error for a in found if a.error), None)):
-            raise error
+        if raise_faults:
+            for row, answer in enumerate(found):
+                if answer.error is not None:
+                    detail = (
+                        f"first at row {row + 1} of the call: {self.binding.function}({short(values[row])})"
+                    )
+                    answer.error.detail = answer.error.detail or detail
+                    raise answer.error
         return found
 
     def _ask(
@@ -157,10 +208,13 @@ class Statement:
             deadline_s=self._deadline_s,
             on_wait=on_wait,
         )
+        return self._learnt(unknown, prediction)
+
+    def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Answer]:
         fresh = {
             key: Answer(value, confidence, error)
             for key, value, confidence, error in zip(
-                unknown, prediction.values, prediction.confidences, prediction.errors, strict=True
+                keys, prediction.values, prediction.confidences, prediction.errors, strict=True
             )
         }
         with self._lock:
@@ -170,6 +224,23 @@ class Statement:
             while len(self._memo) > MEMO_ENTRIES:
                 self._memo.popitem(last=False)
         return fresh
+
+    def _collected(
+        self, keys: Sequence[Hashable], on_wait: Callable[[], None] | None
+    ) -> dict[Hashable, Answer]:
+        """The answers of what was begun with, as far as `keys` ask for it."""
+        collected: dict[Hashable, Answer] = {}
+        for begun in list(self._begun):
+            rows, pending = begun
+            if not any(key in rows for key in keys):
+                continue
+            with self._lock:
+                if begun not in self._begun:
+                    continue
+                self._begun.remove(begun)
+            prediction = pending.wait(on_wait)
+            collected.update(self._learnt(rows, prediction))
+        return collected
 
     def _pinned_version(self, on_wait: Callable[[], None] | None) -> str:
         # Asked once, under a lock of its own, by whichever of the engine's threads comes first.

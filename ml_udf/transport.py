@@ -38,6 +38,7 @@ class Request:
     path: str
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    on_sent: Callable[[], None] | None = None  # called when it has left, before the answer is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,8 @@ class HttpTransport:
             sock.settimeout(max(timeout_s, 0.001))
             headers = {**request.headers, **self._headers}
             connection.request(request.method, self._prefix + request.path, request.body or None, headers)
+            if request.on_sent is not None:
+                request.on_sent()
             raw = connection.getresponse()
             response = Response(raw.status, {k.lower(): v for k, v in raw.getheaders()}, raw.read())
             done = not raw.will_close

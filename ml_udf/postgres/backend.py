@@ -11,14 +11,27 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Callable
+from enum import IntEnum
 
-__all__ = ["Backend"]
+__all__ = ["Asked", "Backend"]
+
+
+class Asked(IntEnum):
+    """What the plan node asks of the twin that it is calling; see sql/postgres/batch/ahead.c."""
+
+    ANSWERS = 0
+    BEGIN = 1
+    FORGET = 2
+
+
+_XACT_EVENT_ABORT = 2  # of access/xact.h
 
 
 class _ResetCallback(ctypes.Structure):
     """MemoryContextCallback of utils/palloc.h; PostgreSQL links it into the context's list."""
 
 
+_XACT_FUNCTION = ctypes.PYFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
 _RESET_FUNCTION = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _ResetCallback._fields_ = [
     ("func", _RESET_FUNCTION),
@@ -54,6 +67,14 @@ class Backend:
         self._register = server.MemoryContextRegisterResetCallback
         self._register.restype = None
         self._register.argtypes = [ctypes.c_void_p, ctypes.POINTER(_ResetCallback)]
+        self._register_xact = server.RegisterXactCallback
+        self._register_xact.restype = None
+        self._register_xact.argtypes = [_XACT_FUNCTION, ctypes.c_void_p]
+        self._xact_functions: list[object] = []
+        try:
+            self._asked = ctypes.c_int.in_dll(server, "ml_udf_batch_asked")
+        except ValueError:  # the batching module is not loaded
+            self._asked = ctypes.c_int(Asked.ANSWERS)
         self._armed: set[_Armed] = set()
         self.version = int(self.setting(b"server_version_num") or 0)  # 150020 for 15.20
 
@@ -96,6 +117,26 @@ class Backend:
         without either, the transaction.
         """
         return next(int(context.value) for context in self._contexts if context.value)
+
+    def take_asked(self) -> Asked:
+        """What the function that was just entered is asked to do. Those that it calls in turn are not."""
+        asked, self._asked.value = Asked(self._asked.value), Asked.ANSWERS
+        return asked
+
+    def at_abort(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever a transaction of this session is aborted. It must not query or raise.
+
+        A failed statement's memory may live until the client ends its transaction; this comes at once.
+        """
+
+        def fire(event: int, _argument: int | None) -> None:
+            if event == _XACT_EVENT_ABORT:
+                with contextlib.suppress(Exception):
+                    callback()
+
+        function = _XACT_FUNCTION(fire)
+        self._xact_functions.append(function)  # PostgreSQL keeps the pointer as long as the process lives
+        self._register_xact(function, None)
 
     def at_end_of(self, context: int, callback: Callable[[], None]) -> None:
         """Call `callback` once, when PostgreSQL frees that memory context. It must not query or raise."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_udf.column import Value
 from ml_udf.errors import MlUdfError, Unauthorized
-from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import reported
@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self, plpy: Plpy, *, local_path: str = "") -> None:
         self.spi = Spi(plpy)
-        backend = Backend()
+        self._backend = backend = Backend()
         self._endpoints = Endpoints(self.spi, backend, local_path)
         self._statements = Statements(plpy, backend, self._endpoints)
         self._definitions = Definitions(self.spi, backend, self._statements)
@@ -50,9 +50,19 @@ class Session:
         return self._values(_target(record), [value], record["returns"])[0]
 
     @reported
-    def batch(self, record: Mapping[str, Any], values: Sequence[Value]) -> list[Any]:
-        """The body of its twin over many rows: one value per row, in order."""
-        found = self._values(_target(record), unwrapped(values), record["returns"])
+    def batch(self, record: Mapping[str, Any], values: Sequence[Value]) -> list[Any] | None:
+        """The body of its twin over many rows: one value per row, in order; None where it was just begun.
+
+        Only the plan node asks to begin, and then for the same rows again.
+        """
+        asked = self._backend.take_asked()
+        target, rows = _target(record), unwrapped(values)
+        if asked is Asked.FORGET:
+            self._statements.forget()
+            return None
+        if asked is Asked.BEGIN and self._begin(target, rows):
+            return None
+        found = self._values(target, rows, record["returns"])
         return wrapped(found) if record["returns"].endswith("[]") else found
 
     # ── generic functions ────────────────────────────────────────────────────────────────────────
@@ -146,6 +156,10 @@ class Session:
     def training_view(self, view: str) -> list[dict[str, Any]]:
         """Behind the views `ml_udf.datasets`, `jobs` and `trials`."""
         return self._views.training(view)
+
+    def _begin(self, target: Target, values: Sequence[Value]) -> bool:
+        with self._asking(target, values) as statement:
+            return statement.begin(values, self._statements.check_interrupts)
 
     def _values(self, target: Target, values: Sequence[Value], returns: str) -> list[Any]:
         with self._asking(target, values) as statement:

@@ -78,6 +78,7 @@ class Statements:
         self._endpoints = endpoints
         self._open: dict[int, _Open] = {}
         self._past: dict[tuple[str, str], Past] = {}
+        backend.at_abort(self.forget)
 
     def current(self, target: Target) -> Statement:
         """What the statement under way has asked of `target`, for current_user and the settings of now.
@@ -134,6 +135,12 @@ class Statements:
         """A call for `target` has waited for the server."""
         self._of(target).waits.add(seconds)
 
+    def forget(self) -> None:
+        """Drop what was begun with and not answered, in all statements under way."""
+        for under_way in self._open.values():
+            for statement in under_way.asked.values():
+                statement.forget()
+
     def past(self) -> Mapping[tuple[str, str], Past]:
         """(server, function) → what ended statements asked of it since the session began."""
         return self._past
@@ -163,6 +170,8 @@ class Statements:
 
     def _end(self, context: int) -> None:
         under_way = self._open.pop(context)
+        for statement in under_way.asked.values():
+            statement.forget()
         for (_, target, _, _), statement in under_way.asked.items():
             past = self._of(target)
             past.statements += 1

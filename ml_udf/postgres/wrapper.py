@@ -56,9 +56,12 @@ class Wrapper:
         return [
             f"CREATE OR REPLACE FUNCTION {quoted(self.schema)}.{quoted(name)}({parameter} {argument})"
             f" RETURNS {returns} LANGUAGE plpython3u STABLE STRICT PARALLEL {self.parallel} COST {COST}"
-            f" SET search_path = pg_catalog, pg_temp AS {_literal(self._body(entry, parameter))}"
-            for (name, argument, returns), (entry, parameter) in zip(
-                self.signatures(), (("scalar", "input"), ("batch", "inputs")), strict=False
+            f" SET search_path = pg_catalog, pg_temp{later} AS {_literal(self._body(entry, parameter))}"
+            for (name, argument, returns), (entry, parameter, later) in zip(
+                self.signatures(),
+                # The twin can begin with rows and answer later, if the plan node asks it to.
+                (("scalar", "input", ""), ("batch", "inputs", " SET ml_udf.answers_later = on")),
+                strict=False,
             )
         ]
 

@@ -1,7 +1,8 @@
 """A small Open Inference Protocol server with known answers: label = crc32 of the row.
 
 For tests of the SQL side alone: it counts what it is sent, can be slow, faulty, foreign, or want a token. A
-row `missing…` does not exist; with `ours=False` it knows no extension of ml_udf at all.
+row `missing…` does not exist, a row `/late…` takes half a second; with `ours=False` it knows no extension of
+ml_udf at all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ml_udf.oip import HEADER_LENGTH, InferResponse, Tensor, decode_request, encode_response
+
+LATE_S = 0.5
 
 
 def label_of(row: str | bytes) -> str:
@@ -39,6 +42,9 @@ class OipServer:
         self.paths: list[str] = []
         self.tokens: list[str | None] = []
         self.connections: set[socket.socket] = set()
+        self.under_way = 0  # infer requests that were read and not answered
+        self.most_at_once = 0
+        self._lock = threading.Lock()
         self.abandoned = 0  # requests whose client went away while they were computed
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -53,6 +59,7 @@ class OipServer:
 
     def forget(self) -> None:
         self.requests.clear()
+        self.most_at_once = 0
         self.parameters.clear()
         self.inputs.clear()
         self.paths.clear()
@@ -128,7 +135,13 @@ class OipServer:
         self.requests.append(tensor.elements if tensor.datatype == "BYTES" else [b""] * tensor.shape[0])
         self.parameters.append(asked.parameters)
         self.inputs.append(tensor.name)
-        time.sleep(self.delay_s)
+        with self._lock:
+            self.under_way += 1
+            self.most_at_once = max(self.most_at_once, self.under_way)
+        late = any(row.startswith(b"/late") for row in self.requests[-1])
+        time.sleep(self.delay_s + LATE_S * late)
+        with self._lock:
+            self.under_way -= 1
         if self.away:
             _json(handler, 502, {"error": "connection_lost: nobody is behind this"})
             return

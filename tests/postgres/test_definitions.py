@@ -18,9 +18,12 @@ MADE = """
 
 def test_the_function_is_what_the_planner_should_see(engine: Engine) -> None:
     parallel = "u" if engine.connection.info.server_version < 170000 else "r"
-    common = ("s", True, 10000.0, parallel, ["search_path=pg_catalog, pg_temp"], False)
-    assert engine.query(MADE, "udf_food_name") == [(*common, "input text", "text")]
-    assert engine.query(MADE, "udf_food_name_batch") == [(*common, "inputs text[]", "text[]")]
+    path = "search_path=pg_catalog, pg_temp"
+    common = ("s", True, 10000.0, parallel)
+    assert engine.query(MADE, "udf_food_name") == [(*common, [path], False, "input text", "text")]
+    assert engine.query(MADE, "udf_food_name_batch") == [
+        (*common, [path, "ml_udf.answers_later=on"], False, "inputs text[]", "text[]")
+    ]
 
 
 def test_the_twin_has_the_same_owner_schema_and_rights(engine: Engine) -> None:

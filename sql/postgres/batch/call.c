@@ -21,8 +21,8 @@
 #define SLICE_GROWTH 4
 
 /* Look up the function to call; also after an error, to forget its state */
-static void
-init_function(BatchState *state, CallState *call)
+void
+batch_call_reset(BatchState *state, CallState *call)
 {
 	fmgr_info_cxt(OidIsValid(call->twinid) ? call->twinid : call->funcid,
 				  &call->flinfo, state->css.ss.ps.state->es_query_cxt);
@@ -44,10 +44,11 @@ batch_call_begin(BatchState *state, CallState *call)
 	call->nargs = list_length(args);
 	call->collation = batch_call_collation(call->expr);
 	call->strict = func_strict(call->funcid);
-	init_function(state, call);
+	batch_call_reset(state, call);
 
 	if (OidIsValid(call->twinid))
 	{
+		call->answers_later = state->overlaps && batch_answers_later(call->twinid);
 		twin_result = get_func_signature(call->twinid, &twin_args, &twin_nargs);
 		if (twin_nargs != call->nargs)
 			elog(ERROR, "ml_udf: twin %u has %d arguments instead of %d",
@@ -78,9 +79,12 @@ batch_call_begin(BatchState *state, CallState *call)
 	batch_type_init(&call->result, exprType(call->expr), twin_result);
 }
 
-/* Call the twin once for n items */
-static void
-call_twin(BatchState *state, CallState *call, int first, int n)
+/*
+ * Call the twin once for n items.  Returns false if it has begun to compute
+ * them, which it may only where it is asked to.
+ */
+bool
+batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 {
 	FunctionCallInfo fcinfo = palloc0(SizeForFunctionCallInfo(call->nargs));
 	PgStat_FunctionCallUsage usage;
@@ -94,15 +98,28 @@ call_twin(BatchState *state, CallState *call, int first, int n)
 		fcinfo->args[j].isnull = false;
 	}
 	pgstat_init_function_usage(fcinfo, &usage);
-	result = FunctionCallInvoke(fcinfo);
+	/* a twin that was never begun with must not find what another was asked */
+	PG_TRY();
+	{
+		ml_udf_batch_asked = asked;
+		result = FunctionCallInvoke(fcinfo);
+	}
+	PG_FINALLY();
+	{
+		ml_udf_batch_asked = BATCH_ASK_NOW;
+	}
+	PG_END_TRY();
 	pgstat_end_function_usage(&usage, true);
 
+	if (asked != BATCH_ASK_NOW && fcinfo->isnull)
+		return false;
 	if (fcinfo->isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("function %s returned NULL instead of an array of %d results",
 						format_procedure(call->twinid), n)));
 	batch_take_results(state, call, result, first, n);
+	return true;
 }
 
 /* Call the function itself for each of n items */
@@ -123,16 +140,16 @@ call_function(BatchState *state, CallState *call, int first, int n)
 								 call->collation, NULL, NULL);
 		for (int j = 0; j < call->nargs; j++)
 		{
-			fcinfo->args[j].value = call->values[i * call->nargs + j];
-			fcinfo->args[j].isnull = call->nulls[i * call->nargs + j];
+			fcinfo->args[j].value = call->items.values[i * call->nargs + j];
+			fcinfo->args[j].isnull = call->items.nulls[i * call->nargs + j];
 		}
 		pgstat_init_function_usage(fcinfo, &usage);
 		result = FunctionCallInvoke(fcinfo);
 		pgstat_end_function_usage(&usage, true);
 
-		oldcontext = MemoryContextSwitchTo(state->batch_context);
-		call->result_nulls[i] = fcinfo->isnull;
-		call->results[i] = fcinfo->isnull ? (Datum) 0 :
+		oldcontext = MemoryContextSwitchTo(state->batch.context);
+		call->items.result_nulls[i] = fcinfo->isnull;
+		call->items.results[i] = fcinfo->isnull ? (Datum) 0 :
 			datumCopy(result, call->result.typbyval, call->result.typlen);
 		MemoryContextSwitchTo(oldcontext);
 	}
@@ -168,11 +185,12 @@ answer_slice(BatchState *state, void *arg)
 		callback.arg = slice;
 		callback.previous = error_context_stack;
 		error_context_stack = &callback;
-		call_twin(state, call, call->answered, slice->n);
+		(void) batch_call_twin(state, call, call->items.answered, slice->n,
+							   BATCH_ASK_NOW);
 		error_context_stack = callback.previous;
 	}
 	else
-		call_function(state, call, call->answered, slice->n);
+		call_function(state, call, call->items.answered, slice->n);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -180,21 +198,21 @@ answer_slice(BatchState *state, void *arg)
  * Make sure that an item has its result.  It is the first that has none, since
  * items are numbered in the order of their rows and rows are served in order.
  *
- * Returns false if the item's error is to be held: it is in state->pending.
+ * Returns false if the item's error is to be held: it is in state->batch.pending.
  */
 bool
 batch_answer(BatchState *state, CallState *call, int item)
 {
-	while (call->answered <= item)
+	while (call->items.answered <= item)
 	{
-		Slice		slice = {call, call->nitems - call->answered};
+		Slice		slice = {call, call->items.nitems - call->items.answered};
 		ErrorData  *error = NULL;
 		instr_time	start;
 		instr_time	duration;
 
-		Assert(item == call->answered || call->slice == 0);
-		if (call->slice > 0)
-			slice.n = Min(slice.n, call->slice);
+		Assert(item == call->items.answered || call->items.slice == 0);
+		if (call->items.slice > 0)
+			slice.n = Min(slice.n, call->items.slice);
 
 		MemoryContextReset(state->call_context);
 		INSTR_TIME_SET_CURRENT(start);
@@ -207,23 +225,26 @@ batch_answer(BatchState *state, CallState *call, int item)
 
 		INSTR_TIME_SET_CURRENT(duration);
 		INSTR_TIME_SUBTRACT(duration, start);
-		batch_count_call(state, call, slice.n, INSTR_TIME_GET_MILLISEC(duration));
+		batch_count_call(state, call, slice.n, call->items.begun_ms +
+						 INSTR_TIME_GET_MILLISEC(duration));
+		call->items.begun = false;
+		call->items.begun_ms = 0;
 
 		if (error != NULL)
 		{
-			init_function(state, call);
+			batch_call_reset(state, call);
 			if (slice.n == 1)
 			{
-				state->pending = error;
+				state->batch.pending = error;
 				return false;
 			}
 			FreeErrorData(error);
-			call->slice = 1;
+			call->items.slice = 1;
 			continue;
 		}
-		call->answered += slice.n;
-		if (call->slice > 0)
-			call->slice *= SLICE_GROWTH;
+		call->items.answered += slice.n;
+		if (call->items.slice > 0)
+			call->items.slice *= SLICE_GROWTH;
 	}
 	return true;
 }

@@ -60,8 +60,8 @@ batch_make_argument(CallState *call, int arg, int first, int n)
 	{
 		int			position = (first + i) * call->nargs + arg;
 
-		values[i] = call->values[position];
-		nulls[i] = call->nulls[position];
+		values[i] = call->items.values[position];
+		nulls[i] = call->items.nulls[position];
 		if (type->wrapper != NULL)
 		{
 			Datum	   *columns = palloc0(sizeof(Datum) * type->wrapper->natts);
@@ -125,7 +125,7 @@ batch_take_results(BatchState *state, CallState *call, Datum result, int first, 
 						   "The array has %d dimension.", ARR_NDIM(array)),
 				 errhint("It must return one element for each element of its arguments, in the same order.")));
 
-	copy = MemoryContextAllocHuge(state->batch_context, size);
+	copy = MemoryContextAllocHuge(state->batch.context, size);
 	memcpy(copy, array, size);
 	deconstruct_array(copy, call->result.elemtype, call->result.elemlen,
 					  call->result.elembyval, call->result.elemalign,
@@ -137,8 +137,9 @@ batch_take_results(BatchState *state, CallState *call, Datum result, int first, 
 
 		if (!isnull && call->result.wrapper != NULL)
 			value = unwrap(&call->result, value, &isnull);
-		call->results[first + i] = value;
-		call->result_nulls[first + i] = isnull;
+		call->items.results[first + i] = value;
+		call->items.result_nulls[first + i] = isnull;
 	}
-	call->result_bytes = (double) size / n;
+	if (n > 0)
+		call->result_bytes = (double) size / n;
 }

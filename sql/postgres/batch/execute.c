@@ -163,10 +163,13 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	CustomScan *cscan = (CustomScan *) node->ss.ps.plan;
 	PlanState  *child;
 	TupleDesc	child_desc;
+	bool		overlaps;
 	ListCell   *lc;
 
 	batch_layer_unpack(cscan, &state->layer);
 	state->protect = (state->layer.flags & BATCH_READS_ALL) == 0;
+	state->overlaps = batch_overlap &&
+		(!state->protect || (state->layer.flags & BATCH_CURRENT_OF) == 0);
 
 	/* a layer runs neither backwards nor to a mark, so its child need not */
 	child = ExecInitNode(outerPlan(cscan), estate,
@@ -214,6 +217,12 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 		batch_call_begin(state, call);
 	}
 
+	/* without a twin that can, there is no second batch */
+	overlaps = state->overlaps;
+	state->overlaps = false;
+	for (int i = 0; i < state->ncalls; i++)
+		state->overlaps |= overlaps && state->calls[i].answers_later;
+
 	batch_init_inputs(state);
 	(void) exec_params_walker((Node *) state->layer.calls, &state->exec_params);
 	(void) exec_params_walker((Node *) state->layer.guards, &state->exec_params);
@@ -224,7 +233,10 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	state->limit_offset = ExecInitExpr((Expr *) state->layer.limit_offset,
 									   &node->ss.ps);
 
-	state->batch_context = AllocSetContextCreate(estate->es_query_cxt,
+	state->spare.context = AllocSetContextCreate(estate->es_query_cxt,
+												 "ml_udf batch ahead",
+												 ALLOCSET_SMALL_SIZES);
+	state->batch.context = AllocSetContextCreate(estate->es_query_cxt,
 												 "ml_udf batch",
 												 ALLOCSET_DEFAULT_SIZES);
 	state->call_context = AllocSetContextCreate(estate->es_query_cxt,
@@ -238,16 +250,18 @@ batch_forget(BatchState *state)
 {
 	ExecClearTuple(state->css.ss.ss_ScanTupleSlot);
 	ExecClearTuple(state->row_slot);
-	state->nrows = 0;
-	state->next = 0;
-	state->bytes = 0;
+	state->batch.nrows = 0;
+	state->batch.next = 0;
+	state->batch.bytes = 0;
 	for (int i = 0; i < state->ncalls; i++)
 	{
-		state->calls[i].nitems = 0;
-		state->calls[i].answered = 0;
-		state->calls[i].slice = 0;
+		state->calls[i].items.nitems = 0;
+		state->calls[i].items.answered = 0;
+		state->calls[i].items.slice = 0;
+		state->calls[i].items.begun = false;
+		state->calls[i].items.begun_ms = 0;
 	}
-	MemoryContextReset(state->batch_context);
+	MemoryContextReset(state->batch.context);
 }
 
 static void
@@ -255,15 +269,19 @@ rescan_layer(CustomScanState *node)
 {
 	BatchState *state = (BatchState *) node;
 	PlanState  *child = outerPlanState(node);
+	bool		failed;
 
+	failed = state->batch.pending != NULL || state->spare.pending != NULL ||
+		state->deferred != NULL;
+	batch_drop_spare(state);
 	batch_forget(state);
 	if (node->ss.ps.ps_ResultTupleSlot != NULL)
 		ExecClearTuple(node->ss.ps.ps_ResultTupleSlot);
-	if (state->pending != NULL || state->deferred != NULL)
+	if (failed)
 	{
 		/* what failed when nobody wanted it must not fail now */
 		batch_init_inputs(state);
-		state->pending = NULL;
+		state->batch.pending = NULL;
 		state->deferred = NULL;
 	}
 	state->phantom_served = false;

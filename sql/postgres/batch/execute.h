@@ -8,6 +8,7 @@
  *	  gather.c	reads the child, when no row is left to serve
  *	  items.c	lists the distinct inputs ("items") among the rows
  *	  call.c	answers items, a slice at a time, through the twin
+ *	  ahead.c	the batch behind the one that is served, gathered and begun early
  *	  convert.c	makes arrays of them, and takes results out of arrays
  *	  try.c		holds errors until their row is asked for
  *	  stats.c, explain.c	what EXPLAIN shows, workers included
@@ -67,24 +68,9 @@ typedef struct ItemSlot
 	int			item;
 } ItemSlot;
 
-typedef struct CallState
+/* The distinct inputs of one call in a batch, in the order of their rows */
+typedef struct CallItems
 {
-	Node	   *expr;
-	Oid			funcid;
-	Oid			twinid;			/* InvalidOid: call the function per item */
-	FmgrInfo	flinfo;			/* of the twin, or of the function */
-	Oid			collation;
-	bool		strict;			/* the function's strictness */
-	int			nargs;
-	BatchType  *argtypes;
-	BatchType	result;
-	ExprState  *guard;			/* NULL: always sent */
-	ExprState **args;
-	Datum	   *row_values;		/* arguments of the row being gathered */
-	bool	   *row_nulls;
-	bool		row_masked;
-
-	/* distinct inputs of the current batch, in the order of their rows */
 	int			nitems;
 	int			maxitems;
 	Datum	   *values;			/* maxitems * nargs */
@@ -96,6 +82,44 @@ typedef struct CallState
 	ItemSlot   *slots;
 	uint32		nslots;			/* a power of 2, or 0 */
 	int		   *row_items;		/* per row of the batch */
+	bool		begun;			/* the twin computes them, and has not been asked */
+	double		begun_ms;		/* what it took to begin */
+} CallItems;
+
+/* Rows gathered together */
+typedef struct Batch
+{
+	MemoryContext context;		/* rows, items, results */
+	uint32		number;			/* marks item slots */
+	int			nrows;
+	int			maxrows;
+	int			next;			/* the next row to serve */
+	MinimalTuple *tuples;
+	ItemPointerData *tids;		/* identities of rows for WHERE CURRENT OF */
+	Size		bytes;			/* of rows and items */
+	ErrorData  *pending;		/* the error of the row behind the last one */
+} Batch;
+
+typedef struct CallState
+{
+	Node	   *expr;
+	Oid			funcid;
+	Oid			twinid;			/* InvalidOid: call the function per item */
+	FmgrInfo	flinfo;			/* of the twin, or of the function */
+	Oid			collation;
+	bool		strict;			/* the function's strictness */
+	bool		answers_later;	/* its twin can: see ahead.c */
+	int			nargs;
+	BatchType  *argtypes;
+	BatchType	result;
+	ExprState  *guard;			/* NULL: always sent */
+	ExprState **args;
+	Datum	   *row_values;		/* arguments of the row being gathered */
+	bool	   *row_nulls;
+	bool		row_masked;
+
+	CallItems	items;			/* of the batch that is gathered or served */
+	CallItems	spare;			/* of the other one */
 
 	double		result_bytes;	/* running average per item */
 	BatchCounts counts;
@@ -121,16 +145,12 @@ typedef struct BatchState
 	bool	   *kept;			/* which of them are needed */
 	bool		keep_all;
 
-	/* the current batch */
-	MemoryContext batch_context;	/* rows, items, results */
+	Batch		batch;			/* that is gathered or served */
+	Batch		spare;			/* the one behind it, if it is filled */
+	bool		spare_filled;
+	bool		overlaps;		/* two batches are kept, if the twins can */
+	uint32		last_batch;		/* number given last */
 	MemoryContext call_context; /* while the twin runs */
-	uint32		batch;			/* number of the batch, marks item slots */
-	int			nrows;
-	int			maxrows;
-	int			next;			/* the next row to serve */
-	MinimalTuple *tuples;
-	Size		bytes;			/* of rows and items */
-	ErrorData  *pending;		/* the error of the row behind the last one */
 	bool		child_done;
 	bool		bound_passed;	/* the child knows our limit */
 
@@ -141,9 +161,6 @@ typedef struct BatchState
 	bool		peek_taken;
 	bool		phantom_served; /* see execute.c */
 	bool		phantom_counted;
-
-	/* identities of rows for WHERE CURRENT OF */
-	ItemPointerData *tids;
 
 	BatchCounts *shared;		/* in a worker or its leader: all processes' */
 	int			nshared;		/* processes */
@@ -165,7 +182,20 @@ extern int	batch_find_item(BatchState *state, CallState *call);
 
 /* call.c */
 extern void batch_call_begin(BatchState *state, CallState *call);
+extern void batch_call_reset(BatchState *state, CallState *call);
+extern bool batch_call_twin(BatchState *state, CallState *call, int first,
+							int n, int asked);
 extern bool batch_answer(BatchState *state, CallState *call, int item);
+
+/* ahead.c; what a twin that can answer later is asked to do */
+#define BATCH_ASK_NOW		0	/* answer */
+#define BATCH_ASK_BEGIN		1	/* begin to, and return NULL meanwhile */
+#define BATCH_ASK_FORGET	2	/* forget what was begun and not answered */
+
+extern bool batch_answers_later(Oid twinid);
+extern void batch_run_ahead(BatchState *state);
+extern void batch_take_spare(BatchState *state);
+extern void batch_drop_spare(BatchState *state);
 
 /* convert.c */
 extern void batch_type_init(BatchType *type, Oid valuetype, Oid arraytype);

@@ -101,7 +101,7 @@ evaluate_inputs(BatchState *state, void *arg)
 static void
 grow_rows(BatchState *state)
 {
-	int			maxrows = Max(state->maxrows * 2, BATCH_FIRST);
+	int			maxrows = Max(state->batch.maxrows * 2, BATCH_FIRST);
 	MemoryContext context = state->css.ss.ps.state->es_query_cxt;
 	bool		identities = state->css.ss.ss_currentRelation != NULL;
 
@@ -110,12 +110,12 @@ grow_rows(BatchState *state)
 	 (type *) MemoryContextAllocHuge(context, sizeof(type) * maxrows) : \
 	 (type *) repalloc_huge(array, sizeof(type) * maxrows))
 
-	GROW(state->tuples, MinimalTuple);
+	GROW(state->batch.tuples, MinimalTuple);
 	if (identities)
-		GROW(state->tids, ItemPointerData);
+		GROW(state->batch.tids, ItemPointerData);
 	for (int i = 0; i < state->ncalls; i++)
-		GROW(state->calls[i].row_items, int);
-	state->maxrows = maxrows;
+		GROW(state->calls[i].items.row_items, int);
+	state->batch.maxrows = maxrows;
 }
 
 /* A copy of the child's row with the columns that are needed above */
@@ -128,7 +128,7 @@ copy_row(BatchState *state, TupleTableSlot *slot)
 
 	if (state->keep_all)
 	{
-		oldcontext = MemoryContextSwitchTo(state->batch_context);
+		oldcontext = MemoryContextSwitchTo(state->batch.context);
 		tuple = ExecCopySlotMinimalTuple(slot);
 		MemoryContextSwitchTo(oldcontext);
 		return tuple;
@@ -138,7 +138,7 @@ copy_row(BatchState *state, TupleTableSlot *slot)
 	slot_getallattrs(slot);
 	for (int i = 0; i < state->nchild; i++)
 		isnull[i] = slot->tts_isnull[i] || !state->kept[i];
-	oldcontext = MemoryContextSwitchTo(state->batch_context);
+	oldcontext = MemoryContextSwitchTo(state->batch.context);
 	tuple = form_minimal_tuple(slot->tts_tupleDescriptor, slot->tts_values,
 							   isnull);
 	MemoryContextSwitchTo(oldcontext);
@@ -150,7 +150,7 @@ static void
 copy_identity(BatchState *state)
 {
 	ScanState  *scan = (ScanState *) outerPlanState(state);
-	ItemPointer tid = &state->tids[state->nrows];
+	ItemPointer tid = &state->batch.tids[state->batch.nrows];
 
 	if (IsA(scan, IndexOnlyScanState))
 		*tid = ((IndexOnlyScanState *) scan)->ioss_ScanDesc->xs_heaptid;
@@ -166,21 +166,21 @@ add_row(BatchState *state, TupleTableSlot *slot)
 {
 	MinimalTuple tuple;
 
-	if (state->nrows >= state->maxrows)
+	if (state->batch.nrows >= state->batch.maxrows)
 		grow_rows(state);
 	for (int i = 0; i < state->ncalls; i++)
 	{
 		CallState  *call = &state->calls[i];
 
-		call->row_items[state->nrows] =
+		call->items.row_items[state->batch.nrows] =
 			call->row_masked ? BATCH_NO_ITEM : batch_find_item(state, call);
 	}
 	tuple = copy_row(state, slot);
-	state->tuples[state->nrows] = tuple;
+	state->batch.tuples[state->batch.nrows] = tuple;
 	if (state->css.ss.ss_currentRelation != NULL)
 		copy_identity(state);
-	state->bytes += tuple->t_len + BATCH_OVERHEAD_BYTES + sizeof(int) * state->ncalls;
-	state->nrows++;
+	state->batch.bytes += tuple->t_len + BATCH_OVERHEAD_BYTES + sizeof(int) * state->ncalls;
+	state->batch.nrows++;
 }
 
 /* Inputs of the call that has most of them */
@@ -190,7 +190,7 @@ most_items(BatchState *state)
 	int			most = 0;
 
 	for (int i = 0; i < state->ncalls; i++)
-		most = Max(most, state->calls[i].nitems);
+		most = Max(most, state->calls[i].items.nitems);
 	return most;
 }
 
@@ -235,7 +235,7 @@ end_of_child(BatchState *state)
 	state->child_done = true;
 	if (state->child_layer != NULL)
 	{
-		state->pending = state->child_layer->deferred;
+		state->batch.pending = state->child_layer->deferred;
 		state->child_layer->deferred = NULL;
 	}
 }
@@ -288,15 +288,15 @@ void
 batch_gather(BatchState *state)
 {
 	ExprContext *econtext = state->input_context;
-	Size		max_bytes = (Size) work_mem * 1024;
+	Size		max_bytes = (Size) work_mem * 1024 / (state->overlaps ? 2 : 1);
 	int			target;
 	int64		max_rows;
 
 	plan_batch(state, &target, &max_rows);
-	state->batch++;
+	state->batch.number = ++state->last_batch;
 
-	while (state->nrows < max_rows && most_items(state) < target &&
-		   state->bytes < max_bytes)
+	while (state->batch.nrows < max_rows && most_items(state) < target &&
+		   state->batch.bytes < max_bytes)
 	{
 		TupleTableSlot *slot = next_child_row(state);
 		ErrorData  *error = NULL;
@@ -319,7 +319,7 @@ batch_gather(BatchState *state)
 
 		if (error != NULL)
 		{
-			state->pending = error;
+			state->batch.pending = error;
 			break;
 		}
 		if (passes)
@@ -328,5 +328,5 @@ batch_gather(BatchState *state)
 			InstrCountFiltered1(&state->css, 1);
 	}
 
-	batch_count_rows(state, state->nrows);
+	batch_count_rows(state, state->batch.nrows);
 }

@@ -33,8 +33,8 @@ hash_row(CallState *call)
 static bool
 item_equals_row(CallState *call, int item)
 {
-	Datum	   *values = &call->values[item * call->nargs];
-	bool	   *nulls = &call->nulls[item * call->nargs];
+	Datum	   *values = &call->items.values[item * call->nargs];
+	bool	   *nulls = &call->items.nulls[item * call->nargs];
 
 	for (int j = 0; j < call->nargs; j++)
 	{
@@ -54,44 +54,44 @@ grow_items(BatchState *state, CallState *call)
 {
 	MemoryContext oldcontext =
 		MemoryContextSwitchTo(state->css.ss.ps.state->es_query_cxt);
-	int			maxitems = Max(call->maxitems * 2, BATCH_FIRST);
-	ItemSlot   *old = call->slots;
-	uint32		nold = call->nslots;
+	int			maxitems = Max(call->items.maxitems * 2, BATCH_FIRST);
+	ItemSlot   *old = call->items.slots;
+	uint32		nold = call->items.nslots;
 
-	if (call->maxitems == 0)
+	if (call->items.maxitems == 0)
 	{
-		call->values = palloc(sizeof(Datum) * maxitems * call->nargs);
-		call->nulls = palloc(sizeof(bool) * maxitems * call->nargs);
-		call->results = palloc(sizeof(Datum) * maxitems);
-		call->result_nulls = palloc(sizeof(bool) * maxitems);
+		call->items.values = palloc(sizeof(Datum) * maxitems * call->nargs);
+		call->items.nulls = palloc(sizeof(bool) * maxitems * call->nargs);
+		call->items.results = palloc(sizeof(Datum) * maxitems);
+		call->items.result_nulls = palloc(sizeof(bool) * maxitems);
 	}
 	else
 	{
-		call->values = repalloc_huge(call->values,
+		call->items.values = repalloc_huge(call->items.values,
 									 sizeof(Datum) * maxitems * call->nargs);
-		call->nulls = repalloc_huge(call->nulls,
+		call->items.nulls = repalloc_huge(call->items.nulls,
 									sizeof(bool) * maxitems * call->nargs);
-		call->results = repalloc_huge(call->results, sizeof(Datum) * maxitems);
-		call->result_nulls = repalloc_huge(call->result_nulls,
+		call->items.results = repalloc_huge(call->items.results, sizeof(Datum) * maxitems);
+		call->items.result_nulls = repalloc_huge(call->items.result_nulls,
 										   sizeof(bool) * maxitems);
 	}
-	call->maxitems = maxitems;
+	call->items.maxitems = maxitems;
 
 	/* at most half full */
-	call->nslots = maxitems * 2;
-	call->slots = MemoryContextAllocExtended(CurrentMemoryContext,
-											 sizeof(ItemSlot) * call->nslots,
+	call->items.nslots = maxitems * 2;
+	call->items.slots = MemoryContextAllocExtended(CurrentMemoryContext,
+											 sizeof(ItemSlot) * call->items.nslots,
 											 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	for (uint32 i = 0; i < nold; i++)
 	{
 		uint32		slot;
 
-		if (old[i].batch != state->batch)
+		if (old[i].batch != state->batch.number)
 			continue;
-		slot = old[i].hash & (call->nslots - 1);
-		while (call->slots[slot].batch == state->batch)
-			slot = (slot + 1) & (call->nslots - 1);
-		call->slots[slot] = old[i];
+		slot = old[i].hash & (call->items.nslots - 1);
+		while (call->items.slots[slot].batch == state->batch.number)
+			slot = (slot + 1) & (call->items.nslots - 1);
+		call->items.slots[slot] = old[i];
 	}
 	if (old != NULL)
 		pfree(old);
@@ -107,40 +107,40 @@ batch_find_item(BatchState *state, CallState *call)
 	int			item;
 	MemoryContext oldcontext;
 
-	if (call->nitems >= call->maxitems)
+	if (call->items.nitems >= call->items.maxitems)
 		grow_items(state, call);
 
-	slot = hash & (call->nslots - 1);
-	while (call->slots[slot].batch == state->batch)
+	slot = hash & (call->items.nslots - 1);
+	while (call->items.slots[slot].batch == state->batch.number)
 	{
-		if (call->slots[slot].hash == hash &&
-			item_equals_row(call, call->slots[slot].item))
-			return call->slots[slot].item;
-		slot = (slot + 1) & (call->nslots - 1);
+		if (call->items.slots[slot].hash == hash &&
+			item_equals_row(call, call->items.slots[slot].item))
+			return call->items.slots[slot].item;
+		slot = (slot + 1) & (call->items.nslots - 1);
 	}
 
-	item = call->nitems;
-	oldcontext = MemoryContextSwitchTo(state->batch_context);
+	item = call->items.nitems;
+	oldcontext = MemoryContextSwitchTo(state->batch.context);
 	for (int j = 0; j < call->nargs; j++)
 	{
 		BatchType  *type = &call->argtypes[j];
 		Datum		value = call->row_values[j];
 		bool		isnull = call->row_nulls[j];
 
-		call->nulls[item * call->nargs + j] = isnull;
-		call->values[item * call->nargs + j] =
+		call->items.nulls[item * call->nargs + j] = isnull;
+		call->items.values[item * call->nargs + j] =
 			isnull ? (Datum) 0 : datumCopy(value, type->typbyval, type->typlen);
 		if (!isnull && !type->typbyval)
-			state->bytes += datumGetSize(value, false, type->typlen) +
+			state->batch.bytes += datumGetSize(value, false, type->typlen) +
 				BATCH_OVERHEAD_BYTES;
 	}
 	MemoryContextSwitchTo(oldcontext);
-	state->bytes += sizeof(ItemSlot) * 2 + sizeof(Datum) * (call->nargs + 1) +
+	state->batch.bytes += sizeof(ItemSlot) * 2 + sizeof(Datum) * (call->nargs + 1) +
 		(Size) call->result_bytes;
 
-	call->slots[slot].batch = state->batch;
-	call->slots[slot].hash = hash;
-	call->slots[slot].item = item;
-	call->nitems++;
+	call->items.slots[slot].batch = state->batch.number;
+	call->items.slots[slot].hash = hash;
+	call->items.slots[slot].item = item;
+	call->items.nitems++;
 	return item;
 }

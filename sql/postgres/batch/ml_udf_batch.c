@@ -25,6 +25,7 @@ extern void _PG_init(void);
 bool		batch_enabled = true;
 int			batch_rows = 4096;
 bool		batch_everything = false;
+bool		batch_overlap = true;
 
 static planner_hook_type prev_planner_hook = NULL;
 static ProcessUtility_hook_type prev_utility_hook = NULL;
@@ -96,6 +97,12 @@ _PG_init(void)
 							"A batch also ends when its rows and inputs fill work_mem.",
 							&batch_rows, 4096, 1, 1 << 20,
 							PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("ml_udf.overlap",
+							 "Gathers the next batch while the server computes one.",
+							 "Off waits for each batch before the next is gathered.",
+							 &batch_overlap, true,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 
 	/*
 	 * The module's own test: runs PostgreSQL's regression suite through the

@@ -40,6 +40,10 @@
 extern bool batch_enabled;
 extern int	batch_rows;
 extern bool batch_everything;
+extern bool batch_overlap;
+
+/* What a twin is asked to do just now: see ahead.c */
+extern __attribute__((visibility("default"))) int ml_udf_batch_asked;
 
 /*
  * The result of a call that was cut out of an expression, while the layers
@@ -179,7 +183,8 @@ typedef struct BatchLayer
 #define BATCH_LIMIT_FINAL	0x02
 #define BATCH_INPUT_FALLIBLE	0x04	/* prefilter, guards, arguments may raise */
 #define BATCH_QUAL_FALLIBLE 0x08	/* the node's own qual may raise */
-#define BATCH_CURRENT_OF	0x10	/* keep row identities for WHERE CURRENT OF */
+#define BATCH_CURRENT_OF	0x10	/* of a cursor: keep row identities for WHERE
+									 * CURRENT OF, and do not run ahead */
 #define BATCH_PEEKED		0x20	/* the first row may be asked for for nothing */
 #define BATCH_PHANTOM		0x40	/* a first row of NULLs will be dropped */
 

@@ -18,12 +18,13 @@
 static void
 raise_pending(BatchState *state)
 {
-	ErrorData  *error = state->pending;
+	ErrorData  *error = state->batch.pending;
 
-	state->pending = NULL;
+	state->batch.pending = NULL;
 	state->child_done = true;
 	if (!state->defer_errors)
 		ReThrowError(error);
+	batch_drop_spare(state);
 	state->deferred = error;
 }
 
@@ -31,8 +32,8 @@ raise_pending(BatchState *state)
 static void
 end_batch_at(BatchState *state, int row, ErrorData *error)
 {
-	state->nrows = row;
-	state->pending = error;
+	state->batch.nrows = row;
+	state->batch.pending = error;
 }
 
 /* Put a gathered row and its results into the scan tuple */
@@ -44,25 +45,25 @@ load_row(BatchState *state, int row)
 	int			column = state->nchild;
 
 	ExecClearTuple(slot);
-	ExecStoreMinimalTuple(state->tuples[row], source, false);
+	ExecStoreMinimalTuple(state->batch.tuples[row], source, false);
 	slot_getallattrs(source);
 	memcpy(slot->tts_values, source->tts_values, sizeof(Datum) * column);
 	memcpy(slot->tts_isnull, source->tts_isnull, sizeof(bool) * column);
 	for (int i = 0; i < state->ncalls; i++, column++)
 	{
 		CallState  *call = &state->calls[i];
-		int			item = call->row_items[row];
+		int			item = call->items.row_items[row];
 
 		slot->tts_isnull[column] =
-			(item == BATCH_NO_ITEM || call->result_nulls[item]);
+			(item == BATCH_NO_ITEM || call->items.result_nulls[item]);
 		slot->tts_values[column] =
-			slot->tts_isnull[column] ? (Datum) 0 : call->results[item];
+			slot->tts_isnull[column] ? (Datum) 0 : call->items.results[item];
 	}
 	ExecStoreVirtualTuple(slot);
 
 	if (state->css.ss.ss_currentRelation != NULL)
 	{
-		slot->tts_tid = state->tids[row];
+		slot->tts_tid = state->batch.tids[row];
 		slot->tts_tableOid = RelationGetRelid(state->css.ss.ss_currentRelation);
 	}
 }
@@ -104,11 +105,11 @@ row_answered(BatchState *state, int row)
 	for (int i = 0; i < state->ncalls; i++)
 	{
 		CallState  *call = &state->calls[i];
-		int			item = call->row_items[row];
+		int			item = call->items.row_items[row];
 
-		if (item >= call->answered && !batch_answer(state, call, item))
+		if (item >= call->items.answered && !batch_answer(state, call, item))
 		{
-			end_batch_at(state, row, state->pending);
+			end_batch_at(state, row, state->batch.pending);
 			return false;
 		}
 	}
@@ -160,24 +161,30 @@ batch_next_row(CustomScanState *node)
 
 		CHECK_FOR_INTERRUPTS();
 
-		if (state->next >= state->nrows)
+		if (state->batch.next >= state->batch.nrows)
 		{
-			if (state->pending != NULL)
+			if (state->batch.pending != NULL)
 				raise_pending(state);
-			if (state->child_done)
+			if (state->spare_filled)
+				batch_take_spare(state);
+			else if (state->child_done)
 			{
 				batch_forget(state);
 				return NULL;
 			}
-			batch_forget(state);
-			batch_gather(state);
+			else
+			{
+				batch_forget(state);
+				batch_gather(state);
+			}
+			batch_run_ahead(state);
 			continue;
 		}
 
-		row = state->next;
+		row = state->batch.next;
 		if (!row_answered(state, row))
 			continue;
-		state->next++;
+		state->batch.next++;
 
 		ResetExprContext(econtext);
 		load_row(state, row);

@@ -1,0 +1,210 @@
+/*-------------------------------------------------------------------------
+ *
+ * ahead.c
+ *	  The batch behind the one that is served: gathered, and begun, early.
+ *
+ * A twin that asks a server over the network has nothing to do while the
+ * server computes, and the server has nothing to do while rows are gathered.
+ * A twin that is declared with SET ml_udf.answers_later = on can be asked to
+ * begin with a batch: it sends the inputs and returns NULL.  Called later with
+ * the same inputs, in the usual way, it waits for the results.  So while one
+ * batch is computed the next is gathered and begun, and while that one is
+ * computed the first is served:
+ *
+ *		gather 1, begin 1, gather 2, begin 2, answer 1, serve 1,
+ *		gather 3, begin 3, answer 2, serve 2, ...
+ *
+ * What was begun has no effect on what the rows are or which errors they
+ * raise: a twin tells the errors of rows when it is asked for the answers.
+ * A begun batch that nobody asks for is dropped by the twin, at the latest
+ * when the statement ends or its transaction is aborted.
+ *
+ * It costs the second batch (each gets half of work_mem) and rows that may be
+ * computed for nothing.  So it is done only for a reader who reads everything,
+ * or has read so much that batches have their full size; not for a LIMIT whose
+ * rows are known, and not for a cursor, whose reader may pause for an hour.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "execute.h"
+
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#define LATER_SETTING "ml_udf.answers_later="
+
+/*
+ * What the twin that is being called is asked to do.  A twin that can answer
+ * later reads it at its beginning and sets it back, so that a function that
+ * it calls in turn is not meant.
+ */
+int			ml_udf_batch_asked = BATCH_ASK_NOW;
+
+/* Is the twin declared to be able to? */
+bool
+batch_answers_later(Oid twinid)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(twinid));
+	Datum		config;
+	bool		isnull = true;
+	bool		later = false;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	config = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig, &isnull);
+	if (!isnull)
+	{
+		Datum	   *settings;
+		int			n;
+
+		deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false,
+						  TYPALIGN_INT, &settings, NULL, &n);
+		for (int i = 0; i < n; i++)
+		{
+			char	   *setting = TextDatumGetCString(settings[i]);
+
+			if (strncmp(setting, LATER_SETTING, strlen(LATER_SETTING)) == 0)
+				(void) parse_bool(setting + strlen(LATER_SETTING), &later);
+		}
+	}
+	ReleaseSysCache(tuple);
+	return later;
+}
+
+/* Ask a twin to begin with all items of the batch; a BatchBlock */
+static void
+begin_call(BatchState *state, void *arg)
+{
+	CallState  *call = arg;
+	MemoryContext oldcontext = MemoryContextSwitchTo(state->call_context);
+
+	call->items.begun = !batch_call_twin(state, call, 0, call->items.nitems,
+										 BATCH_ASK_BEGIN);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Begin to answer the batch.  Returns false if no twin did.  One that raises an
+ * error here raises it again when it is asked for the answers, if it ever is.
+ */
+static bool
+begin_batch(BatchState *state)
+{
+	bool		begun = false;
+
+	for (int i = 0; i < state->ncalls; i++)
+	{
+		CallState  *call = &state->calls[i];
+		ErrorData  *error = NULL;
+		instr_time	start;
+		instr_time	duration;
+
+		if (call->answers_later && !call->items.begun &&
+			call->items.answered < call->items.nitems)
+		{
+			MemoryContextReset(state->call_context);
+			INSTR_TIME_SET_CURRENT(start);
+			if (state->protect)
+				error = batch_try(state, begin_call, call);
+			else
+				begin_call(state, call);
+			INSTR_TIME_SET_CURRENT(duration);
+			INSTR_TIME_SUBTRACT(duration, start);
+			call->items.begun_ms = INSTR_TIME_GET_MILLISEC(duration);
+
+			if (error != NULL)
+			{
+				FreeErrorData(error);
+				batch_call_reset(state, call);
+			}
+			else if (!call->items.begun)
+			{
+				/* it answered: it cannot do otherwise here */
+				batch_count_call(state, call, call->items.nitems,
+								 call->items.begun_ms);
+				call->items.answered = call->items.nitems;
+				call->answers_later = false;
+			}
+		}
+		begun |= call->items.begun;
+	}
+	return begun;
+}
+
+static void
+swap_batches(BatchState *state)
+{
+	Batch		batch = state->batch;
+
+	state->batch = state->spare;
+	state->spare = batch;
+	for (int i = 0; i < state->ncalls; i++)
+	{
+		CallItems	items = state->calls[i].items;
+
+		state->calls[i].items = state->calls[i].spare;
+		state->calls[i].spare = items;
+	}
+}
+
+/* A batch was gathered, or taken from the spare: let it be computed while the
+ * one behind it is gathered, and that one while this is served */
+void
+batch_run_ahead(BatchState *state)
+{
+	if (!state->overlaps || state->child_done || state->batch.pending != NULL)
+		return;
+	if (state->protect &&
+		(state->layer.limit_count != NULL || state->target < batch_rows))
+		return;
+	if (!begin_batch(state))
+		return;
+
+	swap_batches(state);
+	batch_gather(state);
+	(void) begin_batch(state);
+	swap_batches(state);
+	state->spare_filled = true;
+}
+
+/* The batch is served; the one behind it is next */
+void
+batch_take_spare(BatchState *state)
+{
+	batch_forget(state);
+	swap_batches(state);
+	state->spare_filled = false;
+}
+
+/* Nobody asks for the rest */
+void
+batch_drop_spare(BatchState *state)
+{
+	for (int i = 0; i < state->ncalls; i++)
+	{
+		CallState  *call = &state->calls[i];
+
+		if (call->items.begun || call->spare.begun)
+		{
+			MemoryContext oldcontext;
+
+			MemoryContextReset(state->call_context);
+			oldcontext = MemoryContextSwitchTo(state->call_context);
+			(void) batch_call_twin(state, call, 0, 0, BATCH_ASK_FORGET);
+			MemoryContextSwitchTo(oldcontext);
+			call->items.begun = false;
+		}
+	}
+	if (state->spare_filled)
+	{
+		swap_batches(state);
+		batch_forget(state);
+		state->batch.pending = NULL;
+		swap_batches(state);
+		state->spare_filled = false;
+	}
+}
