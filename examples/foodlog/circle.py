@@ -75,6 +75,7 @@ def freeze(engine: Engine, study: Study, console: Console) -> str:
     """Make the study's dataset of the lessons as they are now; its snapshot."""
     statement, _, _ = read_queries(TRAINING_FILE)
     ((snapshot,),) = _say(engine, statement, console, dataset=study.dataset)
+    console.print(f"→ {snapshot}\n", highlight=False)
     return str(snapshot)
 
 
@@ -101,6 +102,7 @@ def begin(engine: Engine, study: Study, snapshot: str, notes: Notes, console: Co
     if kept is not None:
         return int(kept)
     ((begun,),) = _say(engine, train, console, **values)
+    console.print(f"→ {begun}\n", highlight=False)
     notes.write("jobs", study.dataset, wanted | {"job": begun})
     return int(begun)
 
@@ -120,6 +122,7 @@ def deploy(engine: Engine, study: Study, job: int, notes: Notes, console: Consol
             continue
         ((told,),) = _say(engine, statement, console, function=function, job=job, choose=choose)
         told = json.loads(told) if isinstance(told, str) else told
+        console.print(f"→ {', '.join(told['models'])}\n", highlight=False)
         notes.write("functions", function, {**told, "job": job})
     return {function: notes.function(function) for function in study.functions}
 

@@ -75,7 +75,6 @@ def print_asked(console: Console, engine: str, title: str, sql: str) -> None:
     """A statement, before an engine runs it."""
     console.print(f"[bold]{title}[/bold], on {engine}:", highlight=False)
     console.print(Syntax(sql, "sql", background_color="default", word_wrap=True))
-    console.print()
 
 
 def print_deployed(console: Console, deployed: Mapping[str, Mapping[str, Any]]) -> None:
