@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-plan-node stress-plan-node bench-serving clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-training-beside bench-plan-node stress-plan-node bench-serving clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ bench-schedule: $(READY) ## Every batching policy in the simulator
 
 bench-tuning: $(READY) ## Tuning policies on digits and synthetic images
 	$(BIN)/python -m tests.benchmarks.tuning
+
+bench-training-beside: $(READY) ## Callers' latency beside a study on the same worker
+	$(BIN)/python -m tests.benchmarks.training_beside
 
 bench-plan-node: $(READY) packages ## What the plan node costs, and what queries without it pay
 	$(BIN)/python -m tests.benchmarks.plan_node

@@ -107,7 +107,12 @@ class Trainer:
         command += [f"--media-root={root}" for root in self._settings.media_roots]
         command += ["--allow-import"] if self._settings.allow_import else []
         with theirs:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # of which it lowers the priority
+            )
         with self._lock:
             self._process, self._connection = process, ours
         threading.Thread(target=self._read, args=(process, ours), name="training", daemon=True).start()

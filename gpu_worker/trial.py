@@ -194,8 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="gpu_worker.trial %(levelname)s %(message)s", level=logging.INFO)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     _die_with_parent()
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
+    _step_aside()
     trials = Trials(
         flags.device,
         MediaRoots(flags.media_root),
@@ -206,6 +205,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with socket.socket(fileno=flags.fd) as connection:
         _serve(connection, trials)
     return 0
+
+
+def _step_aside() -> None:
+    """Leaves the cores to those who serve.
+
+    Where the kernel groups tasks by session (sched(7), autogroup), niceness counts within the session only,
+    and the session has a niceness of its own.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as autogroup:
+        autogroup.write(str(_NICENESS))
 
 
 def _serve(connection: socket.socket, trials: Trials) -> None:
