@@ -47,10 +47,10 @@ def score_postgres(
         store.lock()  # let go of with the connection
 
         def show(tally: Tally) -> None:
+            on_progress(tally)  # first: the connection may be gone, what it stored is not
             share = 100 * tally.stored // max(1, tally.due)
             text = f"{_NAME} {share}% {tally.stored}/{tally.due} {layout.title}"
             sql.rows("SELECT pg_catalog.set_config('application_name', $1::text, false)", text)
-            on_progress(tally)
 
         return score(store, asking, layout, request, on_progress=show)
 

@@ -63,8 +63,8 @@ def score(
     on_progress  called in this thread before the first page and after each
 
     Everything stored is committed, whatever happens. With `on_error='error'` a faulty row raises its error,
-    after the good rows of its page, and of the other page on the way, are stored. Raises what `Asking.answers` and the
-    store raise.
+    after the good rows of its page, and of the other page on the way, are stored. Raises what the store and
+    `Asking.answers` raise.
     """
     tally = Tally(store.due_rows(request.row_limit), began_s=time.monotonic())
     on_progress(tally)
