@@ -58,7 +58,11 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class HyperConf:
-    """How to tune. models, policy: None = the server's choice. docs/training.md has the policies."""
+    """How to tune. models, policy: None = the server's choice; docs/training.md has them.
+
+    visibility: "public" lets jobs on other datasets begin from what this one finds; pretrained: whether this
+    one begins from what others have made public.
+    """
 
     budget: str = "90 epochs"
     policy: str | None = None
@@ -67,6 +71,8 @@ class HyperConf:
     max_epochs: int | None = None
     size: int | None = None
     seed: int = 0
+    visibility: str = "private"
+    pretrained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,8 @@ class Train:
             "max_epochs": hyper.max_epochs,
             "size": hyper.size,
             "seed": hyper.seed,
+            "visibility": hyper.visibility,
+            "pretrained": hyper.pretrained,
         }
         with _calls(self._endpoint, self._token) as calls:
             calls.push(dataset, _parts(self._data))

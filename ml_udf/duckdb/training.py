@@ -56,6 +56,8 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("max_epochs", "NULL"),
             ("seed", "0"),
             ("size", "NULL"),
+            ("visibility", "'private'"),
+            ("pretrained", "false"),
         ),
         "({}->>'id')::BIGINT",
     ),

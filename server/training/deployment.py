@@ -259,6 +259,7 @@ class Deployment:
                 "knobs": dict(candidate.trial.knobs),
                 "checkpoint": candidate.checkpoint.digest,
                 "parent": candidate.trial.origin,
+                "pretrained": (run.spec.pretrained or {}).get(candidate.model),
             },
         }
         path: Path = run.parameters.path(candidate.checkpoint.digest)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from server.errors import BadOption
 from server.training.hooks import Value
 from server.training.hyperspace import HyperSpace
 from server.training.messages import Advice, Assignment, Policy, StudySpec
+from server.training.sharing import Origin
 from server.training.tasks import AUGMENT, IMAGES, TABLES, task_named
 
 __all__ = ["SIZE", "JobSpec"]
+
+Visibility = Literal["private", "public"]
 
 SIZE = 64
 _BUDGET = re.compile(r"\s*(\d{1,9})\s*(epochs?)?\s*")
@@ -27,7 +30,9 @@ class JobSpec:
     """What a job was asked for; the budget of epochs is shared by its models evenly. Raises `BadOption`.
 
     models, policy: empty and None = the task's own. knobs: a hyper-space as `HyperSpace.as_json` writes it;
-    None = each model's own. size: pixels of a side, of images.
+    None = each model's own. size: pixels of a side, of images. visibility: whether later jobs on other
+    datasets may begin from what this one finds. pretrained: for some of the models the checkpoint, of another
+    job, from which those trials begin that would begin from random weights.
     """
 
     dataset: str
@@ -43,6 +48,8 @@ class JobSpec:
     seed: int = 0
     size: int = SIZE
     knobs: tuple[Mapping[str, Any], ...] | None = None
+    visibility: Visibility = "private"
+    pretrained: Mapping[str, Origin] | None = None
 
     def __post_init__(self) -> None:
         task = task_named(self.task)
@@ -59,6 +66,7 @@ class JobSpec:
         for what, value, known in (
             ("policy", self.policy, get_args(Policy)),
             ("advisor", self.advisor, get_args(Advice)),
+            ("visibility", self.visibility, get_args(Visibility)),
         ):
             if value not in known:
                 raise BadOption(f"{what!r} must be one of {', '.join(known)}, not {value!r}")

@@ -23,9 +23,21 @@ class Parameters:
         self.folder = folder / f"job-{job}"
         self._suffix = suffix
 
+    def of(self, job: int) -> Parameters:
+        """The checkpoints of another job of the same task."""
+        return Parameters(self.folder.parent, job, self._suffix)
+
     def path(self, digest: str) -> Path:
         """Where the weights lie."""
         return self.folder / f"{digest}{self._suffix}"
+
+    def adopt(self, digest: str, other: Parameters) -> None:
+        """Take over another job's checkpoint, for good: that job may throw it away. Raises `OSError`."""
+        if not self.path(digest).exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            coming = self.folder / f".{digest}.coming"
+            shutil.copyfile(other.path(digest), coming)
+            coming.replace(self.path(digest))
 
     def discard(self, digest: str) -> None:
         """Throw one away; none is fine."""

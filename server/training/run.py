@@ -65,6 +65,8 @@ class Run:
 
         def opened() -> dict[str, Master]:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
+            for origin in (self.spec.pretrained or {}).values():
+                self.parameters.adopt(origin["checkpoint"], self.parameters.of(origin["job"]))
             storage = open_storage(str(self._journal))
             studies = self.spec.studies(self.job.id, self.snapshot.id)
             masters = {model: Master(study, storage) for model, study in studies.items()}
@@ -118,6 +120,7 @@ class Run:
         """Throw away the checkpoints that nothing needs any more."""
         trials = await self.trials()
         keep = {digest for records in trials.values() for digest in needed(records)}
+        keep |= {origin["checkpoint"] for origin in (self.spec.pretrained or {}).values()}
         await asyncio.to_thread(self.parameters.collect, keep)
 
     async def _by_need(self) -> list[str]:
@@ -184,10 +187,16 @@ class Run:
             spec=self.spec.train_spec(model, given),
             snapshot=str(self.file),
             classes=list(self.snapshot.facts["classes"]),
-            start="" if given.parent is None else str(self.parameters.path(given.parent)),
+            start=self._start(model, given),
             start_epoch=given.start_epoch,
             epoch=epoch,
         )
+
+    def _start(self, model: str, given: Assignment) -> str:
+        """The checkpoint that a trial begins from; "" = random weights."""
+        origin = (self.spec.pretrained or {}).get(model)
+        digest = given.parent or (origin and origin["checkpoint"])
+        return str(self.parameters.path(digest)) if digest else ""
 
     def _keep(self, name: str, verdict: Verdict) -> Keep:
         directory = str(self.parameters.folder)

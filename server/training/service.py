@@ -11,15 +11,17 @@ import contextlib
 import functools
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from server.errors import BadOption, ServiceError
-from server.store.training import ACTIVE, PAUSED, Job, TrainingRepository
+from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
 from server.training.choosing import choose_models
 from server.training.events import Events
 from server.training.jobs import JobSpec
 from server.training.run import Run
+from server.training.sharing import Origin, have_common_rows, may_share
 from server.training.tasks import IMAGES, Task, task_named
 from server.training.trainers import Trainers
 from server.workers.pool import Worker
@@ -68,7 +70,12 @@ class Training:
         asked = {**form, "task": snapshot.spec["task"]}
         if not asked.get("models"):
             asked["models"] = await self._chosen(task_named(asked["task"]))
+        wanted = asked.pop("pretrained", None) or False
+        if not isinstance(wanted, bool):
+            raise BadOption(f"'pretrained' must be true or false, not {wanted!r}")
         spec = JobSpec.from_json(asked)
+        if wanted:
+            spec = replace(spec, pretrained=await self._pretrained(spec, snapshot))
         job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())
         await self._open(job)
         log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
@@ -197,6 +204,29 @@ class Training:
                 {model: study.best_score for model, study in studies.items() if study.best_score is not None}
             )
         return list(choose_models(task.families, task.defaults, results))
+
+    async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
+        """For each model the best checkpoint of the newest job that shares it. Raises `BadOption`."""
+        if not task_named(spec.task).pausable:
+            raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
+        datasets, found = self._folder / "datasets", dict[str, Origin]()
+        for job in may_share(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):
+            run = await self._looked_at(job)
+            studies = {} if run is None else await run.progress()
+            fresh = {
+                model: Origin(job=job.id, checkpoint=study.best_checkpoint)
+                for model, study in studies.items()
+                if model in spec.models and model not in found and study.best_checkpoint is not None
+            }
+            ours = datasets / str(snapshot.facts["file"])
+            if fresh and run and not await asyncio.to_thread(have_common_rows, ours, run.file):
+                found |= fresh
+        if not found:
+            raise BadOption(
+                "no public job on another dataset, without rows by which this one is judged, has trained "
+                f"{', '.join(spec.models)}; leave 'pretrained' out"
+            )
+        return found
 
     async def _opened(self, job: Job) -> Run:
         snapshot = await asyncio.to_thread(self._repository.snapshot, job.dataset, job.snapshot)

@@ -411,16 +411,18 @@ CREATE FUNCTION ml_udf.train(
     advisor text DEFAULT 'random',          -- random, grid, gp, tpe
     max_epochs integer DEFAULT NULL,        -- of one trial
     seed integer DEFAULT 0,
-    size integer DEFAULT NULL,              -- pixels of a side
+    size integer DEFAULT NULL,              -- pixels of a side, of images
+    visibility text DEFAULT 'private',      -- public: jobs on other datasets may begin from what is found
+    pretrained boolean DEFAULT false,       -- whether to begin from what other jobs have made public
     server text DEFAULT 'ml_udf'            -- name of the foreign server
 ) RETURNS bigint
     LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $python$
 if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
-return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size}, server)
+return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size, "visibility": visibility, "pretrained": pretrained}, server)
 $python$;
-COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text) IS
+COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text) IS
     'begins to train on a dataset and returns at once: the job''s id, for ml_udf.jobs, ml_udf.trials and ml_udf.deploy';
 
 -- PUBLIC
@@ -665,7 +667,7 @@ GRANT SELECT ON
 GRANT EXECUTE ON FUNCTION
     ml_udf.create_dataset(text, text, text, text, text, text, text, text, text, double precision, double precision, text),
     ml_udf.refresh_dataset(text, text),
-    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text),
+    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text),
     ml_udf.cancel(bigint, text),
     ml_udf.pause(bigint, text),
     ml_udf.resume(bigint, text),

@@ -249,3 +249,21 @@ def test_a_job_rests_while_it_is_paused_and_goes_on_where_it_stood(
     assert in_postgresql(f"SELECT ml_udf.cancel({job})") == "cancelled"
     with pytest.raises(psycopg.Error, match="cancelled"):
         in_postgresql(f"SELECT ml_udf.resume({job})")
+
+
+def test_a_job_begins_from_what_another_has_made_public_and_never_from_its_own_test_rows(in_duckdb: Value):
+    numbered = "SELECT text || '{}' AS text, mood FROM opinions"
+    short = "models => ['fasttext'], budget => '{} epochs', max_epochs => {}, policy => 'study'"
+    for name, mark in (("shared", " !"), ("taught", " ?"), ("same", " !")):
+        query = numbered.format(mark)
+        in_duckdb(f"SELECT ml_udf.create_dataset('{name}', $${query}$$, {TEXT})")
+    with pytest.raises(duckdb.Error, match="no public job"):
+        in_duckdb(f"SELECT ml_udf.train('taught', {short.format(2, 1)}, pretrained => true)")
+    job = in_duckdb(f"SELECT ml_udf.train('shared', {short.format(8, 8)}, visibility => 'public')")
+    wait_for(in_duckdb, job)
+    taught = in_duckdb(f"SELECT ml_udf.train('taught', {short.format(2, 1)}, pretrained => true)")
+    wait_for(in_duckdb, taught)
+    worst = in_duckdb(f"SELECT min(score) FROM ml_udf.trials WHERE job_id = {taught}")
+    assert worst > 0.8, "after one epoch"
+    with pytest.raises(duckdb.Error, match="by which this one is judged"):
+        in_duckdb(f"SELECT ml_udf.train('same', {short.format(2, 1)}, pretrained => true)")
