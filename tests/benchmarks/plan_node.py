@@ -4,6 +4,7 @@ A row       a trivial function by batches, against the same row by row, and agai
             that the backend was on a processor.
 A plan      planning and running queries that call no function with a twin, in sessions with the module loaded
             and without it; rounds in turn, the ratio with its spread.
+Overlap     wall time over the server's own, with the next batch gathered meanwhile and without.
 Memory      the private memory of a backend while millions of rows pass through the node at work_mem = 4MB.
 """
 
@@ -21,6 +22,7 @@ import psycopg
 
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer
+from tests.benchmarks.plan_node_overlap import overlap
 from tests.benchmarks.report import console, write_json
 from tests.postgres.batch.building import batch_cluster
 
@@ -192,11 +194,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What PostgreSQL's plan node itself costs.")
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--memory-rows", type=int, default=5_000_000)
+    parser.add_argument("--overlap-rows", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--pg-config", type=Path)
     options = parser.parse_args()
 
     server = PostgresServer.find(options.pg_config)
+    overlapped = overlap(server, options.overlap_rows, options.rounds)
     with batch_cluster(server, autovacuum="off") as cluster:
         cluster.sql("CREATE DATABASE bench")
         for statement in SCHEMA.format(rows=options.rows).split(";\n"):
@@ -213,6 +217,7 @@ def main() -> None:
                 "postgresql": server.version,
                 "rows": rows(cluster, options.rows, options.rounds),
                 "plans": plans(cluster, options.rounds),
+                "overlap": overlapped,
                 "memory": memory(cluster, options.memory_rows),
             },
         )
