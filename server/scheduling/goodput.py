@@ -7,8 +7,9 @@ overload lasted for ever; while it may be a burst, one that loses fewer rows and
 better, because rows kept can be saved once the burst is over. So the 2 % shrink with the strain: the share of
 recent batches for which heads had to be skipped. Heads that no batch can save are given up at once.
 
-l̂ is corrected by what batches took of late against what it said (the second largest ratio of 16, so that one
-outlier changes nothing), and so a profile that is wrong by a third costs nothing after a few batches.
+l̂ is corrected by what batches took of late against what it said, so that a profile that is wrong by a third
+costs nothing after a few batches: a high quantile of the last 16 ratios where batches are sized, their median
+where heads are given up. A few slow batches make the next ones smaller, but refuse nothing.
 Between functions: arbitration.py.
 """
 
@@ -34,6 +35,7 @@ __all__ = ["Goodput"]
 
 _STRAIN_WEIGHT = 0.1  # of the newest batch
 _RATIOS = 16  # batches remembered
+_SAFE = 0.7  # quantile of them by which batches are sized
 
 
 class Goodput:
@@ -47,12 +49,13 @@ class Goodput:
     name = "goodput"
 
     def initial(self, options: dict[str, Any]) -> dict[str, Any]:
-        """State: the strain, 0 to 1, and the correction of l̂ with the ratios it comes from."""
+        """State: the strain, 0 to 1, and the two corrections of l̂ with the ratios they come from."""
         return {
             "tolerance": number_option(options, "tolerance", 0.02, low=0.0, high=1.0),
             "delay_s": number_option(options, "delay_ms", 0.0, low=0.0) / 1000,
             "strain": 0.0,
             "correction": 1.0,
+            "typical": 1.0,
             "ratios": [1.0],  # the profile counts for one batch
         }
 
@@ -60,7 +63,7 @@ class Goodput:
         """Give up heads that cannot be saved, then the best (skip, rows)."""
         takes_s = _corrected(view, state["correction"])
         start = start_s(view)
-        soonest = start + takes_s(1)
+        soonest = start + state["typical"] * batch_latency_s(view, 1)
         lost = 0
         for run in view.queue:
             if run.due_s >= soonest:
@@ -86,7 +89,13 @@ class Goodput:
         if outcome.predicted_s <= 0 or outcome.latency_s <= 0:
             return state
         ratios = [*state["ratios"], outcome.latency_s / outcome.predicted_s][-_RATIOS:]
-        return {**state, "ratios": ratios, "correction": sorted(ratios)[max(0, len(ratios) - 2)]}
+        ascending = sorted(ratios)
+        return {
+            **state,
+            "ratios": ratios,
+            "correction": ascending[int(_SAFE * (len(ratios) - 1))],
+            "typical": ascending[(len(ratios) - 1) // 2],
+        }
 
 
 def _choices(
