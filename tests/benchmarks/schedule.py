@@ -20,7 +20,7 @@ from typing import Any
 from rich.table import Table
 
 from tests.benchmarks import schedule_rafiki as rafiki
-from tests.benchmarks.report import console, write_json
+from tests.benchmarks.report import RESULTS, console, write_json
 from tests.benchmarks.schedule_cases import CONTENDERS, OURS, Cell, cells, run
 from tests.benchmarks.schedule_journal import Journal
 
@@ -61,6 +61,8 @@ def main() -> None:
     _print_ratios(chosen, goodputs)
     behind = _print_verdict(chosen, goodputs)
     _print_rafiki(experiment)
+    drawn = {name: experiment["r_u"]["overdue"][name]["by_10_s"] for name in ("greedy", OURS)}
+    (RESULTS / "schedule-rafiki.svg").write_text(rafiki.chart(drawn))
     took_s = time.perf_counter() - began_s
     console.print(f"{len(jobs):,} simulations of about {flags.rows:,} rows in {took_s:.0f} s")
     write_json(

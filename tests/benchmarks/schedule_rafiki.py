@@ -8,8 +8,10 @@ not run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from random import Random
 
+from ml_udf.cli.chart import line_chart
 from server.scheduling.arbitration import MostInTime
 from server.scheduling.arrivals import sine, sine_rate
 from server.scheduling.simulation import FunctionLoad, Load, simulate
@@ -46,3 +48,14 @@ def arriving(extreme_rate: float) -> list[float]:
     return [
         sine_rate(extreme_rate, (number + 0.5) * BIN_S, CYCLE_S) for number in range(round(CYCLE_S / BIN_S))
     ]
+
+
+def chart(overdue_by_10_s: Mapping[str, Sequence[float]]) -> str:
+    """An SVG: the rate that arrives by r_u, and overdue rows per second by policy, over the cycle."""
+    return line_chart(
+        title="Rafiki's single model, arrivals by r_u = 272/s over a cycle of 280 s",
+        x_label="seconds",
+        y_label="rows per second: arriving, and overdue or refused by policy",
+        x=[(number + 0.5) * BIN_S for number in range(round(CYCLE_S / BIN_S))],
+        series={"arriving": arriving(RATES["r_u"]), **overdue_by_10_s},
+    )
