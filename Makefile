@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-tuning bench-training-beside bench-plan-node stress-plan-node bench-serving clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-training-beside bench-plan-node stress-plan-node bench-serving clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -34,6 +34,10 @@ bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-r
 
 bench-schedule: $(READY) ## Every batching policy in the simulator
 	$(BIN)/python -m tests.benchmarks.schedule
+
+bench-live: $(READY) ## The simulator beside the running server, a scan beside callers, clients that vanish
+	$(BIN)/python -m tests.benchmarks.schedule_live
+	$(BIN)/python -m tests.benchmarks.vanishing
 
 bench-tuning: $(READY) ## Tuning policies on digits and synthetic images
 	$(BIN)/python -m tests.benchmarks.tuning
