@@ -6,7 +6,7 @@ An ASGI application around the framework's; a request to infer passes nothing el
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,13 +16,12 @@ from starlette.types import ASGIApp
 from server.errors import BodyTooLarge, Unauthorized
 from server.routes.body import Receive, Scope, Send, header
 from server.routes.health import HEALTH_PATHS
-from server.routes.infer import is_infer
-from server.routes.replies import send_error
+from server.routes.infer import InferRoute, is_infer
+from server.routes.replies import error_reply, send_error
 from server.settings import is_loopback
+from server.shortcut import Reply, Waiting, WholeRequest
 
 __all__ = ["Front"]
-
-Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _REGISTER = "/register"
 
@@ -30,7 +29,7 @@ _REGISTER = "/register"
 class Front:
     """`infer` is set once its services run. Bodies are bounded by `max_body_bytes`, uploads by their own."""
 
-    infer: Route
+    infer: InferRoute
 
     def __init__(
         self, inner: ASGIApp, token: str | None, *, max_body_bytes: int, max_upload_bytes: int
@@ -51,16 +50,23 @@ class Front:
                 send, Unauthorized("web pages of other hosts may not call a server without a token")
             )
         elif self._expected is not None and path not in HEALTH_PATHS and not self._is_authorized(scope):
-            await send_error(
-                send, Unauthorized("this server wants a bearer token, and none or another was sent")
-            )
+            await send_error(send, _no_token())
         elif is_infer(path):
             await self.infer(scope, receive, send)
         else:
             await self._bounded(scope, receive, send)
 
+    def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
+        """Answer an infer request that came the short way; pages, which send their origin, never do."""
+        if self._expected is not None and not self._is_token(request.headers.get(b"authorization", b"")):
+            reply(*error_reply(_no_token()))
+            return None
+        return self.infer.answer(request, reply)
+
     def _is_authorized(self, scope: Scope) -> bool:
-        sent = (header(scope, b"authorization") or "").encode("latin-1")
+        return self._is_token((header(scope, b"authorization") or "").encode("latin-1"))
+
+    def _is_token(self, sent: bytes) -> bool:
         scheme, _, token = sent.partition(b" ")
         assert self._expected is not None
         return hmac.compare_digest(scheme.capitalize() + b" " + token.strip(), self._expected)
@@ -84,6 +90,10 @@ class Front:
             return message
 
         await self._inner(scope, bounded, send)
+
+
+def _no_token() -> Unauthorized:
+    return Unauthorized("this server wants a bearer token, and none or another was sent")
 
 
 def _is_foreign_page(scope: Scope) -> bool:

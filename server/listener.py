@@ -18,6 +18,8 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from server.shortcut import Shortcut
+
 __all__ = ["Listener"]
 
 log = logging.getLogger("ml_udf.server")
@@ -26,7 +28,7 @@ _LAST_REPLIES_S = 5  # for replies that are being written when the drain is over
 
 
 class Listener(uvicorn.Server):
-    """Serves `app` on `host` and `port`; `drain` is awaited before the doors close."""
+    """Serves `app`, a `Front`, on `host` and `port`; `drain` is awaited before the doors close."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class Listener(uvicorn.Server):
                 host=host,
                 port=port,
                 loop="uvloop",
-                http="httptools",
+                http=Shortcut,
                 ws="none",
                 lifespan="on",
                 access_log=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from server.calls import Call, Reply
+from server.calls import Call, Pending, Reply
 from server.dispatcher import Dispatcher
 from server.metrics import Metrics
 from server.routes.body import Receive
@@ -26,14 +26,29 @@ class Asker:
 
         Raises `ServiceError`, and `ClientGone` when nobody waits any more; the rows then have left the queue.
         """
-        pending = self._dispatcher.begin(call)
+        pending = self.begin(call)
         self._vanished.watch(pending, receive)
         try:
             reply = await pending.future
         finally:
             self._vanished.unwatch(pending)
             self._dispatcher.end(pending)
+        self._count(pending, reply, began_s)
+        return reply
+
+    def begin(self, call: Call) -> Pending:
+        """Queue a call; its `future` must be followed by `end`. Raises `ServiceError`."""
+        return self._dispatcher.begin(call)
+
+    def end(self, pending: Pending, began_s: float) -> Reply:
+        """What `ask` answers or raises, of a call that is over."""
+        self._dispatcher.end(pending)
+        reply = pending.future.result()
+        self._count(pending, reply, began_s)
+        return reply
+
+    def _count(self, pending: Pending, reply: Reply, began_s: float) -> None:
+        call = pending.call
         self._metrics.of(call.function).answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s
         )
-        return reply

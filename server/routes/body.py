@@ -15,7 +15,7 @@ from server.errors import BadOption, BodyTooLarge, Unsupported
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["ClientGone", "Receive", "Scope", "Send", "header", "json_object", "read_body"]
+__all__ = ["ClientGone", "Receive", "Scope", "Send", "header", "json_object", "read_body", "too_large"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,13 +43,13 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """
     announced = header(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise too_large(limit_bytes)
     encoding = header(scope, b"content-encoding")
     message = await receive()
     if not message.get("more_body") and message["type"] == "http.request":
         body: bytes = message.get("body", b"")
         if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
         return body if encoding is None else _decompressed([body], encoding, limit_bytes)
     parts: list[bytes] = []
     size = 0
@@ -59,7 +59,7 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
         parts.append(part)
         if not message.get("more_body"):
             break
@@ -96,7 +96,7 @@ def _decompressed(parts: Iterable[bytes], encoding: str, limit_bytes: int) -> by
             out.append(inflater.decompress(part, limit_bytes - size + 1))
             size += len(out[-1])
             if size > limit_bytes:
-                raise _too_large(limit_bytes)
+                raise too_large(limit_bytes)
     except zlib.error as exc:
         raise BadOption(f"the body is not {name}: {exc}") from exc
     if not inflater.eof:
@@ -104,7 +104,8 @@ def _decompressed(parts: Iterable[bytes], encoding: str, limit_bytes: int) -> by
     return b"".join(out)
 
 
-def _too_large(limit_bytes: int) -> BodyTooLarge:
+def too_large(limit_bytes: int) -> BodyTooLarge:
+    """What a body over the limit is refused with."""
     return BodyTooLarge(
         f"the request's body is over the limit of {limit_bytes} bytes; send fewer rows at a time"
     )

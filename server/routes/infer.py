@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
-from ml_udf.oip import HEADER_LENGTH, WireError, decode_request, encode_response
-from server.calls import Reply
+from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
+from server.calls import Pending, Reply
 from server.catalog import Catalog
 from server.errors import BadInput, BadOption, ServiceError
 from server.functions import Function
 from server.metrics import Metrics
 from server.routes.asking import Asker
-from server.routes.body import ClientGone, Receive, Scope, Send, header, read_body
+from server.routes.body import ClientGone, Receive, Scope, Send, header, read_body, too_large
 from server.routes.codec import Codec, raw_request
-from server.routes.replies import send_error, send_reply
+from server.routes.replies import error_reply, send_error, send_reply
+from server.shortcut import Reply as SendReply
+from server.shortcut import Waiting, WholeRequest
 
 __all__ = ["InferRoute", "is_infer"]
 
@@ -76,22 +79,85 @@ class InferRoute:
         self, scope: Scope, receive: Receive, function: Function, began_s: float
     ) -> tuple[bytes, dict[str, str]]:
         body = await read_body(scope, receive, self._max_body_bytes)
-        header_length = header(scope, _HEADER_LENGTH)
-        try:
-            request = (
-                raw_request(function, body) if header_length == "0" else decode_request(body, header_length)
-            )
-        except WireError as exc:
-            raise BadOption(str(exc)) from exc
+        request = _request_of(function, body, header(scope, _HEADER_LENGTH))
         call = self._codec.call_of(function, request, began_s)
         if not call.rows:
-            empty = Reply(function, [], [], b"", {}, [], set())
-            return encode_response(self._codec.response_of(empty, request), request)
+            return self._encoded(_nothing(function), request)
         reply = await self._asker.ask(call, receive, began_s)
+        return self._encoded(reply, request)
+
+    def answer(self, whole: WholeRequest, reply: SendReply) -> Waiting | None:
+        """Answer a request that came the short way: `reply` is called once, now or later."""
+        asked = _Asked(time.monotonic(), reply)
+        try:
+            function = asked.function = self._catalog.resolve(*_named(whole.path))
+            if len(whole.body) > self._max_body_bytes:
+                raise too_large(self._max_body_bytes)
+            length = whole.headers.get(_HEADER_LENGTH)
+            asked.request = _request_of(
+                function, whole.body, None if length is None else length.decode("latin-1")
+            )
+            call = self._codec.call_of(function, asked.request, asked.began_s)
+            if not call.rows:
+                reply(200, *self._encoded(_nothing(function), asked.request))
+                return None
+            pending = asked.pending = self._asker.begin(call)
+        except Exception as exc:
+            self._fail(asked, exc)
+            return None
+        pending.future.add_done_callback(lambda _: self._answered(asked))
+        return asked
+
+    def _answered(self, asked: _Asked) -> None:
+        assert asked.pending is not None
+        assert asked.request is not None
+        try:
+            body, headers = self._encoded(self._asker.end(asked.pending, asked.began_s), asked.request)
+        except Exception as exc:
+            self._fail(asked, exc)
+        else:
+            asked.reply(200, body, headers)
+
+    def _fail(self, asked: _Asked, exc: Exception) -> None:
+        if isinstance(exc, ClientGone):
+            self._count(asked, "cancelled")
+            return
+        if isinstance(exc, ServiceError):
+            if not isinstance(exc, BadInput):  # a row's fault, counted with the rows
+                self._count(asked, exc.code)
+            error = exc
+        else:
+            log.error("infer failed function=%s", asked.function and asked.function.key, exc_info=exc)
+            error = ServiceError("the server failed inside; its log holds the cause")
+        asked.reply(*error_reply(error))
+
+    def _count(self, asked: _Asked, code: str) -> None:
+        if asked.function is not None:
+            self._metrics.of(asked.function).failed(code, time.monotonic() - asked.began_s)
+        else:
+            self._metrics.unresolved[code] += 1
+
+    def _encoded(self, reply: Reply, request: InferRequest) -> tuple[bytes, dict[str, str]]:
         try:
             return encode_response(self._codec.response_of(reply, request), request)
         except WireError as exc:
             raise BadOption(str(exc)) from exc
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request that came the short way, and how far it is."""
+
+    began_s: float
+    reply: SendReply
+    function: Function | None = None
+    request: InferRequest | None = None
+    pending: Pending | None = None
+
+    def leave(self) -> None:
+        """Its client has gone."""
+        if self.pending is not None:
+            self.pending.fail(ClientGone())
 
 
 class _MethodNotAllowed(ServiceError):
@@ -100,6 +166,17 @@ class _MethodNotAllowed(ServiceError):
 
     def headers(self) -> dict[str, str]:
         return {"Allow": "POST"}
+
+
+def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:
+    try:
+        return raw_request(function, body) if header_length == "0" else decode_request(body, header_length)
+    except WireError as exc:
+        raise BadOption(str(exc)) from exc
+
+
+def _nothing(function: Function) -> Reply:
+    return Reply(function, [], [], b"", {}, [], set())
 
 
 def _named(path: str) -> tuple[str, str | None]:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from server.errors import BadOption, ServiceError
 from server.routes.body import Send
 
-__all__ = ["json_reply", "map_errors", "send_error", "send_reply"]
+__all__ = ["error_reply", "json_reply", "map_errors", "send_error", "send_reply"]
 
 log = logging.getLogger("ml_udf.server.routes")
 
@@ -81,5 +81,11 @@ async def send_reply(send: Send, status: int, body: bytes, headers: Mapping[str,
 
 async def send_error(send: Send, error: ServiceError) -> None:
     """An error, straight onto ASGI."""
+    status, body, headers = error_reply(error)
+    await send_reply(send, status, body, headers)
+
+
+def error_reply(error: ServiceError) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of an error."""
     body = json.dumps({"error": error.wire_text}).encode()
-    await send_reply(send, error.status, body, {"content-type": "application/json", **error.headers()})
+    return error.status, body, {"content-type": "application/json", **error.headers()}
