@@ -1,7 +1,7 @@
 """What it is worth that the plan node gathers while the server computes: wall time over the server's own.
 
-The models wait a known time a row and use no processor, so the server's own time is known whatever the machine
-does: that time × rows × models, by its workers. Queries in turn with `ml_udf.overlap` on and off.
+The models wait a known time a row and use no processor, so the server's own time is known whatever the
+machine does: that time × rows × models, by its workers. Queries in turn with `ml_udf.overlap` on and off.
 """
 
 from __future__ import annotations

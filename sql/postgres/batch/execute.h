@@ -187,11 +187,7 @@ extern bool batch_call_twin(BatchState *state, CallState *call, int first,
 							int n, int asked);
 extern bool batch_answer(BatchState *state, CallState *call, int item);
 
-/* ahead.c; what a twin that can answer later is asked to do */
-#define BATCH_ASK_NOW		0	/* answer */
-#define BATCH_ASK_BEGIN		1	/* begin to, and return NULL meanwhile */
-#define BATCH_ASK_FORGET	2	/* forget what was begun and not answered */
-
+/* ahead.c */
 extern bool batch_answers_later(Oid twinid);
 extern void batch_run_ahead(BatchState *state);
 extern void batch_take_spare(BatchState *state);

@@ -27,6 +27,13 @@ int			batch_rows = 4096;
 bool		batch_everything = false;
 bool		batch_overlap = true;
 
+static const struct config_enum_entry asked_options[] = {
+	{"answers", BATCH_ASK_NOW, false},
+	{"begin", BATCH_ASK_BEGIN, false},
+	{"forget", BATCH_ASK_FORGET, false},
+	{NULL, 0, false}
+};
+
 static planner_hook_type prev_planner_hook = NULL;
 static ProcessUtility_hook_type prev_utility_hook = NULL;
 static bool explaining = false;
@@ -103,6 +110,15 @@ _PG_init(void)
 							 "Off waits for each batch before the next is gathered.",
 							 &batch_overlap, true,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+
+	/* For twins to read, in any language; those of ml_udf read the variable */
+	DefineCustomEnumVariable("ml_udf.asked",
+							 "What the batch node asks of the twin that it is calling.",
+							 NULL,
+							 &ml_udf_batch_asked, BATCH_ASK_NOW, asked_options,
+							 PGC_INTERNAL,
+							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_DISALLOW_IN_FILE,
+							 NULL, NULL, NULL);
 
 	/*
 	 * The module's own test: runs PostgreSQL's regression suite through the

@@ -42,7 +42,12 @@ extern int	batch_rows;
 extern bool batch_everything;
 extern bool batch_overlap;
 
-/* What a twin is asked to do just now: see ahead.c */
+/* What a twin that can answer later is asked to do: see ahead.c */
+#define BATCH_ASK_NOW		0	/* answer */
+#define BATCH_ASK_BEGIN		1	/* begin to, and return NULL meanwhile */
+#define BATCH_ASK_FORGET	2	/* forget what was begun and not answered */
+
+/* What the twin that runs just now is asked to do */
 extern __attribute__((visibility("default"))) int ml_udf_batch_asked;
 
 /*

@@ -5,9 +5,11 @@ BEGIN
     IF x = 'bad' THEN RAISE EXCEPTION 'ft of bad' USING ERRCODE = '22P02'; END IF;
     RETURN CASE WHEN x = 'none' THEN NULL ELSE 't' || x END;
 END $$;
-CREATE FUNCTION ft_batch(xs text[]) RETURNS text[] LANGUAGE plpgsql STABLE PARALLEL SAFE COST 10000 AS $$
+CREATE FUNCTION ft_batch(xs text[]) RETURNS text[] LANGUAGE plpgsql STABLE PARALLEL SAFE COST 10000
+SET ml_udf.answers_later = on AS $$
 DECLARE r text[] := '{}'; x text;
 BEGIN
+    IF current_setting('ml_udf.asked') <> 'answers' THEN RETURN NULL; END IF;
     FOREACH x IN ARRAY xs LOOP
         IF x IS NULL THEN RAISE EXCEPTION 'NULL was sent' USING ERRCODE = 'XX000'; END IF;
         IF x = 'bad' THEN RAISE EXCEPTION 'ft of bad' USING ERRCODE = '22P02'; END IF;
@@ -19,9 +21,11 @@ END $$;
 -- Answers NULL, too.
 CREATE FUNCTION fi(x int) RETURNS int LANGUAGE plpgsql STABLE PARALLEL SAFE COST 10000 AS $$
 BEGIN RETURN CASE WHEN x IS NULL THEN -1 WHEN x % 7 = 3 THEN NULL ELSE (x * 3) % 11 END; END $$;
-CREATE FUNCTION fi_batch(xs int[]) RETURNS int[] LANGUAGE plpgsql STABLE PARALLEL SAFE COST 10000 AS $$
+CREATE FUNCTION fi_batch(xs int[]) RETURNS int[] LANGUAGE plpgsql STABLE PARALLEL SAFE COST 10000
+SET ml_udf.answers_later = on AS $$
 DECLARE r int[] := '{}'; x int;
 BEGIN
+    IF current_setting('ml_udf.asked') <> 'answers' THEN RETURN NULL; END IF;
     FOREACH x IN ARRAY xs LOOP
         r := array_append(r, CASE WHEN x IS NULL THEN -1 WHEN x % 7 = 3 THEN NULL ELSE (x * 3) % 11 END);
     END LOOP;
