@@ -153,10 +153,11 @@ def test_duckdb_learns_from_a_table_and_its_function_takes_the_columns(
     assert in_duckdb("SELECT ml_udf.predict('udf_churn', '[20, \"free\", true, 3]')") == "yes"
     told = in_duckdb("SELECT (ml_udf.try_predict('udf_churn', '[20, \"free\"]')).error")
     assert told is not None, "a row that does not fit the columns is at fault, and no other"
-    with duckdb.connect() as other:
-        registration = ml_udf.duckdb.register(other, server.url)
-        assert other.execute("SELECT udf_churn(20, 'free', true, 3)").fetchall() == [("yes",)]
-        registration.close()
+    for endpoint in (server.url, f"local:{server.home}"):
+        with duckdb.connect() as other:
+            registration = ml_udf.duckdb.register(other, endpoint, functions=["udf_churn"])
+            assert other.execute("SELECT udf_churn(20, 'free', true, 3)").fetchall() == [("yes",)], endpoint
+            registration.close()
 
 
 def test_postgresql_learns_from_a_table_and_its_function_takes_the_columns(
@@ -179,6 +180,8 @@ def test_postgresql_learns_from_a_table_and_its_function_takes_the_columns(
     assert in_postgresql(by_name) == "yes", "what is deployed again is the same SQL function"
     plan = "\n".join(row[0] for row in pg.execute("EXPLAIN VERBOSE " + ask.replace("count(*)", "id")))
     assert "udf_pg_churn_row" in plan, "the planner sees the function of one argument, which can be batched"
+    if pg.execute("SELECT current_setting('ml_udf.batching', true)").fetchone() == ("on",):
+        assert "MlUdfBatch" in plan
     pg.execute("SELECT ml_udf.drop_function('udf_pg_churn')")
     left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'udf\\_pg\\_churn%'"
     assert in_postgresql(left) == 0
