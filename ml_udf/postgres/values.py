@@ -16,6 +16,7 @@ __all__ = ["Composite", "composite", "fitted", "unwrapped", "wrapped"]
 
 Composite = dict[str, Any]
 
+_PGVECTOR = {"vector", "halfvec"}
 _WHOLE = {"smallint", "integer", "bigint"}
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
@@ -62,6 +63,8 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
     if isinstance(value, list):
         if sql_type.endswith("[]"):
             return value
+        if sql_type.rpartition(".")[2] in _PGVECTOR:
+            return json.dumps(value)  # [0.5, 1.0]: the form that its types read
         raise BadOption(
             f"the function answered a vector of {len(value)} numbers, not one {sql_type}",
             hint="create it with returns => 'float4[]' or returns => 'jsonb'",

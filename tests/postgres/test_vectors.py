@@ -1,0 +1,61 @@
+"""Vectors as results: arrays, jsonb, and the types of pgvector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.postgres.fixtures import Engine
+from tests.postgres.oip_server import oip_server
+
+# The texts '1', '22' and NULL; `embed` answers each with its length, and a half.
+MANY = "ARRAY['1', NULL, '22']"
+
+
+@pytest.fixture
+def embedding(postgres_engine: Callable[..., Engine]) -> Iterator[Engine]:
+    with oip_server(ours=False) as foreign:
+        foreign.functions["embed"] = "text"
+        yield postgres_engine(foreign.url)
+
+
+def test_a_vector_is_an_array(embedding: Engine) -> None:
+    embedding.query("SELECT ml_udf.create_function('embed', returns => 'float4[]')")
+    assert embedding.value("SELECT embed('22')") == [2.0, 0.5]
+    assert embedding.query(f"SELECT vector FROM unnest(embed_batch({MANY}))") == [
+        ([1.0, 0.5],),
+        (None,),
+        ([2.0, 0.5],),
+    ]
+
+
+def test_a_vector_is_json(embedding: Engine) -> None:
+    embedding.query("SELECT ml_udf.create_function('embed', returns => 'jsonb')")
+    assert embedding.value("SELECT embed('22')") == [2.0, 0.5]
+    assert embedding.value(f"SELECT embed_batch({MANY})") == [[1.0, 0.5], None, [2.0, 0.5]]
+
+
+def test_a_vector_is_no_number(embedding: Engine) -> None:
+    embedding.query("SELECT ml_udf.create_function('embed', returns => 'float8')")
+    with pytest.raises(Exception, match="answered a vector of 2 numbers"):
+        embedding.query("SELECT embed('22')")
+
+
+def test_a_vector_is_written_as_the_types_of_pgvector_read_it(embedding: Engine) -> None:
+    embedding.query("CREATE DOMAIN vector AS text")  # of its name; the real one below
+    embedding.query("SELECT ml_udf.create_function('embed', returns => 'vector')")
+    assert embedding.value("SELECT embed('22')::text") == "[2.0, 0.5]"
+    assert embedding.value(f"SELECT embed_batch({MANY})::text[]") == ["[1.0, 0.5]", None, "[2.0, 0.5]"]
+
+
+@pytest.mark.parametrize("kind", ["vector", "halfvec"])
+def test_a_vector_is_one_of_pgvector(embedding: Engine, kind: str) -> None:
+    if not embedding.query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        pytest.skip("PGVECTOR NOT TESTED: it is not installed")
+    embedding.query("CREATE EXTENSION vector")
+    embedding.query("SELECT ml_udf.create_function('embed', returns => %s::regtype)", kind)
+    assert embedding.value("SELECT embed('22')::text") == "[2,0.5]"
+    assert embedding.value("SELECT embed('22') <-> embed('1')") == 1.0
+    assert embedding.value(f"SELECT embed_batch({MANY})::text[]") == ["[1,0.5]", None, "[2,0.5]"]
+    embedding.query("DROP EXTENSION vector CASCADE")
