@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import duckdb
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 import ml_udf.duckdb
+from ml_udf.cli.app import app
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.duckdb import Registration
 from tests.inference_server import InferenceServer, inference_server
@@ -219,7 +222,7 @@ def test_postgresql_learns_from_texts(in_postgresql: Value):
 
 
 def test_a_job_rests_while_it_is_paused_and_goes_on_where_it_stood(
-    in_duckdb: Value, in_postgresql: Value, db: tuple[duckdb.DuckDBPyConnection, Registration]
+    in_duckdb: Value, in_postgresql: Value, server: InferenceServer
 ):
     in_duckdb(f"SELECT ml_udf.create_dataset('rest', 'SELECT text, mood FROM opinions', {TEXT})")
     job = in_duckdb(
@@ -238,7 +241,15 @@ def test_a_job_rests_while_it_is_paused_and_goes_on_where_it_stood(
 
     comes(lambda: used() > 0)
     trials = f"FROM ml_udf.trials WHERE job_id = {job}"
-    for pause, resume in ((in_duckdb, in_postgresql), (in_postgresql, in_duckdb)):
+
+    def on_command_line(sql: str) -> str:
+        (verb,) = re.findall(r"ml_udf\.(\w+)", sql)
+        shown = CliRunner().invoke(app, ["jobs", str(job), f"--{verb}", "--endpoint", server.url])
+        assert shown.exit_code == 0, shown.output
+        return next(word for word in ("paused", "running") if word in shown.output)
+
+    surfaces = (in_duckdb, in_postgresql, on_command_line)
+    for pause, resume in zip(surfaces, (*surfaces[1:], in_duckdb), strict=True):
         assert pause(f"SELECT ml_udf.pause({job})") == "paused"
         comes(lambda: in_duckdb(f"SELECT count(*) FILTER (state = 'running') {trials}") == 0)
         rested, stood = used(), in_duckdb(f"SELECT max(epochs) {trials}")
