@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from server.errors import BadOption
 from server.functions import ModelVersion
 from server.store.manifest import model_from_manifest
+from server.store.patience import once, patient
 from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
@@ -46,6 +47,7 @@ class Repository:
 
     # ── models ────────────────────────────────────────────────────────────────────────────────────
 
+    @patient
     def add_model(self, manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
         """Register the version stored in `directory`; again is fine, with other weights is `BadOption`."""
         model = model_from_manifest(manifest, directory)
@@ -73,6 +75,7 @@ class Repository:
             session.commit()
         return model
 
+    @patient
     def models(self) -> list[ModelVersion]:
         """All model versions, by name and version."""
         with Session(self._engine) as session:
@@ -81,12 +84,14 @@ class Repository:
             )
             return [self._model(row) for row in rows]
 
+    @patient
     def next_model_version(self, name: str) -> int:
         """The number after the model's newest version; 1 for a new model."""
         with Session(self._engine) as session:
             newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.name == name)
             return (session.scalar(newest) or 0) + 1
 
+    @patient
     def measured(self, model: ModelVersion, resident_bytes: int, load_s: float) -> None:
         """Keep what loading a version showed."""
         with Session(self._engine) as session:
@@ -97,6 +102,7 @@ class Repository:
             )
             session.commit()
 
+    @patient
     def touched(self, last_used: Mapping[tuple[str, int], float]) -> None:
         """Keep when versions were last used: (name, version) → Unix time."""
         with Session(self._engine) as session:
@@ -110,6 +116,7 @@ class Repository:
 
     # ── functions ───────────────────────────────────────────────────────────────────────────────────
 
+    @once
     def deploy(self, function: str, spec: Mapping[str, Any]) -> Deployment:
         """Make `spec` the function's newest deployment; the older ones but the last are retired.
 
@@ -147,6 +154,7 @@ class Repository:
             session.commit()
         return Deployment(function, version, dict(spec), now)
 
+    @patient
     def delete_function(self, function: str) -> bool:
         """Retire every deployment of a function; whether there was one."""
         with Session(self._engine) as session:
@@ -160,6 +168,7 @@ class Repository:
             session.commit()
         return bool(served)
 
+    @patient
     def served(self) -> list[Deployment]:
         """The deployments that are served, by function and version."""
         with Session(self._engine) as session:

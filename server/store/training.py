@@ -14,6 +14,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from server.errors import UnknownFunction
+from server.store.patience import once, patient
 from server.store.tables import DatasetRow, DeploymentRow, JobRow, SnapshotRow
 
 __all__ = ["ACTIVE", "PAUSED", "Job", "Snapshot", "TrainingRepository"]
@@ -53,6 +54,7 @@ class TrainingRepository:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    @patient
     def add_snapshot(self, name: str, spec: Mapping[str, Any], facts: Mapping[str, Any]) -> Snapshot:
         """Make a snapshot the dataset's newest, and the dataset known; the same rows again are no new one."""
         now = datetime.now(UTC)
@@ -71,6 +73,7 @@ class TrainingRepository:
             session.commit()
             return _snapshot(known)
 
+    @patient
     def datasets(self) -> list[Snapshot]:
         """Every dataset with its newest snapshot, by name."""
         with Session(self._engine) as session:
@@ -84,6 +87,7 @@ class TrainingRepository:
             )
             return [_snapshot(row) for row in rows]
 
+    @patient
     def snapshot(self, dataset: str, snapshot: str | None = None) -> Snapshot:
         """A snapshot, by default the newest. Raises `UnknownFunction`."""
         with Session(self._engine) as session:
@@ -94,6 +98,7 @@ class TrainingRepository:
                 raise UnknownFunction(f"there is no dataset {dataset!r}{which} here")
             return _snapshot(row)
 
+    @patient
     def snapshots(self, dataset: str) -> list[Snapshot]:
         """Every snapshot of a dataset, the oldest first."""
         with Session(self._engine) as session:
@@ -102,6 +107,7 @@ class TrainingRepository:
             )
             return [_snapshot(row) for row in rows]
 
+    @once
     def add_job(self, dataset: str, snapshot: str, spec: Mapping[str, Any]) -> Job:
         """A new job that runs."""
         with Session(self._engine) as session:
@@ -117,6 +123,7 @@ class TrainingRepository:
             session.commit()
             return _job(row)
 
+    @patient
     def set_job(self, job: int, state: str, reason: str = "", spec: Mapping[str, Any] | None = None) -> Job:
         """Note what became of a job. Raises `UnknownFunction`."""
         with Session(self._engine) as session:
@@ -130,6 +137,7 @@ class TrainingRepository:
             session.commit()
             return _job(row)
 
+    @patient
     def job(self, job: int) -> Job:
         """A job. Raises `UnknownFunction`."""
         with Session(self._engine) as session:
@@ -138,11 +146,13 @@ class TrainingRepository:
                 raise UnknownFunction(f"there is no job {job} here; GET /v1/jobs lists them")
             return _job(row)
 
+    @patient
     def jobs(self) -> list[Job]:
         """Every job, by number."""
         with Session(self._engine) as session:
             return [_job(row) for row in session.scalars(select(JobRow).order_by(JobRow.id))]
 
+    @patient
     def deployment_before(self, function: str) -> dict[str, Any]:
         """The specification of the deployment before the current one. Raises `UnknownFunction`."""
         with Session(self._engine) as session:

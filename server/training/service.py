@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from server.errors import BadOption, ServiceError
+from server.errors import BadOption, Overloaded, ServiceError
 from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
 from server.training.choosing import choose_models
 from server.training.events import Events
@@ -251,10 +251,19 @@ class Training:
         self._running.pop(run.job.id, None)
         run.stop()
         self._ended[run.job.id] = run
-        job = await asyncio.to_thread(self._repository.set_job, run.job.id, state, reason)
+        job = await self._noted(run.job.id, state, reason)
         with contextlib.suppress(OSError):
             await run.collect()
         log.info("job ended job=%d state=%s reason=%r", job.id, state, reason)
         self.events.tell(job.id, {"event": "ended", "state": state, "reason": reason})
         self.events.end(job.id)
         return job
+
+    async def _noted(self, job: int, state: str, reason: str) -> Job:
+        """Nobody asks again for a job's end: this waits for as long as the registry cannot be reached."""
+        while True:
+            try:
+                return await asyncio.to_thread(self._repository.set_job, job, state, reason)
+            except Overloaded as exc:
+                log.warning("job not noted job=%d state=%s: %s", job, state, exc.message)
+                await asyncio.sleep(exc.retry_after_s)

@@ -6,14 +6,18 @@ import contextlib
 import io
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
+from ml_udf.cli.pg_sandbox import sandbox
+from ml_udf.cli.pg_server import PostgresServer, SetupError
 from ml_udf.client import Client
 from ml_udf.errors import BadOption, UnknownFunction
 from ml_udf.training import TrainingCalls
@@ -24,18 +28,32 @@ PATIENCE_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
-    photos = tmp_path_factory.mktemp("photos")
-    labelled = draw_photos(photos, 200)
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("photos")
+
+
+@pytest.fixture(scope="module")
+def labelled(photos: Path) -> list[tuple[str, str]]:
+    return draw_photos(photos, 200)
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, photos: Path, labelled: list[tuple[str, str]]
+) -> Iterator[InferenceServer]:
     with inference_server(tmp_path_factory.mktemp("home"), media_roots=[photos]) as running:
-        sink = io.BytesIO()
-        table = pa.table({"path": [path for path, _ in labelled], "label": [label for _, label in labelled]})
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        dataset = {"name": "food", "query": "SELECT path, label FROM t", "target": "label", "key": "path"}
         with calling(running) as calls:
-            calls.push(dataset, [sink.getvalue()])
+            push(calls, labelled)
         yield running
+
+
+def push(calls: TrainingCalls, labelled: list[tuple[str, str]]) -> None:
+    sink = io.BytesIO()
+    table = pa.table({"path": [path for path, _ in labelled], "label": [label for _, label in labelled]})
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    dataset = {"name": "food", "query": "SELECT path, label FROM t", "target": "label", "key": "path"}
+    calls.push(dataset, [sink.getvalue()])
 
 
 @contextlib.contextmanager
@@ -119,6 +137,45 @@ def test_a_killed_server_goes_on_with_its_jobs_when_it_starts_again(server: Infe
         assert wait_until(calls, job, is_over)["state"] == "done"
         assert_whole(calls, job, 30)
         assert calls.deploy(job, "udf_after")["version"] == 1
+
+
+def test_a_registry_that_cuts_every_connection_ten_times_a_second_costs_a_job_nothing(
+    tmp_path: Path, photos: Path, labelled: list[tuple[str, str]]
+):
+    try:
+        postgres = PostgresServer.find()
+    except SetupError as error:
+        pytest.skip(error.message)
+    over = threading.Event()
+    cut = 0
+
+    def cut_connections() -> None:
+        nonlocal cut
+        with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+            while not over.wait(0.1):
+                cut += admin.execute(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                    " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                ).fetchall()[0][0]
+
+    with (
+        sandbox(postgres) as cluster,
+        inference_server(
+            tmp_path / "home", media_roots=[photos], flags=[f"--database-url={cluster.dsn()}"]
+        ) as server,
+        calling(server) as calls,
+    ):
+        cutting = threading.Thread(target=cut_connections)
+        cutting.start()
+        try:
+            push(calls, labelled)
+            job = begin(calls, budget=12)
+            assert wait_until(calls, job, is_over)["state"] == "done"
+        finally:
+            over.set()
+            cutting.join()
+        assert cut >= 3
+        assert_whole(calls, job, 12)
 
 
 def test_a_cancelled_job_stops_soon_and_keeps_what_it_found(calls: TrainingCalls):
