@@ -1,9 +1,10 @@
 """A snapshot: rows of a dataset, checked, split, and frozen in a Parquet file under their own hash.
 
-    batches ─ Draft.add → staged rows + 40 bytes a row in memory ─ Draft.freeze → NAME/ID.parquet, Facts
+    batches ─ Draft.add → staged rows, and numbers of each   ─ Draft.freeze → NAME/ID.parquet, Facts
 
-Memory does not depend on how wide the rows are: they are staged on disk and read again, a row group at a
-time, once every row's split is known. Blocking. Knows Arrow; knows no database, and workers by `inspect`.
+Memory does not depend on how many the rows are, nor how wide: they are staged on disk and read again, a row
+group at a time, once every row's split is known. Blocking. Knows Arrow; knows no database to read from, and
+workers by `inspect`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from server.errors import BadInput, BadOption
 from server.training.dataset_spec import DatasetSpec
 from server.training.features import Feature, features_json, features_of, rows_of
-from server.training.split import SPLITS, components, split_rows
+from server.training.split import SPLITS, RowNumbers
 from server.training.tasks import IMAGES, TABLES
 
 __all__ = ["Draft", "Facts", "Inspect", "Limits", "Unreadable"]
@@ -38,6 +40,7 @@ _LISTED = 20
 _INSPECTED_ROWS = 256
 _UNREADABLE_LEAST = 10
 _UNREADABLE_SHARE = 0.01
+_MOST_CLASSES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +92,17 @@ class Draft:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._limits = limits
         self._inspect = inspect
-        descriptor, staged = tempfile.mkstemp(prefix=".staged-", suffix=".parquet", dir=self._folder)
-        os.close(descriptor)
-        self._staged = Path(staged)
+        self._work = Path(tempfile.mkdtemp(prefix=".taking-", dir=self._folder))
+        self._staged = self._work / "staged.parquet"
+        self._numbers = RowNumbers(self._work)
         self._writer = pq.ParquetWriter(self._staged, _STAGED, compression="zstd")
         self._content = hashlib.sha256()
         self._bytes = 0
         self._seen = 0
         self._null_targets = 0
         self._codes: dict[str, int] = {}
-        self._target = array("q")
-        self._entity = array("Q")
-        self._input = array("Q")
-        self._order = array("q")
-        self._unreadable: list[Unreadable] = []
+        self._unreadable_rows = 0
+        self._unreadable: list[Unreadable] = []  # the first of them
         self._features: tuple[Feature, ...] = ()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -127,7 +127,7 @@ class Draft:
     def freeze(self) -> Facts:
         """Split the rows and write the snapshot. Raises `BadOption`."""
         self._writer.close()
-        rows = len(self._target)
+        rows = self._numbers.count
         name = self._spec.name
         if self._null_targets:
             raise BadOption(
@@ -142,39 +142,26 @@ class Draft:
                 "at least two classes are needed"
             )
         classes = tuple(sorted(self._codes))
-        place = np.array([classes.index(label) for label in self._codes])
-        entity = np.frombuffer(self._entity, np.uint64)
-        by_time = self._spec.time is not None
-        order = np.frombuffer(self._order, np.int64) if by_time else entity
-        split = split_rows(
-            components(entity, np.frombuffer(self._input, np.uint64)),
-            order,
-            place[np.frombuffer(self._target, np.int64)],
-            classes,
-            self._spec.shares,
-        )
         content = self._content.hexdigest()
-        named = features_json(self._features).encode() if self._features else b""
-        snapshot = hashlib.sha256(content.encode() + split.tobytes() + named).hexdigest()[:16]
-        self._write(snapshot, split)
-        counted = np.bincount(split, minlength=len(SPLITS)).tolist()
+        snapshot, counted = self._write(content, self._numbers.split(list(self._codes), self._spec.shares))
         return Facts(
             id=snapshot,
             rows=rows,
             classes=classes,
-            splits=dict(zip(SPLITS, counted, strict=True)),
+            splits=dict(zip(SPLITS, counted.tolist(), strict=True)),
             content_sha256=content,
             file=f"{name}/{snapshot}.parquet",
             columns=tuple(asdict(feature) for feature in self._features),
-            unreadable=len(self._unreadable),
-            unreadable_rows=[asdict(row) for row in self._unreadable[:_LISTED]],
+            unreadable=self._unreadable_rows,
+            unreadable_rows=[asdict(row) for row in self._unreadable],
         )
 
     def close(self) -> None:
         """Remove the staged rows. Safe after `freeze`, and twice."""
         with contextlib.suppress(Exception):
             self._writer.close()
-        self._staged.unlink(missing_ok=True)
+        self._numbers.close()
+        shutil.rmtree(self._work, ignore_errors=True)
 
     def _take(
         self,
@@ -185,24 +172,32 @@ class Draft:
         order: list[int] | None,
     ) -> None:
         kept: list[int] = []
+        entities: list[int] = []
+        pictures: list[int] = []
+        codes: list[int] = []
         for start in range(0, len(keys), _INSPECTED_ROWS):
             part = slice(start, start + _INSPECTED_ROWS)
             looked_at = self._inspect(inputs[part]) if self._spec.task == IMAGES else inputs[part]
             for row, found in enumerate(looked_at, start):
                 if isinstance(found, Unreadable):
-                    self._unreadable.append(found)
-                    self._check_unreadable()
+                    self._note_unreadable(found)
                     continue
                 kept.append(row)
-                self._entity.append(_hash(groups[row]))
-                self._input.append(_hash(found))
-                self._order.append(order[row] if order is not None else 0)
-                self._target.append(self._codes.setdefault(targets[row], len(self._codes)))
+                entities.append(_hash(groups[row]))
+                pictures.append(_hash(found))
+                codes.append(self._codes.setdefault(targets[row], len(self._codes)))
                 for text in (keys[row], inputs[row], targets[row], found):
                     data = text.encode()
                     self._content.update(len(data).to_bytes(8, "little") + data)
         columns = [[values[row] for row in kept] for values in (keys, inputs, targets)]
         self._writer.write_table(pa.table(columns, schema=_STAGED))
+        times = None if order is None else [order[row] for row in kept]
+        self._numbers.add(entities, pictures, codes, times)
+        if len(self._codes) > _MOST_CLASSES:
+            raise BadOption(
+                f"dataset {self._spec.name}: the target {self._spec.target!r} has more than {_MOST_CLASSES} "
+                "different values; is it the column to be predicted?"
+            )
 
     def _inputs(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
         """The texts that models get to see; of a table, the row's values as JSON."""
@@ -221,8 +216,10 @@ class Draft:
         if self._bytes > limits.max_bytes:
             raise BadOption(f"dataset {self._spec.name}: the query gives more than {limits.max_bytes} bytes")
 
-    def _check_unreadable(self) -> None:
-        count = len(self._unreadable)
+    def _note_unreadable(self, found: Unreadable) -> None:
+        self._unreadable_rows = count = self._unreadable_rows + 1
+        if count <= _LISTED:
+            self._unreadable.append(found)
         if count <= max(_UNREADABLE_LEAST, self._seen * _UNREADABLE_SHARE):
             return
         listed = "; ".join(f"{row.input}: {row.message}" for row in self._unreadable[:3])
@@ -231,26 +228,43 @@ class Draft:
             f"dataset {self._spec.name}: {count} of {self._seen} inputs cannot be read: {listed}; …",
         )
 
-    def _write(self, snapshot: str, split: Any) -> None:  # noqa: ANN401  # an array of indices into SPLITS
-        place = self._folder / f"{snapshot}.parquet"
-        coming = self._folder / f".{snapshot}.coming"
-        names = pa.array(SPLITS)
+    def _write(self, content: str, split: Iterator[NDArray[np.int8]]) -> tuple[str, NDArray[np.int64]]:
+        """The snapshot's id, and its rows by split."""
+        coming = self._work / "coming.parquet"
         # The worker that trains has the file alone, and learns there what a row of it is.
-        schema = _FROZEN.with_metadata(
-            {"ml_udf.columns": features_json(self._features)} if self._features else None
-        )
+        named = {"ml_udf.columns": features_json(self._features)} if self._features else None
+        schema = _FROZEN.with_metadata(named)
+        names = pa.array(SPLITS)
+        identity = hashlib.sha256(content.encode())
+        counted = np.zeros(len(SPLITS), np.int64)
         with (
             pq.ParquetFile(self._staged) as staged,
             pq.ParquetWriter(coming, schema, compression="zstd") as out,
         ):
-            start = 0
-            for batch in staged.iter_batches():
-                part = names.take(pa.array(split[start : start + batch.num_rows]))
-                out.write_batch(pa.record_batch([*batch.columns, part], schema=schema))
-                start += batch.num_rows
+            for batch, part in _alongside(staged.iter_batches(), split):
+                identity.update(part.tobytes())
+                counted += np.bincount(part, minlength=len(SPLITS))
+                columns = [*batch.columns, names.take(pa.array(part))]
+                out.write_batch(pa.record_batch(columns, schema=schema))
+        if named:
+            identity.update(named["ml_udf.columns"].encode())
+        snapshot = identity.hexdigest()[:16]
         with open(coming, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(coming, place)
+        os.replace(coming, self._folder / f"{snapshot}.parquet")
+        return snapshot, counted
+
+
+def _alongside(
+    batches: Iterator[pa.RecordBatch], parts: Iterator[NDArray[np.int8]]
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int8]]]:
+    """Each batch with as many numbers, of parts that are cut elsewhere."""
+    ready = np.empty(0, np.int8)
+    for batch in batches:
+        while len(ready) < batch.num_rows:
+            ready = np.concatenate([ready, next(parts)])
+        yield batch, ready[: batch.num_rows]
+        ready = ready[batch.num_rows :]
 
 
 def _texts(batch: pa.RecordBatch, name: str, dataset: str) -> pa.Array:
