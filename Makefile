@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-training-beside bench-plan-node stress-plan-node bench-serving clean
+.PHONY: help demo test test-fast lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-training-beside bench-plan-node stress-plan-node bench-serving clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ bench-live: $(READY) ## The simulator beside the running server, a scan beside c
 
 bench-tuning: $(READY) ## Tuning policies on digits and synthetic images
 	$(BIN)/python -m tests.benchmarks.tuning
+
+bench-snapshot: $(READY) ## Memory and time of a dataset's snapshot by its rows
+	$(BIN)/python -m tests.benchmarks.snapshot
 
 bench-training-beside: $(READY) ## Callers' latency beside a study on the same worker
 	$(BIN)/python -m tests.benchmarks.training_beside
