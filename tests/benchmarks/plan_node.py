@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import psycopg
 
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer
+from tests.benchmarks.backend_memory import backend_memory
 from tests.benchmarks.plan_node_overlap import overlap
 from tests.benchmarks.report import console, write_json
 from tests.postgres.batch.building import batch_cluster
@@ -74,7 +74,6 @@ MEMORY_QUERIES = {
 }
 # JIT compiles at these costs, for both ways alike; parallel workers would share the rows.
 SINGLE = "SET jit = off; SET max_parallel_workers_per_gather = 0"
-SAMPLE_EVERY_S = 0.05
 PLANS_A_ROUND = 300
 
 
@@ -151,43 +150,8 @@ def memory(cluster: Sandbox, count: int) -> list[dict[str, Any]]:
     for name, query in MEMORY_QUERIES.items():
         with session(cluster) as connection:
             connection.execute("SET work_mem = '4MB'")
-            samples = sampled(connection, query)
-        settled = samples[len(samples) // 10 :]
-        result = {
-            "query": name,
-            "rows": count,
-            "private_mib_least": min(settled) / 1024,
-            "private_mib_most": max(settled) / 1024,
-            "private_mib_first_tenth": samples[len(samples) // 10] / 1024,
-            "private_mib_end": samples[-1] / 1024,
-        }
-        results.append(result)
-        console.print(
-            f"{name:22} {count:,} rows: {result['private_mib_first_tenth']:.1f} MiB after a tenth,"
-            f" {result['private_mib_end']:.1f} at the end, most {result['private_mib_most']:.1f}"
-        )
+            results.append(backend_memory(connection, name, query, count))
     return results
-
-
-def sampled(connection: psycopg.Connection, query: str) -> list[int]:
-    """Run a query; its backend's RssAnon in KiB, over time."""
-    status = Path(f"/proc/{connection.info.backend_pid}/status")
-    samples: list[int] = []
-    done = threading.Event()
-
-    def sample() -> None:
-        while not done.wait(SAMPLE_EVERY_S):
-            (line,) = (line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
-            samples.append(int(line.split()[1]))
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        connection.execute(query.encode()).fetchall()
-    finally:
-        done.set()
-        sampler.join()
-    return samples
 
 
 def main() -> None:
@@ -200,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
 
     server = PostgresServer.find(options.pg_config)
-    overlapped = overlap(server, options.overlap_rows, options.rounds)
+    with_server = overlap(server, options.overlap_rows, options.rounds, options.memory_rows)
     with batch_cluster(server, autovacuum="off") as cluster:
         cluster.sql("CREATE DATABASE bench")
         for statement in SCHEMA.format(rows=options.rows).split(";\n"):
@@ -217,7 +181,7 @@ def main() -> None:
                 "postgresql": server.version,
                 "rows": rows(cluster, options.rows, options.rounds),
                 "plans": plans(cluster, options.rounds),
-                "overlap": overlapped,
+                "with_server": with_server,
                 "memory": memory(cluster, options.memory_rows),
             },
         )

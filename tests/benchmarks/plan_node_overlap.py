@@ -17,6 +17,7 @@ import psycopg
 
 from ml_udf.cli.pg_sandbox import sandbox
 from ml_udf.cli.pg_server import PostgresServer
+from tests.benchmarks.backend_memory import backend_memory
 from tests.benchmarks.report import console
 from tests.inference_server import inference_server
 from tests.models import hashing_model
@@ -44,22 +45,29 @@ QUERIES = (
 )
 
 
-def overlap(server: PostgresServer, rows: int, rounds: int) -> list[dict[str, Any]]:
-    """For each query, wall time over the time that the models need for its rows, with and without overlap."""
+def overlap(server: PostgresServer, rows: int, rounds: int, memory_rows: int) -> dict[str, Any]:
+    """For each query, wall time over the time that the models need for its rows, with and without overlap;
+    and a backend's memory while `memory_rows` distinct rows go to a model that costs nothing.
+    """
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-overlap-")))
         inference = stack.enter_context(inference_server(work / "home", flags=[f"--workers={WORKERS}"]))
         for number, function in enumerate(FUNCTIONS):
             inference.deploy(hashing_model(work / "made", f"m{number}", row_delay_ms=ROW_MS), function)
+        inference.deploy(hashing_model(work / "made", "noop"), "udf_noop")
         cluster = stack.enter_context(sandbox(server, batching=True, local=False))
-        dsn = cluster.database("bench", url=inference.url, functions=FUNCTIONS)
+        dsn = cluster.database("bench", url=inference.url, functions=[*FUNCTIONS, "udf_noop"])
         cluster.sql(SCHEMA.format(rows=rows), "bench")
         with psycopg.connect(dsn, autocommit=True) as connection:
             for function in FUNCTIONS:
                 connection.execute(f"SELECT count({function}(t)) FROM texts".encode())
-            return [
+            ratios = [
                 measured(connection, name, query, rows * models, rounds) for name, models, query in QUERIES
             ]
+            connection.execute("SET work_mem = '4MB'")
+            query = f"SELECT count(udf_noop('row ' || n)) FROM generate_series(1, {memory_rows}) AS n"
+            memory = backend_memory(connection, "a no-op model", query, memory_rows)
+    return {"overlap": ratios, "memory": memory}
 
 
 def measured(
