@@ -11,7 +11,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +19,6 @@ from server.errors import BadInput, BadOption
 from server.training.dataset_spec import DatasetSpec
 from server.training.query import check_query
 from server.training.snapshot import Draft, Facts, Limits, Unreadable
-from server.training.split import RowNumbers, Shares
 
 SPEC = DatasetSpec("food", "SELECT path, label FROM t", target="label", key="path")
 LIMITS = Limits(max_rows=1_000_000, max_bytes=1 << 30)
@@ -121,40 +119,6 @@ def test_with_a_time_column_the_latest_rows_test(take: Taken) -> None:
         day[row["split"]].append(int(row["key"].split(".")[0]))
     assert max(day["train"]) < min(day["validation"])
     assert max(day["validation"]) < min(day["test"])
-
-
-def test_chains_of_shared_entities_and_pictures_are_one_component(tmp_path: Path) -> None:
-    numbers = RowNumbers(tmp_path)
-    numbers.add([0, 0, 1, 1, 2, 9], [5, 6, 6, 7, 7, 8], [0] * 6)
-    assert numbers.components() == [0, 0, 0, 0, 0, 5]
-    numbers.close()
-
-
-def test_a_long_chain_that_came_in_any_order_is_one_component(tmp_path: Path) -> None:
-    place = np.random.default_rng(0).permutation(2_000)
-    numbers = RowNumbers(tmp_path)
-    numbers.add((place // 2).tolist(), ((place + 1) // 2).tolist(), [0] * 2_000)
-    assert set(numbers.components()) == {0}
-    numbers.close()
-
-
-def test_a_split_does_not_depend_on_the_order_of_the_rows(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    time, target = random.integers(0, 1 << 40, 300), random.integers(0, 2, 300)
-    place = random.permutation(300)
-
-    def split(name: str, order: np.ndarray, part: int) -> np.ndarray:
-        (tmp_path / name).mkdir()
-        numbers = RowNumbers(tmp_path / name)
-        for start in range(0, 300, part):
-            rows = order[start : start + part]
-            numbers.add(rows.tolist(), rows.tolist(), target[rows].tolist(), time[rows].tolist())
-        parts = list(numbers.split(("a", "b"), Shares()))
-        numbers.close()
-        return np.concatenate(parts)
-
-    straight = split("straight", np.arange(300), 300)
-    assert split("shuffled", place, 70).tolist() == straight[place].tolist()
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
