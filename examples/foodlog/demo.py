@@ -50,9 +50,9 @@ from ml_udf.errors import MlUdfError
 from ml_udf.training import TrainingCalls
 
 ENSEMBLE = "udf_food_name"
-MODELS = ("vgg", "xception", "inception")
+MODELS = ("vgg", "inception", "resnet")
 ANOTHER = "squeezenet"
-EPOCHS = 40  # of each model
+EPOCHS = 60  # of each model
 HOLDOUT = f"SELECT image_path, {ENSEMBLE}(image_path) FROM labels WHERE split = 'holdout' ORDER BY image_path"
 LOCAL_ROWS = 40
 
@@ -74,7 +74,7 @@ def studies(epochs: int) -> tuple[Study, Study]:
     alone = {f"udf_food_{model}": model for model in MODELS}
     return (
         Study("food", MODELS, epochs * len(MODELS), {ENSEMBLE: "ensemble", **alone}),
-        Study("food_again", (ANOTHER,), max(1, epochs // 2), {f"udf_food_{ANOTHER}": "best"}),
+        Study("food_again", (ANOTHER,), max(1, epochs // 3), {f"udf_food_{ANOTHER}": "best"}),
     )
 
 
