@@ -64,15 +64,16 @@ class Comparison:
             with tempfile.TemporaryDirectory(dir=self._work, prefix=contender.name) as name:
                 before.append(self._measured(contender, case, Path(name), known_rate))
         except (DoesNotRun, OSError) as exc:
-            self.failed[f"{contender.name}, {case.name}"] = str(exc)
-            console.print(f"{contender.name} with {case.name}: {exc}")
+            self.failed[f"{contender.name}, {case.name}"] = str(exc)[:500]
+            print(f"{contender.name} with {case.name}: {exc}")
         if not before:
             del self.measured[case.name][contender.name]
             return
         one = before[-1]
-        console.print(
+        print(
             f"{case.name:6} {contender.name:9} {one.rate:8,.0f} rows/s, p99 at half {one.p99_ms:6.1f} ms, "
-            f"burst {one.burst.in_time:.0%} in time ({time.monotonic() - began_s:.0f} s)"
+            f"burst {one.burst.in_time:.0%} in time ({time.monotonic() - began_s:.0f} s)",
+            flush=True,
         )
 
     def _measured(self, contender: Contender, case: Case, folder: Path, known_rate: float) -> Measured:
@@ -80,9 +81,13 @@ class Comparison:
         model = self._models[case.name]
         with running(contender, python, case, model, folder, self._photos) as port:
             self._check(contender, case, port)
-            requests = [contender.request(photo) for photo in self._photos]
+            plain = [contender.request(photo) for photo in self._photos]
+            urgent = plain
+            if contender.urgent is not None:
+                urgent = [contender.urgent(photo, int(case.slo_ms)) for photo in self._photos]
             return measure(
-                load.Load(self._program, folder, port, requests),
+                load.Load(self._program, folder, port, plain),
+                load.Load(self._program, folder, port, urgent),
                 lambda: ask(contender, port, self._photos[0]),
                 case,
                 self._effort,

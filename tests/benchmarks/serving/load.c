@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OPEN_FIRST = 32, OPEN_MOST = 2000, REPLY_BYTES = 1 << 16, EVENTS = 256 };
+enum { OPEN_FIRST = 32, OPEN_MOST = 16000, REPLY_BYTES = 1 << 14, EVENTS = 256 };
 
 typedef struct {
     int fd;
@@ -227,8 +227,10 @@ int main(int count, char **arguments) {
     latencies = malloc(size);
     statuses = calloc(rows, sizeof *statuses);
     for (long row = 0; row < rows; row++) latencies[row] = INFINITY;
-    struct rlimit files = {OPEN_MOST + 64, OPEN_MOST + 64};
-    if (setrlimit(RLIMIT_NOFILE, &files)) die("setrlimit");
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) die("getrlimit");
+    files.rlim_cur = files.rlim_max;
+    if (files.rlim_max < OPEN_MOST + 64 || setrlimit(RLIMIT_NOFILE, &files)) die("16,064 open files are needed");
     if ((epoll = epoll_create1(0)) < 0) die("epoll_create1");
     for (int i = 0; i < OPEN_FIRST; i++) {
         connection *c = &connections[opened++];

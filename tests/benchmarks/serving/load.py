@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +24,9 @@ class Load:
     def __init__(self, program: Path, folder: Path, port: int, requests: Sequence[bytes]) -> None:
         self._program = program
         self._port = port
-        self._requests = folder / "requests"
+        handle, name = tempfile.mkstemp(dir=folder, prefix="requests-")
+        os.close(handle)
+        self._requests = Path(name)
         self._arrivals = folder / "arrivals"
         self._requests.write_bytes(b"".join(struct.pack("<I", len(one)) + one for one in requests))
 

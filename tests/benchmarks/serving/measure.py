@@ -27,9 +27,9 @@ _ALONE_ROWS = 50
 class Effort:
     """How long to look, seconds; `tolerance` of the rate."""
 
-    probe_s: float = 2.5
-    half_s: float = 4.0
-    tolerance: float = 0.08
+    probe_s: float = 2.0
+    half_s: float = 3.0
+    tolerance: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,13 @@ class Measured:
         return asdict(self)
 
 
-def measure(load: Load, ask: Callable[[], object], case: Case, effort: Effort, known_rate: float) -> Measured:
-    """`ask` asks once, over a connection of its own; `known_rate` is where to begin the search."""
+def measure(
+    load: Load, urgent: Load, ask: Callable[[], object], case: Case, effort: Effort, known_rate: float
+) -> Measured:
+    """`urgent` sends the same with a deadline, where the server knows such: a burst is measured by it.
+
+    `ask` asks once, over a connection of its own; `known_rate` is where to begin the search.
+    """
     warm_up(load, case)
     search = Search(known_rate, effort.tolerance)
     probes: list[dict[str, float]] = []
@@ -83,7 +88,7 @@ def measure(load: Load, ask: Callable[[], object], case: Case, effort: Effort, k
         p50_ms=1000 * half.quantile_s(0.5),
         p99_ms=1000 * half.quantile_s(0.99),
         alone_ms=_alone_ms(load),
-        burst=_burst(load, case, half_rate),
+        burst=_burst(urgent, case, half_rate),
         probes=probes,
         generator_lag_ms=1000 * max(lag_s, half.lag_s),
     )

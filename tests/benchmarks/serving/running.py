@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -29,6 +30,8 @@ def running(
     contender: Contender, python: Path, case: Case, model: Path, folder: Path, photos: Sequence[bytes]
 ) -> Iterator[int]:
     """The port of a server that answers. Raises `DoesNotRun`."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # handed on: a connection is an open file
     if contender.name == OURS:
         with inference_server(folder / "home") as server:
             server.deploy(model, "photo", slo_ms=case.slo_ms, max_batch=32)
