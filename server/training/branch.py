@@ -3,8 +3,10 @@
 `cold_share` of the budget goes to promotion-based ASHA (Li et al. 2020, "A system for massively parallel
 hyperparameter tuning") with paused checkpoints: a free worker takes up the best paused trial of the highest
 rung that may rise, else begins a new one from random weights. The rest goes to branches: the best
-checkpoint's weights, its knobs jittered, the learning rate never above its parent's. A branch has
-`branch_patience` epochs to beat its parent, and as many after each gain; the best of all is the next parent.
+checkpoint's weights, and its knobs, jittered, or, for a share `explore` of them, drawn anew (population based
+training, Jaderberg et al. 2017, perturbs or resamples). A branch goes on while it improves on itself, be it
+behind its parent: new knobs often cost accuracy before they bring some. The best checkpoint of all is the
+next parent.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from server.training.advisors import advise
+from server.training.hooks import Value
+from server.training.hyperspace import Point
+from server.training.knob import Dimension
 from server.training.messages import StudySpec, Verdict
 from server.training.policy import (
     Fresh,
@@ -64,8 +71,25 @@ def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
         return None
     parent, checkpoint = best
     random = random_of(spec.seed, len(trials), "jitter")
-    point = spec.space.jittered_point(parent.draws, random, spec.sigma)
+    if random.random() < spec.explore:
+        point = _resampled(spec, parent, random)
+    else:
+        point = spec.space.jittered_point(parent.draws, random, spec.sigma)
     return Fresh(point, spec.max_epochs, origin=checkpoint, origin_trial=parent.number)
+
+
+def _resampled(spec: StudySpec, parent: Trial, random: np.random.Generator) -> Point:
+    """A point at random, within what a branch may do to each knob."""
+    branching = {knob.name: knob.branching for knob in spec.space.knobs()}
+
+    def draw(dimension: Dimension) -> Value:
+        before, after = parent.draws.get(dimension.name), dimension.at(random.random())
+        how = branching[dimension.name]
+        if before is None or how == "jitter":
+            return after
+        return before if how == "fixed" or isinstance(before, str) else min(float(after), before)
+
+    return spec.space.point(draw)
 
 
 def _judge(spec: StudySpec, trials: Sequence[Trial], trial: Trial) -> Verdict:
@@ -76,14 +100,7 @@ def _judge(spec: StudySpec, trials: Sequence[Trial], trial: Trial) -> Verdict:
         return Verdict.PUT
     if not trial.warm:
         return Verdict.CONTINUE
-    worn = on_plateau(trial.scores, spec.branch_patience, spec.min_gain, floor=_parents_score(trials, trial))
-    return Verdict.STOP if worn else Verdict.CONTINUE
-
-
-def _parents_score(trials: Sequence[Trial], trial: Trial) -> float | None:
-    parents = (other for other in trials if other.number == trial.origin_trial)
-    stored = (checkpoint for parent in parents for checkpoint in parent.checkpoints)
-    return next((checkpoint.score for checkpoint in stored if checkpoint.digest == trial.origin), None)
+    return Verdict.STOP if on_plateau(trial.scores, spec.patience, spec.min_gain) else Verdict.CONTINUE
 
 
 BRANCH = Rules(_propose, _judge)

@@ -55,7 +55,7 @@ class StudySpec:
     delta: gain over the best score that is worth a checkpoint (Algorithm 2). alpha: the chance of a cold
     start, times alpha_decay for each finished trial, never below alpha_least. lease_s: a worker that
     reports nothing for so long has lost its trial. grid_points: for each range knob of the `grid` advisor.
-    `cold_share`, `eta`, `sigma`: of `branch`; see there.
+    `cold_share`, `eta`, `explore`, `sigma`: of `branch`; see there.
 
     Raises ValueError for values out of range.
     """
@@ -74,9 +74,9 @@ class StudySpec:
     alpha_decay: float = 0.9
     alpha_least: float = 0.05
     eta: int = 3
-    cold_share: float = 0.65
-    branch_patience: int = 4
-    sigma: float = 0.5
+    cold_share: float = 0.35
+    explore: float = 0.5
+    sigma: float = 1.0
     grid_points: int = 5
     seed: int = 0
     snapshot: str = ""
@@ -89,12 +89,12 @@ class StudySpec:
             raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, not {self.policy!r}")
         if self.advisor not in get_args(Advice):
             raise ValueError(f"advisor must be one of {', '.join(get_args(Advice))}, not {self.advisor!r}")
-        least = {"budget_epochs": 1, "max_epochs": 1, "patience": 1, "branch_patience": 1, "eta": 2}
+        least = {"budget_epochs": 1, "max_epochs": 1, "patience": 1, "eta": 2}
         least |= {"grid_points": 1, "max_attempts": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be at least {bound}, not {getattr(self, name)}")
-        for name in ("alpha", "alpha_decay", "alpha_least", "cold_share"):
+        for name in ("alpha", "alpha_decay", "alpha_least", "cold_share", "explore"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
         if self.max_trials is not None and self.max_trials < 1:

@@ -72,12 +72,10 @@ def improves(spec: StudySpec, trials: Sequence[Trial], score: float) -> bool:
     return best is None or score - best[1].score > spec.delta
 
 
-def on_plateau(scores: Sequence[float], patience: int, min_gain: float, floor: float | None = None) -> bool:
-    """Whether the last `patience` scores brought no gain of more than `min_gain` over all before them.
-
-    `floor` is a score to beat that comes before the first.
-    """
-    best, since = floor, 0
+def on_plateau(scores: Sequence[float], patience: int, min_gain: float) -> bool:
+    """Whether the last `patience` scores brought no gain of more than `min_gain` over all before them."""
+    best: float | None = None
+    since = 0
     for score in scores:
         if best is None or score - best > min_gain:
             best, since = score, 0

@@ -45,6 +45,13 @@ class Outcome:
     took_s: float = 0.0
 
     @property
+    def deployed(self) -> float:
+        """Test accuracy of the artefact that the rule names: `branch` ends in the selection over its
+        checkpoints, Rafiki's Algorithms 1 and 2 return the best trial.
+        """
+        return self.ensemble if self.contender.startswith("branch") else self.test
+
+    @property
     def over_time(self) -> float:
         """Test accuracy of what would be deployed, averaged over the budget: good early counts."""
         return sum(self.anytime) / len(self.anytime)

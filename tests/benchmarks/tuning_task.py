@@ -47,7 +47,7 @@ class State:
 
 def space() -> HyperSpace:
     knobs = HyperSpace()
-    knobs.add_range_knob("learning_rate", "float", 1e-3, 1.0, log=True, branching="lower")
+    knobs.add_range_knob("learning_rate", "float", 1e-3, 1.0, log=True)
     knobs.add_range_knob("momentum", "float", 0.0, 0.99)
     knobs.add_range_knob("weight_decay", "float", 1e-6, 1e-1, log=True)
     knobs.add_range_knob("dropout", "float", 0.0, 0.7)
