@@ -67,7 +67,7 @@ def task_named(name: str) -> Task:
 def _network(low: float, high: float) -> HyperSpace:
     """What is tuned of every network; its learning rate lies in [low, high)."""
     space = HyperSpace()
-    space.add_range_knob("learning_rate", "float", low, high, log=True, branching="lower")
+    space.add_range_knob("learning_rate", "float", low, high, log=True)
     space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True)
     space.add_range_knob("label_smoothing", "float", 0.0, 0.12)
     space.add_categorical_knob("batch_rows", "integer", [16, 32, 64])
