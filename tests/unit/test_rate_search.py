@@ -23,7 +23,7 @@ def test_the_highest_rate_is_found_to_the_tolerance_from_below_and_from_above():
 def test_one_failure_is_tried_again_before_it_is_believed():
     search = Search(100.0).told(100.0, passed=False)
     assert search.next_rate() == 100.0
-    assert search.told(100.0, passed=True).next_rate() == 150.0
+    assert search.told(100.0, passed=True).next_rate() == 200.0
 
 
 def test_a_server_that_stands_nothing_ends_the_search():

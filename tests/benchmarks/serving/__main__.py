@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import os
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.serving import environments, load
 from tests.benchmarks.serving.cases import CASES, Case, photos
 from tests.benchmarks.serving.contenders import CONTENDERS, OURS, Contender
 from tests.benchmarks.serving.measure import Effort, Measured, measure
+from tests.benchmarks.serving.quiet import await_quiet
 from tests.benchmarks.serving.report import print_case, verdicts
 from tests.benchmarks.serving.running import DoesNotRun, ask, running
 
@@ -34,6 +35,7 @@ class Comparison:
     def __init__(self, work: Path, cases: Sequence[Case], effort: Effort) -> None:
         self.measured: dict[str, dict[str, list[Measured]]] = {case.name: {} for case in cases}
         self.failed: dict[str, str] = {}
+        self.idle_before: list[float] = []  # the machine's idle share before each round of each server
         self.pythons: dict[str, Path] = {}
         self._work = work
         self._effort = effort
@@ -59,6 +61,8 @@ class Comparison:
         """One round of one server with one model."""
         before = self.measured[case.name].setdefault(contender.name, [])
         known_rate = before[-1].rate if before else case.first_rate
+        idle = await_quiet()
+        self.idle_before.append(idle)
         began_s = time.monotonic()
         try:
             with tempfile.TemporaryDirectory(dir=self._work, prefix=contender.name) as name:
@@ -72,7 +76,8 @@ class Comparison:
         one = before[-1]
         print(
             f"{case.name:6} {contender.name:9} {one.rate:8,.0f} rows/s, p99 at half {one.p99_ms:6.1f} ms, "
-            f"burst {one.burst.in_time:.0%} in time ({time.monotonic() - began_s:.0f} s)",
+            f"burst {one.burst.in_time:.0%} in time ({time.monotonic() - began_s:.0f} s, "
+            f"the machine was {idle:.0%} idle before)",
             flush=True,
         )
 
@@ -119,27 +124,28 @@ def main() -> None:
                 for contender in there:
                     comparison.run(contender, case)
             print_case(case, comparison.measured[case.name])
+            write_json("serving", _record(comparison, cases))  # what was measured is not lost with the rest
     for name, reason in comparison.failed.items():
         console.print(f"not measured: {name}: {reason}")
-    write_json(
-        "serving",
-        {
-            "packages": {one.name: one.packages for one in CONTENDERS},
-            "cores": len(os.sched_getaffinity(0)),
-            "cases": {
-                case.name: {
-                    "slo_ms": case.slo_ms,
-                    "measured": {
-                        name: [one.record() for one in rounds]
-                        for name, rounds in comparison.measured[case.name].items()
-                    },
-                    "verdicts": verdicts(case, comparison.measured[case.name]),
-                }
-                for case in cases
-            },
-            "not_measured": comparison.failed,
+
+
+def _record(comparison: Comparison, cases: Sequence[Case]) -> dict[str, Any]:
+    return {
+        "packages": {one.name: one.packages for one in CONTENDERS},
+        "cases": {
+            case.name: {
+                "slo_ms": case.slo_ms,
+                "measured": {
+                    name: [one.record() for one in rounds]
+                    for name, rounds in comparison.measured[case.name].items()
+                },
+                "verdicts": verdicts(case, comparison.measured[case.name]),
+            }
+            for case in cases
         },
-    )
+        "not_measured": comparison.failed,
+        "least_idle_before": min(comparison.idle_before, default=1.0),
+    }
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 __all__ = ["Search"]
 
-_UP, _DOWN = 1.5, 0.6
+_UP, _DOWN = 2.0, 0.6
 _LOWEST = 2.0  # rows/s; below it a server stands nothing
 
 
