@@ -8,9 +8,7 @@ warning. Knows no engine.
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +18,13 @@ from ml_udf.column import Value
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError, ServerUnreachable
 from ml_udf.exchange import ROW_FAULTS
+from ml_udf.memo import Answer, Memo, memo_key
 from ml_udf.pending import Pending
 from ml_udf.prediction import Prediction, short
 
 __all__ = ["Answer", "Binding", "Statement"]
 
-MEMO_ENTRIES = 100_000
-_HASHED_ABOVE_BYTES = 256
+_MAX_NULLED = 100_000  # so many inputs are counted exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +37,6 @@ class Binding:
     function: str
     input_name: str | None = None
     output_name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What one value got: a value with a confidence, or an error; neither for NULL."""
-
-    value: Any = None
-    confidence: float | None = None
-    error: MlUdfError | None = None
 
 
 _NULL = Answer()
@@ -69,7 +58,7 @@ class Statement:
         self._client = client
         self._deadline_s = deadline_s
         self._down: MlUdfError | None = None
-        self._memo: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._memo = Memo()
         self._begun: list[tuple[dict[Hashable, int], Pending]] = []  # keys → rows of what was begun with
         self._lock = threading.Lock()
         self._pinning = threading.Lock()
@@ -78,8 +67,8 @@ class Statement:
         """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`)."""
         answers = self.answers(values, on_wait, raise_faults=self.options.on_error == "error")
         for value, answer in zip(values, answers, strict=True):
-            if answer.error is not None and len(self._nulled) < MEMO_ENTRIES:
-                self._nulled.add(_key(value))
+            if answer.error is not None and len(self._nulled) < _MAX_NULLED:
+                self._nulled.add(memo_key(value))
                 self._first_fault = self._first_fault or answer.error
         return [answer.value for answer in answers]
 
@@ -91,7 +80,7 @@ class Statement:
         with self._lock:
             unknown = {
                 key: value
-                for key, value in zip(map(_key, values), values, strict=True)
+                for key, value in zip(map(memo_key, values), values, strict=True)
                 if value is not None and key not in self._memo
             }
             for keys, _ in self._begun:
@@ -136,7 +125,7 @@ class Statement:
             return None
         self._reported = count
         inputs = (
-            "1 input" if count == 1 else f"{count:,} inputs" + (" or more" if count >= MEMO_ENTRIES else "")
+            "1 input" if count == 1 else f"{count:,} inputs" + (" or more" if count >= _MAX_NULLED else "")
         )
         return type(fault)(
             f"{self.binding.function}: {inputs} could not be answered and gave NULL; the first: "
@@ -156,7 +145,7 @@ class Statement:
 
         Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
         """
-        keys = [_key(value) for value in values]
+        keys = [memo_key(value) for value in values]
         answers = self._collected(keys, on_wait)
         unknown: dict[Hashable, Value] = {}
         with self._lock:
@@ -167,7 +156,6 @@ class Statement:
                 if remembered is None:
                     unknown[key] = value
                 else:
-                    self._memo.move_to_end(key)
                     answers[key] = remembered
         answers.update(self._ask(unknown, on_wait, raise_faults))
         self.stats.rows += len(values)
@@ -180,7 +168,7 @@ class Statement:
                         f"first at row {row + 1} of the call: {self.binding.function}({short(values[row])})"
                     )
                     answer.error.detail = answer.error.detail or detail
-                    raise answer.error
+                    raise answer.error.with_traceback(None)
         return found
 
     def _ask(
@@ -190,7 +178,7 @@ class Statement:
             return {}
         if self._down is not None:
             if raise_faults:
-                raise self._down
+                raise self._down.with_traceback(None)  # it may have been raised before
             return self._all_failed(unknown, self._down)
         try:
             version = self._pinned_version(on_wait)
@@ -219,10 +207,8 @@ class Statement:
         }
         with self._lock:
             self._count(prediction.stats)
-            self._memo.update(fresh)  # faults too: equal inputs of a statement have one answer
+            self._memo.learn(fresh)  # faults too: equal inputs of a statement have one answer
             self._note_down(fresh.values())
-            while len(self._memo) > MEMO_ENTRIES:
-                self._memo.popitem(last=False)
         return fresh
 
     def _collected(
@@ -259,7 +245,7 @@ class Statement:
     def _all_failed(self, unknown: dict[Hashable, Value], error: MlUdfError) -> dict[Hashable, Answer]:
         failed = dict.fromkeys(unknown, Answer(error=error))
         with self._lock:
-            self._memo.update(failed)
+            self._memo.learn(failed)
             self._note_down(failed.values())
         return failed
 
@@ -274,19 +260,3 @@ class Statement:
         self.stats.retries += call.retries
         self.stats.failed_rows += call.failed_rows
         self.stats.elapsed_s += call.elapsed_s
-
-
-def _key(value: Value) -> Hashable:
-    """A memo key; long bytes are kept as a 128-bit hash so that images do not fill the memo."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        raw = bytes(value)
-        return (
-            raw
-            if len(raw) <= _HASHED_ABOVE_BYTES
-            else (len(raw), hashlib.blake2b(raw, digest_size=16).digest())
-        )
-    if isinstance(value, str):
-        return value if len(value) <= _HASHED_ABOVE_BYTES else _key(value.encode("utf-8", "surrogatepass"))
-    if value is None or isinstance(value, int | float):
-        return value
-    return tuple(value)
