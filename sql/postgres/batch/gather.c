@@ -26,6 +26,10 @@
  * to send, but reading on for too long keeps the consumer waiting. */
 #define ROWS_PER_INPUT 16
 
+/* Bytes gathered at most, however large work_mem is: a twin cannot be cancelled
+ * while its arguments are copied, and few servers take more at once. */
+#define MOST_BYTES ((Size) 64 * 1024 * 1024)
+
 /* Rows that a LIMIT above still asks for; -1 if that is not known */
 static int64
 rows_wanted(BatchState *state)
@@ -288,7 +292,8 @@ void
 batch_gather(BatchState *state)
 {
 	ExprContext *econtext = state->input_context;
-	Size		max_bytes = (Size) work_mem * 1024 / (state->overlaps ? 2 : 1);
+	Size		max_bytes = Min((Size) work_mem * 1024, MOST_BYTES) /
+		(state->overlaps ? 2 : 1);
 	int			target;
 	int64		max_rows;
 

@@ -39,6 +39,19 @@ def test_work_mem_ends_a_batch(own: Session) -> None:
     assert 20 <= max(batches) <= 32
 
 
+def test_a_batch_is_bounded_however_large_work_mem_is(own: Session) -> None:
+    own.must(
+        "SET work_mem = '2GB'",
+        "CREATE FUNCTION width(text) RETURNS int STABLE LANGUAGE plpgsql AS 'BEGIN RETURN length($1); END'",
+        "CREATE FUNCTION width_batch(text[]) RETURNS int[] STABLE LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE NOTICE 'batch width %', to_json(array_fill(1, ARRAY[cardinality($1)]));"
+        " RETURN array_fill(length($1[1]), ARRAY[cardinality($1)]); END$$",
+    )
+    batches = sizes(own.must("SELECT max(width(id || repeat('x', 1000000))) FROM items WHERE id <= 100"))
+    assert sum(batches) == 100
+    assert 60 <= max(batches) <= 68
+
+
 def test_one_row_may_exceed_work_mem(own: Session) -> None:
     own.must("SET work_mem = '64kB'")
     assert sizes(own.must("SELECT max(label(repeat('x', 200000) || id)) FROM items WHERE id < 4")) == [
