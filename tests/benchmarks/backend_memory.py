@@ -26,6 +26,7 @@ def backend_memory(connection: psycopg.Connection, name: str, query: str, rows: 
         "private_mib_most": max(settled) / 1024,
         "private_mib_first_tenth": samples[len(samples) // 10] / 1024,
         "private_mib_end": samples[-1] / 1024,
+        "private_mib_by_tenth": [samples[len(samples) * tenth // 10] / 1024 for tenth in range(10)],
     }
     console.print(
         f"{name:22} {rows:,} rows: {result['private_mib_first_tenth']:.1f} MiB after a tenth,"

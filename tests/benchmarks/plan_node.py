@@ -5,6 +5,7 @@ A row       a trivial function by batches, against the same row by row, and agai
 A plan      planning and running queries that call no function with a twin, in sessions with the module loaded
             and without it; rounds in turn, the ratio with its spread.
 Overlap     wall time over the server's own, with the next batch gathered meanwhile and without.
+Cancels     how long a backend needs to come back from a cancel at a random moment.
 Memory      the private memory of a backend while millions of rows pass through the node at work_mem = 4MB.
 """
 
@@ -159,12 +160,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--memory-rows", type=int, default=5_000_000)
     parser.add_argument("--overlap-rows", type=int, default=20_000)
+    parser.add_argument("--cancels", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--pg-config", type=Path)
     options = parser.parse_args()
 
     server = PostgresServer.find(options.pg_config)
-    with_server = overlap(server, options.overlap_rows, options.rounds, options.memory_rows)
+    with_server = overlap(server, options.overlap_rows, options.rounds, options.memory_rows, options.cancels)
     with batch_cluster(server, autovacuum="off") as cluster:
         cluster.sql("CREATE DATABASE bench")
         for statement in SCHEMA.format(rows=options.rows).split(";\n"):

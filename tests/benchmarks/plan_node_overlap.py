@@ -18,6 +18,7 @@ import psycopg
 from ml_udf.cli.pg_sandbox import sandbox
 from ml_udf.cli.pg_server import PostgresServer
 from tests.benchmarks.backend_memory import backend_memory
+from tests.benchmarks.plan_node_cancels import cancelled
 from tests.benchmarks.report import console
 from tests.inference_server import inference_server
 from tests.models import hashing_model
@@ -45,9 +46,10 @@ QUERIES = (
 )
 
 
-def overlap(server: PostgresServer, rows: int, rounds: int, memory_rows: int) -> dict[str, Any]:
+def overlap(server: PostgresServer, rows: int, rounds: int, memory_rows: int, cancels: int) -> dict[str, Any]:
     """For each query, wall time over the time that the models need for its rows, with and without overlap;
-    and a backend's memory while `memory_rows` distinct rows go to a model that costs nothing.
+    how long cancels take; and a backend's memory while `memory_rows` distinct rows go to a model that costs
+    nothing.
     """
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ml_udf-overlap-")))
@@ -64,10 +66,11 @@ def overlap(server: PostgresServer, rows: int, rounds: int, memory_rows: int) ->
             ratios = [
                 measured(connection, name, query, rows * models, rounds) for name, models, query in QUERIES
             ]
+            late = cancelled(connection, cancels)
             connection.execute("SET work_mem = '4MB'")
             query = f"SELECT count(udf_noop('row ' || n)) FROM generate_series(1, {memory_rows}) AS n"
             memory = backend_memory(connection, "a no-op model", query, memory_rows)
-    return {"overlap": ratios, "memory": memory}
+    return {"overlap": ratios, "cancels": late, "memory": memory}
 
 
 def measured(
