@@ -28,7 +28,7 @@ WORKER = "worker"
 
 @dataclass
 class Outcome:
-    """One study's result. anytime[e]: test accuracy of what would be deployed after e + 1 epochs;
+    """One study's result. anytime[e]: test accuracy of the best checkpoint after e + 1 epochs;
     best[e]: the best validation score by then.
     """
 
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def over_time(self) -> float:
-        """Test accuracy of what would be deployed, averaged over the budget: good early counts."""
+        """Test accuracy of the best checkpoint so far, averaged over the budget: good early counts."""
         return sum(self.anytime) / len(self.anytime)
 
     def as_json(self) -> dict[str, object]:
