@@ -189,7 +189,7 @@ def _reached(outcome: Outcome, score: float) -> int:
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """The anytime curves, a picture a task: mean test accuracy of the best checkpoint after so many epochs."""
+    """The anytime curves, a picture a task: mean test accuracy of the best checkpoint by each epoch."""
     import matplotlib
 
     matplotlib.use("Agg")
