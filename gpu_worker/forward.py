@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu_worker.intake import Piece
 from gpu_worker.model_cache import Resident
-from gpu_worker.network import Floats, Inputs, IsCancelled
+from gpu_worker.network import Explains, Floats, Inputs, IsCancelled
 from gpu_worker.protocol import MemberAnswer, RowError
 
 __all__ = ["Tally"]
@@ -51,7 +51,7 @@ class Tally:
             resident.observe(len(good), took_s)
             finite = np.isfinite(scores).all(axis=1)
             if not finite.all():
-                self._blame(resident, good[~finite] + piece.start)
+                self._blame(resident, piece, good[~finite])
                 good, scores = good[finite], scores[finite]
             self._note(member, resident, good + piece.start, scores)
 
@@ -69,9 +69,16 @@ class Tally:
             )
         ]
 
-    def _blame(self, resident: Resident, rows: np.ndarray) -> None:
-        message = f"the model {resident.key!r} answers scores that are not finite numbers"
-        self.errors.extend(RowError(index, "internal", message) for index in rows.tolist())
+    def _blame(self, resident: Resident, piece: Piece, rows: np.ndarray) -> None:
+        network = resident.network
+        for index in rows.tolist():
+            reason = network.fault_of(bytes(piece.rows[index])) if isinstance(network, Explains) else None
+            if reason is None:
+                what = f"the model {resident.key!r} answers scores that are not finite numbers"
+                error = RowError(piece.start + index, "internal", what)
+            else:
+                error = RowError(piece.start + index, "input_invalid", reason)
+            self.errors.append(error)
 
     def _note(self, member: int, resident: Resident, rows: np.ndarray, scores: Floats) -> None:
         best = scores.argmax(axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpu_worker.errors import Cancelled
 from gpu_worker.manifest import InputSpec
 
-__all__ = ["Floats", "Inputs", "IsCancelled", "Network", "check", "pixel_line", "softmax"]
+__all__ = ["Explains", "Floats", "Inputs", "IsCancelled", "Network", "check", "pixel_line", "softmax"]
 
 Floats = NDArray[np.float32]
 
@@ -53,6 +53,15 @@ class Network(Protocol):
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities. May raise `Cancelled`; `DeviceLost` ends the process."""
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A network that reads its rows itself, and so knows what is wrong with one that it cannot read."""
+
+    def fault_of(self, row: bytes) -> str | None:
+        """Why it has no scores for `row`, in words for whoever sent it; None for a row it can read."""
         ...
 
 

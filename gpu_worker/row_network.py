@@ -13,7 +13,7 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.network import Floats, Inputs, IsCancelled, check
 from gpu_worker.onnx_network import open_session
-from gpu_worker.table import Table
+from gpu_worker.table import RowInvalid, Table, values_of
 
 __all__ = ["COLUMNS_KEY", "PROBABILITIES", "RowNetwork"]
 
@@ -63,3 +63,11 @@ class RowNetwork:
         probabilities: Floats = np.asarray(found, np.float32)
         probabilities[list(faults)] = np.nan
         return probabilities
+
+    def fault_of(self, row: bytes) -> str | None:
+        """Why a row does not fit the columns; None for one that does."""
+        try:
+            values_of(row, self._table.columns)
+        except RowInvalid as fault:
+            return str(fault)
+        return None

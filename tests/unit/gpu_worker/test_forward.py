@@ -81,6 +81,25 @@ def test_an_answer_that_is_no_number_is_its_rows_error() -> None:
     assert "'m'" in error.message
 
 
+class Reader(Numbers):
+    """Reads "nan?" as the caller's fault."""
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        assert not isinstance(inputs, np.ndarray)
+        return super().scores([row.rstrip(b"?") for row in inputs], is_cancelled)
+
+    def fault_of(self, row: bytes) -> str | None:
+        return f"{row.decode()} is no class" if row.endswith(b"?") else None
+
+
+def test_a_row_that_the_network_cannot_read_is_its_callers_fault_and_a_wrong_answer_is_not() -> None:
+    model, _ = resident()
+    tally = Tally([Resident("m", model.manifest, Reader())], 5, scores=False)
+    tally.add(piece(2, [b"1", b"nan?", b"nan"]), lambda: False)
+    assert [(error.index, error.code) for error in tally.errors] == [(3, "input_invalid"), (4, "internal")]
+    assert tally.errors[0].message == "nan? is no class"
+
+
 def test_a_cancel_is_seen_between_two_members() -> None:
     (first, network), (second, unused) = resident(), resident()
     looks = iter([False, True])
