@@ -25,6 +25,7 @@ thread several hundred times.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as NotYet
@@ -47,7 +48,7 @@ __all__ = ["Engine", "LoadReport"]
 
 _PIECE_ROWS_CPU = 64
 _PIECE_ROWS_CUDA = 1024
-_PIECE_ROWS_LEAST = 8  # smaller ones cost more per row than running them side by side gains
+_PIECE_LEAST_S = 0.0005  # a shorter forward pass costs more to hand over than running it side by side gains
 _PIECE_S = 0.08  # the longest forward pass of a piece, as far as it can be predicted
 _LOOK_S = 0.05  # how long `infer` waits between two looks at `cancelled`
 
@@ -228,10 +229,11 @@ class Engine:
     def _piece_rows(self, residents: Sequence[Resident], rows: int) -> int:
         if not all(resident.network.cuttable for resident in residents):
             return max(1, rows)
+        slowest_row_s = max(resident.row_s for resident in residents)
         if self.device.is_cuda:
             most = _PIECE_ROWS_CUDA
         else:
             side_by_side = -(-rows // self._model_threads.count)
-            most = min(_PIECE_ROWS_CPU, max(_PIECE_ROWS_LEAST, side_by_side))
-        slowest_row_s = max(resident.row_s for resident in residents)
+            worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else _PIECE_ROWS_CPU
+            most = min(_PIECE_ROWS_CPU, max(worth_it, side_by_side))
         return most if slowest_row_s * most <= _PIECE_S else max(1, int(_PIECE_S / slowest_row_s))

@@ -133,7 +133,8 @@ def _torch(manifest: Manifest, device: Device, *, allow_import: bool) -> Network
         raise ModelUnusable(f"the weights {path} do not fit {manifest.architecture!r}: {exc}") from exc
     if manifest.input.form == "text":
         return TextNetwork(module, device)
-    return TorchNetwork(module, manifest.input, device)
+    # What a module of somebody else's does may depend on its input.
+    return TorchNetwork(module, manifest.input, device, traceable=manifest.architecture in ARCHITECTURES)
 
 
 def _onnx(manifest: Manifest, device: Device) -> Network:

@@ -14,8 +14,11 @@ batches into pieces.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpu_worker.device import Device
@@ -23,9 +26,13 @@ from gpu_worker.errors import DeviceLost
 from gpu_worker.manifest import InputSpec
 from gpu_worker.network import Floats, Inputs, IsCancelled, check, pixel_line
 from gpu_worker.threads import Threads
+from gpu_worker.tracing import traced
 from gpu_worker.zoo.blocks import fold_batch_norms
 
 __all__ = ["TorchNetwork", "use_one_core_each"]
+
+_EXAMPLE_ROWS = 2
+_PLANNING_RUNS = 2  # passes that a traced network plans its later ones by
 
 
 def use_one_core_each(threads: Threads) -> None:
@@ -45,12 +52,15 @@ def use_one_core_each(threads: Threads) -> None:
 
 
 class TorchNetwork:
-    """`module` maps [n, 3, H, W] float32 to [n, classes] logits; it is changed in place (eval, folded)."""
+    """`module` maps [n, 3, H, W] float32 to [n, classes] logits; it is changed in place (eval, folded).
+
+    traceable: its layers run in the same order whatever the input is, so that a CPU may run them as one call.
+    """
 
     forms = frozenset(("path", "image", "tensor"))
     cuttable = True
 
-    def __init__(self, module: nn.Module, spec: InputSpec, device: Device) -> None:
+    def __init__(self, module: nn.Module, spec: InputSpec, device: Device, *, traceable: bool) -> None:
         self.pixels = (spec.height, spec.width)
         self._device = torch.device(device.name)
         module.eval().requires_grad_(False)
@@ -58,6 +68,8 @@ class TorchNetwork:
         self._module = module.to(self._device)
         # torch's stubs lack this overload, which its documentation names first.
         self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._run: Callable[[Tensor], Tensor] = self._module
+        self._traceable = traceable and not device.is_cuda
         scale, shift = pixel_line(spec)
         self._scale = torch.from_numpy(scale).to(self._device)
         self._shift = torch.from_numpy(shift).to(self._device)
@@ -73,11 +85,31 @@ class TorchNetwork:
         return self._weight_bytes + self._activation_bytes
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` black images; measures the activations on the way."""
+        """The scores of `rows` black images; measures the activations on the way, and traces the module."""
+        self._measure_activations(rows)
+        if self._traceable and self._run is self._module:
+            self._run = self._traced()
+        for _ in range(_PLANNING_RUNS):
+            self.scores(self._black(rows), lambda: False)
+        return self.scores(self._black(rows), lambda: False)
+
+    def _black(self, rows: int) -> NDArray[np.uint8]:
+        return np.zeros((rows, *self.pixels, 3), np.uint8)
+
+    @torch.inference_mode()
+    def _traced(self) -> Callable[[Tensor], Tensor]:
+        random = np.random.default_rng(0)
+        example = random.integers(0, 256, (_EXAMPLE_ROWS, *self.pixels, 3), np.uint8)
+        return traced(self._module, self._normalised(example))
+
+    def _measure_activations(self, rows: int) -> None:
+        # By the module itself: a traced one calls no hooks. Nobody else uses a network that is not warm.
+        run, self._run = self._run, self._module
         handles = [part.register_forward_hook(self._measure) for part in self._module.modules()]
         try:
-            return self.scores(np.zeros((rows, *self.pixels, 3), np.uint8), lambda: False)
+            self.scores(self._black(rows), lambda: False)
         finally:
+            self._run = run
             for handle in handles:
                 handle.remove()
 
@@ -91,7 +123,7 @@ class TorchNetwork:
         assert isinstance(inputs, np.ndarray)
         check(is_cancelled)
         try:
-            logits = self._module(self._normalised(inputs))
+            logits = self._run(self._normalised(inputs))
             result: Floats = torch.softmax(logits.float(), dim=1).cpu().numpy()
             return result
         except torch.OutOfMemoryError:

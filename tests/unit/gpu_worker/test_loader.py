@@ -18,8 +18,8 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.loader import build_module, file_sha256, load_network, warm_up
 from gpu_worker.manifest import read_manifest
 from gpu_worker.network import Network
+from gpu_worker.torch_network import TorchNetwork
 from gpu_worker.zoo import ARCHITECTURES
-from gpu_worker.zoo.vgg import Vgg
 
 CPU = find_device("cpu", threads=1)
 Change = Callable[[dict[str, Any]], object]
@@ -78,14 +78,15 @@ def test_a_batch_that_does_not_fit_the_devices_memory_is_halved_until_it_does(
     network = load(vgg)
     pixels = np.random.default_rng(0).integers(0, 256, (13, 64, 64, 3), np.uint8)
     expected = network.scores(pixels, lambda: False)
-    forward, room = Vgg.forward, 4
+    assert isinstance(network, TorchNetwork)
+    forward, room = network._run, 4
 
-    def cramped(self: Vgg, x: torch.Tensor) -> torch.Tensor:
+    def cramped(x: torch.Tensor) -> torch.Tensor:
         if len(x) > room:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, x)
+        return forward(x)
 
-    monkeypatch.setattr(Vgg, "forward", cramped)
+    monkeypatch.setattr(network, "_run", cramped)
     np.testing.assert_allclose(network.scores(pixels, lambda: False), expected, atol=1e-5)
     room = 0
     with pytest.raises(torch.OutOfMemoryError):
