@@ -108,15 +108,11 @@ class Dispatcher:
             raise Overloaded("the server is shutting down", retry_after_s=5.0)
         now_s = time.monotonic()
         pending = Pending(next(self._ids), call, self._loop.create_future(), now_s)
+        rejection = self._submit(now_s, pending, 0, len(call.rows))
+        if rejection is not None:
+            raise error_of(rejection, call.function, now_s)
         self._pending[pending.request_id] = pending
         self._idle.clear()
-        try:
-            rejection = self._submit(now_s, pending, 0, len(call.rows))
-            if rejection is not None:
-                raise error_of(rejection, call.function, now_s)
-        except BaseException:
-            self.end(pending)
-            raise
         if call.deadline_s < math.inf:
             pending.timer = self._call_at(call.deadline_s, self._overdue, pending)
         if not self.residents.is_resident(call.function.members):
@@ -157,8 +153,10 @@ class Dispatcher:
         call = pending.call
         if call.function.key not in self._functions:
             raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
-        self._wake()
-        return self._core.submit(now_s, submission_of(pending, offset, rows))
+        rejection = self._core.submit(now_s, submission_of(pending, offset, rows))
+        if rejection is None:
+            self._wake()
+        return rejection
 
     def _overdue(self, pending: Pending) -> None:
         waited_ms = (time.monotonic() - pending.began_s) * 1000

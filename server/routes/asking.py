@@ -40,6 +40,13 @@ class Asker:
         """Queue a call; its `future` must be followed by `end`. Raises `ServiceError`."""
         return self._dispatcher.begin(call)
 
+    def failure(self, pending: Pending) -> BaseException | None:
+        """Why a call that is over was not answered, which is then its `end`; None if it was."""
+        failure = pending.future.exception()
+        if failure is not None:
+            self._dispatcher.end(pending)
+        return failure
+
     def end(self, pending: Pending, began_s: float) -> Reply:
         """What `ask` answers or raises, of a call that is over."""
         self._dispatcher.end(pending)

@@ -111,6 +111,10 @@ class InferRoute:
     def _answered(self, asked: _Asked) -> None:
         assert asked.pending is not None
         assert asked.request is not None
+        failure = self._asker.failure(asked.pending)
+        if failure is not None:  # not raised: its traceback would hold on to all this, in a circle
+            self._fail(asked, failure)
+            return
         try:
             body, headers = self._encoded(self._asker.end(asked.pending, asked.began_s), asked.request)
         except Exception as exc:
@@ -118,7 +122,7 @@ class InferRoute:
         else:
             asked.reply(200, body, headers)
 
-    def _fail(self, asked: _Asked, exc: Exception) -> None:
+    def _fail(self, asked: _Asked, exc: BaseException) -> None:
         if isinstance(exc, ClientGone):
             self._count(asked, "cancelled")
             return
