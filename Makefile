@@ -39,8 +39,9 @@ bench-live: $(READY) ## The simulator beside the running server, a scan beside c
 	$(BIN)/python -m tests.benchmarks.schedule_live
 	$(BIN)/python -m tests.benchmarks.vanishing
 
-bench-tuning: $(READY) ## Tuning policies on digits and synthetic images
+bench-tuning: $(READY) ## Tuning policies on digits and synthetic images; one worker against two
 	$(BIN)/python -m tests.benchmarks.tuning
+	$(BIN)/python -m tests.benchmarks.tuning_workers
 
 bench-snapshot: $(READY) ## Memory and time of a dataset's snapshot by its rows
 	$(BIN)/python -m tests.benchmarks.snapshot
