@@ -44,6 +44,7 @@ from server.training.service import Training
 from server.training.snapshot import Limits
 from server.training.trainers import Trainers
 from server.translation import QueueBounds
+from server.turnstile import Turnstile
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerPool
@@ -97,6 +98,7 @@ class App:
             self.front.infer = InferRoute(
                 services.catalog, services.asker, codec, services.metrics, settings.max_body_bytes
             )
+            self.front.turnstile = Turnstile(self.front.infer)
             self.services = api.state.services = services
             yield
             services.dispatcher.draining = True

@@ -20,6 +20,7 @@ from server.routes.infer import InferRoute, is_infer
 from server.routes.replies import error_reply, send_error
 from server.settings import is_loopback
 from server.shortcut import Reply, Waiting, WholeRequest
+from server.turnstile import Turnstile
 
 __all__ = ["Front"]
 
@@ -27,9 +28,13 @@ _REGISTER = "/register"
 
 
 class Front:
-    """`infer` is set once its services run. Bodies are bounded by `max_body_bytes`, uploads by their own."""
+    """`infer` and the `turnstile` before it are set once the services run.
+
+    Bodies are bounded by `max_body_bytes`, uploads by their own.
+    """
 
     infer: InferRoute
+    turnstile: Turnstile
 
     def __init__(
         self, inner: ASGIApp, token: str | None, *, max_body_bytes: int, max_upload_bytes: int
@@ -61,7 +66,7 @@ class Front:
         if self._expected is not None and not self._is_token(request.headers.get(b"authorization", b"")):
             reply(*error_reply(_no_token()))
             return None
-        return self.infer.answer(request, reply)
+        return self.turnstile.answer(request, reply)
 
     def _is_authorized(self, scope: Scope) -> bool:
         return self._is_token((header(scope, b"authorization") or "").encode("latin-1"))

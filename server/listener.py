@@ -100,9 +100,9 @@ class Listener(uvicorn.Server):
 def _spare_collections() -> None:
     """Let requests not pay for what was there before them.
 
-    A collection of everything takes 0.1 to 0.3 s with all modules loaded, and comes in the middle of requests.
-    What is there now stays for good: it is not looked at again. Requests leave no circles behind, so the young
-    need be looked over rarely; thousands of waiting requests are no reason.
+    A collection of everything takes 0.1 to 0.3 s with all modules loaded, and comes in the middle of
+    requests. What is there now stays for good: it is not looked at again. Requests leave no circles behind,
+    so the young need be looked over rarely; thousands of waiting requests are no reason.
     """
     gc.collect()
     gc.freeze()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -32,11 +33,15 @@ _STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() fo
 
 @dataclass(frozen=True, slots=True)
 class WholeRequest:
-    """An infer request that is here to its end; names of `headers` are in lower case."""
+    """An infer request that is here to its end; names of `headers` are in lower case.
+
+    came_s: when, on the clock of `time.monotonic`.
+    """
 
     path: str
     headers: Mapping[bytes, bytes]
     body: bytes
+    came_s: float
 
 
 Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers
@@ -145,7 +150,7 @@ class Shortcut(HttpToolsProtocol):
             del self._held[:size]
             self._head = None
             self._answering = True
-            waiting = self.app.answer(WholeRequest(path, headers, body), self._reply)
+            waiting = self.app.answer(WholeRequest(path, headers, body, time.monotonic()), self._reply)
             if self._answering:
                 self._waiting = waiting
 

@@ -7,13 +7,14 @@ bodies without a content type, so nothing here looks at one.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
 from server.calls import Pending, Reply
 from server.catalog import Catalog
-from server.errors import BadInput, BadOption, ServiceError
+from server.errors import BadInput, BadOption, Overloaded, ServiceError
 from server.functions import Function
 from server.metrics import Metrics
 from server.routes.asking import Asker
@@ -88,7 +89,7 @@ class InferRoute:
 
     def answer(self, whole: WholeRequest, reply: SendReply) -> Waiting | None:
         """Answer a request that came the short way: `reply` is called once, now or later."""
-        asked = _Asked(time.monotonic(), reply)
+        asked = _Asked(whole.came_s, reply)
         try:
             function = asked.function = self._catalog.resolve(*_named(whole.path))
             if len(whole.body) > self._max_body_bytes:
@@ -107,6 +108,18 @@ class InferRoute:
             return None
         pending.future.add_done_callback(lambda _: self._answered(asked))
         return asked
+
+    def goal_s(self, whole: WholeRequest) -> float:
+        """The latency goal of what a request asks for."""
+        try:
+            return self._catalog.resolve(*_named(whole.path)).slo_ms / 1000
+        except ServiceError:
+            return math.inf  # `answer` will say what is wrong
+
+    def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
+        """Turn a request away without a look at its body."""
+        asked = _Asked(whole.came_s, reply, self._catalog.resolve(*_named(whole.path)))
+        self._fail(asked, Overloaded("more requests come than can be read; try again in a second"))
 
     def _answered(self, asked: _Asked) -> None:
         assert asked.pending is not None

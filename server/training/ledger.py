@@ -17,7 +17,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import DuplicatedStudyError
-from optuna.storages import BaseStorage, get_storage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -37,7 +37,10 @@ _MAY_CHANGE = ("budget_epochs", "max_trials", "lease_s", "max_attempts")
 
 def open_storage(where: str) -> BaseStorage:
     """The storage at a database URL (`sqlite:///…`, `postgresql://…`), or in a journal file at a path."""
-    return get_storage(where) if "://" in where else open_journal(where)
+    if "://" not in where:
+        return open_journal(where)
+    # A connection that was cut between two messages is noticed before it is used, and replaced.
+    return RDBStorage(where, engine_kwargs={"pool_pre_ping": True})
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
