@@ -9,6 +9,7 @@ from ml_udf.cli.doctor import doctor
 from ml_udf.cli.jobs import jobs
 from ml_udf.cli.score import score
 from ml_udf.cli.serve import serve
+from ml_udf.cli.simulate import simulate
 from ml_udf.cli.sql import sql
 
 __all__ = ["app"]
@@ -26,5 +27,6 @@ app.command(
 app.command()(sql)
 app.command()(score)
 app.command()(jobs)
+app.command()(simulate)
 app.command()(doctor)
 app.add_typer(postgres.app, name="postgres")

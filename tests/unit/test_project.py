@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from ml_udf import errors
+from ml_udf.cli.app import app
 from ml_udf.config import SETTINGS, Options
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +77,21 @@ def test_the_links_in_the_readme_lead_somewhere():
 
     for target in re.findall(r"\]\(([^)#]+)", README):
         assert (ROOT / target).exists(), target
+
+
+def documents() -> str:
+    return "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+
+
+def test_every_command_that_the_documents_name_is_there_and_every_command_is_named():
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    named = set(re.findall(r"ml-udf ([a-z]+)", documents()))
+    assert named == set(command.commands)
+
+
+def test_every_make_target_that_the_documents_name_is_there():
+    named = set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", documents(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named
+    assert not named - targets

@@ -7,18 +7,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from ml_udf.cli.app import app
 from ml_udf.cli.chart import line_chart
-from ml_udf.cli.simulate import simulate
-
-app = typer.Typer()
-app.command()(simulate)
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, [*words, "--duration-s", "0.5"])
+    result = CliRunner().invoke(app, ["simulate", *words, "--duration-s", "0.5"])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -85,7 +81,7 @@ def test_it_draws_what_was_overdue_over_time(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_simulated_is_said(words: tuple[str, ...], complaint: str) -> None:
-    result = CliRunner().invoke(app, [*words, "--duration-s", "0.1"])
+    result = CliRunner().invoke(app, ["simulate", *words, "--duration-s", "0.1"])
     assert result.exit_code == 1
     assert complaint in " ".join(result.output.split())
 
