@@ -18,7 +18,7 @@ from ml_udf.cli.chart import line_chart
 from ml_udf.cli.console import console, fail
 from ml_udf.cli.simulated_case import Case, latency_profile, recorded_arrivals, sizes_of_batches
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.registry import POLICIES, policy_named
+from server.scheduling.registry import policy_named
 from server.scheduling.simulation import SimulationResult
 from server.scheduling.simulation import simulate as simulated
 
@@ -87,7 +87,7 @@ def simulate(
         for name in policy:
             policy_named(name).initial({})
     except ValueError as exc:
-        fail(str(exc), hint=f"policies: {', '.join(POLICIES)}")
+        fail(str(exc), hint="see: ml-udf simulate --help")
     case = Case(
         functions=functions,
         rate=(load * capacity if rate is None else rate) / functions,

@@ -86,7 +86,12 @@ class Case:
 
 def recorded_arrivals(arrivals: str) -> tuple[float, ...]:
     """The times in the file of that name; none for arrivals that are drawn. Raises ValueError."""
-    return () if arrivals in ARRIVALS else tuple(recorded(_lines(arrivals)))
+    if arrivals in ARRIVALS:
+        return ()
+    try:
+        return tuple(recorded(_lines(arrivals)))
+    except ValueError as exc:
+        raise ValueError(f"--arrivals is {', '.join(ARRIVALS)} or a file of times: {exc}") from exc
 
 
 def latency_profile(text: str) -> dict[int, float]:
