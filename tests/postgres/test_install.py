@@ -50,7 +50,8 @@ def test_it_writes_the_extension_and_its_python_and_removes_them_again(fake: Pos
     before = sorted(fake.share_dir.rglob("*"))
     done = install(fake, local=False)
     names = {path.name for path in done.extension_dir.glob("ml_udf*")}
-    assert names >= {"ml_udf.control", f"ml_udf--{default_version()}.sql"}
+    assert "ml_udf.control" in names
+    assert any(name.endswith(f"--{default_version()}.sql") for name in names)
     packages = {path.name for path in done.python_dir.iterdir()}
     assert packages == {"ml_udf", "gpu_worker", "server"}
     assert not (done.python_dir / "ml_udf" / "cli").exists()
@@ -75,11 +76,13 @@ def test_everybody_can_read_the_python_and_nobody_else_can_write_it(fake: Postgr
         assert path.stat().st_uid == os.getuid()
 
 
-def test_the_python_path_stands_in_the_script_and_no_placeholder_is_left(fake: PostgresServer) -> None:
+def test_the_python_path_stands_in_every_script_and_no_placeholder_is_left(fake: PostgresServer) -> None:
     done = install(fake, local=False)
-    script = (done.extension_dir / f"ml_udf--{done.version}.sql").read_text()
-    assert json.dumps(str(done.python_dir)) in script
-    assert "_PATH@" not in script
+    scripts = list(done.extension_dir.glob("ml_udf--*.sql"))
+    assert scripts
+    for script in scripts:
+        assert json.dumps(str(done.python_dir)) in script.read_text()
+        assert "_PATH@" not in script.read_text()
 
 
 def test_what_runs_in_the_server_needs_the_standard_library_alone(fake: PostgresServer) -> None:
