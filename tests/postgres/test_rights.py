@@ -118,6 +118,29 @@ def test_no_role_can_read_the_token_of_everybody(owner: Engine, role: Callable[.
         reader.query("DO LANGUAGE plpython3u $$ plpy.notice(GD) $$")
 
 
+def test_no_role_can_read_or_change_anothers_token(
+    owner: Engine, role: Callable[..., Engine], guarded: OipServer
+) -> None:
+    analyst, snoop = role("ml_udf_reader"), role("ml_udf_reader", "ml_udf_admin")
+    owner.query(f"GRANT USAGE ON FOREIGN SERVER ml_udf TO {user(analyst)}, {user(snoop)}")
+    analyst.query("CREATE USER MAPPING FOR CURRENT_USER SERVER ml_udf OPTIONS (token 'analysts-own')")
+    theirs = f"SELECT umoptions FROM pg_user_mappings WHERE usename = '{user(analyst)}'"
+    assert analyst.query(theirs) == [(["token=analysts-own"],)]
+    assert snoop.query(theirs) == [(None,)]
+    shown = f"""SELECT option_value FROM information_schema.user_mapping_options
+                WHERE authorization_identifier = '{user(analyst)}'"""
+    assert snoop.query(shown) in ([], [(None,)])
+    for change in (
+        f"ALTER USER MAPPING FOR {user(analyst)} SERVER ml_udf OPTIONS (SET token 'mine')",
+        f"DROP USER MAPPING FOR {user(analyst)} SERVER ml_udf",
+        f"SET ROLE {user(analyst)}",
+    ):
+        with pytest.raises(Refused):
+            snoop.query(change)
+    snoop.query("SELECT udf_food_name('/a')")
+    assert guarded.tokens[-1] == TOKEN
+
+
 def test_no_role_can_turn_the_endpoint_to_itself(owner: Engine, role: Callable[..., Engine]) -> None:
     admin = role("ml_udf_admin")
     owner.query(f"GRANT USAGE ON FOREIGN SERVER ml_udf TO {user(admin)}")
