@@ -8,6 +8,7 @@ surrogate (Rafiki §7.1.1 saw the bias that comes of it).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from optuna.distributions import (
@@ -27,7 +28,7 @@ from server.training.knob import Dimension
 from server.training.messages import StudySpec
 from server.training.trial import Trial
 
-__all__ = ["Ledger", "distribution_of", "open_storage"]
+__all__ = ["Ledger", "as_begun", "distribution_of", "open_storage"]
 
 _RECORD = "ml_udf:trial"
 _SPEC = "ml_udf:spec"
@@ -41,6 +42,21 @@ def open_storage(where: str) -> BaseStorage:
         return open_journal(where)
     # A connection that was cut between two messages is noticed before it is used, and replaced.
     return RDBStorage(where, engine_kwargs={"pool_pre_ping": True})
+
+
+def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:
+    """The spec that the study of that name was begun with, extended as `spec` says; `spec` if there is none.
+
+    A study outlives the release that began it: the next may tune other knobs, or have other defaults.
+    Raises ValueError when this release cannot read the stored spec.
+    """
+    try:
+        stored = storage.get_study_user_attrs(storage.get_study_id_from_name(spec.name)).get(_SPEC)
+    except KeyError:
+        stored = None
+    if stored is None:
+        return spec
+    return replace(StudySpec.from_json(stored), **{name: getattr(spec, name) for name in _MAY_CHANGE})
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
@@ -129,7 +145,7 @@ class Ledger:
         new = spec.fingerprint()
         old: dict[str, Any] | None = self._storage.get_study_user_attrs(self._cold).get(_SPEC)
         if old is not None:
-            other = [name for name in new if name not in _MAY_CHANGE and _plain(new[name]) != old.get(name)]
+            other = [name for name in old if name not in _MAY_CHANGE and _plain(new.get(name)) != old[name]]
             if other:
                 raise ValueError(
                     f"the study {spec.name!r} exists with another {other[0]}; give this one another name"

@@ -49,7 +49,7 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The same study with one worker process and with two.")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=6, help="of each trial")
     parser.add_argument("--model", default="resnet")
