@@ -83,6 +83,8 @@ def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: 
 
     table = Table("job", "dataset", "state", "model", "epochs", "", "trials", "best", title_justify="left")
     for found in _found(calls, wanted):
+        if not found["studies"]:  # they are not there yet, or the server cannot read them
+            table.add_row(str(found["id"]), found["dataset"], found["state"], end_section=True)
         for place, (model, study) in enumerate(found["studies"].items()):
             first = place == 0
             table.add_row(
@@ -103,8 +105,8 @@ def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: 
 def _trials(calls: TrainingCalls, job: int, most: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
     from rich.table import Table
 
-    table = Table("trial", "state", "epochs", "score", "best", "from", box=None)
-    table.add_column("knobs", no_wrap=True, overflow="ellipsis")
+    table = Table("trial", "state", "epochs", "score", "best", "from", box=None, expand=True)
+    table.add_column("knobs", no_wrap=True, overflow="ellipsis", ratio=1)  # what the others leave
     latest = sorted(calls.trials(job), key=lambda trial: (trial["state"] != "running", -trial["trial"]))
     for trial in latest[:most]:
         knobs = ", ".join(f"{name} {_short(value)}" for name, value in trial["knobs"].items())

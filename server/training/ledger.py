@@ -8,7 +8,7 @@ surrogate (Rafiki §7.1.1 saw the bias that comes of it).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from optuna.distributions import (
@@ -47,8 +47,8 @@ def open_storage(where: str) -> BaseStorage:
 def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:
     """The spec that the study of that name was begun with, extended as `spec` says; `spec` if there is none.
 
-    A study outlives the release that began it: the next may tune other knobs, or have other defaults.
-    Raises ValueError when this release cannot read the stored spec.
+    A study outlives the release that began it: the next may tune other knobs, have other defaults, and know
+    settings that this one does not, or no longer. Raises ValueError when this release cannot read the stored spec.
     """
     try:
         stored = storage.get_study_user_attrs(storage.get_study_id_from_name(spec.name)).get(_SPEC)
@@ -56,7 +56,9 @@ def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:
         stored = None
     if stored is None:
         return spec
-    return replace(StudySpec.from_json(stored), **{name: getattr(spec, name) for name in _MAY_CHANGE})
+    known = {field.name for field in fields(StudySpec)}
+    begun = StudySpec.from_json({name: value for name, value in stored.items() if name in known})
+    return replace(begun, **{name: getattr(spec, name) for name in _MAY_CHANGE})
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
@@ -145,7 +147,8 @@ class Ledger:
         new = spec.fingerprint()
         old: dict[str, Any] | None = self._storage.get_study_user_attrs(self._cold).get(_SPEC)
         if old is not None:
-            other = [name for name in old if name not in _MAY_CHANGE and _plain(new.get(name)) != old[name]]
+            common = [name for name in new if name in old and name not in _MAY_CHANGE]
+            other = [name for name in common if _plain(new[name]) != old[name]]
             if other:
                 raise ValueError(
                     f"the study {spec.name!r} exists with another {other[0]}; give this one another name"

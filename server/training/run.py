@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from gpu_worker.protocol import Drop, Failed, Keep, Kept, Message, Train, Trained
 from server.store.training import Job, Snapshot
 from server.training.jobs import JobSpec
-from server.training.ledger import open_storage
+from server.training.ledger import as_begun, open_storage
 from server.training.messages import Assignment, Idle, Progress, Stopped, Verdict
 from server.training.parameters import Parameters, needed
 from server.training.study import Master
@@ -58,7 +58,7 @@ class Run:
         self.stopped: dict[str, str] = {}
 
     async def open(self) -> None:
-        """Begin the studies, or go on where they stand. Raises `ValueError` where a stored one differs.
+        """Begin the studies, or go on where they stand. Raises `ValueError` where a stored one is unreadable.
 
         Trials that were under way when the last server ended are handed out again.
         """
@@ -69,7 +69,7 @@ class Run:
                 self.parameters.adopt(origin["checkpoint"], self.parameters.of(origin["job"]))
             storage = open_storage(str(self._journal))
             studies = self.spec.studies(self.job.id, self.snapshot.id)
-            masters = {model: Master(study, storage) for model, study in studies.items()}
+            masters = {model: Master(as_begun(study, storage), storage) for model, study in studies.items()}
             for master in masters.values():
                 for trial in master.trials():
                     if trial.worker is not None:

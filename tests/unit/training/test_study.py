@@ -7,7 +7,8 @@ import math
 import pytest
 from optuna.storages import InMemoryStorage
 
-from server.training.ledger import open_storage
+from server.training.hyperspace import HyperSpace
+from server.training.ledger import as_begun, open_storage
 from server.training.messages import Assignment, Idle, Stopped, StudySpec, Verdict
 from server.training.study import Master
 from server.training.trial import Checkpoint
@@ -191,6 +192,32 @@ def test_a_finished_study_can_be_extended_but_not_changed():
     for change in ({"patience": 9}, {"seed": 1}, {"snapshot": "other"}):
         with pytest.raises(ValueError, match=f"exists with another {next(iter(change))}"):
             Master(spec_of(budget_epochs=35, **change), storage)
+
+
+def test_a_study_goes_on_as_it_was_begun_whatever_the_next_release_would_begin():
+    storage = InMemoryStorage()
+    begun = spec_of(budget_epochs=20, cold_share=0.65)
+    assert as_begun(begun, storage) == begun
+    run(Master(begun, storage))
+    other = HyperSpace()
+    other.add_range_knob("another", "float", 0.0, 1.0)
+    now = spec_of(budget_epochs=35, space=other, patience=9)
+    found = as_begun(now, storage)
+    assert (found.budget_epochs, found.cold_share, found.patience) == (35, 0.65, begun.patience)
+    assert found.space.as_json() == begun.space.as_json()
+    longer = Master(found, storage)
+    run(longer)
+    assert longer.progress().epochs_used == 35
+
+
+def test_a_setting_that_came_or_went_since_a_study_was_begun_does_not_make_it_another():
+    storage = InMemoryStorage()
+    run(Master(spec_of(budget_epochs=20), storage))
+    study = storage.get_study_id_from_name("s")
+    old = storage.get_study_user_attrs(study)["ml_udf:spec"]
+    older = {name: old[name] for name in old if name != "explore"} | {"gone_since": 3}
+    storage.set_study_user_attr(study, "ml_udf:spec", older)
+    assert Master(as_begun(spec_of(budget_epochs=20), storage), storage).progress().epochs_used == 20
 
 
 def test_optuna_sees_cold_and_warm_trials_apart_with_their_scores():
