@@ -48,7 +48,7 @@ def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:
     """The spec that the study of that name was begun with, extended as `spec` says; `spec` if there is none.
 
     A study outlives the release that began it: the next may tune other knobs, have other defaults, and know
-    settings that this one does not, or no longer. Raises ValueError when this release cannot read the stored spec.
+    settings that this one does not, or no longer. Raises ValueError when the stored spec cannot be read.
     """
     try:
         stored = storage.get_study_user_attrs(storage.get_study_id_from_name(spec.name)).get(_SPEC)
