@@ -82,12 +82,26 @@ def _print(con: Any, form: Format, max_rows: int) -> None:  # noqa: ANN401  # a 
             for row in rows:
                 sys.stdout.write(json.dumps(dict(zip(columns, row, strict=True)), default=str) + "\n")
     else:
-        from rich.table import Table
-
         rows = con.fetchmany(max_rows + 1)
-        table = Table(*columns)
-        for row in rows[:max_rows]:
-            table.add_row(*("" if value is None else str(value) for value in row))
-        console.print(table)
+        _print_table(
+            columns, [["" if value is None else str(value) for value in row] for row in rows[:max_rows]]
+        )
         if len(rows) > max_rows:
             console.print(f"the first {max_rows} rows; --max-rows shows more, --format csv all")
+
+
+def _print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """A line for each row; one for each value where not even the columns' names fit beside each other."""
+    from rich.table import Table
+
+    if sum(len(column) + 3 for column in columns) < console.width:
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*row)
+    else:
+        table = Table(show_header=False)
+        for row in rows:
+            for column, value in zip(columns, row, strict=True):
+                table.add_row(column, value)
+            table.add_section()
+    console.print(table)
