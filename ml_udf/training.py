@@ -54,6 +54,10 @@ class TrainingCalls:
         """Run a registered query again; the new snapshot."""
         return self._post(f"/v1/datasets/{quote(dataset, safe='')}/refresh", {}, timeout_s=_LONG_S)
 
+    def dataset(self, name: str) -> Json:
+        """A dataset with its newest snapshot."""
+        return dict(self._get(f"/v1/datasets/{quote(name, safe='')}")["snapshots"][-1])
+
     def datasets(self) -> list[Json]:
         """Every dataset with its newest snapshot."""
         return list(self._get("/v1/datasets")["datasets"])

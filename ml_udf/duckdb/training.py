@@ -1,4 +1,4 @@
-"""Training from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, `cancel`.
+"""Training from DuckDB's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, and the rest of them.
 
 A statement that runs keeps its connection busy, so the dataset's query, and the macro of a function that was
 deployed, go by a second connection to the same database. It sees what is committed, and no temporary tables.
@@ -8,7 +8,7 @@ The rows travel as they come: a part of a few megabytes at a time, in the order 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -25,6 +25,19 @@ __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
 
 FUNCTIONS_CATALOG = "ml_udf_functions"  # of macros alone: its name on the search path hides no table
 
+_PUSHED = "push"  # the source of a dataset whose rows a client has sent
+_REGISTERED = (
+    "name",
+    "query",
+    "target",
+    "key",
+    "task",
+    "input",
+    "entity",
+    "time",
+    "validation",
+    "test",
+)
 _PART_ROWS = 20_000
 _PART_BYTES = 16 << 20
 
@@ -45,6 +58,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         ),
         "{}->>'snapshot'",
     ),
+    "refresh_dataset": ((("dataset", None),), "{}->>'snapshot'"),
     "train": (
         (
             ("dataset", None),
@@ -140,6 +154,8 @@ class TrainingFunctions:
     def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
         if verb == "create_dataset":
             return calls.push(given, self._parts(given, path))
+        if verb == "refresh_dataset":
+            return self._refresh(calls, _text(given, "dataset"), path)
         if verb == "train":
             return calls.train(given)
         if verb == "deploy":
@@ -153,6 +169,13 @@ class TrainingFunctions:
         if verb == "resume":
             return calls.resume(_whole(given, "job"))
         return calls.cancel(_whole(given, "job"))
+
+    def _refresh(self, calls: TrainingCalls, name: str, path: str) -> dict[str, Any]:
+        known = calls.dataset(name)
+        if known["source"] != _PUSHED:  # the server reads it
+            return calls.refresh(name)
+        given = {field: known[field] for field in _REGISTERED}
+        return calls.push(given, self._parts(given, path))
 
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
         function = _text(given, "function")
@@ -173,12 +196,7 @@ class TrainingFunctions:
         query, key, target = (_text(given, name) for name in ("query", "key", "target"))
         with self._con.cursor() as cursor:
             try:
-                statements = cursor.extract_statements(query)
-                if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                    raise BadOption(
-                        f"the dataset's query holds {len(statements)} statements, or does more than read",
-                        hint="give one SELECT",
-                    )
+                _check(cursor.extract_statements(query))
                 if path:
                     cursor.execute(f"SET search_path = '{path.replace(chr(39), chr(39) * 2)}'")
                 reader = cursor.sql(
@@ -192,6 +210,18 @@ class TrainingFunctions:
                     f"DuckDB refused the dataset's query: {error}",
                     hint="it runs beside your statement: no temporary tables, nothing uncommitted",
                 ) from error
+
+
+def _check(statements: Sequence[duckdb.Statement]) -> None:
+    if len(statements) != 1:
+        raise BadOption(
+            f"the dataset's query holds {len(statements)} statements", hint="give one SELECT, and no more"
+        )
+    kind = statements[0].type
+    if kind != duckdb.StatementType.SELECT:
+        raise BadOption(
+            f"the dataset's query is of type {kind.name}, and a dataset only reads", hint="give one SELECT"
+        )
 
 
 def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:

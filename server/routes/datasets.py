@@ -76,6 +76,7 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
         "query": snapshot.spec["query"],
         "target": snapshot.spec["target"],
         "key": snapshot.spec["key"],
+        **{name: snapshot.spec.get(name) for name in ("input", "entity", "time", "validation", "test")},
         "rows": facts["rows"],
         "columns": facts.get("columns", []),
         "classes": facts["classes"],

@@ -126,7 +126,7 @@ class Deployment:
         check_name(function, "function")
         if select not in (*_SELECTS, *run.spec.models):
             known = ", ".join((*_SELECTS, *run.spec.models))
-            raise BadOption(f"'select' must be one of {known}, not {select!r}")
+            raise BadOption(f"what can be chosen of job {run.job.id} is {known}, not {select!r}")
         if promote not in _PROMOTES:
             raise BadOption(f"'promote' must be one of {', '.join(_PROMOTES)}, not {promote!r}")
         found = _candidates(await run.trials(), None if select in _SELECTS else select)

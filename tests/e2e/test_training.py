@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,68 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     assert (rival["promoted"], rival["version"], rival["p_value"]) == (False, 3, 1.0), "it is its own equal"
     ((models,),) = db.execute("SELECT models FROM ml_udf.functions WHERE name = 'udf_food'").fetchall()
     assert [f"{name}/1" for name in models] == deployed["models"]
+
+
+def test_duckdb_refreshes_a_dataset_by_the_query_that_is_registered(
+    con: tuple[duckdb.DuckDBPyConnection, Registration],
+):
+    db, _ = con
+
+    def shown() -> dict[str, Any]:
+        found = db.execute("SELECT * FROM ml_udf.datasets WHERE name = 'words'")
+        names = [column[0] for column in found.description or ()]
+        (row,) = found.fetchall()
+        return dict(zip(names, row, strict=True))
+
+    db.execute(
+        "CREATE TABLE words AS"
+        " SELECT i AS id, i // 4 AS who, 'w' || i AS word, i % 2 AS kind FROM range(80) t(i)"
+    )
+    ((first,),) = db.execute(
+        "SELECT ml_udf.create_dataset('words', 'SELECT * FROM words', target => 'kind', key => 'id',"
+        " task => 'text-classification', input => 'word', entity => 'who', test => 0.25)"
+    ).fetchall()
+    before = shown()
+    assert db.execute("SELECT ml_udf.refresh_dataset('words')").fetchall() == [(first,)], "the rows are equal"
+    db.execute("INSERT INTO words SELECT i, i // 4, 'w' || i, i % 2 FROM range(80, 160) t(i)")
+    ((second,),) = db.execute("SELECT ml_udf.refresh_dataset('words')").fetchall()
+    after = shown()
+    assert (after["snapshot"], after["rows"]) == (second, 160)
+    assert second != first
+    assert after["splits"]["test"] == 2 * before["splits"]["test"] == 40, "its shares are kept"
+    assert after["taken_at"] > before["taken_at"]
+
+
+@pytest.mark.parametrize(
+    ("query", "target", "told"),
+    [
+        ("SELECT 1; SELECT 2", "label", "holds 2 statements"),
+        ("DELETE FROM labelled", "label", "of type DELETE, and a dataset only reads"),
+        ("CREATE TABLE x AS SELECT 1", "label", "of type CREATE, and a dataset only reads"),
+        ("SELECT image_path, label FROM labelled", "lable", '"lable" not found'),
+        ("SELECT image_path, 'a' AS label FROM labelled", "label", "at least two classes"),
+        ("SELECT image_path, label FROM labelled LIMIT 3", "label", "gave 3 rows; at least 10"),
+        (
+            "SELECT image_path, nullif(label, 'b') AS label FROM labelled",
+            "label",
+            "NULL in 30 rows; add WHERE label IS NOT NULL",
+        ),
+        (
+            "SELECT 'no/' || image_path AS image_path, label FROM labelled",
+            "label",
+            "11 of 60 inputs cannot be read",
+        ),
+    ],
+)
+def test_a_query_that_makes_no_dataset_is_told_why(
+    con: tuple[duckdb.DuckDBPyConnection, Registration], query: str, target: str, told: str
+):
+    db, _ = con
+    with pytest.raises(duckdb.InvalidInputException, match=re.escape(told)):
+        db.execute(
+            "SELECT ml_udf.create_dataset('bad', ?, target => ?, key => 'image_path')", [query, target]
+        ).fetchall()
+    assert db.execute("SELECT count(*) FROM ml_udf.datasets WHERE name = 'bad'").fetchall() == [(0,)]
 
 
 def test_python_trains_in_four_lines_and_the_command_line_shows_it(
