@@ -143,7 +143,9 @@ class TrainingRepository:
         with Session(self._engine) as session:
             row = session.get(JobRow, job)
             if row is None:
-                raise UnknownFunction(f"there is no job {job} here; the view of jobs (GET /v1/jobs) lists them")
+                raise UnknownFunction(
+                    f"there is no job {job} here; the view of jobs (GET /v1/jobs) lists them"
+                )
             return _job(row)
 
     @patient
