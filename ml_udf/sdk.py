@@ -232,10 +232,12 @@ class Inference:
 
 def query(ask: Query, images: Sequence[str | Path | bytes]) -> list[str]:
     """The label of each image: a path on the server's host, or the encoded image itself."""
-    values = [image if isinstance(image, bytes) else str(image) for image in images]
+    encoded = [image for image in images if isinstance(image, bytes)]
+    paths = [str(image) for image in images if not isinstance(image, bytes)]
     with contextlib.closing(Client(ask.endpoint, token=ask.token)) as client:
-        named = "image" if values and isinstance(values[0], bytes) else None
-        return client.predict(ask.function, values, input_name=named).values
+        of_encoded = iter(client.predict(ask.function, encoded, input_name="image").values)
+        of_paths = iter(client.predict(ask.function, paths).values)
+    return [next(of_encoded if isinstance(image, bytes) else of_paths) for image in images]
 
 
 @contextlib.contextmanager

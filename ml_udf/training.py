@@ -56,7 +56,7 @@ class TrainingCalls:
 
     def dataset(self, name: str) -> Json:
         """A dataset with its newest snapshot."""
-        return dict(self._get(f"/v1/datasets/{quote(name, safe='')}")["snapshots"][-1])
+        return self._get(f"/v1/datasets/{quote(name, safe='')}")
 
     def datasets(self) -> list[Json]:
         """Every dataset with its newest snapshot."""

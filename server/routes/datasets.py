@@ -55,9 +55,10 @@ async def drop_upload(services: ServicesOf, upload: str) -> Response:
 
 @router.get("/{name}")
 async def show_dataset(services: ServicesOf, name: str) -> Response:
-    """Every snapshot of a dataset, the newest last."""
-    snapshots = await services.datasets.snapshots(name)
-    return json_reply({"name": name, "snapshots": [_described(snapshot) for snapshot in snapshots]})
+    """A dataset as it is registered, and every snapshot of it in the order in which they were taken."""
+    newest = await services.datasets.newest(name)
+    snapshots = [_described(snapshot) for snapshot in await services.datasets.snapshots(name)]
+    return json_reply({**_described(newest), "snapshots": snapshots})
 
 
 @router.post("/{name}/refresh")

@@ -71,21 +71,21 @@ class TrainingRepository:
                 )
                 session.add(known)
             session.commit()
-            return _snapshot(known)
+            return _snapshot(known, dataset)
 
     @patient
     def datasets(self) -> list[Snapshot]:
         """Every dataset with its newest snapshot, by name."""
         with Session(self._engine) as session:
-            rows = session.scalars(
-                select(SnapshotRow)
+            rows = session.execute(
+                select(SnapshotRow, DatasetRow)
                 .join(
                     DatasetRow,
                     (DatasetRow.name == SnapshotRow.dataset) & (DatasetRow.snapshot == SnapshotRow.id),
                 )
                 .order_by(SnapshotRow.dataset)
             )
-            return [_snapshot(row) for row in rows]
+            return [_snapshot(row, dataset) for row, dataset in rows]
 
     @patient
     def snapshot(self, dataset: str, snapshot: str | None = None) -> Snapshot:
@@ -96,7 +96,7 @@ class TrainingRepository:
             if row is None:
                 which = "" if snapshot is None else f" with a snapshot {snapshot}"
                 raise UnknownFunction(f"there is no dataset {dataset!r}{which} here")
-            return _snapshot(row)
+            return _snapshot(row, None if snapshot else known)
 
     @patient
     def snapshots(self, dataset: str) -> list[Snapshot]:
@@ -169,8 +169,10 @@ class TrainingRepository:
             return dict(rows[1].spec)
 
 
-def _snapshot(row: SnapshotRow) -> Snapshot:
-    return Snapshot(row.dataset, row.id, dict(row.spec), dict(row.facts), _utc(row.taken_at))
+def _snapshot(row: SnapshotRow, dataset: DatasetRow | None = None) -> Snapshot:
+    """As it was taken; with a `dataset`, whose newest it is, as that is registered now (of equal rows)."""
+    spec = row.spec if dataset is None else dataset.spec
+    return Snapshot(row.dataset, row.id, dict(spec), dict(row.facts), _utc(row.taken_at))
 
 
 def _job(row: JobRow) -> Job:

@@ -36,6 +36,20 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", "UTC"),
 }
 
+_CAUSES: Mapping[str, str] = {  # what libpq and PostgreSQL say → what may be repeated
+    "password authentication failed": "the password is refused",
+    "no password supplied": "it has no password, and the database asks for one",
+    "pg_hba.conf": "the database lets nobody in from this host as this role",
+    "Connection refused": "nothing answers at its address",
+    "timeout expired": f"nothing answers at its address within {_CONNECT_S} s",
+    "No such file or directory": "nothing answers at its address",
+    "resolve": "its host is not known",
+    "translate host name": "its host is not known",
+    'database "': "there is no such database",
+    'role "': "there is no such role, or it may not log in",
+    'missing "="': "it is no connection string",
+}
+
 
 class Connections:
     """`file`: TOML, name = "postgresql://…" a line, read anew each time; None = there are none."""
@@ -55,10 +69,8 @@ class Connections:
         try:
             connection = psycopg.connect(dsn, connect_timeout=_CONNECT_S, application_name="ml_udf datasets")
         except psycopg.Error as exc:
-            # The driver's text repeats host and user, and may repeat the password that it could not parse.
-            code = getattr(exc, "sqlstate", None) or type(exc).__name__
             raise BadOption(
-                f"the connection {spec.source!r} cannot be opened ({code}); "
+                f"the connection {spec.source!r} cannot be opened: {_cause(exc)}; "
                 "ask the operator to check it in the server's connections_file"
             ) from None
         try:
@@ -112,6 +124,15 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if kind == pa.string():
         values = [value if value is None or isinstance(value, str) else str(value) for value in values]
     return pa.array(values, kind)
+
+
+def _cause(exc: psycopg.Error) -> str:
+    """Why a connection failed, in our words.
+
+    The driver's text repeats host and user, and may repeat the password that it could not parse.
+    """
+    told = str(exc)
+    return next((cause for sign, cause in _CAUSES.items() if sign in told), type(exc).__name__)
 
 
 def _read(file: Path) -> dict[str, str]:

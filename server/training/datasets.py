@@ -62,9 +62,12 @@ class Datasets:
         """Every dataset, with its newest snapshot."""
         return await asyncio.to_thread(self._repository.datasets)
 
+    async def newest(self, name: str) -> Snapshot:
+        """A dataset with its newest snapshot. Raises `UnknownFunction`."""
+        return await asyncio.to_thread(self._repository.snapshot, name)
+
     async def snapshots(self, name: str) -> list[Snapshot]:
-        """Every snapshot of a dataset. Raises `UnknownFunction`."""
-        await asyncio.to_thread(self._repository.snapshot, name)
+        """Every snapshot of a dataset, the oldest first; none where there is no dataset."""
         return await asyncio.to_thread(self._repository.snapshots, name)
 
     async def pull(self, form: Mapping[str, Any]) -> Snapshot:
@@ -76,7 +79,7 @@ class Datasets:
 
     async def refresh(self, name: str) -> Snapshot:
         """Take a new snapshot by the query that is registered. Raises as `pull`."""
-        known = await asyncio.to_thread(self._repository.snapshot, name)
+        known = await self.newest(name)
         spec = DatasetSpec.from_json(known.spec)
         if spec.source == PUSHED:
             raise BadOption(f"the rows of dataset {name} come from a client; register it there again")

@@ -180,7 +180,10 @@ def test_python_trains_in_four_lines_and_the_command_line_shows_it(
     ask = sdk.Inference(sdk.get_models(job, timeout_s=JOB_S), function="udf_sdk_food").run()
     image, label = data.rows[0]
     assert sdk.query(ask, [image]) == [label]
-    assert sdk.query(ask, [Path(image).read_bytes()]) == [label]
+    other, another = next(row for row in data.rows if row[1] != label)
+    asked: list[str | Path | bytes] = [Path(image).read_bytes(), other, Path(image), Path(other).read_bytes()]
+    assert sdk.query(ask, asked) == [label, another, label, another]
+    assert sdk.query(ask, []) == []
     shown = CliRunner().invoke(app, ["jobs", str(job.id), "--watch", "--endpoint", server.url])
     assert shown.exit_code == 0, shown.output
     assert "sdk_food" in shown.output
@@ -247,6 +250,9 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     assert right >= 0.8 * len(labelled)
     with pytest.raises(psycopg.Error, match="no earlier deployment"):
         value("SELECT ml_udf.rollback('udf_pg_food')")
+    with pytest.raises(psycopg.Error, match="no dataset 'drinks' here") as caught:
+        value("SELECT ml_udf.train('drinks')")
+    assert "ml_udf.datasets" in (caught.value.diag.message_hint or "")
 
 
 def test_what_the_database_refuses_is_told_and_no_dsn_is(
@@ -273,7 +279,7 @@ def test_what_the_database_refuses_is_told_and_no_dsn_is(
     with (server.home / "connections.toml").open("a") as file:
         file.write('dead = "postgresql://someone:s3cret@127.0.0.1:1/gone"\n')
     told = refused("SELECT image_path, label FROM labelled", source="dead")
-    assert "cannot be opened" in told
+    assert "'dead' cannot be opened: nothing answers at its address" in told
     for text in (told, server.log):
         assert "s3cret" not in text
         assert "someone" not in text

@@ -39,6 +39,17 @@ def test_the_same_rows_again_are_the_same_snapshot(registry: TrainingRepository)
     assert len(registry.snapshots("food")) == 1
 
 
+def test_a_dataset_is_known_by_what_was_registered_last_though_the_rows_are_equal(
+    registry: TrainingRepository,
+) -> None:
+    registry.add_snapshot("food", SPEC, facts("one"))
+    newer = {**SPEC, "query": "SELECT 2"}
+    assert registry.add_snapshot("food", newer, facts("one")).spec == newer
+    assert registry.snapshot("food").spec == newer
+    assert [dataset.spec for dataset in registry.datasets()] == [newer]
+    assert registry.snapshot("food", "one").spec == SPEC, "a snapshot never changes"
+
+
 def test_what_is_not_there_is_refused_by_name(registry: TrainingRepository) -> None:
     with pytest.raises(UnknownFunction, match="no dataset 'food'"):
         registry.snapshot("food")
