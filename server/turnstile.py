@@ -20,7 +20,7 @@ from server.shortcut import Reply, Waiting, WholeRequest
 
 __all__ = ["Route", "Turnstile"]
 
-_MOST = 64  # in one turn: some milliseconds of work
+_MOST = 32  # in one turn: a few milliseconds of work, so that answers of workers are soon read
 _SHARE = 0.25  # of a request's goal that may pass in line
 
 
@@ -54,7 +54,7 @@ class _Inline:
 
 
 class Turnstile:
-    """Before `route`, `most` requests a turn. On one event loop."""
+    """Before `route`, lets in `most` requests a turn. On one event loop."""
 
     def __init__(self, route: Route, most: int = _MOST) -> None:
         self._route = route
