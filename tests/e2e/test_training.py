@@ -190,6 +190,44 @@ def test_python_trains_in_four_lines_and_the_command_line_shows_it(
     assert "3/3" in shown.output
 
 
+def test_a_challenger_takes_the_place_of_a_worse_function_and_keeps_it(
+    con: tuple[duckdb.DuckDBPyConnection, Registration], server: InferenceServer
+):
+    con[0].execute(
+        "SELECT ml_udf.create_dataset('contest', 'SELECT image_path, label FROM labelled', target => 'label',"
+        " key => 'image_path', test => 0.4)"
+    ).fetchall()
+    with httpx.Client(base_url=server.url, timeout=JOB_S) as client:
+
+        def trained(rates: tuple[float, float], seed: int) -> int:
+            knobs = [
+                {"name": "learning_rate", "dtype": "float", "min": rates[0], "max": rates[1], "log": True}
+            ]
+            form = {"dataset": "contest", "models": ["resnet", "squeezenet"], "knobs": knobs, "size": 32}
+            reply = client.post("/v1/jobs", json={**form, "budget": 6, "max_epochs": 3, "seed": seed})
+            job = reply.raise_for_status().json()["id"]
+            with client.stream("GET", f"/v1/jobs/{job}/events") as stream:
+                stream.read()  # until it ends
+            return int(job)
+
+        def deployed(job: int) -> dict[str, Any]:
+            form = {"function": "udf_contested", "promote": "if_better"}
+            found: dict[str, Any] = client.post(f"/v1/jobs/{job}/deploy", json=form).raise_for_status().json()
+            return found
+
+        weak, strong = trained((1e-9, 2e-9), 1), trained((2e-3, 8e-3), 2)
+        first, second, third = deployed(weak), deployed(strong), deployed(weak)
+    assert (first["promoted"], first["version"], first["p_value"]) == (True, 1, None), "nothing was there"
+    assert (second["promoted"], second["version"]) == (True, 2)
+    assert second["p_value"] < 0.05
+    assert (third["promoted"], third["version"], third["models"]) == (False, 2, second["models"])
+    assert first["test_rows"] == second["test_rows"] == third["test_rows"]
+    assert third["test_accuracy"] == first["test_accuracy"] < second["test_accuracy"]
+    members = len(second["models"])
+    assert len(second["subsets"]) == 2**members - 1, "every subset of the members has its accuracy"
+    assert max(second["subsets"].values()) >= second["validation_accuracy"]
+
+
 def test_watchers_are_told_of_every_epoch_until_the_job_ends(server: InferenceServer):
     job = httpx.post(
         f"{server.url}/v1/jobs",
