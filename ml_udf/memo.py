@@ -21,6 +21,7 @@ __all__ = ["MEMO_BYTES", "Answer", "Memo", "memo_key"]
 MEMO_BYTES = 32 << 20
 _ENTRY_BYTES = 200  # of a dictionary's slot, an answer and its confidence
 _NUMBER_BYTES = 24
+_ERROR_BYTES = 320  # without its message
 _HASHED_ABOVE_BYTES = 256
 _HASHED_ABOVE_NUMBERS = 32
 
@@ -94,11 +95,12 @@ def _hashed(raw: bytes) -> tuple[int, bytes]:
 
 
 def _entry_bytes(key: Hashable, answer: Answer) -> int:
-    """About what an entry takes."""
+    """About what an entry takes. An error that several share counts for each: then less is remembered."""
     numbers = len(answer.value) if isinstance(answer.value, list) else 0
     if isinstance(key, tuple):
         numbers += len(key)
-    return _ENTRY_BYTES + sys.getsizeof(key) + sys.getsizeof(answer.value) + _NUMBER_BYTES * numbers
+    fault = 0 if answer.error is None else _ERROR_BYTES + sys.getsizeof(answer.error.message)
+    return _ENTRY_BYTES + sys.getsizeof(key) + sys.getsizeof(answer.value) + _NUMBER_BYTES * numbers + fault
 
 
 def _forget_frames(error: BaseException) -> None:

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from ml_udf.errors import ConnectionLost
+from ml_udf.errors import ConnectionLost, InputNotFound
 from ml_udf.memo import Answer, Memo, memo_key
 
 LIMIT_BYTES = 1 << 20
@@ -50,7 +50,7 @@ def test_the_answers_of_one_call_stay_whatever_their_size() -> None:
     assert all(f"input {n}" in memo for n in range(500, 1_000))
 
 
-@pytest.mark.parametrize("form", ["texts", "vectors"])
+@pytest.mark.parametrize("form", ["texts", "vectors", "faults"])
 def test_the_bound_is_that_of_the_memory_it_takes(form: str) -> None:
     memo = Memo(LIMIT_BYTES)
     tracemalloc.start()
@@ -59,6 +59,13 @@ def test_the_bound_is_that_of_the_memory_it_takes(form: str) -> None:
             numbers = range(first, first + 100)
             if form == "texts":
                 memo.learn({f"input {n}": Answer(f"answer {n}", n + 0.5) for n in numbers})
+            elif form == "faults":
+                memo.learn(
+                    {
+                        f"input {n}": Answer(error=InputNotFound(f"/images/{n}.jpg is missing"))
+                        for n in numbers
+                    }
+                )
             else:
                 rows = {n: [n + 0.5 + i for i in range(100)] for n in numbers}
                 memo.learn({memo_key(row): Answer(row, n + 0.5) for n, row in rows.items()})
