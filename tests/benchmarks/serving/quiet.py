@@ -7,6 +7,7 @@ from pathlib import Path
 
 _QUIET = 0.85  # idle share of all cores
 _LOOK_S = 1.0
+_AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def await_quiet(patience_s: float = 30.0) -> float:
@@ -22,6 +23,11 @@ def await_quiet(patience_s: float = 30.0) -> float:
 
 
 def _ticks() -> tuple[int, int]:
-    """Idle and all ticks since the machine started."""
+    """Idle and all ticks since the machine started.
+
+    What runs at a low priority gives way, and counts as idle, unless sessions are scheduled as groups.
+    """
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return fields[3] + fields[4], sum(fields)
+    grouped = _AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1"
+    gives_way = 0 if grouped else fields[1]
+    return gives_way + fields[3] + fields[4], sum(fields)
