@@ -1,4 +1,4 @@
-"""Whether a challenger takes a champion's place: an exact paired test on the same rows. Pure.
+"""Whether a challenger takes a champion's place: what each answers, and an exact paired test. Pure.
 
 Only rows that one of them answers rightly and the other wrongly tell anything (McNemar 1947). If both were
 equally good, each such row would be a fair coin; p is the chance of at least as many for the challenger.
@@ -7,14 +7,37 @@ equally good, each such row would be a fair coin; p is the chance of at least as
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Match", "match"]
+from server.training.selection import Combine, accuracy_of, answers_of
+
+__all__ = ["Match", "Tested", "match"]
 
 _LEVEL = 0.05
+
+
+class Tested:
+    """What members answered to the test rows, whose labels are known: float32 [n, classes] of each."""
+
+    def __init__(self, scores: Mapping[str, NDArray[Any]], labels: NDArray[np.int64]) -> None:
+        self.scores = scores
+        self.labels = labels
+
+    def right(self, combine: Combine = "mean") -> NDArray[np.bool_]:
+        """For each row, whether the members together answer it rightly."""
+        right: NDArray[np.bool_] = (
+            answers_of(list(self.scores), self.scores, self.labels, combine) == self.labels
+        )
+        return right
+
+    def share_of(self, member: str) -> float:
+        """The share that one member alone answers rightly."""
+        return accuracy_of([member], self.scores, self.labels, "mean")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,11 @@ from server.functions import Function, ModelVersion
 from server.publishing import Publisher
 from server.store.manifest import check_name
 from server.store.training import TrainingRepository
-from server.training.champion import match
+from server.training.champion import Tested, match
 from server.training.messages import Assignment
 from server.training.run import Run
-from server.training.selection import Combine, accuracy_of, answers_of, select_ensemble, subset_accuracies
+from server.training.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.sharing import unseen_tests
 from server.training.tasks import task_named
 from server.training.trainers import Trainers, expect
 from server.training.trial import Checkpoint, Trial
@@ -76,25 +77,6 @@ class Deployed:
     subsets: dict[str, float]
     promoted: bool = True
     p_value: float | None = None
-
-
-class _Tested:
-    """What members answered to the test rows, whose labels are known."""
-
-    def __init__(self, scores: Mapping[str, Scores], labels: NDArray[np.int64]) -> None:
-        self.scores = scores
-        self.labels = labels
-
-    def right(self, combine: Combine = "mean") -> NDArray[np.bool_]:
-        """For each row, whether the members together answer it rightly."""
-        right: NDArray[np.bool_] = (
-            answers_of(list(self.scores), self.scores, self.labels, combine) == self.labels
-        )
-        return right
-
-    def share_of(self, member: str) -> float:
-        """The share that one member alone answers rightly."""
-        return accuracy_of([member], self.scores, self.labels, "mean")
 
 
 class Deployment:
@@ -169,7 +151,8 @@ class Deployment:
         champion = await self._champion(run, function) if promote == "if_better" else None
         if champion is not None:
             now, theirs = champion
-            found_better = match(right, theirs.right(now.combine))
+            fair = await self._unseen(run, now, len(right))
+            found_better = match(right[fair], theirs.right(now.combine)[fair])
             told = replace(told, p_value=found_better.p_value)
             if not found_better.is_won:
                 keys = [model.key for model in now.members]
@@ -189,7 +172,7 @@ class Deployment:
         spec = await asyncio.to_thread(self._repository.deployment_before, function)
         return await self._publisher.deploy(function, spec)
 
-    async def _tested(self, run: Run, members: Mapping[str, Candidate]) -> _Tested:
+    async def _tested(self, run: Run, members: Mapping[str, Candidate]) -> Tested:
         """What the members answer to the test rows."""
         scores: dict[str, Scores] = {}
         labels = np.zeros(0, np.int64)
@@ -197,9 +180,9 @@ class Deployment:
             spec, path = _spec(run, candidate), run.parameters.path(candidate.checkpoint.digest)
             answer, scores[name] = await self._scores(run, spec, path, "test")
             labels = np.array(answer.labels)
-        return _Tested(scores, labels)
+        return Tested(scores, labels)
 
-    async def _champion(self, run: Run, function: str) -> tuple[Function, _Tested] | None:
+    async def _champion(self, run: Run, function: str) -> tuple[Function, Tested] | None:
         """What answers now, and how it answers the job's test rows; None where nothing does.
 
         Raises `BadOption` where the two cannot be compared.
@@ -221,7 +204,29 @@ class Deployment:
             spec = await asyncio.to_thread(_spec_of, model)
             answer, scores[model.key] = await self._scores(run, spec, weights, "test")
             labels = np.array(answer.labels)
-        return champion, _Tested(scores, labels)
+        return champion, Tested(scores, labels)
+
+    async def _unseen(self, run: Run, champion: Function, rows: int) -> NDArray[np.bool_]:
+        """For each of the test rows, whether no model of the champion was taught or chosen by it.
+
+        The split of a refreshed dataset is another one. Raises `BadOption` where this cannot be told.
+        """
+
+        def looked_up() -> NDArray[np.bool_]:
+            fair = np.ones(rows, np.bool_)
+            for model in champion.members:
+                trained = json.loads((model.directory / "model.json").read_bytes()).get("trained", {})
+                if trained.get("snapshot") in (None, run.snapshot.id):
+                    continue
+                dataset = self._repository.job(trained["job"]).dataset
+                theirs = self._repository.snapshot(dataset, trained["snapshot"])
+                unseen = unseen_tests(run.file, run.file_of(theirs))
+                if len(unseen) != rows:
+                    raise BadOption("images of the snapshot can no longer be read; refresh the dataset")
+                fair &= unseen
+            return fair
+
+        return await asyncio.to_thread(looked_up)
 
     async def _scores(
         self, run: Run, spec: dict[str, Any], weights: Path, split: str

@@ -45,7 +45,8 @@ class Run:
         self.job = job
         self.spec = JobSpec.from_json(job.spec)
         self.snapshot = snapshot
-        self.file = folder / "datasets" / str(snapshot.facts["file"])
+        self._datasets = folder / "datasets"
+        self.file = self.file_of(snapshot)
         self._task = task_named(self.spec.task)
         self.parameters = Parameters(folder / "checkpoints", job.id, self._task.suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
@@ -56,6 +57,10 @@ class Run:
         self._stopping = False
         self._pausing = False
         self.stopped: dict[str, str] = {}
+
+    def file_of(self, snapshot: Snapshot) -> Path:
+        """Where a snapshot's rows lie."""
+        return self._datasets / str(snapshot.facts["file"])
 
     async def open(self) -> None:
         """Begin the studies, or go on where they stand. Raises `ValueError` where a stored one is unreadable.

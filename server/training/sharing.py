@@ -1,7 +1,8 @@
-"""Public checkpoints: what a job may begin from that another has found (Rafiki §6.2). Reads files, blocking.
+"""What models of another snapshot have seen of ours. Reads files, blocking.
 
-"The parameters trained for the same model but different datasets can be shared as long as the privacy setting
-is public." Never those that have seen the rows by which the new job will be judged.
+Public checkpoints are what a job may begin from that another has found (Rafiki §6.2): "The parameters trained
+for the same model but different datasets can be shared as long as the privacy setting is public." Never those
+that have seen the rows by which the new job will be judged.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from server.store.training import Job
 from server.training.tasks import IMAGES
 
-__all__ = ["Origin", "have_common_rows", "may_share"]
+__all__ = ["Origin", "have_common_rows", "may_share", "unseen_tests"]
 
 
 class Origin(TypedDict):
@@ -46,3 +49,14 @@ def have_common_rows(ours: Path, theirs: Path) -> bool:
     judged = pq.read_table(ours, columns=["input"], filters=[("split", "!=", "train")])["input"]
     seen = pq.read_table(theirs, columns=["input"])["input"].combine_chunks()
     return bool(pc.any(pc.is_in(judged, value_set=seen)).as_py())
+
+
+def unseen_tests(ours: Path, theirs: Path) -> NDArray[np.bool_]:
+    """For each test row of the snapshot `ours`, in its order, whether no model of `theirs` was taught or
+    chosen by its input.
+    """
+    tests = pq.read_table(ours, columns=["input"], filters=[("split", "==", "test")])["input"]
+    seen = pq.read_table(theirs, columns=["input"], filters=[("split", "!=", "test")])["input"]
+    known = pc.is_in(tests, value_set=seen.combine_chunks())
+    unseen: NDArray[np.bool_] = ~np.asarray(known.to_numpy(), np.bool_)
+    return unseen

@@ -193,10 +193,13 @@ def test_python_trains_in_four_lines_and_the_command_line_shows_it(
 def test_a_challenger_takes_the_place_of_a_worse_function_and_keeps_it(
     con: tuple[duckdb.DuckDBPyConnection, Registration], server: InferenceServer
 ):
-    con[0].execute(
-        "SELECT ml_udf.create_dataset('contest', 'SELECT image_path, label FROM labelled', target => 'label',"
-        " key => 'image_path', test => 0.4)"
-    ).fetchall()
+    def register(shares: str) -> None:
+        con[0].execute(
+            "SELECT ml_udf.create_dataset('contest', 'SELECT image_path, label FROM labelled',"
+            f" target => 'label', key => 'image_path', {shares})"
+        ).fetchall()
+
+    register("test => 0.4")
     with httpx.Client(base_url=server.url, timeout=JOB_S) as client:
 
         def trained(rates: tuple[float, float], seed: int) -> int:
@@ -217,12 +220,17 @@ def test_a_challenger_takes_the_place_of_a_worse_function_and_keeps_it(
 
         weak, strong = trained((1e-9, 2e-9), 1), trained((2e-3, 8e-3), 2)
         first, second, third = deployed(weak), deployed(strong), deployed(weak)
+        register("validation => 0.4, test => 0.3")
+        fourth = deployed(trained((2e-3, 8e-3), 3))
     assert (first["promoted"], first["version"], first["p_value"]) == (True, 1, None), "nothing was there"
     assert (second["promoted"], second["version"]) == (True, 2)
     assert second["p_value"] < 0.05
     assert (third["promoted"], third["version"], third["models"]) == (False, 2, second["models"])
     assert first["test_rows"] == second["test_rows"] == third["test_rows"]
     assert third["test_accuracy"] == first["test_accuracy"] < second["test_accuracy"]
+    assert not fourth["promoted"], (
+        "on the rows of another split that the champion has not seen, it is no worse"
+    )
     members = len(second["models"])
     assert len(second["subsets"]) == 2**members - 1, "every subset of the members has its accuracy"
     assert max(second["subsets"].values()) >= second["validation_accuracy"]

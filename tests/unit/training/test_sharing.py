@@ -14,7 +14,7 @@ from server.errors import BadOption
 from server.store.training import Job
 from server.training.jobs import JobSpec
 from server.training.parameters import Parameters
-from server.training.sharing import have_common_rows, may_share
+from server.training.sharing import have_common_rows, may_share, unseen_tests
 
 TEXTS = "text-classification"
 
@@ -47,6 +47,16 @@ def test_rows_that_would_judge_our_models_must_not_have_taught_theirs(tmp_path: 
     for theirs, common in (("a", False), ("b", True), ("c", True), ("z", False)):
         other = snapshot(tmp_path / theirs, {theirs: "train", "y": "test"})
         assert have_common_rows(ours, other) is common, theirs
+
+
+def test_test_rows_that_taught_or_chose_another_snapshots_models_are_known(tmp_path: Path):
+    ours = snapshot(
+        tmp_path / "ours",
+        {"a": "test", "b": "train", "c": "test", "d": "test", "e": "test", "f": "validation"},
+    )
+    theirs = snapshot(tmp_path / "theirs", {"d": "validation", "a": "test", "c": "train", "b": "test"})
+    assert unseen_tests(ours, theirs).tolist() == [True, False, False, True], "of a, c, d, e"
+    assert unseen_tests(ours, ours).all()
 
 
 def test_a_checkpoint_that_is_taken_over_outlives_the_job_that_it_came_from(tmp_path: Path):
