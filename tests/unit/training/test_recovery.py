@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -208,3 +209,66 @@ def test_a_master_process_killed_with_kill_9_is_gone_on_with_from_its_journal(tm
     run_from(master, "heir", store, 1e6)
     whole(master, 90)
     assert best is None or (master.progress().best_score or 0.0) >= best
+
+
+class Files(dict[str, float]):
+    """A parameter store's scores, which outlive the process that put them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__((path.name, float(path.read_text())) for path in folder.iterdir())
+        self._folder = folder
+
+    def __setitem__(self, digest: str, score: float) -> None:
+        (self._folder / digest).write_text(repr(score))
+        super().__setitem__(digest, score)
+
+
+class Doomed:
+    """A master whose process is killed with `kill -9` once it has handled so many messages, unanswered."""
+
+    def __init__(self, master: Master, messages: int) -> None:
+        self._master = master
+        self._left = messages
+
+    def __getattr__(self, name):
+        def handled(*arguments):
+            answer = getattr(self._master, name)(*arguments)
+            self._left -= 1
+            if not self._left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return handled
+
+
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+def test_a_process_killed_with_kill_9_at_any_message_leaves_a_study_that_ends_whole(tmp_path, policy):
+    """Master and worker in one process, which is killed for good, journal, lock and all."""
+    budget = 12
+    spec = spec_of(policy, budget_epochs=budget, lease_s=5, max_epochs=9)
+    for messages in itertools.count(1):
+        folder, journal = tmp_path / f"store-{messages}", str(tmp_path / f"journal-{messages}")
+        folder.mkdir()
+        child = os.fork()
+        if not child:
+            try:
+                doomed = Doomed(Master(spec, open_storage(journal)), messages)
+                run_from(doomed, "before", ParameterStore(Files(folder)), 0.0)  # type: ignore[arg-type]
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        master = Master(spec, open_storage(journal))
+        before = master.trials()
+        finished = [trial for trial in before if trial.state == "finished"]
+        best = master.progress().best_score or 0.0
+        master.sweep(100.0)
+        after = run_from(master, "after", ParameterStore(Files(folder)), 100.0)
+        whole(master, budget)
+        assert [master.trials()[trial.number] for trial in finished] == finished, "none is finished twice"
+        assert (master.progress().best_score or 0.0) >= best
+        for lost in (trial for trial in before if trial.state == "running"):
+            retried = next((given for given in after.seen if given.trial == lost.number), None)
+            assert retried is None or inputs(retried) == inputs(lost.assignment())
+        if not os.WIFSIGNALED(status):
+            assert messages > budget
+            return
