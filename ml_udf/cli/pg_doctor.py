@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ml_udf.cli.findings import Finding, failed, found, noted
+from ml_udf.cli.pg_extension import default_version
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
 if TYPE_CHECKING:
@@ -57,11 +58,8 @@ def check_cluster(dsn: str) -> Iterator[Finding]:
 def _check_database(connection: psycopg.Connection) -> Iterator[Finding]:
     version = connection.info.parameter_status("server_version")
     yield found(f"PostgreSQL {version}, database {connection.info.dbname}, as {connection.info.user}")
-    row = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'ml_udf'").fetchone()
-    if row is None:
-        available = connection.execute(
-            "SELECT default_version FROM pg_available_extensions WHERE name = 'ml_udf'"
-        ).fetchone()
+    installed, available = _extension_versions(connection)
+    if installed is None:
         if available is None:
             yield failed(
                 "the extension's files are not there", "on the database's host: ml-udf postgres install"
@@ -69,7 +67,15 @@ def _check_database(connection: psycopg.Connection) -> Iterator[Finding]:
         else:
             yield failed("the extension is not in this database", "CREATE EXTENSION ml_udf CASCADE")
         return
-    yield found(f"extension ml_udf {row[0]}")
+    # A cluster that looks for extensions below another root finds them, but does not list them.
+    newest = available or default_version()
+    if newest == installed:
+        yield found(f"extension ml_udf {installed}")
+    else:
+        yield noted(
+            f"extension ml_udf is {installed} in this database, and could be {newest}",
+            "ALTER EXTENSION ml_udf UPDATE",
+        )
     yield from _check_servers(connection)
     yield _check_batching(connection)
     functions = connection.execute("SELECT name FROM ml_udf.functions ORDER BY 1").fetchall()
@@ -77,6 +83,15 @@ def _check_database(connection: psycopg.Connection) -> Iterator[Finding]:
         yield noted("no functions are visible", "SELECT ml_udf.create_function('NAME')")
     for (name,) in functions:
         yield _check_sql_function(connection, name)
+
+
+def _extension_versions(connection: psycopg.Connection) -> tuple[str | None, str | None]:
+    """The version in this database, and the one that its host's files would make of it."""
+    row = connection.execute(
+        "SELECT (SELECT extversion FROM pg_extension WHERE extname = 'ml_udf'),"
+        " (SELECT default_version FROM pg_available_extensions WHERE name = 'ml_udf')"
+    ).fetchone()
+    return (None, None) if row is None else (row[0], row[1])
 
 
 def _check_servers(connection: psycopg.Connection) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from ml_udf.cli.pg_doctor import check_cluster
 from ml_udf.cli.pg_extension import default_version, sources
 from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Databases, Engine
@@ -126,6 +127,7 @@ def test_an_update_keeps_functions_and_rights_and_finds_its_python(
         )
         old.close()
 
+        assert "ALTER EXTENSION ml_udf UPDATE" in {link.mend for link in check_cluster(cluster.dsn(name))}
         engine = Engine(cluster.dsn(name))
         with pytest.raises(psycopg.Error, match="ml_udf"):
             engine.query("SELECT udf_food_name('/a')")
