@@ -80,15 +80,17 @@ class App:
         self.services: Services | None = None
 
     async def drain(self) -> None:
-        """Refuse new rows, be no longer ready, wait for the requests in flight at most `drain_s`."""
+        """Refuse new rows, be no longer ready; give requests in flight and epochs under way `drain_s`."""
         if self.services is None:
             return
         self.services.dispatcher.draining = True
         self.services.training.events.close()
+        putting_down = asyncio.ensure_future(self.services.training.put_down(self._settings.drain_s))
         try:
             await asyncio.wait_for(self.services.dispatcher.drained(), self._settings.drain_s)
         except TimeoutError:
             self.services.dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
+        await putting_down
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:

@@ -67,7 +67,7 @@ class Settings:
         False,
         "let functions and models name policies and architectures as package.module:attribute; runs them",
     )
-    drain_s: float = _setting(30.0, "time that requests in flight have to finish after SIGTERM")
+    drain_s: float = _setting(30.0, "time that requests and epochs under way have to finish after SIGTERM")
     log_level: str = _setting("info", "least level that is logged: debug, info, warning, error")
 
     def registry_url(self) -> str:

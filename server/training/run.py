@@ -55,7 +55,10 @@ class Run:
         self._asking = asyncio.Lock()
         self._under_way: set[Ask] = set()
         self._stopping = False
-        self._pausing = False
+        self._pausing = ""  # why
+        self._at_work = 0
+        self._resting = asyncio.Event()
+        self._resting.set()
         self.stopped: dict[str, str] = {}
 
     def file_of(self, snapshot: Snapshot) -> Path:
@@ -85,14 +88,21 @@ class Run:
 
     async def work(self, worker: Worker) -> bool:
         """One assignment on `worker`; False when there is none for it now. Sets `stopped` as studies end."""
-        for model in await self._by_need():
-            found = await self._ask(self._masters[model].request, _holder(worker), time.time())
-            if isinstance(found, Stopped):
-                self.stopped[model] = found.reason
-            elif not isinstance(found, Idle):
-                await self._trial(worker, model, found)
-                return True
-        return False
+        self._at_work += 1
+        self._resting.clear()
+        try:
+            for model in await self._by_need():
+                found = await self._ask(self._masters[model].request, _holder(worker), time.time())
+                if isinstance(found, Stopped):
+                    self.stopped[model] = found.reason
+                elif not isinstance(found, Idle):
+                    await self._trial(worker, model, found)
+                    return True
+            return False
+        finally:
+            self._at_work -= 1
+            if not self._at_work:
+                self._resting.set()
 
     @property
     def over(self) -> bool:
@@ -105,13 +115,17 @@ class Run:
         for ask in self._under_way:
             ask.cancel()
 
-    def pause(self) -> None:
-        """Hand out nothing until `go_on`; what runs is put down after its epoch."""
-        self._pausing = True
+    def pause(self, reason: str) -> None:
+        """Hand out nothing until `go_on`; what runs is put down after its epoch, for that reason."""
+        self._pausing = reason
+
+    async def rests(self) -> None:
+        """Return when no worker is on one of its trials."""
+        await self._resting.wait()
 
     def go_on(self) -> None:
         """Take `pause` back."""
-        self._pausing = False
+        self._pausing = ""
 
     async def progress(self) -> dict[str, Progress]:
         """Every study as people see it."""
@@ -180,9 +194,9 @@ class Run:
                 return
             checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept.checkpoint))
         if checkpoints:
-            await self._ask(master.suspend, _holder(worker), given.trial, checkpoints, "the job was paused")
+            await self._ask(master.suspend, _holder(worker), given.trial, checkpoints, self._pausing)
         else:
-            await self._ask(master.release, _holder(worker), given.trial, "the job was paused")
+            await self._ask(master.release, _holder(worker), given.trial, self._pausing)
         await self._under(worker, Drop(0, name), master, given.trial)
 
     def _train(self, model: str, name: str, given: Assignment, epoch: int) -> Train:

@@ -103,7 +103,7 @@ class Training:
             return known
         if run is None:
             raise BadOption(f"job {job} is {known.state}; only a job that runs can be paused")
-        run.pause()
+        run.pause("the job was paused")
         self.events.tell(job, {"event": "paused"})
         return await asyncio.to_thread(self._repository.set_job, job, PAUSED)
 
@@ -151,6 +151,17 @@ class Training:
         if run is None:
             raise ServiceError(f"the studies of job {job} cannot be read; the server's log holds the cause")
         return known, run
+
+    async def put_down(self, within_s: float) -> None:
+        """For a server that stops: trials end their epoch, and go on from there when it starts again.
+
+        An epoch that takes longer than `within_s` is lost.
+        """
+        runs = list(self._running.values())
+        for run in runs:
+            run.pause("the server was stopped")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(run.rests() for run in runs)), within_s)
 
     async def close(self) -> None:
         """Let go of everything; jobs that run go on when the server starts again."""

@@ -53,9 +53,9 @@ class Master:
         if held is not None:
             self._lose(held, "its worker asked for another trial")
         trials = self._ledger.trials()
-        if self._committed() >= self.spec.budget_epochs:
-            return self._nothing("the budget of epochs is used up")
         waiting = next((trial for trial in trials if trial.state == "waiting"), None)
+        if self._committed() >= self.spec.budget_epochs and not self._owes(waiting):
+            return self._nothing("the budget of epochs is used up")
         if waiting is not None:
             return self._hand_out(waiting, worker, now_s)
         proposal = self._rules.propose(self.spec, trials)
@@ -209,6 +209,15 @@ class Master:
     def _nothing(self, reason: str) -> Idle | Stopped:
         running = any(trial.state == "running" for trial in self._ledger.trials())
         return Idle() if running else Stopped(reason)
+
+    def _owes(self, waiting: Trial | None) -> bool:
+        """Whether a lost trial runs beyond the budget: crashes took it all, and left no model at all.
+
+        `report` stops it after one epoch; without others beside it, for that one is enough.
+        """
+        trials = self._ledger.trials()
+        running = any(trial.state == "running" for trial in trials)
+        return waiting is not None and not running and best_checkpoint(trials) is None
 
     def _committed(self) -> int:
         """Epochs that are charged, and those that workers are on: no study goes beyond its budget."""

@@ -139,6 +139,19 @@ def test_a_killed_server_goes_on_with_its_jobs_when_it_starts_again(server: Infe
         assert calls.deploy(job, "udf_after")["version"] == 1
 
 
+@pytest.mark.parametrize("policy", ["branch", "study"])
+def test_a_server_that_is_stopped_loses_no_epoch(server: InferenceServer, policy: str):
+    with calling(server) as calls:
+        job = begin(calls, policy=policy)
+        wait_until(calls, job, lambda found: found["epochs_used"] >= 3)
+    server.stop()
+    server.start()
+    with calling(server) as calls:
+        assert wait_until(calls, job, is_over)["state"] == "done"
+        assert_whole(calls, job, 24)
+        assert sum(trial["epochs"] for trial in calls.trials(job)) == 24
+
+
 def test_a_registry_that_cuts_every_connection_ten_times_a_second_costs_a_job_nothing(
     tmp_path: Path, photos: Path, labelled: list[tuple[str, str]]
 ):

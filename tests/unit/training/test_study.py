@@ -141,6 +141,28 @@ def test_a_trial_that_kills_its_workers_is_given_up():
     assert "silent for 1 s" in master.trials()[0].reason
 
 
+@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+def test_a_study_whose_budget_was_lost_to_crashes_still_ends_with_a_model(policy):
+    master = master_of(policy, budget_epochs=1, max_epochs=5)
+    first = assigned(master, "dead")
+    master.fail("dead", first.trial, "the server stopped", 0.0)
+    again = assigned(master, "one")
+    assert inputs(again) == inputs(first)
+    assert master.request("two", 0.0) == Idle(), "one trial is enough"
+    assert master.report("one", again.trial, 1, 0.5, 0.0) is Verdict.STOP
+    master.finish("one", again.trial, 0.5, 0.0, "weights")
+    assert master.progress().best_checkpoint == "weights"
+    assert master.request("one", 0.0) == Stopped("the budget of epochs is used up")
+
+
+def test_a_study_whose_trials_all_kill_their_workers_ends_without_one():
+    master = master_of(budget_epochs=2, max_attempts=3)
+    for _ in range(3):
+        master.fail("w", assigned(master).trial, "killed", 0.0)
+    assert master.request("w", 0.0) == Stopped("the budget of epochs is used up")
+    assert master.trials()[0].state == "failed"
+
+
 def test_a_worker_that_asks_anew_has_lost_what_it_was_on():
     master = master_of()
     first = assigned(master)
