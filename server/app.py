@@ -40,6 +40,7 @@ from server.store.training import TrainingRepository
 from server.training.connections import Connections
 from server.training.datasets import Datasets
 from server.training.deployment import Deployment
+from server.training.parameters import ParameterStore
 from server.training.service import Training
 from server.training.snapshot import Limits
 from server.training.trainers import Trainers
@@ -167,7 +168,8 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
             trainers,
             Limits(settings.max_dataset_rows, settings.max_dataset_bytes),
         )
-        jobs = Training(trained, folder, trainers)
+        parameters = ParameterStore(folder / "checkpoints", storage.archive, settings.parameters_hot_bytes)
+        jobs = Training(trained, folder, parameters, trainers)
         stack.push_async_callback(taken.close)
         stack.push_async_callback(jobs.close)
         await jobs.restore()

@@ -59,6 +59,13 @@ class Settings:
     max_dataset_bytes: int = _setting(16_384 * MiB, "most bytes of a dataset's rows")
     dataset_timeout_s: float = _setting(600.0, "time that a dataset's query has")
 
+    parameters_url: str = _setting(
+        "", "folder, of any filesystem that fsspec knows, that keeps training's checkpoints; empty = the home"
+    )
+    parameters_hot_bytes: int = _setting(
+        4096 * MiB, "with --parameters-url: bytes of checkpoints whose copies stay in the home folder"
+    )
+
     default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
     default_max_batch: int = _setting(256, "largest batch of a function that names none, and of bare models")
     default_policy: str = _setting("goodput", "batching policy of a function that names none")

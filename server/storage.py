@@ -15,6 +15,7 @@ from server.settings import Settings
 from server.store.artifacts import Artifacts
 from server.store.database import migrate, open_database
 from server.store.repository import Repository
+from server.training.archive import Archive, ArchiveUnknown
 
 __all__ = ["StartError", "Storage", "open_storage"]
 
@@ -25,15 +26,20 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The files and the registry of one home folder."""
+    """The files and the registry of one home folder; the archive of its checkpoints, if there is one."""
 
     artifacts: Artifacts
     engine: Engine
     repository: Repository
+    archive: Archive | None
 
 
 def open_storage(settings: Settings) -> Storage:
-    """Open both; the registry gets its newest schema. Raises `StartError`."""
+    """Open all; the registry gets its newest schema. Raises `StartError`."""
+    try:
+        archive = Archive(settings.parameters_url) if settings.parameters_url else None
+    except ArchiveUnknown as exc:
+        raise StartError(f"--parameters-url: {exc}") from exc
     try:
         artifacts = Artifacts(settings.home, settings.max_model_bytes)
     except OSError as exc:
@@ -46,4 +52,4 @@ def open_storage(settings: Settings) -> Storage:
         cause = getattr(exc, "orig", None) or exc
         where = "--database-url" if settings.database_url else f"{settings.home / 'registry.db'}"
         raise StartError(f"the registry ({where}) cannot be opened: {cause}") from exc
-    return Storage(artifacts, engine, Repository(engine, settings.home))
+    return Storage(artifacts, engine, Repository(engine, settings.home), archive)

@@ -121,7 +121,7 @@ class Deployment:
         latency_ms: dict[str, float] = {}
         labels = np.zeros(0, np.int64)
         for name, candidate in found.items():
-            spec, path = _spec(run, candidate), run.parameters.path(candidate.checkpoint.digest)
+            spec, path = _spec(run, candidate), await run.weights(candidate.checkpoint.digest)
             answer, scores[name] = await self._scores(run, spec, path, "validation")
             latency_ms[name] = answer.row_s * 1000 * _LATENCY_ROWS
             labels = np.array(answer.labels)
@@ -177,7 +177,7 @@ class Deployment:
         scores: dict[str, Scores] = {}
         labels = np.zeros(0, np.int64)
         for name, candidate in members.items():
-            spec, path = _spec(run, candidate), run.parameters.path(candidate.checkpoint.digest)
+            spec, path = _spec(run, candidate), await run.weights(candidate.checkpoint.digest)
             answer, scores[name] = await self._scores(run, spec, path, "test")
             labels = np.array(answer.labels)
         return Tested(scores, labels)
@@ -267,7 +267,7 @@ class Deployment:
                 "pretrained": (run.spec.pretrained or {}).get(candidate.model),
             },
         }
-        path: Path = run.parameters.path(candidate.checkpoint.digest)
+        path = await run.weights(candidate.checkpoint.digest)
         with path.open("rb") as weights:
             return await self._publisher.register(manifest, weights)
 

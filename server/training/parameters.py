@@ -1,60 +1,133 @@
-"""The parameter store: checkpoints of one job, as files under their own hash. Blocking. Knows no study.
+"""The parameter store: checkpoints as files under their own hash. Blocking. Knows no study.
 
-Workers write them; here they are found, and thrown away when nothing needs them any more.
+    worker ─ writes ─→ folder/job-7/<sha256>.safetensors ─ keep ─→ archive/job-7/…
+                                 └───────────── at_hand ─────────────┘
+
+Workers write them; here they are found, and thrown away when nothing needs them any more. With an archive
+the folder holds the hot ones, within a budget of bytes: those that were asked for least lately go first, and
+come back when they are asked for.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from server.errors import ServiceError
+from server.training.archive import Archive
 from server.training.trial import Trial
 
-__all__ = ["Parameters", "needed"]
+__all__ = ["ParameterStore", "Parameters", "needed"]
 
 _BEST_KEPT = 4
+# A worker that was told of a path must find the file there; messages wait no longer than this.
+_IN_HAND_S = 600.0
+
+
+class ParameterStore:
+    """All checkpoints. archive: None = the folder is all there is, and `hot_bytes` counts for nothing."""
+
+    def __init__(self, folder: Path, archive: Archive | None = None, hot_bytes: int = 0) -> None:
+        self.folder = folder
+        self.archive = archive
+        self._hot_bytes = hot_bytes
+
+    def of(self, job: int, suffix: str = ".safetensors") -> Parameters:
+        """The checkpoints of one job; `suffix` of their files."""
+        return Parameters(self, job, suffix)
+
+    def cool(self, now_s: float) -> None:
+        """Throw away the copies that are over the budget; `now_s`: as `time.time`."""
+        if self.archive is None:
+            return
+        known = [(path, path.stat()) for path in self.folder.glob("job-*/[!.]*")]
+        over = sum(stat.st_size for _, stat in known) - self._hot_bytes
+        for path, stat in sorted(known, key=lambda copy: copy[1].st_mtime):
+            if over <= 0 or stat.st_mtime > now_s - _IN_HAND_S:
+                return
+            path.unlink(missing_ok=True)
+            over -= stat.st_size
 
 
 class Parameters:
-    """The checkpoints of one job; `suffix` of their files."""
+    """The checkpoints of one job."""
 
-    def __init__(self, folder: Path, job: int, suffix: str = ".safetensors") -> None:
-        self.folder = folder / f"job-{job}"
+    def __init__(self, store: ParameterStore, job: int, suffix: str) -> None:
+        self._store = store
         self._suffix = suffix
+        self._name = f"job-{job}"
+        self.folder = store.folder / self._name
 
     def of(self, job: int) -> Parameters:
         """The checkpoints of another job of the same task."""
-        return Parameters(self.folder.parent, job, self._suffix)
+        return self._store.of(job, self._suffix)
 
-    def path(self, digest: str) -> Path:
-        """Where the weights lie."""
-        return self.folder / f"{digest}{self._suffix}"
+    def keep(self, digest: str) -> None:
+        """Make what a worker wrote outlast this machine, where there is an archive. Raises `ServiceError`."""
+        archive = self._store.archive
+        if archive is None:
+            return
+        # The weights last: who finds them finds the optimiser's state too.
+        for path in (self._optimiser(digest), self._path(digest)):
+            if path.exists():
+                archive.put(path, f"{self._name}/{path.name}")
+        self._store.cool(time.time())
+
+    def at_hand(self, digest: str) -> Path:
+        """The file of a checkpoint; the optimiser's state, if it has one, lies beside it.
+
+        Raises `ServiceError` where there is none.
+        """
+        path, state, archive = self._path(digest), self._optimiser(digest), self._store.archive
+        if archive is not None and not path.exists():
+            archive.get(f"{self._name}/{state.name}", state)
+            archive.get(f"{self._name}/{path.name}", path, sha256=digest)
+        if not path.exists():
+            where = self.folder if archive is None else f"{archive.url}/{self._name}"
+            raise ServiceError(f"the checkpoint {path.name} is no longer in {where}")
+        for used in (state, path):
+            if used.exists():
+                os.utime(used)
+        return path
 
     def adopt(self, digest: str, other: Parameters) -> None:
-        """Take over another job's checkpoint, for good: that job may throw it away. Raises `OSError`."""
-        if not self.path(digest).exists():
+        """Take over another job's checkpoint, for good: that job may throw it away.
+
+        Raises `OSError`, `ServiceError`.
+        """
+        try:
+            self.at_hand(digest)
+        except ServiceError:
+            source = other.at_hand(digest)
             self.folder.mkdir(parents=True, exist_ok=True)
             coming = self.folder / f".{digest}.coming"
-            shutil.copyfile(other.path(digest), coming)
-            coming.replace(self.path(digest))
+            shutil.copyfile(source, coming)
+            coming.replace(self._path(digest))
+            self.keep(digest)
 
     def discard(self, digest: str) -> None:
-        """Throw one away; none is fine."""
-        self.path(digest).unlink(missing_ok=True)
-        self._optimiser(digest).unlink(missing_ok=True)
+        """Throw one away; none is fine. Raises `ServiceError`."""
+        for path in (self._path(digest), self._optimiser(digest)):
+            path.unlink(missing_ok=True)
+            if self._store.archive is not None:
+                self._store.archive.drop(f"{self._name}/{path.name}")
 
     def collect(self, keep: Iterable[str]) -> int:
-        """Throw away all but `keep`; how many went."""
+        """Throw away all but `keep`; how many went. Raises `ServiceError`."""
         kept = set(keep)
-        gone = [path for path in self.folder.glob(f"*{self._suffix}") if path.stem not in kept]
-        for path in gone:
-            self.discard(path.stem)
-        return len(gone)
+        archive = self._store.archive
+        names = {path.name for path in self.folder.glob(f"*{self._suffix}")}
+        names |= set() if archive is None else set(archive.names(self._name))
+        known = {name.removesuffix(self._suffix) for name in names if name.endswith(self._suffix)}
+        for digest in known - kept:
+            self.discard(digest)
+        return len(known - kept)
 
-    def remove(self) -> None:
-        """Throw away everything."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest}{self._suffix}"
 
     def _optimiser(self, digest: str) -> Path:
         return self.folder / f"{digest}{self._suffix}.optimiser"

@@ -9,18 +9,20 @@ that is lost loses its trial, which the master hands out again with the same inp
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_worker.protocol import Drop, Failed, Keep, Kept, Message, Train, Trained
+from server.errors import ServiceError
 from server.store.training import Job, Snapshot
 from server.training.jobs import JobSpec
 from server.training.ledger import as_begun, open_storage
 from server.training.messages import Assignment, Idle, Progress, Stopped, Verdict
-from server.training.parameters import Parameters, needed
+from server.training.parameters import ParameterStore, needed
 from server.training.study import Master
 from server.training.tasks import task_named
 from server.training.trainers import Ask
@@ -41,14 +43,16 @@ Tell = Callable[[dict[str, Any]], None]
 class Run:
     """`folder` is the training folder of the home; `tell` hears of every epoch."""
 
-    def __init__(self, job: Job, snapshot: Snapshot, folder: Path, tell: Tell) -> None:
+    def __init__(
+        self, job: Job, snapshot: Snapshot, folder: Path, parameters: ParameterStore, tell: Tell
+    ) -> None:
         self.job = job
         self.spec = JobSpec.from_json(job.spec)
         self.snapshot = snapshot
         self._datasets = folder / "datasets"
         self.file = self.file_of(snapshot)
         self._task = task_named(self.spec.task)
-        self.parameters = Parameters(folder / "checkpoints", job.id, self._task.suffix)
+        self._parameters = parameters.of(job.id, self._task.suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell
         self._masters: dict[str, Master] = {}
@@ -74,7 +78,7 @@ class Run:
         def opened() -> dict[str, Master]:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
             for origin in (self.spec.pretrained or {}).values():
-                self.parameters.adopt(origin["checkpoint"], self.parameters.of(origin["job"]))
+                self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
             storage = open_storage(str(self._journal))
             studies = self.spec.studies(self.job.id, self.snapshot.id)
             masters = {model: Master(as_begun(study, storage), storage) for model, study in studies.items()}
@@ -135,12 +139,16 @@ class Run:
         """Every study's records."""
         return {model: await self._ask(master.trials) for model, master in self._masters.items()}
 
+    async def weights(self, digest: str) -> Path:
+        """The file of a checkpoint. Raises `ServiceError` where it is gone."""
+        return await asyncio.to_thread(self._parameters.at_hand, digest)
+
     async def collect(self) -> None:
-        """Throw away the checkpoints that nothing needs any more."""
+        """Throw away the checkpoints that nothing needs any more. Raises `OSError`, `ServiceError`."""
         trials = await self.trials()
         keep = {digest for records in trials.values() for digest in needed(records)}
         keep |= {origin["checkpoint"] for origin in (self.spec.pretrained or {}).values()}
-        await asyncio.to_thread(self.parameters.collect, keep)
+        await asyncio.to_thread(self._parameters.collect, keep)
 
     async def _by_need(self) -> list[str]:
         """The studies that go on, the one that used the least of its budget first."""
@@ -153,9 +161,11 @@ class Run:
         name = f"{self.job.id}/{model}/{given.trial}"
         master = self._masters[model]
         holder = _holder(worker)
+        start = await self._start(model, given)
         scores: list[float] = []
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
-            reply = await self._under(worker, self._train(model, name, given, epoch), master, given.trial)
+            message = self._train(model, name, start, given, epoch)
+            reply = await self._under(worker, message, master, given.trial)
             if self._stopping:
                 await self._ask(master.fail, holder, given.trial, "the job was stopped", time.time())
                 return
@@ -187,11 +197,12 @@ class Run:
         best = given.start_epoch + 1 + scores.index(max(scores))
         checkpoints: list[Checkpoint] = []
         for epoch in sorted({best, last}) if self._task.pausable else ():
-            keep = Keep(0, name, str(self.parameters.folder), best=epoch != last, paused=epoch == last)
+            keep = Keep(0, name, str(self._parameters.folder), best=epoch != last, paused=epoch == last)
             kept = await self._under(worker, keep, master, given.trial)
             if not isinstance(kept, Kept):
                 await self._failed(worker, model, given, kept)
                 return
+            await self._archived(worker, master, given.trial, kept.checkpoint)
             checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept.checkpoint))
         if checkpoints:
             await self._ask(master.suspend, _holder(worker), given.trial, checkpoints, self._pausing)
@@ -199,26 +210,26 @@ class Run:
             await self._ask(master.release, _holder(worker), given.trial, self._pausing)
         await self._under(worker, Drop(0, name), master, given.trial)
 
-    def _train(self, model: str, name: str, given: Assignment, epoch: int) -> Train:
+    def _train(self, model: str, name: str, start: str, given: Assignment, epoch: int) -> Train:
         return Train(
             0,
             trial=name,
             spec=self.spec.train_spec(model, given),
             snapshot=str(self.file),
             classes=list(self.snapshot.facts["classes"]),
-            start=self._start(model, given),
+            start=start,
             start_epoch=given.start_epoch,
             epoch=epoch,
         )
 
-    def _start(self, model: str, given: Assignment) -> str:
+    async def _start(self, model: str, given: Assignment) -> str:
         """The checkpoint that a trial begins from; "" = random weights."""
         origin = (self.spec.pretrained or {}).get(model)
         digest = given.parent or (origin and origin["checkpoint"])
-        return str(self.parameters.path(digest)) if digest else ""
+        return str(await self.weights(digest)) if digest else ""
 
     def _keep(self, name: str, verdict: Verdict) -> Keep:
-        directory = str(self.parameters.folder)
+        directory = str(self._parameters.folder)
         return Keep(0, name, directory, best=verdict is Verdict.STOP, paused=verdict is Verdict.PAUSE)
 
     async def _stored(
@@ -231,10 +242,12 @@ class Run:
         verdict: Verdict,
         checkpoint: str,
     ) -> None:
+        await self._archived(worker, master, trial, checkpoint)
         if verdict is Verdict.STOP:
             await self._ask(master.finish, _holder(worker), trial, score, time.time(), checkpoint)
         elif not await self._ask(master.stored, _holder(worker), trial, epoch, score, checkpoint):
-            await asyncio.to_thread(self.parameters.discard, checkpoint)
+            with contextlib.suppress(ServiceError):  # `collect` finds it
+                await asyncio.to_thread(self._parameters.discard, checkpoint)
 
     async def _failed(self, worker: Worker, model: str, given: Assignment, reply: Message) -> None:
         reason = reply.message if isinstance(reply, Failed) else f"it answered with {reply.kind!r}"
@@ -259,19 +272,32 @@ class Run:
         )
 
     async def _under(self, worker: Worker, message: Message, master: Master, trial: int) -> Message:
-        """The reply to a message; the trial's lease is kept alive meanwhile."""
+        """The reply to a message."""
         ask = Ask(worker, message)
         self._under_way.add(ask)
-        reply = asyncio.ensure_future(ask.reply())
+        try:
+            return await self._leased(worker, master, trial, ask.reply())
+        finally:
+            self._under_way.discard(ask)
+
+    async def _archived(self, worker: Worker, master: Master, trial: int, checkpoint: str) -> None:
+        """A checkpoint is where it lasts before the master hears of it."""
+        kept = asyncio.to_thread(self._parameters.keep, checkpoint)
+        await self._leased(worker, master, trial, kept)
+
+    async def _leased(
+        self, worker: Worker, master: Master, trial: int, result: Awaitable[_Result]
+    ) -> _Result:
+        """The result; the trial's lease is kept alive meanwhile."""
+        coming = asyncio.ensure_future(result)
         try:
             while True:
-                done, _ = await asyncio.wait({reply}, timeout=master.spec.lease_s / _BEATS_PER_LEASE)
+                done, _ = await asyncio.wait({coming}, timeout=master.spec.lease_s / _BEATS_PER_LEASE)
                 if done:
-                    return reply.result()
+                    return coming.result()
                 await self._ask(master.beat, _holder(worker), trial, time.time())
         finally:
-            reply.cancel()
-            self._under_way.discard(ask)
+            coming.cancel()
 
     async def _ask(self, question: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
         async with self._asking:

@@ -20,6 +20,7 @@ from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingReposit
 from server.training.choosing import choose_models
 from server.training.events import Events
 from server.training.jobs import JobSpec
+from server.training.parameters import ParameterStore
 from server.training.run import Run
 from server.training.sharing import Origin, have_common_rows, may_share
 from server.training.tasks import IMAGES, Task, task_named
@@ -38,9 +39,12 @@ _MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
 class Training:
     """`folder` is the training folder of the home."""
 
-    def __init__(self, repository: TrainingRepository, folder: Path, trainers: Trainers) -> None:
+    def __init__(
+        self, repository: TrainingRepository, folder: Path, parameters: ParameterStore, trainers: Trainers
+    ) -> None:
         self._repository = repository
         self._folder = folder
+        self._parameters = parameters
         self._trainers = trainers
         self._running: dict[int, Run] = {}
         self._ended: dict[int, Run] = {}
@@ -241,7 +245,7 @@ class Training:
 
     async def _opened(self, job: Job) -> Run:
         snapshot = await asyncio.to_thread(self._repository.snapshot, job.dataset, job.snapshot)
-        run = Run(job, snapshot, self._folder, functools.partial(self.events.tell, job.id))
+        run = Run(job, snapshot, self._folder, self._parameters, functools.partial(self.events.tell, job.id))
         await run.open()
         return run
 
@@ -263,7 +267,7 @@ class Training:
         run.stop()
         self._ended[run.job.id] = run
         job = await self._noted(run.job.id, state, reason)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ServiceError):
             await run.collect()
         log.info("job ended job=%d state=%s reason=%r", job.id, state, reason)
         self.events.tell(job.id, {"event": "ended", "state": state, "reason": reason})

@@ -152,6 +152,50 @@ def test_a_server_that_is_stopped_loses_no_epoch(server: InferenceServer, policy
         assert sum(trial["epochs"] for trial in calls.trials(job)) == 24
 
 
+def test_a_job_whose_checkpoints_are_archived_needs_none_of_the_copies_in_its_home(
+    tmp_path: Path, photos: Path, labelled: list[tuple[str, str]]
+):
+    archive, home = tmp_path / "archive", tmp_path / "home"
+    with (
+        inference_server(home, media_roots=[photos], flags=[f"--parameters-url=file://{archive}"]) as server,
+        calling(server) as calls,
+    ):
+        push(calls, labelled)
+        job = begin(calls, policy="branch")
+        while not is_over(calls.job(job)):
+            for kept in archive.glob("job-*/*"):
+                (home / "training" / "checkpoints" / kept.parent.name / kept.name).unlink(missing_ok=True)
+            time.sleep(0.2)
+        assert calls.job(job)["state"] == "done"
+        assert_whole(calls, job, 24)
+        archived = {path.name for path in (archive / f"job-{job}").iterdir()}
+        assert calls.deploy(job, "udf_archived")["version"] == 1
+        fetched = (home / "training" / "checkpoints" / f"job-{job}").iterdir()
+        assert {path.name for path in fetched} <= archived
+
+
+def test_an_archive_that_fails_fails_the_job_with_its_words_and_the_job_can_go_on(
+    tmp_path: Path, photos: Path, labelled: list[tuple[str, str]]
+):
+    archive = tmp_path / "archive"
+    archive.write_text("a file where the folder should be")
+    with (
+        inference_server(
+            tmp_path / "home", media_roots=[photos], flags=[f"--parameters-url=file://{archive}"]
+        ) as server,
+        calling(server) as calls,
+    ):
+        push(calls, labelled)
+        job = begin(calls, budget=6)
+        failed = wait_until(calls, job, is_over)
+        assert failed["state"] == "failed"
+        assert f"could not be kept in file://{archive}" in failed["reason"]
+        archive.unlink()
+        calls.extend(job, 12)
+        assert wait_until(calls, job, is_over)["state"] == "done"
+        assert calls.deploy(job, "udf_after_all")["version"] == 1
+
+
 def test_a_registry_that_cuts_every_connection_ten_times_a_second_costs_a_job_nothing(
     tmp_path: Path, photos: Path, labelled: list[tuple[str, str]]
 ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from server.errors import BadOption
 from server.training.jobs import JobSpec
 from server.training.messages import Assignment
-from server.training.parameters import Parameters, needed
+from server.training.parameters import needed
 from server.training.tasks import TASKS, Task
 from server.training.trial import Checkpoint, Trial
 
@@ -38,19 +37,6 @@ def test_a_paused_trial_keeps_the_state_that_it_goes_on_from() -> None:
     better = [trial(number, checkpoints=stored(f"good {number}", 0.9)) for number in range(1, 6)]
     assert needed([paused, *better]) >= {"last"}
     assert "early" not in needed([paused, *better])
-
-
-def test_collecting_leaves_what_is_needed_and_takes_the_optimisers_too(tmp_path: Path) -> None:
-    store = Parameters(tmp_path, job=1)
-    store.folder.mkdir()
-    for digest in ("kept", "gone"):
-        store.path(digest).write_bytes(b"")
-        store.path(digest).with_name(f"{digest}.safetensors.optimiser").write_bytes(b"")
-    assert store.collect({"kept"}) == 1
-    assert {path.name for path in store.folder.iterdir()} == {
-        "kept.safetensors",
-        "kept.safetensors.optimiser",
-    }
 
 
 def test_the_budget_is_shared_evenly_and_wholly() -> None:

@@ -13,7 +13,6 @@ import pytest
 from server.errors import BadOption
 from server.store.training import Job
 from server.training.jobs import JobSpec
-from server.training.parameters import Parameters
 from server.training.sharing import have_common_rows, may_share, unseen_tests
 
 TEXTS = "text-classification"
@@ -57,18 +56,6 @@ def test_test_rows_that_taught_or_chose_another_snapshots_models_are_known(tmp_p
     theirs = snapshot(tmp_path / "theirs", {"d": "validation", "a": "test", "c": "train", "b": "test"})
     assert unseen_tests(ours, theirs).tolist() == [True, False, False, True], "of a, c, d, e"
     assert unseen_tests(ours, ours).all()
-
-
-def test_a_checkpoint_that_is_taken_over_outlives_the_job_that_it_came_from(tmp_path: Path):
-    theirs, ours = Parameters(tmp_path, 1), Parameters(tmp_path, 2)
-    theirs.folder.mkdir()
-    theirs.path("digest").write_bytes(b"weights")
-    ours.adopt("digest", ours.of(1))
-    theirs.remove()
-    ours.adopt("digest", ours.of(1))
-    assert ours.path("digest").read_bytes() == b"weights"
-    ours.collect({"digest"})
-    assert [path.name for path in ours.folder.iterdir()] == ["digest.safetensors"]
 
 
 def test_a_jobs_visibility_is_private_unless_it_says_otherwise():
