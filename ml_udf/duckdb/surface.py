@@ -74,6 +74,7 @@ _VIEWS = {
         "classes": "VARCHAR[]",
         "splits": "STRUCT(train BIGINT, validation BIGINT, test BIGINT)",
         "unreadable": "BIGINT",
+        "unreadable_rows": "STRUCT(input VARCHAR, code VARCHAR, message VARCHAR)[]",
         "taken_at": "TIMESTAMPTZ",
     },
     "jobs": {

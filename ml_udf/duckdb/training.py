@@ -95,6 +95,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "test_high": "DOUBLE",
                 "test_rows": "BIGINT",
                 "best_single": "DOUBLE",
+                "subsets": "MAP(VARCHAR, DOUBLE)",
                 "promoted": "BOOLEAN",
                 "p_value": "DOUBLE",
             }

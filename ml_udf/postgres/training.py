@@ -6,6 +6,7 @@ named. A deployed function becomes an SQL function by `Definitions`, with the ca
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
         "classes",
         "splits",
         "unreadable",
+        "unreadable_rows",
         "taken_at",
     ),
     "jobs": (
@@ -119,4 +121,5 @@ class TrainingVerbs:
         self._definitions.create(
             Request(function, function, server, "text", "text", None, None, None, True, given["schema"])
         )
-        return deployed
+        # PL/Python makes jsonb of text.
+        return {**deployed, "subsets": json.dumps(deployed["subsets"])}

@@ -46,7 +46,7 @@ class Views:
         """`datasets`, `jobs` or `trials` of every server that current_user may use."""
         rows = self._of_servers(view, TRAINING_VIEWS[view])
         return [
-            {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()}
+            {name: json.dumps(value) if _is_json(value) else value for name, value in row.items()}
             for row in rows
         ]
 
@@ -91,3 +91,8 @@ class Views:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _is_json(value: object) -> bool:
+    """Whether it belongs into a column of jsonb: an object, or a list of them; other lists are arrays."""
+    return isinstance(value, dict) or (isinstance(value, list) and value != [] and isinstance(value[0], dict))

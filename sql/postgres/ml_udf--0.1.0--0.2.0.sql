@@ -62,6 +62,7 @@ CREATE TYPE ml_udf.deployment AS (
     test_high double precision,
     test_rows bigint,
     best_single double precision,         -- test accuracy of the best of them alone
+    subsets jsonb,                        -- accuracy of every subset of them, "a+b", on the rows that chose them
     promoted boolean,                     -- false: what answered before was kept, and version, models are its
     p_value double precision              -- of the comparison with it; NULL where there was none
 );
@@ -207,7 +208,7 @@ COMMENT ON FUNCTION ml_udf.rollback(text, text) IS
 CREATE FUNCTION ml_udf._server_datasets(
     OUT server text, OUT name text, OUT snapshot text, OUT task text, OUT source text, OUT query text,
     OUT target text, OUT rows bigint, OUT classes text[], OUT splits jsonb, OUT unreadable bigint,
-    OUT taken_at timestamptz
+    OUT unreadable_rows jsonb, OUT taken_at timestamptz
 ) RETURNS SETOF record
     LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 20
     SET search_path = pg_catalog, pg_temp
@@ -248,7 +249,8 @@ COMMENT ON FUNCTION ml_udf._server_trials() IS 'the trials of every server that 
 
 -- PUBLIC
 CREATE VIEW ml_udf.datasets AS
-    SELECT server, name, snapshot, task, source, query, target, rows, classes, splits, unreadable, taken_at
+    SELECT server, name, snapshot, task, source, query, target, rows, classes, splits, unreadable,
+           unreadable_rows, taken_at
     FROM ml_udf._server_datasets();
 COMMENT ON VIEW ml_udf.datasets IS 'datasets of the servers that you may use, with their newest snapshots';
 

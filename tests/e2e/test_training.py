@@ -92,6 +92,8 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     ((deployed,),) = db.execute(f"SELECT ml_udf.deploy('udf_food', job => {job})").fetchall()
     assert deployed["version"] == 1
     assert deployed["test_low"] <= deployed["test_accuracy"] <= deployed["test_high"]
+    members = [name.rpartition("/")[0] for name in deployed["models"]]
+    assert deployed["subsets"].keys() >= {*members, "+".join(members)}
     ((right,),) = db.execute("SELECT count(*) FROM labelled WHERE udf_food(image_path) = label").fetchall()
     assert right >= 0.8 * len(labelled)
     db.execute(f"SELECT ml_udf.deploy('udf_food', job => {job}, choose => 'best')").fetchall()
@@ -266,6 +268,22 @@ def postgres(
         yield connection
 
 
+def test_both_engines_list_the_photos_that_cannot_be_read(
+    con: tuple[duckdb.DuckDBPyConnection, Registration], postgres: psycopg.Connection[Any], photos: Path
+):
+    db, _ = con
+    db.execute("CREATE TABLE many (image_path VARCHAR, label VARCHAR)")
+    many = [(f"many/{path}", label) for path, label in draw_photos(photos / "many", 120)]
+    db.executemany("INSERT INTO many VALUES (?, ?)", many)
+    (photos / "many" / "7.png").write_text("no image")
+    given = "'many', 'SELECT * FROM many', target => 'label', key => 'image_path'"
+    db.execute(f"SELECT ml_udf.create_dataset({given})").fetchall()
+    listing = "SELECT unreadable, unreadable_rows FROM ml_udf.datasets WHERE name = 'many'"
+    ((count, (bad,)),) = db.execute(listing).fetchall()
+    assert (count, bad["input"], bad["code"]) == (1, "many/7.png", "input_undecodable")
+    assert postgres.execute(listing).fetchall() == [(1, [bad])]
+
+
 def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     postgres: psycopg.Connection[Any], labelled: list[tuple[str, str]]
 ):
@@ -292,6 +310,7 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     assert value("SELECT sum(epochs) FROM ml_udf.trials WHERE job_id = %s", job) == 4
     deployed = value("SELECT to_jsonb(ml_udf.deploy('udf_pg_food', job => %s))", job)
     assert deployed["version"] == 1
+    assert len(deployed["subsets"]) == 2 ** len(deployed["models"]) - 1
     right = value("SELECT count(*) FROM labelled WHERE udf_pg_food(image_path) = label")
     assert right >= 0.8 * len(labelled)
     with pytest.raises(psycopg.Error, match="no earlier deployment"):
