@@ -40,13 +40,13 @@ from gpu_worker.loader import load_network, warm_up, weights_bytes
 from gpu_worker.manifest import FORMS, Manifest, read_manifest
 from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.network import IsCancelled, Network
+from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS
 from gpu_worker.protocol import Answer
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 
 __all__ = ["Engine", "LoadReport"]
 
-_PIECE_ROWS_CPU = 64
 _PIECE_ROWS_CUDA = 1024
 _PIECE_LEAST_S = 0.0005  # a shorter forward pass costs more to hand over than running it side by side gains
 _PIECE_S = 0.08  # the longest forward pass of a piece, as far as it can be predicted
@@ -229,11 +229,14 @@ class Engine:
     def _piece_rows(self, residents: Sequence[Resident], rows: int) -> int:
         if not all(resident.network.cuttable for resident in residents):
             return max(1, rows)
-        slowest_row_s = max(resident.row_s for resident in residents)
+        slowest = max(residents, key=lambda resident: resident.row_s)
+        slowest_row_s = slowest.row_s
         if self.device.is_cuda:
             most = _PIECE_ROWS_CUDA
         else:
             side_by_side = -(-rows // self._model_threads.count)
-            worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else _PIECE_ROWS_CPU
-            most = min(_PIECE_ROWS_CPU, max(worth_it, side_by_side))
+            worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else LARGEST_PIECE_ROWS
+            most = min(LARGEST_PIECE_ROWS, max(worth_it, side_by_side))
+            cheapest = max(worth_it, slowest.pieces.rows(most))
+            most = -(-most // -(-most // cheapest))  # pieces of equal size, not a large one and a rest
         return most if slowest_row_s * most <= _PIECE_S else max(1, int(_PIECE_S / slowest_row_s))

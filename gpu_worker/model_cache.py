@@ -10,11 +10,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.manifest import Manifest
 from gpu_worker.network import Network
+from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS, PieceSizes
 
 __all__ = ["ModelCache", "Resident"]
 
@@ -23,7 +24,8 @@ __all__ = ["ModelCache", "Resident"]
 class Resident:
     """A loaded model under the key by which requests name it.
 
-    users: batches in flight. row_s: smoothed seconds of forward pass per row, 0 while unknown.
+    users: batches in flight. row_s: smoothed seconds of forward pass per row, 0 while unknown. pieces: the
+    rows of a piece on a CPU.
     """
 
     key: str
@@ -31,9 +33,11 @@ class Resident:
     network: Network
     users: int = 0
     row_s: float = 0.0
+    pieces: PieceSizes = field(default_factory=lambda: PieceSizes(LARGEST_PIECE_ROWS))
 
     def observe(self, rows: int, took_s: float) -> None:
         """One forward pass of `rows` rows took `took_s`. Of two threads at once, one may be overlooked."""
+        self.pieces.observe(rows, took_s)
         row_s = took_s / rows
         self.row_s = row_s if self.row_s == 0.0 else 0.8 * self.row_s + 0.2 * row_s
 
