@@ -211,7 +211,9 @@ class Dispatcher:
         """A batch came back, one way or another."""
         batch = flight.batch
         now_s = time.monotonic()
-        self._core.finished(now_s, batch.batch_id, failed=not isinstance(reply, Answer))
+        cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
+        failed = not cancelled and not isinstance(reply, Answer)
+        self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled)
         self._wake()
         if isinstance(reply, Answer):
             try:

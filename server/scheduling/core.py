@@ -140,14 +140,18 @@ class Scheduler:
             return self._run(now_s, self._arbitrate(now_s, survey.candidates))
         return Idle(survey.wake_s)
 
-    def finished(self, now_s: float, batch_id: int, *, failed: bool = False) -> None:
-        """A batch came back: its worker has room again, and what it took is learned unless it failed."""
+    def finished(self, now_s: float, batch_id: int, *, failed: bool = False, cancelled: bool = False) -> None:
+        """A batch came back: its worker has room again, and what it took is learned unless it failed.
+
+        Of a cancelled one it is known that it would have taken longer. If batches that are in time alone
+        taught l̂, one that is too low would stay so: what it lets run too late is cancelled at the deadline.
+        """
         worker, lane = self._flying.pop(batch_id, (None, None))
         if worker is None or lane is None:
             return
         self._epoch += 1
         flight, service_s = worker.land(now_s, batch_id)
-        if failed:
+        if failed or (cancelled and service_s <= flight.predicted_s):
             return
         outcome = BatchOutcome(
             now_s=now_s,

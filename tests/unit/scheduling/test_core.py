@@ -248,6 +248,18 @@ def test_what_batches_take_is_learned_unless_they_failed() -> None:
     assert latency(8) > 1.5 * affine(8)
 
 
+def test_batches_that_are_cancelled_for_being_late_teach_that_they_are_slow() -> None:
+    latency = LatencyModel({1: affine(1), 8: affine(8)})
+    scheduler = core(spec(latency=latency, max_batch=8))
+    for turn in range(12):
+        now_s = float(turn)
+        scheduler.submit(now_s, rows(turn, 8, slo_s=0.5))
+        (batch,) = batches(scheduler, now_s)
+        cut_short_s = 0.03 if turn % 2 == 0 else affine(8) / 2  # of the second kind it says nothing
+        scheduler.finished(now_s + cut_short_s, batch.batch_id, cancelled=True)
+    assert latency(8) > 2 * affine(8)
+
+
 def test_a_wrong_prediction_cannot_refuse_all_rows_for_ever() -> None:
     latency = LatencyModel({1: 10.0})  # the truth is 5 ms
     scheduler = core(spec(latency=latency), workers=(worker(in_flight_limit=1),))
