@@ -177,7 +177,7 @@ def test_python_trains_in_four_lines_and_the_command_line_shows_it(
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes((photos / path).read_bytes())
     data = sdk.import_images(photos / "by_label")
-    hyper = sdk.HyperConf(budget="3 epochs", models=("resnet",), max_epochs=3, size=32)
+    hyper = sdk.HyperConf(budget="16 epochs", models=("resnet",), max_epochs=8, size=32)
     job = sdk.Train("sdk_food", data, hyper=hyper, endpoint=server.url).run()
     ask = sdk.Inference(sdk.get_models(job, timeout_s=JOB_S), function="udf_sdk_food").run()
     image, label = data.rows[0]
@@ -189,7 +189,7 @@ def test_python_trains_in_four_lines_and_the_command_line_shows_it(
     shown = CliRunner().invoke(app, ["jobs", str(job.id), "--watch", "--endpoint", server.url])
     assert shown.exit_code == 0, shown.output
     assert "sdk_food" in shown.output
-    assert "3/3" in shown.output
+    assert "16/16" in shown.output
 
 
 def test_a_challenger_takes_the_place_of_a_worse_function_and_keeps_it(
