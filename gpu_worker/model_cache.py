@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.manifest import Manifest
 from gpu_worker.network import Network
-from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS, PieceSizes
+from gpu_worker.piece_sizes import PieceSizes
 
 __all__ = ["ModelCache", "Resident"]
 
@@ -33,7 +33,7 @@ class Resident:
     network: Network
     users: int = 0
     row_s: float = 0.0
-    pieces: PieceSizes = field(default_factory=lambda: PieceSizes(LARGEST_PIECE_ROWS))
+    pieces: PieceSizes = field(default_factory=PieceSizes)
 
     def observe(self, rows: int, took_s: float) -> None:
         """One forward pass of `rows` rows took `took_s`. Of two threads at once, one may be overlooked."""

@@ -18,8 +18,8 @@ from collections import deque
 
 __all__ = ["LARGEST_PIECE_ROWS", "PieceSizes"]
 
-LARGEST_PIECE_ROWS = 64
-_SMALLEST = 4
+_SIZES = (64, 32, 16, 8, 4)
+LARGEST_PIECE_ROWS = _SIZES[0]
 _TRIES = 4  # before a size is judged
 _RECENT = 8  # the least of so many counts: what disturbs a pass makes it slower, never faster
 _AGAIN = 1024  # passes, after which the other sizes are tried again
@@ -28,14 +28,11 @@ _CHEAPER = 0.97  # than the larger size, to be worth more pieces
 
 
 class PieceSizes:
-    """Of one model. Powers of two up to `largest` (4 or more), that while nothing is known. Thread-safe."""
+    """Of one model; the largest while nothing is known. Thread-safe."""
 
-    def __init__(self, largest: int) -> None:
-        steps = max(0, int(math.log2(largest / _SMALLEST)))
-        self._row_s: dict[int, deque[float]] = {
-            _SMALLEST << step: deque(maxlen=_RECENT) for step in range(steps + 1)
-        }
-        self._best = _SMALLEST << steps
+    def __init__(self) -> None:
+        self._row_s: dict[int, deque[float]] = {size: deque(maxlen=_RECENT) for size in _SIZES}
+        self._best = LARGEST_PIECE_ROWS
         self._passes = 0
         self._lock = threading.Lock()
 
@@ -55,7 +52,7 @@ class PieceSizes:
 
     def rows(self, most: int) -> int:
         """Of the next piece, of at most `most` rows: a size that was not tried yet, else the cheapest."""
-        for size in sorted(self._row_s, reverse=True):
+        for size in _SIZES:
             if size <= most and not self._is_known(size):
                 return size
         return min(self._best, most)
@@ -64,7 +61,7 @@ class PieceSizes:
         return len(self._row_s[size]) >= _TRIES
 
     def _climb(self) -> None:
-        known = [size for size in sorted(self._row_s, reverse=True) if self._is_known(size)]
+        known = [size for size in _SIZES if self._is_known(size)]
         if not known:
             return
         self._best = known[0]

@@ -14,6 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -100,7 +101,7 @@ class Artifacts:
             model_from_manifest(manifest, place)
             if weights is not None:
                 with _open_regular(directory / weights) as source:
-                    _check_sum(manifest, _sum(source))
+                    _check_sum(manifest, hashlib.file_digest(source, "sha256").hexdigest())
             return manifest, place
         if weights is None:
             return self.install(manifest, None)
@@ -172,7 +173,7 @@ def _check_sum(manifest: Mapping[str, Any], digest: str) -> None:
 
 
 @contextlib.contextmanager
-def _open_regular(path: Path) -> Iterator[IO[bytes]]:
+def _open_regular(path: Path) -> Iterator[BufferedReader]:
     try:
         # A symlink or a device may point anywhere; weights are copied, never followed.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -182,13 +183,6 @@ def _open_regular(path: Path) -> Iterator[IO[bytes]]:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise BadOption(f"the weights {path} are not a regular file")
         yield source
-
-
-def _sum(source: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := source.read(_CHUNK_BYTES):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _write_whole(path: Path, data: bytes) -> None:

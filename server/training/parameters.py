@@ -81,16 +81,12 @@ class Parameters:
 
         Raises `ServiceError` where there is none.
         """
-        path, state, archive = self._path(digest), self._optimiser(digest), self._store.archive
-        if archive is not None and not path.exists():
-            archive.get(f"{self._name}/{state.name}", state)
-            archive.get(f"{self._name}/{path.name}", path, sha256=digest)
+        path, archive = self._path(digest), self._store.archive
+        if archive is not None:
+            self._fetch(digest, archive)
         if not path.exists():
             where = self.folder if archive is None else f"{archive.url}/{self._name}"
             raise ServiceError(f"the checkpoint {path.name} is no longer in {where}")
-        for used in (state, path):
-            if used.exists():
-                os.utime(used)
         return path
 
     def adopt(self, digest: str, other: Parameters) -> None:
@@ -125,6 +121,16 @@ class Parameters:
         for digest in known - kept:
             self.discard(digest)
         return len(known - kept)
+
+    def _fetch(self, digest: str, archive: Archive) -> None:
+        """Have a copy, and note that it is asked for."""
+        path, state = self._path(digest), self._optimiser(digest)
+        if not path.exists():
+            archive.get(f"{self._name}/{state.name}", state)
+            archive.get(f"{self._name}/{path.name}", path, sha256=digest)
+        for used in (state, path):
+            if used.exists():
+                os.utime(used)
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}{self._suffix}"

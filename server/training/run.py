@@ -176,12 +176,12 @@ class Run:
             verdict = await self._ask(master.report, holder, given.trial, epoch, reply.score, time.time())
             self._told(worker, model, given, reply, verdict)
             if verdict not in (Verdict.CONTINUE, Verdict.DROP):
-                kept = await self._under(worker, self._keep(name, verdict), master, given.trial)
-                if not isinstance(kept, Kept):
-                    await self._failed(worker, model, given, kept)
+                stops, pauses = verdict is Verdict.STOP, verdict is Verdict.PAUSE
+                kept = await self._kept(worker, model, name, given, best=stops, paused=pauses)
+                if kept is None:
                     return
-                score = max(scores) if verdict is Verdict.STOP else reply.score
-                await self._stored(worker, master, given.trial, epoch, score, verdict, kept.checkpoint)
+                score = max(scores) if stops else reply.score
+                await self._stored(worker, master, given.trial, epoch, score, verdict, kept)
             if verdict not in (Verdict.CONTINUE, Verdict.PUT):
                 await self._under(worker, Drop(0, name), master, given.trial)
                 return
@@ -197,13 +197,11 @@ class Run:
         best = given.start_epoch + 1 + scores.index(max(scores))
         checkpoints: list[Checkpoint] = []
         for epoch in sorted({best, last}) if self._task.pausable else ():
-            keep = Keep(0, name, str(self._parameters.folder), best=epoch != last, paused=epoch == last)
-            kept = await self._under(worker, keep, master, given.trial)
-            if not isinstance(kept, Kept):
-                await self._failed(worker, model, given, kept)
+            ends = epoch == last
+            kept = await self._kept(worker, model, name, given, best=not ends, paused=ends)
+            if kept is None:
                 return
-            await self._archived(worker, master, given.trial, kept.checkpoint)
-            checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept.checkpoint))
+            checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept))
         if checkpoints:
             await self._ask(master.suspend, _holder(worker), given.trial, checkpoints, self._pausing)
         else:
@@ -228,9 +226,22 @@ class Run:
         digest = given.parent or (origin and origin["checkpoint"])
         return str(await self.weights(digest)) if digest else ""
 
-    def _keep(self, name: str, verdict: Verdict) -> Keep:
-        directory = str(self._parameters.folder)
-        return Keep(0, name, directory, best=verdict is Verdict.STOP, paused=verdict is Verdict.PAUSE)
+    async def _kept(
+        self, worker: Worker, model: str, name: str, given: Assignment, *, best: bool, paused: bool
+    ) -> str | None:
+        """The digest of a trial's weights, which are where they last before the master hears of them.
+
+        None where the worker could not write them; that the trial failed, the master then knows.
+        """
+        master = self._masters[model]
+        keep = Keep(0, name, str(self._parameters.folder), best=best, paused=paused)
+        reply = await self._under(worker, keep, master, given.trial)
+        if not isinstance(reply, Kept):
+            await self._failed(worker, model, given, reply)
+            return None
+        lasting = asyncio.to_thread(self._parameters.keep, reply.checkpoint)
+        await self._leased(worker, master, given.trial, lasting)
+        return reply.checkpoint
 
     async def _stored(
         self,
@@ -242,7 +253,6 @@ class Run:
         verdict: Verdict,
         checkpoint: str,
     ) -> None:
-        await self._archived(worker, master, trial, checkpoint)
         if verdict is Verdict.STOP:
             await self._ask(master.finish, _holder(worker), trial, score, time.time(), checkpoint)
         elif not await self._ask(master.stored, _holder(worker), trial, epoch, score, checkpoint):
@@ -279,11 +289,6 @@ class Run:
             return await self._leased(worker, master, trial, ask.reply())
         finally:
             self._under_way.discard(ask)
-
-    async def _archived(self, worker: Worker, master: Master, trial: int, checkpoint: str) -> None:
-        """A checkpoint is where it lasts before the master hears of it."""
-        kept = asyncio.to_thread(self._parameters.keep, checkpoint)
-        await self._leased(worker, master, trial, kept)
 
     async def _leased(
         self, worker: Worker, master: Master, trial: int, result: Awaitable[_Result]

@@ -207,17 +207,18 @@ class Master:
         return trial.assignment()
 
     def _nothing(self, reason: str) -> Idle | Stopped:
-        running = any(trial.state == "running" for trial in self._ledger.trials())
-        return Idle() if running else Stopped(reason)
+        return Idle() if self._is_running() else Stopped(reason)
+
+    def _is_running(self) -> bool:
+        return any(trial.state == "running" for trial in self._ledger.trials())
 
     def _owes(self, waiting: Trial | None) -> bool:
         """Whether a lost trial runs beyond the budget: crashes took it all, and left no model at all.
 
         `report` stops it after one epoch; without others beside it, for that one is enough.
         """
-        trials = self._ledger.trials()
-        running = any(trial.state == "running" for trial in trials)
-        return waiting is not None and not running and best_checkpoint(trials) is None
+        has_model = best_checkpoint(self._ledger.trials()) is not None
+        return waiting is not None and not self._is_running() and not has_model
 
     def _committed(self) -> int:
         """Epochs that are charged, and those that workers are on: no study goes beyond its budget."""

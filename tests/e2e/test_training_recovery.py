@@ -162,11 +162,13 @@ def test_a_job_whose_checkpoints_are_archived_needs_none_of_the_copies_in_its_ho
     ):
         push(calls, labelled)
         job = begin(calls, policy="branch")
-        while not is_over(calls.job(job)):
+
+        def over_without_copies(found: dict[str, Any]) -> bool:
             for kept in archive.glob("job-*/*"):
                 (home / "training" / "checkpoints" / kept.parent.name / kept.name).unlink(missing_ok=True)
-            time.sleep(0.2)
-        assert calls.job(job)["state"] == "done"
+            return is_over(found)
+
+        assert wait_until(calls, job, over_without_copies)["state"] == "done"
         assert_whole(calls, job, 24)
         archived = {path.name for path in (archive / f"job-{job}").iterdir()}
         assert calls.deploy(job, "udf_archived")["version"] == 1

@@ -36,38 +36,38 @@ def run(sizes: PieceSizes, costs: Costs, batches: int, rows: int = 64, disturbed
     ("costs", "cheapest"), [(grows_out_of_its_caches, 8), (pays_for_each_pass, 64), (lambda rows: 0.001, 64)]
 )
 def test_pieces_become_as_large_as_is_cheapest_per_row(costs: Costs, cheapest: int):
-    assert run(PieceSizes(64), costs, 20) == cheapest
+    assert run(PieceSizes(), costs, 20) == cheapest
 
 
 def test_equal_costs_make_no_more_pieces_than_they_must():
-    assert run(PieceSizes(64), lambda rows: 0.01 * rows, 20) == 64
+    assert run(PieceSizes(), lambda rows: 0.01 * rows, 20) == 64
 
 
 def test_passes_that_others_disturb_do_not_mislead():
-    assert run(PieceSizes(64), grows_out_of_its_caches, 40, disturbed=0.3) == 8
-    assert run(PieceSizes(64), pays_for_each_pass, 40, disturbed=0.3) == 64
+    assert run(PieceSizes(), grows_out_of_its_caches, 40, disturbed=0.3) == 8
+    assert run(PieceSizes(), pays_for_each_pass, 40, disturbed=0.3) == 64
 
 
 @pytest.mark.parametrize("rows", [32, 12])
 def test_batches_that_are_never_larger_find_it_too(rows: int):
-    assert run(PieceSizes(64), grows_out_of_its_caches, 40, rows=rows) == 8
+    assert run(PieceSizes(), grows_out_of_its_caches, 40, rows=rows) == 8
 
 
 def test_a_batch_is_never_cut_into_more_rows_than_it_has():
-    sizes = PieceSizes(64)
+    sizes = PieceSizes()
     for most in (1, 2, 3, 5, 64, 1000):
         assert 1 <= sizes.rows(most) <= min(most, 64)
         sizes.observe(min(most, 64), 0.01)
 
 
 def test_a_machine_that_changes_is_noticed():
-    sizes = PieceSizes(64)
+    sizes = PieceSizes()
     assert run(sizes, grows_out_of_its_caches, 40) == 8
     assert run(sizes, pays_for_each_pass, 400) == 64
 
 
 def test_single_rows_teach_nothing_about_pieces():
-    sizes = PieceSizes(64)
+    sizes = PieceSizes()
     for _ in range(100):
         sizes.observe(1, 1e-6)
     assert sizes.rows(64) == 64
