@@ -12,6 +12,9 @@ import pytest
 
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
+from tests.callback_errors import expected_callback_errors, no_callback_errors
+
+__all__ = ["expected_callback_errors", "no_callback_errors"]
 
 
 def pytest_configure() -> None:
