@@ -10,17 +10,28 @@ import onnxruntime
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.manifest import InputSpec
+from gpu_worker.model_files import open_regular
 from gpu_worker.network import Floats, Inputs, IsCancelled, check, pixel_line, softmax
+from gpu_worker.onnx_file import OnnxRefused, check_onnx
 
 __all__ = ["OnnxNetwork", "open_session"]
 
 
 def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
-    """ONNX Runtime's session of a file. Raises `ModelUnusable`."""
+    """ONNX Runtime's session of a file that names no other file. Raises `ModelUnusable`."""
+    try:
+        with open_regular(path) as file:
+            check_onnx(file)
+    except OnnxRefused as exc:
+        raise ModelUnusable(f"{path} cannot be served: {exc}") from exc
+    except OSError as exc:
+        raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
     options = onnxruntime.SessionOptions()
     # One core a pass: the engine runs passes side by side (see there).
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    # Never by the file's name: its other format is not the one that was looked over.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     providers = ["CPUExecutionProvider"]
     if device.is_cuda and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         providers.insert(0, "CUDAExecutionProvider")

@@ -11,20 +11,19 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
+from gpu_worker.model_files import MANIFEST_FILE, MOST_MANIFEST_BYTES, open_regular
+from gpu_worker.onnx_file import OnnxRefused, check_onnx
 from server.errors import BadOption, BodyTooLarge
 from server.store.manifest import check_name, model_from_manifest
 
-__all__ = ["MANIFEST", "Artifacts"]
+__all__ = ["Artifacts"]
 
-MANIFEST = "model.json"
-_MANIFEST_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
 
 
@@ -44,17 +43,19 @@ class Artifacts:
 
     def found(self) -> Iterator[Path]:
         """The directories below `models/` that hold a manifest, by name."""
-        for manifest in sorted(self._models.glob(f"*/*/{MANIFEST}")):
+        for manifest in sorted(self._models.glob(f"*/*/{MANIFEST_FILE}")):
             if not manifest.parent.parent.name.startswith("."):
                 yield manifest.parent
 
     def read_manifest(self, directory: Path) -> dict[str, Any]:
         """The manifest in `directory`. Raises `BadOption` if there is none that can be read."""
-        path = directory / MANIFEST
+        path = directory / MANIFEST_FILE
         try:
-            if path.stat().st_size > _MANIFEST_BYTES:
+            with open_regular(path) as file:
+                text = file.read(MOST_MANIFEST_BYTES + 1)
+            if len(text) > MOST_MANIFEST_BYTES:
                 raise BadOption(f"{path} is too large to be a manifest")
-            manifest = json.loads(path.read_bytes())
+            manifest = json.loads(text)
         except OSError as exc:
             raise BadOption(f"{path} cannot be read: {exc.strerror}") from exc
         except (ValueError, RecursionError) as exc:
@@ -100,12 +101,14 @@ class Artifacts:
         if place.exists() and place.resolve() == directory.resolve():
             model_from_manifest(manifest, place)
             if weights is not None:
-                with _open_regular(directory / weights) as source:
+                with _open_weights(directory / weights) as source:
+                    _check_runtime(manifest, source)
+                    source.seek(0)
                     _check_sum(manifest, hashlib.file_digest(source, "sha256").hexdigest())
             return manifest, place
         if weights is None:
             return self.install(manifest, None)
-        with _open_regular(directory / weights) as source:
+        with _open_weights(directory / weights) as source:
             return self.install(manifest, source)
 
     def write_function(self, name: str, deployed: Mapping[str, Any]) -> None:
@@ -130,7 +133,7 @@ class Artifacts:
         if name is not None and weights is not None:
             digest = hashlib.sha256()
             size = 0
-            with open(staging / name, "wb") as out:
+            with open(staging / name, "w+b") as out:
                 while chunk := weights.read(_CHUNK_BYTES):
                     size += len(chunk)
                     if size > self._max_model_bytes:
@@ -139,9 +142,10 @@ class Artifacts:
                     out.write(chunk)
                 out.flush()
                 os.fsync(out.fileno())
+                _check_runtime(manifest, out)
             _check_sum(manifest, digest.hexdigest())
             manifest["sha256"] = digest.hexdigest()
-        _write_whole(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        _write_whole(staging / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         return manifest
 
     def _there(self, target: Path) -> dict[str, Any]:
@@ -162,7 +166,7 @@ def _weights_name(manifest: Mapping[str, Any]) -> str | None:
     raw = manifest.get("weights")
     if raw is None or raw == "":
         return None
-    if not isinstance(raw, str) or raw == MANIFEST:
+    if not isinstance(raw, str) or raw == MANIFEST_FILE:
         raise BadOption(f"model.json: 'weights' must be a file name, not {raw!r}")
     return check_name(raw, "model.json: 'weights'")
 
@@ -172,17 +176,21 @@ def _check_sum(manifest: Mapping[str, Any], digest: str) -> None:
         raise BadOption("the weights' SHA-256 is not the one that model.json names; the file is damaged")
 
 
-@contextlib.contextmanager
-def _open_regular(path: Path) -> Iterator[BufferedReader]:
+def _check_runtime(manifest: Mapping[str, Any], weights: IO[bytes]) -> None:
+    """What the runtime would do on loading the weights, beside reading them. Raises `BadOption`."""
+    if manifest.get("runtime") != "onnx":
+        return
     try:
-        # A symlink or a device may point anywhere; weights are copied, never followed.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        check_onnx(weights)
+    except OnnxRefused as exc:
+        raise BadOption(f"the weights of {manifest.get('name')} cannot be served: {exc}") from exc
+
+
+def _open_weights(path: Path) -> BufferedReader:
+    try:
+        return open_regular(path)
     except OSError as exc:
         raise BadOption(f"the weights {path} cannot be read: {exc.strerror}") from exc
-    with open(descriptor, "rb") as source:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadOption(f"the weights {path} are not a regular file")
-        yield source
 
 
 def _write_whole(path: Path, data: bytes) -> None:

@@ -1,0 +1,52 @@
+"""The files of a model version, as the server stores them and the worker reads them.
+
+What both must say alike stands here once: the names and words of model.json, and how such a file is opened.
+Standard library only: the server imports this module.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from io import BufferedReader
+
+__all__ = [
+    "COLUMN_KINDS",
+    "FORMAT",
+    "FORMS",
+    "MANIFEST_FILE",
+    "MOST_MANIFEST_BYTES",
+    "RUNTIMES",
+    "open_regular",
+]
+
+MANIFEST_FILE = "model.json"
+MOST_MANIFEST_BYTES = 8 << 20
+FORMAT = 1
+FORMS = ("path", "image", "tensor", "text", "row")
+RUNTIMES = ("torch", "onnx")
+COLUMN_KINDS = ("number", "text", "boolean")
+
+# O_NONBLOCK: opening a FIFO waits for somebody to write; opening a device or a terminal may do anything.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Opens a regular file and nothing else: no link, which may point anywhere, no FIFO, device or folder.
+
+    Raises `OSError`, always with a `strerror` that says why.
+    """
+    _require_regular(os.lstat(path).st_mode)  # a device must not even be opened
+    descriptor = os.open(path, _FLAGS)
+    try:
+        _require_regular(os.fstat(descriptor).st_mode)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "no file"
+        raise OSError(None, f"it is not a regular file but {kind}")
