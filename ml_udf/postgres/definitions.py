@@ -2,15 +2,18 @@
 
 A function's own text is its record: the call in its body holds, as JSON, what it was created with. So it
 survives renaming, another schema, dump and restore, and there is no table to fall behind. Only superusers can
-write such a text, so it can be trusted. PL/Python being open to superusers alone, a function is created by
-`ml_udf._define()` (SECURITY DEFINER, no arguments), which takes its order from here, after the caller's
-rights have been checked.
+write such a text, so it can be trusted.
+
+PL/Python being open to superusers alone, the text is given by `ml_udf._define()` (SECURITY DEFINER, no
+arguments), which takes its order from here. All else is done by the caller's own statements: what was looked
+up before may be old (a transaction's snapshot can be hours old), so PostgreSQL's own checks decide whose a
+function is, and the privileged part gives text to functions that the caller holds already, and no owner.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +43,11 @@ _EXISTING = """
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = $1 AND p.proname = $2 AND pg_catalog.oidvectortypes(p.proargtypes) = $3"""
 
+# The function that a signature stands for now, if it belongs to role $2.
+_HELD = """
+    SELECT p.oid FROM pg_catalog.pg_proc p
+    WHERE p.oid = pg_catalog.to_regprocedure($1) AND pg_catalog.pg_has_role($2, p.proowner, 'USAGE')"""
+
 _MADE = """
     SELECT w.oid::pg_catalog.regprocedure::text AS signature
     FROM ml_udf._wrappers() w JOIN pg_catalog.pg_proc p ON p.oid = w.oid
@@ -68,6 +76,15 @@ class Request:
                 raise Refused("22004", f"{field} is NULL", hint="leave it out for its default")
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What `ml_udf._define()` is to do: statements that give text to functions which `role` holds."""
+
+    role: int
+    signatures: Sequence[str]
+    statements: Sequence[str]
+
+
 class Definitions:
     """Creates and drops SQL functions for the functions of servers."""
 
@@ -75,7 +92,7 @@ class Definitions:
         self._spi = spi
         self._backend = backend
         self._statements = statements
-        self._order: list[str] = []
+        self._order: _Order | None = None
         self._told_of_rows = False
 
     def create(self, asked: Request) -> str:
@@ -125,20 +142,39 @@ class Definitions:
 
     def _create(self, wrapper: Wrapper, info: FunctionInfo | None) -> None:
         """Create or replace the function of one argument, and its twin."""
-        is_new = self._check_place(wrapper)
-        owner = self._one("SELECT current_user::text AS found")
-        self._order = [*wrapper.create(), *wrapper.hand_over(owner, is_new=is_new), *wrapper.comment(info)]
+        new = self._check_place(wrapper)
+        for signature in wrapper.signatures():
+            self._spi.run([wrapper.claim(signature, is_new=signature in new)])
+        self._order = _Order(self._backend.role(), wrapper.all(), wrapper.create())
         try:
             self._spi.rows("SELECT ml_udf._define()")
         finally:
-            self._order = []
+            self._order = None
+        for signature in new:
+            self._spi.run(wrapper.grant(signature))
+        self._spi.run(wrapper.comment(info))
         self._tell_of_rows()
 
     def define(self) -> None:
         """The body of `ml_udf._define()`: runs with its owner's rights, what `create` ordered."""
-        if not self._order:
+        order, self._order = self._order, None
+        if order is None:
             raise Refused("42501", "ml_udf._define() is for ml_udf's own use")
-        self._spi.run(self._order)
+        held = self._held(order)
+        self._spi.run(order.statements)
+        # A schema that was renamed meanwhile would have led to another function of the same name.
+        if self._held(order) != held:
+            raise Refused("40001", "the function was changed by another session meanwhile", hint="try again")
+
+    def _held(self, order: _Order) -> list[int]:
+        """The functions of an order, each its caller's own."""
+        found = []
+        for signature in order.signatures:
+            row = self._spi.row(_HELD, ("text", signature), ("oid", order.role))
+            if row is None:
+                raise Refused("42501", f"must be owner of function {signature}")
+            found.append(int(row["oid"]))
+        return found
 
     def drop(self, name: str, *, if_exists: bool, schema: str | None) -> None:
         """Drop the SQL functions of that name that `create` made, and their twins. Raises `Refused`."""
@@ -190,8 +226,11 @@ class Definitions:
             raise Refused("42501", f"permission denied for type {asked}")
         return str(found["name"])
 
-    def _check_place(self, wrapper: Wrapper) -> bool:
-        """Whether the function is a new one. Raises `Refused` where it cannot be put there."""
+    def _check_place(self, wrapper: Wrapper) -> list[tuple[str, str, str]]:
+        """Those of the wrapper's signatures that seem new. Raises `Refused` where it cannot be put there.
+
+        For the sake of the message alone: PostgreSQL checks again what is so by then.
+        """
         if wrapper.schema in ("ml_udf", "information_schema") or wrapper.schema.startswith("pg_"):
             raise Refused("42939", f"schema {wrapper.schema!r} is not for functions of users")
         may_create = "SELECT pg_catalog.has_schema_privilege($1, 'CREATE') AS found"
@@ -201,14 +240,15 @@ class Definitions:
                 f"permission denied for schema {wrapper.schema}",
                 hint="its owner can GRANT CREATE ON SCHEMA, or name another: schema => '…'",
             )
-        is_new = True
+        new = []
         for name, argument, returns in wrapper.signatures():
             arguments = [("name", wrapper.schema), ("name", name), ("text", argument)]
             existing = self._spi.row(_EXISTING, *arguments)
-            if existing is not None:
+            if existing is None:
+                new.append((name, argument, returns))
+            else:
                 _check_replaceable(f"{wrapper.schema}.{name}({argument})", returns, existing)
-                is_new = False
-        return is_new
+        return new
 
     def _tell_of_rows(self) -> None:
         if not self._told_of_rows and self._backend.setting(b"ml_udf.batching") is None:

@@ -51,32 +51,45 @@ class Wrapper:
             return [scalar]
         return [scalar, (self.name + "_batch", argument, returns)]
 
+    def claim(self, signature: tuple[str, str, str], *, is_new: bool) -> str:
+        """The statement by which the function's owner-to-be takes hold of one of `signatures`.
+
+        It runs with the caller's rights, before `create`. A new function is created, empty, and so is the
+        caller's; one that exists is altered, which its owner alone may. PostgreSQL itself checks either on
+        what is so now, whatever the transaction's snapshot shows, and locks the function until the end.
+        """
+        name, argument, returns = signature
+        if not is_new:
+            return f"ALTER FUNCTION {self._signature(name, argument)} COST {COST}"
+        return (
+            f"CREATE FUNCTION {quoted(self.schema)}.{quoted(name)}({self._parameter(name)} {argument})"
+            f" RETURNS {returns} LANGUAGE sql STABLE STRICT AS {_literal(f'SELECT NULL::{returns}')}"
+        )
+
     def create(self) -> list[str]:
-        """The statements that create or replace both."""
+        """The statements that give both their text; for superusers, and over functions that are there."""
         return [
-            f"CREATE OR REPLACE FUNCTION {quoted(self.schema)}.{quoted(name)}({parameter} {argument})"
+            f"CREATE OR REPLACE FUNCTION {quoted(self.schema)}.{quoted(name)}"
+            f"({self._parameter(name)} {argument})"
             f" RETURNS {returns} LANGUAGE plpython3u STABLE STRICT PARALLEL {self.parallel} COST {COST}"
-            f" SET search_path = pg_catalog, pg_temp{later} AS {_literal(self._body(entry, parameter))}"
-            for (name, argument, returns), (entry, parameter, later) in zip(
+            f" SET search_path = pg_catalog, pg_temp{later}"
+            f" AS {_literal(self._body(entry, self._parameter(name)))}"
+            for (name, argument, returns), (entry, later) in zip(
                 self.signatures(),
                 # The twin can begin with rows and answer later, if the plan node asks it to.
-                (("scalar", "input", ""), ("batch", "inputs", " SET ml_udf.answers_later = on")),
+                (("scalar", ""), ("batch", " SET ml_udf.answers_later = on")),
                 strict=False,
             )
         ]
 
-    def hand_over(self, owner: str, *, is_new: bool) -> list[str]:
-        """The statements that give both to their owner and, when new, to the readers alone."""
-        statements = []
-        for signature in self._all():
-            statements.append(f"ALTER FUNCTION {signature} OWNER TO {quoted(owner)}")
-            if is_new:
-                statements += [
-                    f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC",
-                    f"GRANT EXECUTE ON FUNCTION {signature} TO {READER}",
-                    f"ALTER FUNCTION {signature} DEPENDS ON EXTENSION ml_udf",
-                ]
-        return statements
+    def grant(self, signature: tuple[str, str, str]) -> list[str]:
+        """The statements that give one of `signatures`, a new one, to the readers alone."""
+        made = self._signature(*signature[:2])
+        return [
+            f"REVOKE ALL ON FUNCTION {made} FROM PUBLIC",
+            f"GRANT EXECUTE ON FUNCTION {made} TO {READER}",
+            f"ALTER FUNCTION {made} DEPENDS ON EXTENSION ml_udf",
+        ]
 
     def comment(self, info: FunctionInfo | None) -> list[str]:
         """The statements that comment on both; `info` is what the server said of the function, if asked."""
@@ -87,7 +100,7 @@ class Wrapper:
         comments = [f"{text} (made by ml_udf.create_function)", f"{text}; many rows at once, in order"]
         return [
             f"COMMENT ON FUNCTION {signature} IS {_literal(comment)}"
-            for signature, comment in zip(self._all(), comments, strict=False)
+            for signature, comment in zip(self.all(), comments, strict=False)
         ]
 
     def _body(self, entry: str, argument: str) -> str:
@@ -103,7 +116,11 @@ class Wrapper:
         literal = json.dumps(record, ensure_ascii=False)
         return _BODY.format(entry=entry, record=literal, argument=argument)
 
-    def _all(self) -> list[str]:
+    def _parameter(self, name: str) -> str:
+        return "input" if name == self.name else "inputs"
+
+    def all(self) -> list[str]:
+        """The quoted signatures of both."""
         return [self._signature(name, argument) for name, argument, _ in self.signatures()]
 
     def _signature(self, name: str, argument: str) -> str:
