@@ -55,7 +55,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop. Exit status: 0 stopped, 2 settings, 3 could not start."""
+    """Run until told to stop. Exit status: 0 stopped, 2 settings, 3 could not start, 4 could not go on."""
     try:
         settings = settings_from(sys.argv[1:] if arguments is None else arguments, os.environ)
         token = _token(settings)
@@ -78,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app.front, app.drain, host=settings.host, port=settings.port, port_file=settings.port_file
     )
     listener.run()
+    if app.ended_by:
+        print(f"ml_udf server: {app.ended_by}", file=sys.stderr)  # noqa: T201  # the last line says why
+        return 4
     return 0
 
 

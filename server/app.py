@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -19,9 +20,9 @@ from server.deploying import bare_function
 from server.dispatcher import Dispatcher
 from server.errors import Overloaded
 from server.front import Front
-from server.housekeeping import Housekeeping
+from server.housekeeping import Housekeeping, Measured
 from server.latencies import Latencies
-from server.metrics import Metrics
+from server.metrics import Exposition, Metrics
 from server.placement.lru import Room
 from server.profiling import Profiler
 from server.publishing import Publisher
@@ -37,6 +38,7 @@ from server.settings import Settings
 from server.storage import Storage, open_storage
 from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
+from server.supervision import Supervisor
 from server.training.connections import Connections
 from server.training.datasets import Datasets
 from server.training.deployment import Deployment
@@ -79,6 +81,7 @@ class App:
             max_upload_bytes=settings.max_model_bytes,
         )
         self.services: Services | None = None
+        self.ended_by = ""  # what the server cannot go on without, if that is why it stopped
 
     async def drain(self) -> None:
         """Refuse new rows, be no longer ready; give requests in flight and epochs under way `drain_s`."""
@@ -86,16 +89,27 @@ class App:
             return
         self.services.dispatcher.draining = True
         self.services.training.events.close()
-        putting_down = asyncio.ensure_future(self.services.training.put_down(self._settings.drain_s))
+        await asyncio.gather(
+            self._drain_calls(self.services.dispatcher),
+            self.services.training.put_down(self._settings.drain_s),
+        )
+
+    async def _drain_calls(self, dispatcher: Dispatcher) -> None:
         try:
-            await asyncio.wait_for(self.services.dispatcher.drained(), self._settings.drain_s)
+            await asyncio.wait_for(dispatcher.drained(), self._settings.drain_s)
         except TimeoutError:
-            self.services.dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
-        await putting_down
+            dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
+
+    def end(self, reason: str) -> None:
+        """Stop a server that cannot go on."""
+        self.ended_by = reason
+        signal.raise_signal(signal.SIGTERM)  # as an operator would: requests under way still finish
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
-        async with _running(self._settings, self._storage) as services:
+        supervisor = Supervisor(self.end)
+        asyncio.get_running_loop().set_exception_handler(supervisor.callback_failed)
+        async with _running(self._settings, self._storage, supervisor) as services:
             settings = self._settings
             codec = Codec(settings.max_rows, services.latency_of)
             self.front.infer = InferRoute(
@@ -117,7 +131,7 @@ def create_app(settings: Settings, token: str | None = None) -> App:
 
 
 @contextlib.asynccontextmanager
-async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Services]:
+async def _running(settings: Settings, storage: Storage, supervisor: Supervisor) -> AsyncIterator[Services]:
     """Everything that runs, closed in the opposite order."""
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(storage.engine.dispose)
@@ -130,11 +144,26 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
         metrics = Metrics()
         latency_of = Latencies(LatencyFiles(settings.home))
         bounds = QueueBounds(settings.max_queued_rows, settings.max_queued_bytes)
-        dispatcher = Dispatcher(Scheduler(), bounds, latency_of, metrics)
-        housekeeping = Housekeeping(storage.repository, latency_of, dispatcher, settings.worker_hang_s)
-        residency = Residency(dispatcher, functools.partial(_room, settings), housekeeping.measured)
-        residency.profile = Profiler(latency_of).measure
-        dispatcher.residents = housekeeping.residency = residency
+        measured = Measured()
+        residency_of = functools.partial(
+            Residency,
+            room=functools.partial(_room, settings),
+            measured=measured,
+            starting=catalog.groups,
+            profile=Profiler(latency_of).measure,
+            tasks=supervisor.tasks(),
+        )
+        dispatcher = Dispatcher(Scheduler(), bounds, latency_of, metrics, residency_of)
+        residency = dispatcher.residents
+        housekeeping = Housekeeping(
+            storage.repository,
+            latency_of,
+            dispatcher,
+            residency,
+            measured,
+            settings.worker_hang_s,
+            supervisor.tasks(),
+        )
         publisher = Publisher(
             storage.repository,
             storage.artifacts,
@@ -144,16 +173,15 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
             defaults,
             load_patience_s=settings.worker_start_s,
             allow_import=settings.allow_import,
+            tasks=supervisor.tasks(),
         )
-        residency.starting = publisher.groups
         await publisher.restore()
         pool: WorkerPool = LocalPool(
             settings.workers,
             functools.partial(_worker_command, settings),
             Timing(start_s=settings.worker_start_s),
+            supervisor.tasks(),
         )
-        metrics.queue_depth = dispatcher.queue_depth
-        metrics.workers = pool.states
         stack.push_async_callback(housekeeping.close)
         stack.push_async_callback(pool.close)
         stack.push_async_callback(residency.close)
@@ -169,7 +197,7 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
             Limits(settings.max_dataset_rows, settings.max_dataset_bytes),
         )
         parameters = ParameterStore(folder / "checkpoints", storage.archive, settings.parameters_hot_bytes)
-        jobs = Training(trained, folder, parameters, trainers)
+        jobs = Training(trained, folder, parameters, trainers, supervisor.tasks())
         stack.push_async_callback(taken.close)
         stack.push_async_callback(jobs.close)
         await jobs.restore()
@@ -183,7 +211,8 @@ async def _running(settings: Settings, storage: Storage) -> AsyncIterator[Servic
             residency=residency,
             pool=pool,
             metrics=metrics,
-            asker=Asker(dispatcher, metrics),
+            exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor),
+            asker=Asker(dispatcher, metrics, supervisor.tasks()),
             latency_of=latency_of,
             datasets=taken,
             training=jobs,

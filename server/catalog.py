@@ -95,6 +95,12 @@ class Catalog:
         self._unloaded.discard(name)
         return self._served.pop(name)
 
+    def groups(self) -> list[tuple[ModelVersion, ...]]:
+        """What a starting worker should hold: the members of each current function, then bare models."""
+        current = {function.name: function for function in self}  # the last version wins
+        loaded = [function for function in current.values() if self.is_loaded(function.name)]
+        return [function.members for function in sorted(loaded, key=lambda function: function.bare)]
+
     def is_loaded(self, name: str) -> bool:
         """False between an explicit unload and the next load."""
         return name not in self._unloaded

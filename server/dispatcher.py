@@ -26,7 +26,7 @@ from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError,
 from server.flights import Flight, Flights
 from server.functions import Function
 from server.metrics import Metrics
-from server.residency import Group, Residency
+from server.residency import Group, Residency, ResidencyListener
 from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.registry import policy_named
 from server.translation import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
@@ -40,9 +40,10 @@ _Args = TypeVarTuple("_Args")
 
 
 class Dispatcher:
-    """`latency_of(model)` is l̂ of a model, one object per model; `residents` is set before the first call."""
+    """`latency_of(model)` is l̂ of a model, one object per model.
 
-    residents: Residency
+    `residency_of(listener)` is where models are kept; each of the two calls the other, so it is made here.
+    """
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Dispatcher:
         bounds: QueueBounds,
         latency_of: LatencyOf,
         metrics: Metrics,
+        residency_of: Callable[[ResidencyListener], Residency],
     ) -> None:
         self._core = scheduler
         self._bounds = bounds
@@ -66,6 +68,7 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
+        self.residents = residency_of(self)
 
     # ── what is served ──────────────────────────────────────────────────────────────────────────────
 

@@ -1,83 +1,111 @@
-"""What happens on the side, once a second: hung workers end, what was measured and learned is stored.
+"""What happens on the side: hung workers end, what was measured and learned is stored.
 
-Owns what waits to be written; a registry that cannot be written costs these notes, never a request.
+Two tasks, so that a registry which answers late, or not at all, keeps no hung worker alive. Owns what waits
+to be written; a registry that cannot be written costs these notes a delay, never a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.dispatcher import Dispatcher
+from server.errors import ServiceError
 from server.functions import ModelVersion
 from server.latencies import Latencies
 from server.residency import Residency
 from server.store.repository import Repository
+from server.supervision import Tasks
 
-__all__ = ["Housekeeping"]
+__all__ = ["Housekeeping", "Measured"]
 
 log = logging.getLogger("ml_udf.server.housekeeping")
 
 _EVERY_S = 1.0
-_WRITE_EVERY = 15  # rounds
+_WRITE_EVERY_S = 15.0
+
+
+class Measured:
+    """What loads showed and is not stored yet: model → (resident bytes, seconds of its load)."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[ModelVersion, tuple[int, float]] = {}
+        self.came = asyncio.Event()
+
+    def __call__(self, model: ModelVersion, resident_bytes: int, load_s: float) -> None:
+        """Note a load; the newest of a model counts."""
+        self.waiting[model] = (resident_bytes, load_s)
+        self.came.set()
 
 
 class Housekeeping:
-    """`residency` is set before `start`. `worker_hang_s` 0 = no worker counts as hung."""
-
-    residency: Residency
+    """`worker_hang_s` 0 = no worker counts as hung."""
 
     def __init__(
-        self, repository: Repository, latencies: Latencies, dispatcher: Dispatcher, worker_hang_s: float
+        self,
+        repository: Repository,
+        latencies: Latencies,
+        dispatcher: Dispatcher,
+        residency: Residency,
+        measured: Measured,
+        worker_hang_s: float,
+        tasks: Tasks | None = None,
+        *,
+        every_s: float = _EVERY_S,
+        write_every_s: float = _WRITE_EVERY_S,
     ) -> None:
         self._repository = repository
         self._latencies = latencies
         self._dispatcher = dispatcher
+        self._residency = residency
+        self._measured = measured
         self._worker_hang_s = worker_hang_s
-        self._measured: list[tuple[ModelVersion, int, float]] = []
-        self._written: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = tasks or Tasks()
+        self._every_s = every_s
+        self._write_every_s = write_every_s
+        self._stored: dict[str, float] = {}  # model key → its last use, as the registry has it
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run(), name="housekeeping")
+        if self._worker_hang_s:
+            self._tasks.always("watch workers", self._watch_workers)
+        self._tasks.always("store notes", self._store_notes)
 
     async def close(self) -> None:
         """Stop, after a last write."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._write()
+        await self._tasks.close()
+        await asyncio.wait({self._tasks.once("store notes", self._store())})
 
-    def measured(self, model: ModelVersion, resident_bytes: int, load_s: float) -> None:
-        """Keep what a load showed."""
-        self._measured.append((model, resident_bytes, load_s))
-
-    async def _run(self) -> None:
-        rounds = 0
+    async def _watch_workers(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
-            if self._worker_hang_s:
-                self._dispatcher.end_hung_workers(self._worker_hang_s)
-            rounds += 1
-            if rounds % _WRITE_EVERY == 0 or self._measured:
-                await self._write()
+            await asyncio.sleep(self._every_s)
+            self._dispatcher.end_hung_workers(self._worker_hang_s)
 
-    async def _write(self) -> None:
-        measured, self._measured = self._measured, []
-        used = {key: at for key, at in self.residency.last_used().items() if at > self._written.get(key, 0.0)}
-        self._written |= used
+    async def _store_notes(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._measured.came.wait(), self._write_every_s)
+            await self._store()
+
+    async def _store(self) -> None:
+        self._measured.came.clear()
+        last_used = self._residency.last_used()
+        used = {key: at for key, at in last_used.items() if at > self._stored.get(key, 0.0)}
         await self._latencies.save(used)
         try:
-            for model, resident_bytes, load_s in measured:
+            for model, (resident_bytes, load_s) in list(self._measured.waiting.items()):
                 await asyncio.to_thread(self._repository.measured, model, resident_bytes, load_s)
+                if self._measured.waiting.get(model) == (resident_bytes, load_s):
+                    del self._measured.waiting[model]
             if used:
                 await asyncio.to_thread(
                     self._repository.touched, {_named(key): at for key, at in used.items()}
                 )
-        except SQLAlchemyError as error:
+                self._stored |= used
+        except (SQLAlchemyError, ServiceError, OSError) as error:  # they stay noted, for the next time
             log.error("registry not written error=%r", str(error.__cause__ or error))
 
 

@@ -93,6 +93,8 @@ class Listener(uvicorn.Server):
     async def _drain_and_exit(self) -> None:
         try:
             await self._drain()
+        except Exception:
+            log.exception("not drained")
         finally:
             self.should_exit = True
 

@@ -1,7 +1,8 @@
 """The server's counts, and their Prometheus form.
 
-Counting is `stats.FunctionStats`; this module keeps one per served version and renders them when scraped,
-so that a request pays for additions alone. Knows neither queue nor workers: it is handed readings of both.
+Counting is `stats.FunctionStats`; `Metrics` keeps one per served version, `Exposition` renders them when
+scraped, so that a request pays for additions alone. Knows neither queue nor workers: it is handed readings of
+both.
 """
 
 from __future__ import annotations
@@ -21,23 +22,20 @@ from prometheus_client.registry import Collector
 
 from server.functions import Function
 from server.stats import FunctionStats, Histogram
+from server.supervision import Supervisor
 from server.workers.pool import WorkerState
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "Exposition", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics(Collector):
-    """All counts of one server. `queue_depth` and `workers` are set once those exist."""
+class Metrics:
+    """All counts of one server."""
 
     def __init__(self) -> None:
         self._stats: dict[tuple[str, int], FunctionStats] = {}
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
         self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
-        self.queue_depth: Callable[[], Mapping[tuple[str, int], tuple[int, int]]] = dict
-        self.workers: Callable[[], Sequence[WorkerState]] = tuple
 
     def of(self, function: Function) -> FunctionStats:
         """The counts of one version of a function."""
@@ -51,6 +49,31 @@ class Metrics(Collector):
         """Drop a version that is no longer served."""
         self._stats.pop((function.name, function.version), None)
 
+    def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:
+        """(function, version) → its counts, of every version that was asked."""
+        return self._stats.items()
+
+
+class Exposition(Collector):
+    """The counts, the queues, the workers and the background tasks in the Prometheus text format.
+
+    `queue_depth()`: (function, version) → rows and bytes that wait.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        queue_depth: Callable[[], Mapping[tuple[str, int], tuple[int, int]]],
+        workers: Callable[[], Sequence[WorkerState]],
+        supervisor: Supervisor,
+    ) -> None:
+        self._metrics = metrics
+        self._queue_depth = queue_depth
+        self._workers = workers
+        self._supervisor = supervisor
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self._registry)
@@ -60,6 +83,7 @@ class Metrics(Collector):
         yield from self._of_functions()
         yield from self._of_queues()
         yield from self._of_workers()
+        yield from self._of_tasks()
 
     def _of_functions(self) -> Iterable[Metric]:
         counters: list[tuple[str, str, Callable[[FunctionStats], float]]] = [
@@ -70,17 +94,17 @@ class Metrics(Collector):
         ]
         for name, text, read in counters:
             family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
-            for (function, version), stats in self._stats.items():
+            for (function, version), stats in self._metrics.items():
                 family.add_metric((function, str(version)), read(stats))
             yield family
         requests = CounterMetricFamily(
             "ml_udf_requests", "Requests by outcome", labels=("function", "version", "code")
         )
-        for (function, version), stats in self._stats.items():
+        for (function, version), stats in self._metrics.items():
             requests.add_metric((function, str(version), "ok"), stats.success.count)
             for code, count in stats.errors.items():
                 requests.add_metric((function, str(version), code), count)
-        for code, count in self.unresolved.items():
+        for code, count in self._metrics.unresolved.items():
             requests.add_metric(("", "", code), count)
         yield requests
         histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
@@ -89,7 +113,7 @@ class Metrics(Collector):
         ]
         for name, text, histogram_of in histograms:
             histograms_family = HistogramMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
-            for (function, version), stats in self._stats.items():
+            for (function, version), stats in self._metrics.items():
                 histogram = histogram_of(stats)
                 histograms_family.add_metric(
                     (function, str(version)), _buckets(histogram), sum_value=histogram.total
@@ -99,7 +123,7 @@ class Metrics(Collector):
     def _of_queues(self) -> Iterable[Metric]:
         rows = GaugeMetricFamily("ml_udf_queue_rows", "Rows waiting", labels=("function", "version"))
         nbytes = GaugeMetricFamily("ml_udf_queue_bytes", "Bytes waiting", labels=("function", "version"))
-        for (function, version), (waiting, size) in self.queue_depth().items():
+        for (function, version), (waiting, size) in self._queue_depth().items():
             rows.add_metric((function, str(version)), waiting)
             nbytes.add_metric((function, str(version)), size)
         yield rows
@@ -108,11 +132,23 @@ class Metrics(Collector):
     def _of_workers(self) -> Iterable[Metric]:
         up = GaugeMetricFamily("ml_udf_worker_up", "Whether the worker answers", labels=("worker",))
         restarts = CounterMetricFamily("ml_udf_worker_restarts", "Times started again", labels=("worker",))
-        for state in self.workers():
+        for state in self._workers():
             up.add_metric((state.name,), state.state == "up")
             restarts.add_metric((state.name,), state.restarts)
         yield up
         yield restarts
+
+    def _of_tasks(self) -> Iterable[Metric]:
+        running = GaugeMetricFamily("ml_udf_tasks", "Background tasks running", labels=("task",))
+        for kind, count in self._supervisor.running.items():
+            running.add_metric((kind,), count)
+        failures = CounterMetricFamily(
+            "ml_udf_task_failures", "Background tasks that failed, and were begun again", labels=("task",)
+        )
+        for kind, count in self._supervisor.failures.items():
+            failures.add_metric((kind,), count)
+        yield running
+        yield failures
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +17,11 @@ from server.deploying import deployed_form, function_of, members_named, spec_fro
 from server.dispatcher import Dispatcher
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.functions import Function, ModelVersion
-from server.residency import Group, Residency
+from server.residency import Residency
 from server.store.artifacts import Artifacts
 from server.store.manifest import check_name
 from server.store.repository import SERVED_DEPLOYMENTS, Repository
+from server.supervision import Tasks
 
 __all__ = ["Publisher"]
 
@@ -40,6 +41,7 @@ class Publisher:
         defaults: Mapping[str, Any],
         load_patience_s: float,
         allow_import: bool = False,
+        tasks: Tasks | None = None,
     ) -> None:
         self._repository = repository
         self._artifacts = artifacts
@@ -50,7 +52,7 @@ class Publisher:
         self._load_patience_s = load_patience_s
         self._allow_import = allow_import
         self._one_at_a_time = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks or Tasks()
 
     async def restore(self) -> None:
         """Serve what the registry holds, and the models that lie in the home folder without being in it."""
@@ -83,12 +85,6 @@ class Publisher:
             await asyncio.to_thread(self._artifacts.write_function, function.name, deployed_form(function))
         for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
             await asyncio.to_thread(self._artifacts.remove_function, name)
-
-    def groups(self) -> Iterable[Group]:
-        """What a starting worker should hold: the members of each current function, then bare models."""
-        current = {function.name: function for function in self._catalog}  # the last version wins
-        loaded = [f for f in current.values() if self._catalog.is_loaded(f.name)]
-        return [f.members for f in sorted(loaded, key=lambda f: f.bare)]
 
     async def register(self, manifest: dict[str, Any], weights: IO[bytes] | None) -> ModelVersion:
         """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`."""
@@ -134,7 +130,7 @@ class Publisher:
                 function.version,
                 ",".join(model.key for model in function.members),
             )
-            self._in_background(self._residency.spread(function.members))
+            self._tasks.once("spread", self._residency.spread(function.members), f"spread {name}")
             return function
 
     async def delete(self, name: str) -> None:
@@ -168,9 +164,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Stop what runs in the background."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _load(self, members: tuple[ModelVersion, ...]) -> None:
         try:
@@ -189,7 +183,7 @@ class Publisher:
         model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
         self._dispatcher.configure(self._catalog.add_model(model))
         log.info("model registered model=%s task=%s accuracy=%.4f", model.key, model.task, model.accuracy)
-        self._in_background(self._residency.spread((model,)))
+        self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")
         return model
 
     async def _adopt_found(self) -> None:
@@ -203,8 +197,3 @@ class Publisher:
                 log.info("model found and registered model=%s", model.key)
             except BadOption as error:
                 log.error("model not registered directory=%s reason=%r", directory, error.message)
-
-    def _in_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,9 +18,10 @@ from gpu_worker.protocol import Done, Failed, Load, Loaded, Unload
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
 from server.functions import ModelVersion
 from server.placement.lru import Room, Stay, evictions, starting_set
+from server.supervision import Tasks
 from server.workers.pool import Worker
 
-__all__ = ["Group", "Residency", "ResidencyListener"]
+__all__ = ["Group", "Profile", "Residency", "ResidencyListener"]
 
 log = logging.getLogger("ml_udf.server.residency")
 
@@ -68,7 +69,8 @@ class _Place:
 class Residency:
     """`room(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
 
-    `profile(worker, model, is_waited_for)`, if set, is awaited before rows are sent to what was loaded.
+    `starting()`: what a starting worker should hold. `profile(worker, model, is_waited_for)`, if there is
+    one, is awaited before rows are sent to what was loaded.
     """
 
     def __init__(
@@ -77,6 +79,10 @@ class Residency:
         room: Callable[[Worker], Room],
         measured: Callable[[ModelVersion, int, float], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        starting: Callable[[], Iterable[Group]] = tuple,
+        profile: Profile | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
         self._listener = listener
         self._room = room
@@ -85,12 +91,12 @@ class Residency:
         self._places: dict[str, _Place] = {}
         self._sizes: dict[str, int] = {}
         self._used: dict[str, float] = {}  # model key → Unix time of its last use
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks or Tasks()
         self._wanted: set[tuple[str, ...]] = set()  # groups whose load is under way
         self._deaths: dict[str, int] = {}  # model key → workers that died of loading it, in a row
         self._a_place = asyncio.Event()
-        self.starting: Callable[[], Iterable[Group]] = lambda: ()
-        self.profile: Profile | None = None
+        self._starting = starting
+        self._profile = profile
 
     # ── what is where ───────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +137,7 @@ class Residency:
         place = self._places[worker.name] = _Place(worker)
         self._a_place.set()
         self._listener.resident_changed(worker, frozenset())
-        self._spawn(self._fill(place), f"fill {worker.name}")
+        self._tasks.once("fill", self._fill(place), f"fill {worker.name}")
 
     def worker_down(self, worker: Worker) -> None:
         """Forget a worker."""
@@ -153,9 +159,7 @@ class Residency:
 
     async def close(self) -> None:
         """Stop loading."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # ── loads and evictions ───────────────────────────────────────────────────────────────────────
 
@@ -171,11 +175,16 @@ class Residency:
                 await self.spread(group)
             except ServiceError as error:
                 self._listener.load_failed(group, error)
+            except Exception as error:  # whatever it is: its rows must not wait for nothing
+                self._listener.load_failed(
+                    group, ServiceError(f"{', '.join(keys)} cannot be loaded: {error!r}")
+                )
+                raise
             finally:
                 self._wanted.discard(keys)
 
         self._wanted.add(keys)
-        self._spawn(bring(), f"load {', '.join(keys)}")
+        self._tasks.once("load", bring(), f"load {', '.join(keys)}")
 
     async def load(self, group: Group) -> None:
         """Make the group resident on one worker, evicting others; wait for a worker if there is none.
@@ -184,7 +193,8 @@ class Residency:
         now, `WorkerLost` if the worker dies of it twice.
         """
         for attempt in (1, 2):
-            await self._a_place.wait()
+            while not self._places:  # the worker that came may have gone before this task's turn
+                await self._a_place.wait()
             place = self._best_place(group)
             try:
                 await self._bring(place, group, may_evict=True)
@@ -213,7 +223,7 @@ class Residency:
         """Load an empty worker, and then whatever rows wait for in vain."""
         groups = [
             group
-            for group in [*self._listener.waited_for(), *self._by_recency(self.starting())]
+            for group in [*self._listener.waited_for(), *self._by_recency(self._starting())]
             # A model that kills its workers must not keep all others from being served.
             if all(self._deaths.get(model.key, 0) < _DEATHS for model in group)
         ]
@@ -299,8 +309,8 @@ class Residency:
         name, size = place.worker.name, reply.resident_bytes
         log.info("model loaded worker=%s model=%s bytes=%d load_s=%.3f", name, model.key, size, reply.load_s)
         self._measured(model, reply.resident_bytes, reply.load_s)
-        if self.profile is not None:
-            await self.profile(place.worker, model, lambda: model.key in self._waited_for())
+        if self._profile is not None:
+            await self._profile(place.worker, model, lambda: model.key in self._waited_for())
             if place.gone:
                 raise WorkerLost(f"worker {name} died under the first rows of {model.key}")
         self._changed(place)
@@ -325,16 +335,6 @@ class Residency:
         # Rows may wait for a model that has just been evicted, or whose load found no worker.
         for group in self._listener.waited_for():
             self.want(group)
-
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("task failed task=%r", task.get_name(), exc_info=task.exception())
 
 
 def _error_of(reply: Failed, model: ModelVersion) -> ServiceError:

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from server.catalog import Catalog
 from server.dispatcher import Dispatcher
-from server.metrics import Metrics
+from server.metrics import Exposition, Metrics
 from server.publishing import Publisher
 from server.residency import Residency
 from server.routes.asking import Asker
@@ -34,6 +34,7 @@ class Services:
     residency: Residency
     pool: WorkerPool
     metrics: Metrics
+    exposition: Exposition
     asker: Asker
     latency_of: LatencyOf
     datasets: Datasets

@@ -9,6 +9,7 @@ from server.dispatcher import Dispatcher
 from server.metrics import Metrics
 from server.routes.body import Receive
 from server.routes.vanished import VanishedClients
+from server.supervision import Tasks
 
 __all__ = ["Asker"]
 
@@ -16,10 +17,10 @@ __all__ = ["Asker"]
 class Asker:
     """Shared by the routes that ask for answers."""
 
-    def __init__(self, dispatcher: Dispatcher, metrics: Metrics) -> None:
+    def __init__(self, dispatcher: Dispatcher, metrics: Metrics, tasks: Tasks | None = None) -> None:
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self._vanished = VanishedClients()
+        self._vanished = VanishedClients(tasks)
 
     async def ask(self, call: Call, receive: Receive, began_s: float) -> Reply:
         """The answers to a call whose request came at `began_s` and has been read to its end.

@@ -30,4 +30,4 @@ def ready(services: ServicesOf) -> Response:
 @router.get("/metrics")
 def metrics(services: ServicesOf) -> Response:
     """Prometheus text format."""
-    return Response(services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+    return Response(services.exposition.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -11,6 +11,7 @@ import time
 
 from server.calls import Pending
 from server.routes.body import ClientGone, Receive
+from server.supervision import Tasks
 
 __all__ = ["VanishedClients"]
 
@@ -20,7 +21,8 @@ _LOOK_S = 0.05
 class VanishedClients:
     """Fails calls with `ClientGone`, at most about 0.1 s after their client has gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Tasks | None = None) -> None:
+        self._background = tasks or Tasks()
         self._watched: dict[Pending, Receive] = {}
         self._tasks: dict[Pending, asyncio.Task[None]] = {}
         self._look_again: asyncio.TimerHandle | None = None
@@ -43,7 +45,7 @@ class VanishedClients:
         now_s = time.monotonic()
         for pending, receive in self._watched.items():
             if pending not in self._tasks and now_s - pending.began_s >= _LOOK_S:
-                self._tasks[pending] = asyncio.ensure_future(self._listen(pending, receive))
+                self._tasks[pending] = self._background.once("watch", self._listen(pending, receive))
         if len(self._tasks) < len(self._watched):
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from server.errors import BadOption, Overloaded, ServiceError
 from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
+from server.supervision import Tasks
 from server.training.choosing import choose_models
 from server.training.events import Events
 from server.training.jobs import JobSpec
@@ -40,7 +41,12 @@ class Training:
     """`folder` is the training folder of the home."""
 
     def __init__(
-        self, repository: TrainingRepository, folder: Path, parameters: ParameterStore, trainers: Trainers
+        self,
+        repository: TrainingRepository,
+        folder: Path,
+        parameters: ParameterStore,
+        trainers: Trainers,
+        tasks: Tasks | None = None,
     ) -> None:
         self._repository = repository
         self._folder = folder
@@ -48,12 +54,10 @@ class Training:
         self._trainers = trainers
         self._running: dict[int, Run] = {}
         self._ended: dict[int, Run] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks = tasks or Tasks()
         self._more = asyncio.Event()
         self.events = Events()
         trainers.on_up = self._worker_up
-        trainers.on_down = self._worker_down
 
     async def restore(self) -> None:
         """Go on with the jobs that ran when the server stopped."""
@@ -170,22 +174,13 @@ class Training:
     async def close(self) -> None:
         """Let go of everything; jobs that run go on when the server starts again."""
         self.events.close()
-        tasks = [*self._tasks.values(), *self._closing]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────
 
     def _worker_up(self, worker: Worker) -> None:
-        self._tasks[worker.name] = asyncio.create_task(self._work(worker), name=f"train on {worker.name}")
-
-    def _worker_down(self, worker: Worker) -> None:
-        # Its task sees its message fail, and gives the trial back before it ends.
-        task = self._tasks.pop(worker.name, None)
-        if task is not None:
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        # When the worker goes, its task sees its message fail, and gives the trial back before it ends.
+        self._tasks.always("train", functools.partial(self._work, worker), f"train on {worker.name}")
 
     async def _work(self, worker: Worker) -> None:
         while worker in self._trainers.alive():

@@ -24,7 +24,6 @@ class Trainers:
         self._workers: dict[str, Worker] = {}
         self._came = asyncio.Event()
         self.on_up: Callable[[Worker], None] = lambda worker: None
-        self.on_down: Callable[[Worker], None] = lambda worker: None
 
     def worker_up(self, worker: Worker) -> None:
         """See `WorkerListener.worker_up`."""
@@ -40,7 +39,6 @@ class Trainers:
             del self._workers[worker.name]
         if not self._workers:
             self._came.clear()
-        self.on_down(worker)
 
     def alive(self) -> list[Worker]:
         """The live workers, by name."""

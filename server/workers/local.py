@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_worker.protocol import Failed, Message, Ping, Pong
+from server.supervision import Tasks
 from server.workers.channel import Channel
 from server.workers.pool import OnReply, WorkerInfo, WorkerListener, WorkerState
 
@@ -82,24 +84,23 @@ class LocalWorker:
 class LocalPool:
     """`count` workers; `command_for(index, fd)` is the command line of each."""
 
-    def __init__(self, count: int, command_for: CommandFor, timing: Timing | None = None) -> None:
+    def __init__(
+        self, count: int, command_for: CommandFor, timing: Timing | None = None, tasks: Tasks | None = None
+    ) -> None:
         self._command_for = command_for
         self._timing = timing or Timing()
         self._states = [WorkerState(f"w{index}", "starting", None, 0, None, "") for index in range(count)]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = tasks or Tasks()
 
     async def start(self, listener: WorkerListener) -> None:
         """See `WorkerPool.start`."""
-        self._tasks = [
-            asyncio.create_task(self._supervise(index, listener), name=f"supervise {state.name}")
-            for index, state in enumerate(self._states)
-        ]
+        for index, state in enumerate(self._states):
+            life = functools.partial(self._supervise, index, listener)
+            self._tasks.always("worker", life, f"supervise {state.name}", vital=True)
 
     async def close(self) -> None:
         """See `WorkerPool.close`."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def states(self) -> Sequence[WorkerState]:
         """See `WorkerPool.states`."""

@@ -9,7 +9,7 @@ from server.dispatcher import Dispatcher
 from server.functions import Function
 from server.metrics import Metrics
 from server.placement.lru import Room
-from server.residency import Residency
+from server.residency import Profile, Residency
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel
 from server.translation import QueueBounds
@@ -20,14 +20,19 @@ from tests.unit.server.served import function
 class House:
     """A dispatcher and its residency, with workers that answer when told to."""
 
-    def __init__(self, *workers: FakeWorker, rows: int = 1000, **fields: Any) -> None:
+    def __init__(
+        self, *workers: FakeWorker, rows: int = 1000, profile: Profile | None = None, **fields: Any
+    ) -> None:
         self.metrics = Metrics()
         latency = LatencyModel({1: 0.001, 64: 0.01})
         self.dispatcher = Dispatcher(
-            Scheduler(), QueueBounds(rows, 1 << 20), lambda model: latency, self.metrics
+            Scheduler(),
+            QueueBounds(rows, 1 << 20),
+            lambda model: latency,
+            self.metrics,
+            lambda listener: Residency(listener, lambda worker: Room(), lambda *_: None, profile=profile),
         )
-        self.residency = Residency(self.dispatcher, lambda worker: Room(), lambda *_: None)
-        self.dispatcher.residents = self.residency
+        self.residency = self.dispatcher.residents
         self.function = function(
             max_batch=4, batch_sizes=(1, 4), **{"slo_ms": 50.0, "policy": "goodput", **fields}
         )

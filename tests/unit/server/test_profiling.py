@@ -136,12 +136,12 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
 
 def test_rows_are_sent_to_a_model_only_after_it_was_measured() -> None:
     async def scenario() -> None:
-        house, worker, measured = House(), FakeWorker(answers=True), asyncio.Event()
+        worker, measured = FakeWorker(answers=True), asyncio.Event()
 
         async def measure(*_: object) -> None:
             await measured.wait()
 
-        house.residency.profile = measure
+        house = House(profile=measure)
         house.residency.worker_up(worker)
         house.residency.want(house.function.members)
         await settle()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from gpu_worker.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
 from server.placement.lru import Room
 from server.residency import Group, Residency
@@ -44,14 +45,16 @@ class House:
     def __init__(self, models: int = 2) -> None:
         self.listener = Listener()
         self.measured: list[tuple[str, int]] = []
+        self.groups: tuple[Group, ...] = ()
         self.residency = Residency(
             self.listener,
             lambda worker: Room(max_models=models),
             lambda model, size, seconds: self.measured.append((model.key, size)),
+            starting=lambda: self.groups,
         )
 
     def starting(self, *groups: Group) -> None:
-        self.residency.starting = lambda: groups
+        self.groups = groups
 
 
 def test_a_fresh_worker_is_filled_in_order_of_recent_use_until_full() -> None:
@@ -283,3 +286,38 @@ def test_unloading_takes_a_model_from_every_worker() -> None:
         assert [worker.resident for worker in workers] == [[], []]
 
     asyncio.run(scenario())
+
+
+def test_a_load_outlives_a_worker_that_comes_and_goes_in_one_turn() -> None:
+    async def scenario() -> None:
+        house = House()
+        loading = asyncio.ensure_future(house.residency.load((A,)))
+        await settle()
+        brief = FakeWorker("w0")
+        house.residency.worker_up(brief)
+        house.residency.worker_down(brief)
+        await settle()
+        assert not loading.done()
+        house.residency.worker_up(FakeWorker("w1"))
+        await asyncio.wait_for(loading, 5)
+
+    asyncio.run(scenario())
+
+
+def test_whatever_a_load_dies_of_those_who_wait_for_it_hear_it() -> None:
+    async def scenario() -> None:
+        house = House()
+        house.residency.worker_up(BrokenWorker())
+        await settle()
+        house.residency.want((A,))
+        await settle()
+        ((group, error),) = house.listener.failed
+        assert group == (A,)
+        assert "a/1 cannot be loaded: RuntimeError('a bug')" in error.message
+
+    asyncio.run(scenario())
+
+
+class BrokenWorker(FakeWorker):
+    async def call(self, message: Message) -> Message:
+        raise RuntimeError("a bug")
