@@ -46,7 +46,7 @@ from gpu_worker.protocol import (
     Pong,
     Train,
     Unload,
-    encode,
+    reply_frame,
 )
 from gpu_worker.trainer import Trainer
 
@@ -207,7 +207,7 @@ class Loop:
         while (reply := self._replies.get()) is not None:
             try:
                 if self._lost is None:
-                    self._connection.sendall(encode(reply))
+                    self._connection.sendall(reply_frame(reply))
             except OSError as exc:
                 _log.debug("nobody takes the answer to %s: %s", reply.id, exc)
             finally:

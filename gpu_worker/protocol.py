@@ -79,6 +79,7 @@ __all__ = [
     "decode",
     "encode",
     "frame_length",
+    "reply_frame",
 ]
 
 MAX_FRAME_BYTES = 1 << 30
@@ -118,6 +119,19 @@ def encode(message: Message) -> bytes:
     if total > MAX_FRAME_BYTES:
         raise FrameError(f"a message of {total} bytes is over the limit of {MAX_FRAME_BYTES}")
     return b"".join([_PREFIX.pack(total, len(text)), text, *blobs])
+
+
+def reply_frame(reply: Message) -> bytes:
+    """The frame of a reply; of a `Failed` under its id where the reply cannot be a frame.
+
+    Whoever waits hears of it, and who writes frames goes on with the next.
+    """
+    try:
+        return encode(reply)
+    except FrameError as exc:
+        return encode(Failed(reply.id, "bad_option", f"the reply is too large, ask for fewer rows: {exc}"))
+    except Exception as exc:  # a value that is none of the protocol's: a bug, told like any other
+        return encode(Failed(reply.id, "internal", f"the reply cannot be sent: {type(exc).__name__}"))
 
 
 def frame_length(prefix: bytes | bytearray) -> int:

@@ -61,6 +61,8 @@ class Trainer:
             self._connection.sendall(encode(message))
         except OSError as exc:
             self._fail([message.id], f"the training process does not take messages: {exc}")
+        except FrameError as exc:
+            self._fail([message.id], f"the message cannot be handed on: {exc}", code="bad_option")
 
     def cancel(self, message: Cancel) -> None:
         """Stop what `message` names, if it is here."""
@@ -130,13 +132,13 @@ class Trainer:
             _log.error("the training process ended with status %s", status)
         self._fail(lost, f"the training process ended with status {status}")
 
-    def _fail(self, ids: list[int], reason: str) -> None:
+    def _fail(self, ids: list[int], reason: str, code: str = "worker_lost") -> None:
         for request_id in ids:
             with self._lock:
                 known = request_id in self._pending
                 self._pending.discard(request_id)
             if known:
-                self._reply(Failed(request_id, "worker_lost", reason))
+                self._reply(Failed(request_id, code, reason))
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:

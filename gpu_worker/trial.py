@@ -46,7 +46,7 @@ from gpu_worker.protocol import (
     RowError,
     Train,
     Trained,
-    encode,
+    reply_frame,
 )
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _serve(connection: socket.socket, trials: Trials) -> None:
 
     threading.Thread(target=read, name="reader", daemon=True).start()
     while (message := requests.get()) is not None:
-        connection.sendall(encode(trials.answer(message)))
+        connection.sendall(reply_frame(trials.answer(message)))
         trials.cancelled.discard(message.id)
 
 

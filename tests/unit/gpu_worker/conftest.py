@@ -38,6 +38,11 @@ def vgg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def squeezenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_model(tmp_path_factory.mktemp("models"), "squeezenet")
+
+
+@pytest.fixture(scope="session")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_model(tmp_path_factory.mktemp("models"), "resnet", "resnet", seed=2)
 

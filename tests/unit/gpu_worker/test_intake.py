@@ -1,0 +1,179 @@
+"""The decode stage: every row in its place at every size, faults under their index, bugs never as pixels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu_worker import intake as intake_module
+from gpu_worker.buffers import Buffers
+from gpu_worker.decode import Pixels, decode_image
+from gpu_worker.intake import Intake, Piece, Size
+from gpu_worker.settings import Settings
+from gpu_worker.threads import Threads
+from tests.unit.gpu_worker.pictures import noise
+
+ROWS = 21  # several slices, the last one short
+SIZES: tuple[Size, ...] = ((16, 24), (8, 8))
+Decoded = Callable[..., Piece]
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    running = Threads(3, "test")
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=["here", "spread"])
+def decoded(request: pytest.FixtureRequest, threads: Threads, media: Path) -> Decoded:
+    """A piece after decoding, in the caller's thread or over several."""
+
+    def run(
+        rows: list[bytes],
+        form: str,
+        sizes: tuple[Size, ...],
+        *,
+        start: int = 0,
+        unwanted: Callable[[], bool] = lambda: False,
+        **settings: int,
+    ) -> Piece:
+        stage = Intake(Settings(media_roots=(str(media),), **settings), threads, pinned=False)  # type: ignore[arg-type]
+        piece = Piece(start, rows)
+        if request.param == "here":
+            stage.decode_here(piece, form, sizes, unwanted)
+            return piece
+        over = threading.Event()
+        calls: list[None] = []
+
+        def then() -> None:
+            calls.append(None)
+            over.set()
+
+        stage.decode(piece, form, sizes, unwanted, then)
+        assert over.wait(30)
+        assert len(calls) == 1
+        return piece
+
+    return run
+
+
+@pytest.fixture
+def images() -> list[bytes]:
+    return [noise(seed) for seed in range(ROWS)]
+
+
+def assert_decoded(piece: Piece, images: list[bytes], but: frozenset[int] = frozenset()) -> None:
+    assert set(piece.pixels) == set(SIZES)
+    for (height, width), buffer in piece.pixels.items():
+        for index, image in enumerate(images):
+            if index not in but:
+                expected = decode_image(image, height, width, max_pixels=1 << 20)
+                np.testing.assert_array_equal(buffer[index], expected, f"row {index}")
+
+
+def test_every_image_is_in_its_row_at_every_size(decoded: Decoded, images: list[bytes]) -> None:
+    piece = decoded(images, "image", SIZES)
+    assert piece.faults == []
+    assert piece.bug is None
+    assert piece.decoded_s > 0
+    assert_decoded(piece, images)
+
+
+def test_paths_are_read_like_the_bytes_they_name(
+    decoded: Decoded, images: list[bytes], paths: list[bytes]
+) -> None:
+    assert_decoded(decoded(paths[:ROWS], "path", SIZES), images)
+
+
+def test_a_fault_is_told_of_its_row_in_the_batch_and_spoils_no_other(
+    decoded: Decoded, images: list[bytes]
+) -> None:
+    bad = {0: b"", 9: b"no image", ROWS - 1: b"x" * 5000}
+    rows = [bad.get(index, image) for index, image in enumerate(images)]
+    piece = decoded(rows, "image", SIZES, start=100, max_input_bytes=4900)
+    assert piece.bug is None
+    assert sorted((fault.index, fault.code) for fault in piece.faults) == [
+        (100, "input_undecodable"),
+        (109, "input_undecodable"),
+        (100 + ROWS - 1, "input_too_large"),
+    ]
+    assert_decoded(piece, images, frozenset(bad))
+
+
+@pytest.mark.parametrize("broken", [0, 10, ROWS - 1])
+def test_a_bug_in_decoding_is_kept_whatever_slice_it_struck(
+    decoded: Decoded, images: list[bytes], monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    def break_on_one(data: bytes, height: int, width: int, *, max_pixels: int) -> Pixels:
+        if data == images[broken]:
+            raise ZeroDivisionError("a bug")
+        return decode_image(data, height, width, max_pixels=max_pixels)
+
+    monkeypatch.setattr(intake_module, "decode_image", break_on_one)
+    assert isinstance(decoded(images, "image", SIZES).bug, ZeroDivisionError)
+
+
+def test_no_memory_for_the_buffers_is_told_like_a_bug(
+    decoded: Decoded, images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> Pixels:
+        raise MemoryError
+
+    monkeypatch.setattr(Buffers, "take", no_memory)
+    assert isinstance(decoded(images, "image", SIZES).bug, MemoryError)
+
+
+def test_tensors_are_checked_and_laid_into_their_rows(decoded: Decoded) -> None:
+    size = (4, 5)
+    values = np.random.default_rng(1).normal(size=(ROWS, 3, *size)).astype("<f4")
+    rows = [row.tobytes() for row in values]
+    rows[3] = rows[3][:-4]
+    rows[12] = np.full((3, *size), np.nan, "<f4").tobytes()
+    piece = decoded(rows, "tensor", (size,))
+    assert sorted((fault.index, fault.code) for fault in piece.faults) == [
+        (3, "input_invalid"),
+        (12, "input_invalid"),
+    ]
+    good = [index for index in range(ROWS) if index not in (3, 12)]
+    np.testing.assert_array_equal(piece.tensors[size][good], values[good])
+
+
+def test_rows_that_no_network_takes_as_pixels_are_looked_over(decoded: Decoded) -> None:
+    piece = decoded([b"fine", b"\xff", b"x" * 50], "text", (), max_input_bytes=49)
+    assert [(fault.index, fault.code) for fault in piece.faults] == [
+        (1, "input_invalid"),
+        (2, "input_too_large"),
+    ]
+    empty = decoded([b"", b"p"], "path", ())
+    assert [(fault.index, fault.code) for fault in empty.faults] == [(0, "input_invalid")]
+
+
+def test_rows_that_nobody_wants_any_more_are_not_decoded(
+    decoded: Decoded, images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+
+    def note(data: bytes, height: int, width: int, *, max_pixels: int) -> Pixels:
+        seen.append(data)
+        return np.zeros((height, width, 3), np.uint8)
+
+    monkeypatch.setattr(intake_module, "decode_image", note)
+    piece = decoded(images, "image", SIZES, unwanted=lambda: len(seen) >= 2)
+    assert piece.bug is None
+    assert 2 <= len(seen) <= 8
+
+
+def test_a_given_back_buffer_is_used_again(threads: Threads, images: list[bytes]) -> None:
+    stage = Intake(Settings(), threads, pinned=False)
+    first, second = Piece(0, images), Piece(0, images[:4])
+    stage.decode_here(first, "image", SIZES[:1], lambda: False)
+    buffer = first.pixels[SIZES[0]]
+    stage.release(first)
+    stage.decode_here(second, "image", SIZES[:1], lambda: False)
+    assert second.pixels[SIZES[0]] is buffer
+    assert first.pixels == {}
