@@ -10,6 +10,7 @@ from server.routes.body import json_object
 from server.routes.replies import json_reply
 from server.services import ServicesOf
 from server.store.training import Snapshot
+from server.training.split import BY_SMALLEST_ROW
 
 __all__ = ["router"]
 
@@ -82,6 +83,9 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
         "columns": facts.get("columns", []),
         "classes": facts["classes"],
         "splits": facts["splits"],
+        "split_rule": facts.get("split_rule", BY_SMALLEST_ROW),
+        "untaught": facts.get("untaught", {}),
+        "left_out": facts.get("left_out", 0),
         "unreadable": facts["unreadable"],
         "unreadable_rows": facts["unreadable_rows"],
         "content_sha256": facts["content_sha256"],

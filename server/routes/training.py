@@ -17,6 +17,7 @@ from server.routes.replies import json_reply
 from server.services import ServicesOf
 from server.store.training import ACTIVE, PAUSED, Job
 from server.training.run import Run
+from server.training.snapshot import said_of
 from server.training.tasks import IMAGES
 
 __all__ = ["router"]
@@ -157,7 +158,7 @@ async def _described(job: Job, run: Run | None) -> dict[str, Any]:
         "task": job.spec.get("task", IMAGES),
         "snapshot": job.snapshot,
         "state": job.state,
-        "reason": job.reason,
+        "reason": "; ".join(filter(None, (job.reason, said_of(run.snapshot.facts) if run else ""))),
         "models": job.spec["models"],
         "policy": job.spec["policy"],
         "advisor": job.spec["advisor"],

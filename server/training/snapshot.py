@@ -14,7 +14,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,21 @@ from numpy.typing import NDArray
 from server.errors import BadInput, BadOption
 from server.training.dataset_spec import DatasetSpec
 from server.training.features import Feature, features_json, features_of, rows_of
-from server.training.split import SPLITS, RowNumbers
+from server.training.split import LEFT_OUT, SPLITS, RowNumbers
 from server.training.tasks import IMAGES, TABLES
 
-__all__ = ["Draft", "Facts", "Inspect", "Limits", "Unreadable"]
+__all__ = ["Draft", "Facts", "Inspect", "Limits", "Unreadable", "said_of"]
 
-_STAGED = pa.schema([("key", pa.string()), ("input", pa.string()), ("target", pa.string())])
-_FROZEN = pa.schema([*_STAGED, ("split", pa.string())])
+# content: a hash of what the input stands for, where that is not the text itself.
+_STAGED = pa.schema(
+    [("key", pa.string()), ("input", pa.string()), ("target", pa.string()), ("content", pa.uint64())]
+)
+# component: the number of the first row that must stay on one side with this one.
+_FROZEN = pa.schema([*_STAGED, ("split", pa.string()), ("component", pa.int64())])
+_SPLIT_KEY = "ml_udf.split_rule"
 _LEAST_ROWS = 10
 _LISTED = 20
+_SAID = 3
 _INSPECTED_ROWS = 256
 _UNREADABLE_LEAST = 10
 _UNREADABLE_SHARE = 0.01
@@ -66,7 +72,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a snapshot is: `id` is a hash of its rows and of how they are split."""
+    """What a snapshot is: `id` is a hash of its rows and of how they are split.
+
+    classes: those that a model can learn, of which there are training rows. untaught: the splits of each
+    other class. split_rule: one of `split`'s. left_out: rows that reach over a cut in time.
+    """
 
     id: str
     rows: int
@@ -74,6 +84,9 @@ class Facts:
     splits: dict[str, int]
     content_sha256: str
     file: str
+    split_rule: str
+    untaught: dict[str, list[str]] = field(default_factory=dict)
+    left_out: int = 0
     columns: tuple[dict[str, str], ...] = ()  # of a table: name and kind of each input
     unreadable: int = 0
     unreadable_rows: list[dict[str, str]] = field(default_factory=list)
@@ -83,18 +96,33 @@ class Facts:
         return asdict(self) | {"classes": list(self.classes), "columns": list(self.columns)}
 
 
+def said_of(facts: Mapping[str, Any]) -> str:
+    """What who trains on a snapshot must know of its split; "" where there is nothing."""
+    said = [
+        f"the class {label!r} is in the {' and '.join(sides)} rows alone: no model learns it"
+        for label, sides in sorted(facts.get("untaught", {}).items())
+        if sides
+    ]
+    more = f"; and {len(said) - _SAID} more" if len(said) > _SAID else ""
+    return "; ".join(said[:_SAID]) + more
+
+
 class Draft:
     """A snapshot that is being taken. `close` removes what is left of one that came to nothing."""
 
     def __init__(self, spec: DatasetSpec, folder: Path, limits: Limits, inspect: Inspect) -> None:
         self._spec = spec
         self._folder = folder / spec.name
-        self._folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, self._folder):  # rows are the owner's alone
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.chmod(0o700)
         self._limits = limits
         self._inspect = inspect
         self._work = Path(tempfile.mkdtemp(prefix=".taking-", dir=self._folder))
         self._staged = self._work / "staged.parquet"
-        self._numbers = RowNumbers(self._work)
+        self._numbers = RowNumbers(
+            self._work, by_entity=spec.entity is not None, by_time=spec.time is not None
+        )
         self._writer = pq.ParquetWriter(self._staged, _STAGED, compression="zstd")
         self._content = hashlib.sha256()
         self._bytes = 0
@@ -141,16 +169,30 @@ class Draft:
                 f"dataset {name}: every row's {self._spec.target!r} is {next(iter(self._codes))!r}; "
                 "at least two classes are needed"
             )
-        classes = tuple(sorted(self._codes))
         content = self._content.hexdigest()
-        snapshot, counted = self._write(content, self._numbers.split(list(self._codes), self._spec.shares))
+        parts = self._numbers.split(list(self._codes), self._spec.shares)
+        sides = self._numbers.sides()
+        taught = {label for label, code in self._codes.items() if "train" in sides.get(code, ())}
+        if len(taught) < 2:
+            raise BadOption(
+                f"dataset {name}: the training rows, which are the earliest, are all of one class; at least "
+                "two are needed: give more rows, or leave 'time' out"
+            )
+        snapshot, counted = self._write(content, parts)
         return Facts(
             id=snapshot,
-            rows=rows,
-            classes=classes,
+            rows=int(counted.sum()),
+            classes=tuple(sorted(taught)),
             splits=dict(zip(SPLITS, counted.tolist(), strict=True)),
             content_sha256=content,
             file=f"{name}/{snapshot}.parquet",
+            split_rule=self._numbers.rule,
+            untaught={
+                label: list(sides.get(code, ()))
+                for label, code in sorted(self._codes.items())
+                if label not in taught
+            },
+            left_out=rows - int(counted.sum()),
             columns=tuple(asdict(feature) for feature in self._features),
             unreadable=self._unreadable_rows,
             unreadable_rows=[asdict(row) for row in self._unreadable],
@@ -189,7 +231,8 @@ class Draft:
                 for text in (keys[row], inputs[row], targets[row], found):
                     data = text.encode()
                     self._content.update(len(data).to_bytes(8, "little") + data)
-        columns = [[values[row] for row in kept] for values in (keys, inputs, targets)]
+        columns: list[Sequence[Any]] = [[values[row] for row in kept] for values in (keys, inputs, targets)]
+        columns.append(pictures if self._spec.task == IMAGES else [None] * len(kept))
         self._writer.write_table(pa.table(columns, schema=_STAGED))
         times = None if order is None else [order[row] for row in kept]
         self._numbers.add(entities, pictures, codes, times)
@@ -228,43 +271,52 @@ class Draft:
             f"dataset {self._spec.name}: {count} of {self._seen} inputs cannot be read: {listed}; …",
         )
 
-    def _write(self, content: str, split: Iterator[NDArray[np.int8]]) -> tuple[str, NDArray[np.int64]]:
+    def _write(
+        self, content: str, dealt: Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]
+    ) -> tuple[str, NDArray[np.int64]]:
         """The snapshot's id, and its rows by split."""
         coming = self._work / "coming.parquet"
-        # The worker that trains has the file alone, and learns there what a row of it is.
-        named = {"ml_udf.columns": features_json(self._features)} if self._features else None
+        rule = self._numbers.rule
+        named = {_SPLIT_KEY: rule}
+        if self._features:  # the worker that trains has the file alone, and learns there what a row of it is
+            named["ml_udf.columns"] = features_json(self._features)
         schema = _FROZEN.with_metadata(named)
         names = pa.array(SPLITS)
-        identity = hashlib.sha256(content.encode())
+        identity = hashlib.sha256((content + rule).encode())
         counted = np.zeros(len(SPLITS), np.int64)
         with (
             pq.ParquetFile(self._staged) as staged,
             pq.ParquetWriter(coming, schema, compression="zstd") as out,
         ):
-            for batch, part in _alongside(staged.iter_batches(), split):
-                identity.update(part.tobytes())
-                counted += np.bincount(part, minlength=len(SPLITS))
-                columns = [*batch.columns, names.take(pa.array(part))]
-                out.write_batch(pa.record_batch(columns, schema=schema))
-        if named:
+            for batch, sides, components in _alongside(staged.iter_batches(), dealt):
+                identity.update(sides.tobytes())
+                kept = sides != LEFT_OUT
+                counted += np.bincount(sides[kept], minlength=len(SPLITS))
+                columns = [*batch.columns, names.take(pa.array(np.maximum(sides, 0))), pa.array(components)]
+                frozen = pa.record_batch(columns, schema=schema)
+                out.write_batch(frozen if kept.all() else frozen.filter(pa.array(kept)))
+        if self._features:
             identity.update(named["ml_udf.columns"].encode())
         snapshot = identity.hexdigest()[:16]
         with open(coming, "rb") as file:
+            os.fchmod(file.fileno(), 0o600)
             os.fsync(file.fileno())
         os.replace(coming, self._folder / f"{snapshot}.parquet")
         return snapshot, counted
 
 
 def _alongside(
-    batches: Iterator[pa.RecordBatch], parts: Iterator[NDArray[np.int8]]
-) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int8]]]:
-    """Each batch with as many numbers, of parts that are cut elsewhere."""
-    ready = np.empty(0, np.int8)
+    batches: Iterator[pa.RecordBatch], parts: Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int8], NDArray[np.int64]]]:
+    """Each batch with as many sides and components, of parts that are cut elsewhere."""
+    sides, components = np.empty(0, np.int8), np.empty(0, np.int64)
     for batch in batches:
-        while len(ready) < batch.num_rows:
-            ready = np.concatenate([ready, next(parts)])
-        yield batch, ready[: batch.num_rows]
-        ready = ready[batch.num_rows :]
+        while len(sides) < batch.num_rows:
+            more_sides, more_components = next(parts)
+            sides = np.concatenate([sides, more_sides])
+            components = np.concatenate([components, more_components])
+        yield batch, sides[: batch.num_rows], components[: batch.num_rows]
+        sides, components = sides[batch.num_rows :], components[batch.num_rows :]
 
 
 def _texts(batch: pa.RecordBatch, name: str, dataset: str) -> pa.Array:

@@ -1,8 +1,13 @@
 """Which rows train, validate and test: the same for the same rows, whatever their order.
 
-Rows that share an entity, or the same input, stay together: they form one component, and components are
-dealt out, never rows. Within a class components are ordered by a hash, or by time, and cut by rows: so every
-class is in every split in proportion.
+Rows that share an entity, or the same input, form one component, which is never on two sides.
+
+by hash  a component's place is a hash of its own name. Within a class components are ordered by it and cut
+         by their number: so every class is on every side in proportion, and how often an input occurs says
+         nothing about its side. (Cut by rows, large components would reach over the cuts, and test more.)
+by time  one cut for all classes before the rows that validate, one before those that test, by rows. A
+         component that reaches over a cut keeps its rows on one side, which its hash names, each with the
+         chance of its share of the rows; its others are left out.
 
 The few numbers that this takes of a row are kept in a DuckDB file, which sorts and joins what does not fit
 into a fixed share of memory. Blocking.
@@ -22,11 +27,18 @@ from numpy.typing import NDArray
 
 from server.errors import BadOption
 
-__all__ = ["SPLITS", "RowNumbers", "Shares"]
+__all__ = ["BY_HASH", "BY_SMALLEST_ROW", "BY_TIME", "LEFT_OUT", "SPLITS", "RowNumbers", "Shares"]
 
 SPLITS = ("train", "validation", "test")
+LEFT_OUT = -1  # on no side
+
+# The rules by which snapshots were split; each snapshot says which.
+BY_HASH = "hash of component"
+BY_TIME = "one cut in time"
+BY_SMALLEST_ROW = "smallest row of component"  # of snapshots that say nothing: frequent inputs trained
 
 _LEAST_COMPONENTS = 3
+_LEAST_TIMES = 3
 _MEMORY = "384MB"
 _READ_ROWS = 100_000
 
@@ -44,18 +56,29 @@ class Shares:
 
 
 class RowNumbers:
-    """What the split depends on, row by row: `add` all of them, then `split`. `folder` must be empty."""
+    """What the split depends on, row by row: `add` all of them, then `split`.
 
-    def __init__(self, folder: Path) -> None:
+    folder: must be empty. by_entity: whether a component is named by its entities, or by its inputs (where
+    each row is an entity of its own). by_time: whether rows have a time.
+    """
+
+    def __init__(self, folder: Path, *, by_entity: bool = False, by_time: bool = False) -> None:
+        self._name = "entity" if by_entity else "input"
+        self._by_time = by_time
         self._db = duckdb.connect(
             str(folder / "rows.duckdb"),
             config={"memory_limit": _MEMORY, "threads": "1", "temp_directory": str(folder / "spilled")},
         )
         self._db.execute("SET enable_progress_bar = false")
         self._db.execute(
-            "CREATE TABLE numbers (n BIGINT, entity UBIGINT, input UBIGINT, place HUGEINT, target INTEGER)"
+            "CREATE TABLE numbers (n BIGINT, entity UBIGINT, input UBIGINT, time BIGINT, target INTEGER)"
         )
         self.count = 0
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule."""
+        return BY_TIME if self._by_time else BY_HASH
 
     def add(
         self,
@@ -64,12 +87,12 @@ class RowNumbers:
         targets: Sequence[int],
         times: Sequence[int] | None = None,
     ) -> None:
-        """Rows that follow those before. entity, inputs: 64-bit hashes; times: None = the entity's hash."""
+        """Rows that follow those before. entity, inputs: 64-bit hashes; times: where rows have a time."""
         columns = {
             "n": pa.array(range(self.count, self.count + len(entity)), pa.int64()),
             "entity": pa.array(entity, pa.uint64()),
             "input": pa.array(inputs, pa.uint64()),
-            "place": pa.array(entity, pa.uint64()) if times is None else pa.array(times, pa.int64()),
+            "time": pa.nulls(len(entity), pa.int64()) if times is None else pa.array(times, pa.int64()),
             "target": pa.array(targets, pa.int32()),
         }
         self._db.register("coming", pa.table(columns))
@@ -77,18 +100,31 @@ class RowNumbers:
         self._db.unregister("coming")
         self.count += len(entity)
 
-    def split(self, classes: Sequence[str], shares: Shares) -> Iterator[NDArray[np.int8]]:
-        """The split of every row, an index into `SPLITS`, in parts, in the order of `add`.
+    def split(
+        self, classes: Sequence[str], shares: Shares
+    ) -> Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]:
+        """The split and the component of every row, in parts, in the order of `add`.
 
-        classes: their names, by the targets' numbers. A component's smallest place counts: the largest test,
-        those before them validate, the rest train. A component that holds several targets counts as one of
-        the rarest of them. Raises `BadOption` for a class that would miss in a split, before the first part.
+        A split is an index into `SPLITS`, or `LEFT_OUT`; a component the number of its first row. classes:
+        their names, by the targets' numbers. By hash a component that holds several targets counts as one of
+        the rarest of them. Raises `BadOption` before the first part: by hash for a class that would miss in a
+        split, by time for a split without rows.
         """
         self._find_components()
-        self._deal(self._rarity(classes), shares)
-        self._check(classes)
-        parts = self._db.sql("SELECT split FROM dealt ORDER BY n").to_arrow_reader(_READ_ROWS)
-        return (part.column(0).to_numpy(zero_copy_only=False) for part in parts)
+        if self._by_time:
+            self._deal_by_time(shares)
+            self._check_sides()
+        else:
+            self._deal_by_hash(self._rarity(classes), shares)
+            self._check_classes(classes)
+        return self._dealt()
+
+    def sides(self) -> dict[int, tuple[str, ...]]:
+        """After `split`: for each target, by its number, the splits that hold rows of it."""
+        found = self._db.execute(
+            "SELECT target, list_sort(list(DISTINCT split)) FROM dealt WHERE split >= 0 GROUP BY target"
+        ).fetchall()
+        return {target: tuple(SPLITS[side] for side in sides) for target, sides in found}
 
     def components(self) -> list[int]:
         """The component of every row: the number of the first row in it."""
@@ -98,6 +134,12 @@ class RowNumbers:
     def close(self) -> None:
         """Let go of the files."""
         self._db.close()
+
+    def _dealt(self) -> Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]:
+        # The query begins with the first part: until then the connection answers others.
+        for part in self._db.sql("SELECT split, c FROM dealt ORDER BY n").to_arrow_reader(_READ_ROWS):
+            split, component = (column.to_numpy(zero_copy_only=False) for column in part.columns)
+            yield split, component
 
     def _find_components(self) -> None:
         """component(n, c). Only rows that share something with another take part in the search."""
@@ -134,7 +176,7 @@ class RowNumbers:
         rank = {target: place for place, target in enumerate(ordered)}
         return [rank[target] for target in range(len(classes))]
 
-    def _deal(self, rarity: Sequence[int], shares: Shares) -> None:
+    def _deal_by_hash(self, rarity: Sequence[int], shares: Shares) -> None:
         """dealt(n, c, target, split)."""
         run = self._db.execute
         self._db.register(
@@ -143,36 +185,75 @@ class RowNumbers:
         run("CREATE TEMP TABLE rarity AS FROM coming")
         self._db.unregister("coming")
         run(
-            "CREATE TEMP TABLE sized AS SELECT c, count(*) AS size, min(place) AS place, min(rank) AS rank"
+            "CREATE TEMP TABLE unit AS SELECT min(rank) AS stratum, c AS unit, 1 AS weight,"
+            f" {_hash_of(self._name)} AS place"
             " FROM numbers JOIN component USING (n) JOIN rarity USING (target) GROUP BY c"
         )
+        self._cut_units(shares)
         run(
-            "CREATE TEMP TABLE ranked AS SELECT c, rank, row_number() OVER w AS number,"
-            " sum(size) OVER w / sum(size) OVER (PARTITION BY rank) AS reached FROM sized"
-            " WINDOW w AS (PARTITION BY rank ORDER BY place, c ROWS UNBOUNDED PRECEDING)"
+            "CREATE TEMP TABLE dealt AS SELECT n, c, target, split"
+            " FROM numbers JOIN component USING (n) JOIN placed ON unit = c"
+        )
+
+    def _deal_by_time(self, shares: Shares) -> None:
+        """dealt(n, c, target, split)."""
+        run = self._db.execute
+        times = _number(run("SELECT count(DISTINCT time) FROM numbers"))
+        if times < _LEAST_TIMES:
+            raise BadOption(
+                f"the rows have {times} different times; at least {_LEAST_TIMES} are needed, to train, to "
+                "validate and to test"
+            )
+        run(
+            "CREATE TEMP TABLE unit AS SELECT 0 AS stratum, time AS unit, count(*) AS weight, time AS place"
+            " FROM numbers GROUP BY time"
+        )
+        self._cut_units(shares)
+        run(
+            "CREATE TEMP TABLE timed AS SELECT n, c, target, entity, input, split"
+            " FROM numbers JOIN component USING (n) JOIN placed ON unit = time"
+        )
+        # A row of the component, by its hash, says where it stays.
+        run(
+            "CREATE TEMP TABLE staying AS SELECT c, CASE WHEN named < trained THEN 0"
+            " WHEN named < trained + validated THEN 1 ELSE 2 END AS side FROM ("
+            f" SELECT c, {_hash_of(self._name)} / 18446744073709551616.0 * count(*) AS named,"
+            " count(*) FILTER (split = 0) AS trained, count(*) FILTER (split = 1) AS validated"
+            " FROM timed GROUP BY c)"
+        )
+        run(
+            f"CREATE TEMP TABLE dealt AS SELECT n, c, target,"
+            f" CASE WHEN split = side THEN split ELSE {LEFT_OUT} END::TINYINT AS split"
+            " FROM timed JOIN staying USING (c)"
+        )
+
+    def _cut_units(self, shares: Shares) -> None:
+        """unit(stratum, unit, weight, place) → placed(unit, split): in each stratum the first train."""
+        run = self._db.execute
+        run(
+            "CREATE TEMP TABLE ranked AS SELECT stratum, unit, row_number() OVER w AS number,"
+            " sum(weight) OVER w / sum(weight) OVER (PARTITION BY stratum) AS reached FROM unit"
+            " WINDOW w AS (PARTITION BY stratum ORDER BY place ROWS UNBOUNDED PRECEDING)"
         )
         run(
             # Each split gets at least one.
-            "CREATE TEMP TABLE cut AS SELECT rank, count(*) AS components,"
+            "CREATE TEMP TABLE cut AS SELECT stratum, count(*) AS units,"
             " least(greatest(count(*) FILTER (reached <= ?), 1), count(*) - 2) AS trained,"
             " least(greatest(count(*) FILTER (reached <= ?), trained + 1), count(*) - 1) AS validated"
-            " FROM ranked GROUP BY rank",
+            " FROM ranked GROUP BY stratum",
             [1 - shares.test - shares.validation, 1 - shares.test],
         )
         run(
-            "CREATE TEMP TABLE placed AS SELECT c, CASE WHEN components < ? OR number <= trained THEN 0"
-            " WHEN number <= validated THEN 1 ELSE 2 END::TINYINT AS split FROM ranked JOIN cut USING (rank)",
+            "CREATE TEMP TABLE placed AS SELECT unit, CASE WHEN units < ? OR number <= trained THEN 0"
+            " WHEN number <= validated THEN 1 ELSE 2 END::TINYINT AS split"
+            " FROM ranked JOIN cut USING (stratum)",
             [_LEAST_COMPONENTS],
         )
-        run("CREATE TEMP TABLE sided AS SELECT n, c, split FROM component JOIN placed USING (c)")
-        run("CREATE TEMP TABLE dealt AS SELECT n, c, target, split FROM sided JOIN numbers USING (n)")
 
-    def _check(self, classes: Sequence[str]) -> None:
-        found = dict(
-            self._db.execute("SELECT target, count(DISTINCT split) FROM dealt GROUP BY target").fetchall()
-        )
+    def _check_classes(self, classes: Sequence[str]) -> None:
+        found = self.sides()
         for name, target in sorted((name, target) for target, name in enumerate(classes)):
-            if found.get(target, 0) == len(SPLITS):
+            if len(found.get(target, ())) == len(SPLITS):
                 continue
             different = _number(
                 self._db.execute("SELECT count(DISTINCT c) FROM dealt WHERE target = ?", [target])
@@ -181,6 +262,19 @@ class RowNumbers:
                 f"the class {name!r} has {different} different examples; at least {_LEAST_COMPONENTS} are "
                 "needed, to train, to validate and to test; more where rows must stay together"
             )
+
+    def _check_sides(self) -> None:
+        for side, name in enumerate(SPLITS):
+            if not _number(self._db.execute("SELECT count(*) FROM dealt WHERE split = ?", [side])):
+                raise BadOption(
+                    f"no row is left for the split {name!r}: entities or equal inputs reach over the cuts in "
+                    "time, and are kept on one side of them; give more rows, or leave 'time' or 'entity' out"
+                )
+
+
+def _hash_of(name: str) -> str:
+    """A component's place: 64 bits that its least name gives, whatever its size (RFC 1321, upper half)."""
+    return f"md5_number_upper(min({name})::VARCHAR)"
 
 
 def _least_of(key: str, source: str, result: str) -> str:

@@ -18,7 +18,8 @@ import pytest
 from server.errors import BadInput, BadOption
 from server.training.dataset_spec import DatasetSpec
 from server.training.query import check_query
-from server.training.snapshot import Draft, Facts, Limits, Unreadable
+from server.training.snapshot import Draft, Facts, Limits, Unreadable, said_of
+from server.training.split import BY_HASH, BY_TIME
 
 SPEC = DatasetSpec("food", "SELECT path, label FROM t", target="label", key="path")
 LIMITS = Limits(max_rows=1_000_000, max_bytes=1 << 30)
@@ -119,6 +120,45 @@ def test_with_a_time_column_the_latest_rows_test(take: Taken) -> None:
         day[row["split"]].append(int(row["key"].split(".")[0]))
     assert max(day["train"]) < min(day["validation"])
     assert max(day["validation"]) < min(day["test"])
+
+
+def test_a_class_that_no_training_row_shows_is_none_of_the_classes_and_is_said(take: Taken) -> None:
+    spec = DatasetSpec("food", "q", target="label", key="path", time="day")
+    late = rows(day=list(range(100)))
+    late["label"][90:] = ["new"] * 10
+    facts, frozen = take(late, spec=spec)
+    assert facts.classes == ("a", "b")
+    assert facts.untaught == {"new": ["test"]}
+    assert {row["split"] for row in frozen if row["target"] == "new"} == {"test"}
+    assert said_of(facts.as_json()) == "the class 'new' is in the test rows alone: no model learns it"
+
+
+def test_rows_that_reach_over_a_cut_in_time_are_left_out_and_counted(take: Taken) -> None:
+    spec = DatasetSpec("food", "q", target="label", key="path", entity="person", input="path", time="day")
+    people = [f"person {number % 20}" for number in range(200)]
+    facts, frozen = take(rows(200, person=people, day=list(range(200))), spec=spec)
+    assert facts.left_out == 200 - len(frozen) > 0
+    assert facts.rows == sum(facts.splits.values()) == len(frozen)
+
+
+def test_a_snapshot_says_by_which_rule_it_was_split(take: Taken, tmp_path: Path) -> None:
+    facts, _ = take(rows())
+    timed, _ = take(rows(day=list(range(100))), spec=replace(SPEC, time="day"))
+    assert (facts.split_rule, timed.split_rule) == (BY_HASH, BY_TIME)
+    assert pq.read_schema(tmp_path / facts.file).metadata[b"ml_udf.split_rule"].decode() == BY_HASH
+
+
+def test_training_rows_of_one_class_are_refused(take: Taken) -> None:
+    spec = DatasetSpec("food", "q", target="label", key="path", time="day")
+    with pytest.raises(BadOption, match="all of one class"):
+        take({**rows(day=list(range(100))), "label": ["a"] * 90 + ["b"] * 10}, spec=spec)
+
+
+@pytest.mark.security
+def test_a_snapshot_is_its_owners_alone(take: Taken, tmp_path: Path) -> None:
+    facts, _ = take(rows())
+    assert (tmp_path / facts.file).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / facts.file).parent.stat().st_mode & 0o777 == 0o700
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
