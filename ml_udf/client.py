@@ -38,10 +38,19 @@ class Client:
     """
 
     def __init__(
-        self, endpoint: str, *, token: str | None = None, transport: Transport | None = None
+        self,
+        endpoint: str,
+        *,
+        token: str | None = None,
+        transport: Transport | None = None,
+        allow_plain: bool = False,
+        sslrootcert: str | None = None,
     ) -> None:
+        """allow_plain, sslrootcert: see `ml_udf.transport.HttpTransport`."""
         self.endpoint = endpoint
-        self._transport = transport or _transport(endpoint, token)
+        self._transport = transport or _transport(
+            endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert
+        )
         self._flight = Flight()
         self._server: ServerInfo | None = None
         self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
@@ -268,12 +277,12 @@ class Client:
         return answers, batches
 
 
-def _transport(endpoint: str, token: str | None) -> Transport:
+def _transport(endpoint: str, token: str | None, *, allow_plain: bool, sslrootcert: str | None) -> Transport:
     if endpoint.startswith("local:"):
         from ml_udf.local import LocalTransport  # its neighbours are there only where it was asked for
 
         return LocalTransport(endpoint)
-    return HttpTransport(endpoint, token=token)
+    return HttpTransport(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
 
 
 def _with_json(method: str, path: str, body: dict[str, Any]) -> Request:

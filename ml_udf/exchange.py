@@ -121,9 +121,8 @@ class Exchange:
             body, headers = encode_request(request, binary=self.info.binary)
         except WireError as exc:
             raise InputInvalid(str(exc), hint="the server takes JSON alone, and so text alone") from exc
-        response = self.transport.send(
-            Request("POST", self.info.infer_path(), body, headers, on_sent), timeout_s=timeout_s, abort=abort
-        )
+        asked = Request("POST", self.info.infer_path(), body, headers, on_sent, may_repeat=True)
+        response = self.transport.send(asked, timeout_s=timeout_s, abort=abort)
         if response.status >= 400:
             raise error_of(response)
         try:

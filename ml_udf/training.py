@@ -43,7 +43,7 @@ class TrainingCalls:
         where = f"/v1/datasets/uploads/{upload}"
         try:
             for number, part in enumerate(parts):
-                self._ask(Request("PUT", f"{where}/{number}", part), _LONG_S)
+                self._ask(Request("PUT", f"{where}/{number}", part, may_repeat=True), _LONG_S)
             return self._post(f"{where}/finish", {}, timeout_s=_LONG_S)
         except BaseException:
             with contextlib.suppress(MlUdfError):  # the first error is the one to be told

@@ -8,19 +8,26 @@ Every failure below the protocol leaves here as one of four errors:
     broken or not HTTP after the connection stood    → ConnectionLost
     no answer within `timeout_s`                     → DeadlineExceeded
     `abort` set meanwhile                            → Cancelled
+
+A request leaves once. Only one that may arrive twice (`Request.repeatable`) is sent again, when the kept
+connection that it took turns out to be broken; every other has a connection of its own, which no server has
+had the time to close. A token goes in the clear to this machine alone, unless `allow_plain` says otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import io
+import ipaddress
 import socket
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ml_udf.errors import BadOption, Cancelled, ConnectionLost, DeadlineExceeded, ServerUnreachable
@@ -39,6 +46,12 @@ class Request:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     on_sent: Callable[[], None] | None = None  # called when it has left, before the answer is waited for
+    may_repeat: bool = False  # whether it does no more by arriving twice, though it is no GET
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be sent again where nobody knows if it arrived."""
+        return self.may_repeat or self.method in ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,19 @@ class Transport(Protocol):
 class HttpTransport:
     """HTTP/1.1 to one endpoint. Connections are kept and shared; each carries one request at a time."""
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        allow_plain: bool = False,
+        sslrootcert: str | None = None,
+    ) -> None:
+        """Raises `BadOption` for an endpoint that is none, or may not be used like this.
+
+        allow_plain  whether http:// may leave this machine: all between can read token and rows
+        sslrootcert  file of the authorities (PEM) that may vouch for the server; None = those of this machine
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadOption(
@@ -117,30 +142,40 @@ class HttpTransport:
             port = parts.port
         except ValueError as exc:
             raise BadOption(f"the endpoint's port is not a port: {exc}") from exc
+        if parts.scheme == "http" and not (allow_plain or _is_loopback(parts.hostname)):
+            raise BadOption(
+                f"{parts.scheme}://{parts.hostname} would carry token and rows over the network in the clear",
+                hint="use https://, or set allow_plain where the network is trusted",
+            )
         self._host, self._prefix = parts.hostname, parts.path.rstrip("/")
         self._port = port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = _tls(parts.scheme, sslrootcert)
         self._shown = f"{parts.scheme}://{parts.hostname}:{self._port}{self._prefix}"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._idle: deque[http.client.HTTPConnection] = deque()
 
     def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
-        """See `Transport.send`. A kept connection that the server closed meanwhile is replaced once."""
-        with contextlib.suppress(IndexError):
-            kept = self._idle.pop()
-            with contextlib.suppress(ConnectionLost):
-                return self._exchange(kept, request, timeout_s, abort)
-            if abort:
-                raise Cancelled("the call was cancelled")
-        return self._exchange(self._connect(timeout_s), request, timeout_s, abort)
+        """See `Transport.send`. `timeout_s` is for all of it, connecting included."""
+        end_s = time.monotonic() + timeout_s
+        if request.repeatable:
+            with contextlib.suppress(IndexError):
+                kept = self._idle.pop()
+                with contextlib.suppress(ConnectionLost):
+                    return self._exchange(kept, request, end_s, timeout_s, abort)
+                if abort:
+                    raise Cancelled("the call was cancelled")
+        return self._exchange(self._connect(end_s, timeout_s), request, end_s, timeout_s, abort)
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
-    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        wait_s = min(timeout_s, CONNECT_TIMEOUT_S)
+    def _connect(self, end_s: float, timeout_s: float) -> http.client.HTTPConnection:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise self._too_late(timeout_s)
+        wait_s = min(left_s, CONNECT_TIMEOUT_S)
         connection = (
             http.client.HTTPSConnection(self._host, self._port, timeout=wait_s, context=self._tls)
             if self._tls
@@ -157,7 +192,12 @@ class HttpTransport:
         return connection
 
     def _exchange(
-        self, connection: http.client.HTTPConnection, request: Request, timeout_s: float, abort: Abort
+        self,
+        connection: http.client.HTTPConnection,
+        request: Request,
+        end_s: float,
+        timeout_s: float,
+        abort: Abort,
     ) -> Response:
         sock = connection.sock
 
@@ -170,22 +210,19 @@ class HttpTransport:
         done = False
         abort.listen(wake)
         try:
-            sock.settimeout(max(timeout_s, 0.001))
-            headers = {**request.headers, **self._headers}
-            connection.request(request.method, self._prefix + request.path, request.body or None, headers)
-            if request.on_sent is not None:
-                request.on_sent()
-            raw = connection.getresponse()
+            raw = self._ask(connection, request, end_s)
             response = Response(raw.status, {k.lower(): v for k, v in raw.getheaders()}, raw.read())
             done = not raw.will_close
         except TimeoutError as exc:
-            raise DeadlineExceeded(f"{self._shown} gave no answer within {timeout_s:.1f} s") from exc
+            raise self._too_late(timeout_s) from exc
         except (OSError, http.client.HTTPException) as exc:
             if abort:
                 raise Cancelled("the call was cancelled") from exc
             raise ConnectionLost(
                 f"the connection to {self._shown} broke: {_reason(exc)}",
-                hint="see the server's log; is it an Open Inference Protocol server?",
+                hint="see the server's log; is it an Open Inference Protocol server?"
+                if request.repeatable
+                else "it may have been done or not: look before you ask again",
             ) from exc
         finally:
             abort.forget(wake)
@@ -194,6 +231,98 @@ class HttpTransport:
             else:
                 connection.close()
         return response
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, request: Request, end_s: float
+    ) -> http.client.HTTPResponse:
+        """Send the request and read the head of the answer."""
+        sock = connection.sock
+        sock.settimeout(_left_s(end_s))
+        connection.response_class = _reads_until(end_s)
+        headers = {**request.headers, **self._headers}
+        refused = False
+        try:
+            connection.request(request.method, self._prefix + request.path, request.body or None, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            refused = True  # a server may answer without having read it all: no right, too large
+        if request.on_sent is not None and not refused:
+            request.on_sent()
+        raw = connection.getresponse()
+        if refused and raw.status < 400:
+            raise http.client.HTTPException("it was closed while the request was being sent")
+        if raw.length is None and not raw.chunked and raw.status not in (204, 304):
+            raise http.client.HTTPException("the answer does not say where it ends")  # nor if it was cut
+        return raw
+
+    def _too_late(self, timeout_s: float) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{self._shown} gave no answer within {timeout_s:.1f} s")
+
+
+class _Reader(io.RawIOBase):
+    """A socket's bytes, until `end_s`: each wait has what is left, however small the pieces that come."""
+
+    def __init__(self, sock: socket.socket, end_s: float) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open, as http.client expects
+        self._end_s = end_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401  # any writable buffer
+        self._sock.settimeout(_left_s(self._end_s))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Timed:
+    """What `http.client.HTTPResponse` needs of a socket."""
+
+    def __init__(self, sock: socket.socket, end_s: float) -> None:
+        self._sock = sock
+        self._end_s = end_s
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Reader(self._sock, self._end_s))
+
+
+def _reads_until(end_s: float) -> Any:  # noqa: ANN401  # a factory in the place of http.client's class
+    def response(sock: socket.socket, **how: Any) -> http.client.HTTPResponse:  # noqa: ANN401
+        return http.client.HTTPResponse(_Timed(sock, end_s), **how)  # type: ignore[arg-type]
+
+    return response
+
+
+def _left_s(end_s: float) -> float:
+    """Seconds until `end_s`. Raises `TimeoutError` when there are none."""
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether `host` is this machine, whatever a name server says."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _tls(scheme: str, sslrootcert: str | None) -> ssl.SSLContext | None:
+    if scheme != "https":
+        if sslrootcert is not None:
+            raise BadOption("sslrootcert is for https:// endpoints alone")
+        return None
+    try:
+        return ssl.create_default_context(cafile=sslrootcert)
+    except OSError as exc:  # ssl.SSLError too: no certificate in it
+        raise BadOption(
+            f"sslrootcert {sslrootcert!r} cannot be read as certificates (PEM): {_reason(exc)}"
+        ) from exc
 
 
 def _reason(exc: Exception) -> str:
