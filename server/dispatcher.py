@@ -28,7 +28,7 @@ from server.functions import Function
 from server.metrics import Metrics
 from server.residency import Group, Residency, ResidencyListener
 from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
-from server.scheduling.registry import policy_named
+from server.scheduling.registry import check_policy
 from server.translation import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
 from server.workers.pool import Worker
 
@@ -75,7 +75,7 @@ class Dispatcher:
     def check(self, function: Function) -> None:
         """Raises `BadOption` if the function's policy, or its options, cannot be."""
         try:
-            policy_named(function.policy).initial(dict(function.policy_options))
+            check_policy(function.policy, function.policy_options)
         except ValueError as exc:
             raise BadOption(f"function {function.name}: {exc}") from exc
 
@@ -196,6 +196,8 @@ class Dispatcher:
             except Exception as exc:
                 self._scheduling_failed(now_s, exc)
                 return
+            finally:
+                self._tell_faults()
             if isinstance(action, RunBatch):
                 self._send(now_s, action)
             elif isinstance(action, RefuseRows):
@@ -301,12 +303,26 @@ class Dispatcher:
                 pending.fail(error)
 
     def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
-        # A user's own policy raised. Nobody can say whose rows it was about, and it would raise again.
+        # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it
+        # would come again.
         log.error("scheduling failed", exc_info=exc)
         error = ServiceError(f"scheduling failed: {exc!r}")
         for pending in self._pending.values():
             if self._core.cancel(now_s, pending.request_id):
                 pending.fail(error)
+
+    def _tell_faults(self) -> None:
+        for fault in self._core.take_faults():
+            log.error(
+                "policy put aside for goodput function=%s policy=%s method=%s",
+                fault.function,
+                fault.policy,
+                fault.method,
+                exc_info=fault.error,
+            )
+            function = self._functions.get(fault.function)
+            if function is not None:
+                self._metrics.of(function).policy_faults += 1
 
     # ── workers and what they hold (ResidencyListener) ────────────────────────────────────────────
 

@@ -91,6 +91,7 @@ class Exposition(Collector):
             ("row_errors", "Rows answered with an error of their own", lambda s: s.row_errors),
             ("batches", "Batches run on workers", lambda s: s.batches),
             ("rerun_rows", "Rows run again because their worker died", lambda s: s.rerun_rows),
+            ("policy_faults", "Policies put aside for goodput after a fault", lambda s: s.policy_faults),
         ]
         for name, text, read in counters:
             family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))

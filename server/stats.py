@@ -62,6 +62,7 @@ class FunctionStats:
     row_errors: int = 0
     batches: int = 0
     rerun_rows: int = 0
+    policy_faults: int = 0  # 1: its policy was put aside
     last_ms: int = 0  # Unix time of the last answer, in milliseconds
     success: Durations = field(default_factory=Durations)
     fail: Durations = field(default_factory=Durations)

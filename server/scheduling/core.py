@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from server.scheduling.admission import admit, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, room_for_fillers
+from server.scheduling.guarded import PolicyFault
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.routing import backlog_s, worker_for
@@ -163,6 +164,10 @@ class Scheduler:
             predicted_s=flight.predicted_s,
         )
         lane.learn(outcome, worker.view.device)
+
+    def take_faults(self) -> list[PolicyFault]:
+        """The policies that were put aside since the last call, because a method of theirs faulted."""
+        return self._waiting.take_faults()
 
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""

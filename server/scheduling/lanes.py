@@ -7,15 +7,13 @@ first leaves (filling.py). Knows nothing of other lanes.
 
 from __future__ import annotations
 
-from typing import Any
-
+from server.scheduling.guarded import GuardedPolicy
 from server.scheduling.policy import (
     BatchOutcome,
     Decision,
     Dispatch,
     FunctionView,
     MemberView,
-    Policy,
     RowRun,
     Wait,
 )
@@ -34,7 +32,7 @@ LaneKey = tuple[str, tuple[str, ...], str]  # function, members, bucket
 class Lane:
     """Rows that may share a batch, and the policy that cuts them into batches."""
 
-    def __init__(self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: Policy) -> None:
+    def __init__(self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: GuardedPolicy) -> None:
         self.key = key
         self.interactive, self.aside, self.bulk = self.queues = (RowQueue(), RowQueue(), RowQueue())
         self.served_s = now_s  # when it last got a worker, or came to be
@@ -44,12 +42,11 @@ class Lane:
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
         self.reconfigure(spec, policy)
 
-    def reconfigure(self, spec: FunctionSpec, policy: Policy) -> None:
+    def reconfigure(self, spec: FunctionSpec, policy: GuardedPolicy) -> None:
         """A new specification; the rows stay, the policy starts anew."""
         self.spec = spec
         self.members: tuple[MemberSpec, ...] = tuple(m for m in spec.members if m.name in self.key[1])
         self.policy = policy
-        self.state: dict[str, Any] = policy.initial(dict(spec.policy_options))
         self._latencies: dict[str, tuple[Latency, ...]] = {}
         self._learners: dict[str, tuple[Learner | None, ...]] = {}  # the same, where they can be taught
         self._swaps: dict[str, tuple[WorkerView, float]] = {}
@@ -154,7 +151,7 @@ class Lane:
             name, since, wait = self._waiting
             if name == worker.name and since == epoch and now_s < wait.until_s:
                 return wait
-        self.state, decision = self.policy.decide(self.state, self._view(now_s, worker))
+        decision = self.policy.decide(self._view(now_s, worker))
         if isinstance(decision, Wait) and decision.until_s < now_s + _SHORTEST_WAIT_S:
             decision = Wait(now_s + _SHORTEST_WAIT_S)
         self._waiting = (worker.name, epoch, decision) if isinstance(decision, Wait) else None
@@ -173,7 +170,7 @@ class Lane:
             for learner, latency in zip(self._learners[device], latencies, strict=True):
                 if learner is not None:
                     learner.observe(outcome.rows, scale * latency(outcome.rows))
-        self.state = self.policy.observe(self.state, outcome)
+        self.policy.observe(outcome)
 
     def sent(self, now_s: float, rows: int, worker: WorkerState) -> None:
         """A batch of this lane left for a worker, `rows` of it interactive."""

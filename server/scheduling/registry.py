@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 from server.scheduling.aimd import Aimd
 from server.scheduling.clockwork import Clockwork
@@ -17,7 +17,7 @@ from server.scheduling.policy import Policy
 from server.scheduling.quantile import Quantile
 from server.scheduling.window import Window
 
-__all__ = ["POLICIES", "policy_named"]
+__all__ = ["POLICIES", "check_policy", "policy_named"]
 
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     {
@@ -45,10 +45,21 @@ def policy_named(name: str) -> Policy:
         raise ValueError(f"no batching policy {name!r}; known: {known}, or a package.module:attribute")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as fault:
-        raise ValueError(f"batching policy {name!r} cannot be imported: {fault}") from fault
-    policy = found() if isinstance(found, type) else found
+        policy = found() if isinstance(found, type) else found
+    except Exception as fault:  # it is anybody's code
+        raise ValueError(f"batching policy {name!r} cannot be imported: {fault!r}") from fault
     missing = [verb for verb in _VERBS if not callable(getattr(policy, verb, None))]
     if missing:
         raise ValueError(f"batching policy {name!r} lacks {', '.join(missing)}")
     return cast(Policy, policy)
+
+
+def check_policy(name: str, options: Mapping[str, Any]) -> None:
+    """Raises ValueError if there is no such policy, or it cannot begin with these options."""
+    policy = policy_named(name)
+    try:
+        policy.initial(dict(options))
+    except ValueError:
+        raise
+    except Exception as fault:
+        raise ValueError(f"batching policy {name!r} cannot begin with {dict(options)}: {fault!r}") from fault

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
+from server.scheduling.guarded import GuardedPolicy, PolicyFault
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policy import RowRun
-from server.scheduling.registry import policy_named
+from server.scheduling.registry import check_policy
 from server.scheduling.terms import FunctionSpec, Submission
 
 __all__ = ["Waiting"]
@@ -29,6 +31,7 @@ class Waiting:
         self._lanes: dict[str, dict[LaneKey, Lane]] = {}
         self._with_rows: dict[LaneKey, Lane] = {}
         self._lane_of: dict[int, Lane] = {}
+        self._faults: list[PolicyFault] = []
         self._deadlines: list[tuple[float, int]] = []  # heap of (deadline, request); the request may be gone
 
     @property
@@ -62,10 +65,17 @@ class Waiting:
     def configure(self, spec: FunctionSpec) -> None:
         """Add or replace a function. Raises ValueError, and changes nothing, if the specification is bad."""
         _check(spec)
-        policy_named(spec.policy).initial(dict(spec.policy_options))
+        check_policy(spec.policy, spec.policy_options)
         self._specs[spec.name] = spec
         for lane in self._lanes.setdefault(spec.name, {}).values():
-            lane.reconfigure(spec, policy_named(spec.policy))
+            lane.reconfigure(spec, GuardedPolicy(spec, self._put_aside))
+
+    def take_faults(self) -> list[PolicyFault]:
+        """The policies that were put aside since the last call."""
+        if not self._faults:
+            return []
+        faults, self._faults = self._faults, []
+        return faults
 
     def remove(self, function: str) -> list[RowRun]:
         """Forget a function: the rows that were waiting for it."""
@@ -87,7 +97,7 @@ class Waiting:
             missing = set(members) - {member.name for member in spec.members}
             if missing:
                 raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
-            lane = lanes[key] = Lane(now_s, key, spec, policy_named(spec.policy))
+            lane = lanes[key] = Lane(now_s, key, spec, GuardedPolicy(spec, self._put_aside))
         return lane
 
     def add(self, now_s: float, lane: Lane, submission: Submission) -> None:
@@ -126,6 +136,15 @@ class Waiting:
                 self._lane_of.pop(run.request_id, None)
         if not lane.rows:
             self._with_rows.pop(lane.key, None)
+
+    def _put_aside(self, fault: PolicyFault) -> None:
+        """Where a policy has faulted in one lane, it decides in no other of its function either."""
+        self._faults.append(fault)
+        spec = self._specs.get(fault.function)
+        if spec is not None:
+            self._specs[fault.function] = replace(spec, policy="goodput", policy_options={})
+        for lane in self._lanes.get(fault.function, {}).values():
+            lane.policy.put_aside()
 
 
 def _check(spec: FunctionSpec) -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.scheduling.arbitration import Candidate, MostInTime, earliest_start, least_recently_served
+from server.scheduling.guarded import GuardedPolicy
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import Dispatch
-from server.scheduling.registry import policy_named
 from server.scheduling.worker_state import WorkerState
 from tests.unit.scheduling.cores import spec, worker
 
@@ -23,7 +23,7 @@ WORKER = WorkerState(worker())
 def candidate(
     name: str, rows: int, takes_s: float, due_in_s: float, *, served_s: float = NOW_S, priority: int = 0
 ) -> Candidate:
-    lane = Lane(0.0, (name, (f"{name}-m",), ""), spec(name), policy_named("goodput"))
+    lane = Lane(0.0, (name, (f"{name}-m",), ""), spec(name), GuardedPolicy(spec(name)))
     lane.served_s = served_s
     return Candidate(lane, WORKER, Dispatch((f"{name}-m",), rows), takes_s, NOW_S + due_in_s, priority)
 

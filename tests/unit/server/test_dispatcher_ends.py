@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 
 from gpu_worker.protocol import Answer, MemberAnswer
 from server.calls import Pending
-from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone
+from server.errors import BadOption, DeadlineExceeded, Overloaded, VersionGone
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
@@ -183,25 +182,6 @@ def test_a_worker_that_hangs_is_killed_and_one_that_works_is_not() -> None:
     asyncio.run(scenario())
 
 
-def test_a_policy_that_raises_fails_the_rows_and_not_the_server() -> None:
-    async def scenario() -> None:
-        worker = FakeWorker()
-        house = House(worker, policy="tests.unit.server.test_dispatcher_ends:BrokenPolicy")
-        await settle()
-        broken = house.ask("a")
-        with pytest.raises(ServiceError, match="a bug in the policy"):
-            await asyncio.wait_for(broken.future, 5)
-        house.dispatcher.end(broken)
-        house.dispatcher.configure(function(name="g", max_batch=4, batch_sizes=(4,), policy="goodput"))
-        good = house.ask("b", function=function(name="g"))
-        await settle()
-        worker.answer()
-        await settle()
-        assert house.labels(good) == ["b"]
-
-    asyncio.run(scenario())
-
-
 def test_answers_below_the_threshold_become_the_default_or_an_error() -> None:
     async def scenario(default: str | None) -> Pending:
         members = (text_model("net", accuracy=0.9), text_model("other", accuracy=0.5))
@@ -235,18 +215,3 @@ def test_answers_below_the_threshold_become_the_default_or_an_error() -> None:
     reply = asyncio.run(scenario(None)).future.result()
     assert reply.errors[1].code == "no_confident_answer"
     assert "confidence 0.500 is below the 0.6" in reply.errors[1].message
-
-
-class BrokenPolicy:
-    """A user's own policy with a bug."""
-
-    name = "broken"
-
-    def initial(self, options: dict[str, Any]) -> dict[str, Any]:
-        return {}
-
-    def decide(self, state: dict[str, Any], view: object) -> tuple[dict[str, Any], object]:
-        raise RuntimeError("a bug in the policy")
-
-    def observe(self, state: dict[str, Any], outcome: object) -> dict[str, Any]:
-        return state
