@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import signal
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, WorkerError
 from gpu_worker.loop import Loop
+from gpu_worker.parent import die_with_parent
 from gpu_worker.protocol import FrameError
 from gpu_worker.settings import Settings
 
@@ -23,6 +25,7 @@ EXIT_PROTOCOL = 76
 EXIT_SETTINGS = 78
 
 _DEFAULTS = Settings()
+_END_S = 5.0  # that what is under way has to end once nobody waits for it
 
 
 def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
@@ -86,18 +89,27 @@ def _on_sigterm(act: Callable[[], None]) -> None:
     threading.Thread(target=watch, args=(write,), name="sigterm", daemon=True).start()
 
 
+def _end_soon() -> None:
+    """Ends the process by force in a while, with every thread's traceback in the log.
+
+    Threads that hang would be waited for without end. The one that does this needs no interpreter.
+    """
+    faulthandler.dump_traceback_later(_END_S, exit=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until the socket closes; the exit status says why it ended."""
     logging.basicConfig(format="gpu_worker %(levelname)s %(message)s", level=logging.INFO)
     fd, settings = parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    die_with_parent()
     try:
         connection = socket.socket(fileno=fd)
         engine = Engine(settings)
     except (OSError, WorkerError) as exc:
         logging.getLogger(__name__).error("cannot start: %s", exc)
         return EXIT_SETTINGS
-    loop = Loop(connection, engine)
+    loop = Loop(connection, engine, _end_soon)
     _on_sigterm(loop.drain)
     try:
         loop.run()

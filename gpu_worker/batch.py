@@ -12,6 +12,7 @@ from gpu_worker.forward import Tally
 from gpu_worker.intake import Piece, Size
 from gpu_worker.model_cache import Resident
 from gpu_worker.protocol import Answer
+from gpu_worker.shares import Share, Shares
 
 __all__ = ["Batch"]
 
@@ -19,8 +20,9 @@ __all__ = ["Batch"]
 class Batch:
     """Made by `Engine.begin`. `answer` resolves to an `Answer`, or raises what went wrong.
 
-    A batch is *closed* once `answer` is resolved; it is *over* once none of its pieces is anywhere in the
-    worker, which for a cancelled or failed batch may be a little later. Its models stay leased until then.
+    A batch is *closed* once `answer` is resolved. It is *over*, and `over` resolves, once none of its pieces
+    is anywhere in the worker, which for a cancelled or failed batch may be later; with a pass that hangs,
+    never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class Batch:
         *,
         scores: bool,
         piece_rows: int,
+        share: Share | None = None,
+        turn: int = 0,
     ) -> None:
         self.id = request_id
         self.residents = residents
@@ -41,7 +45,10 @@ class Batch:
         )
         self.serial = not all(model.network.cuttable for model in residents)
         self.tally = Tally(residents, len(rows), scores=scores)
+        self.share = share or Shares().share()  # alone, unless it is said
+        self.turn = turn
         self.answer: Future[Answer] = Future()
+        self.over: Future[None] = Future()
         self._rows = rows
         self._piece_rows = piece_rows
         self._next_row = 0
@@ -54,6 +61,10 @@ class Batch:
         """Whether nobody wants its remaining rows any more."""
         return self._closed
 
+    def stay_s(self) -> float:
+        """How long it has been here; its own work is `share.seconds` of that."""
+        return time.monotonic() - self._began_s
+
     def cut(self) -> Piece | None:
         """The next piece; None when there are no rows left, or nobody wants them."""
         with self._lock:
@@ -63,7 +74,7 @@ class Batch:
             rows = self._rows[start : start + self._piece_rows]
             self._next_row += len(rows)
             self._pieces += 1
-            return Piece(start, rows)
+            return Piece(start, rows, self.share)
 
     def run(self, piece: Piece) -> None:
         """The forward passes of one decoded piece; what goes wrong closes the batch."""
@@ -71,7 +82,8 @@ class Batch:
             if piece.bug is not None:
                 raise piece.bug
             if not self._closed:
-                self.tally.add(piece, self.is_closed)
+                with self.share:
+                    self.tally.add(piece, self.is_closed)
         except BaseException as exc:
             self.fail(exc)
 
@@ -83,7 +95,7 @@ class Batch:
             return self._pieces == 0
 
     def finish(self) -> None:
-        """Resolves `answer` with what was collected, unless the batch is closed already."""
+        """The batch is over: resolves `answer` with what was collected, unless it is closed already."""
         if self._close():
             self.answer.set_result(
                 Answer(
@@ -92,8 +104,11 @@ class Batch:
                     sorted(self.tally.errors, key=lambda error: error.index),
                     self._decoded_s - self._began_s,
                     self.tally.forward_s,
+                    self.share.seconds,
+                    self.stay_s(),
                 )
             )
+        self.over.set_result(None)
 
     def fail(self, exc: BaseException) -> None:
         """Resolves `answer` with an exception, unless the batch is closed already."""

@@ -1,16 +1,17 @@
 """Threads of two trades that help each other out, so that none is idle while the other has work.
 
 A thread that stays with its trade keeps what the trade needs in its core's caches (the decoder's tables,
-the network's weights); one that would idle takes the other trade's oldest task. How many of each there
+the network's weights); one that would idle takes the other trade's first task. How many of each there
 should be depends on the model and the images: nobody has to know.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any, Literal
 
 from gpu_worker.threads import Threads
@@ -18,6 +19,7 @@ from gpu_worker.threads import Threads
 __all__ = ["Crew", "Trade"]
 
 Trade = Literal["decode", "model"]
+_Task = tuple[int, int, Callable[[], object]]  # turn, number, call: of one turn in order
 
 
 class Crew:
@@ -25,14 +27,19 @@ class Crew:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._waiting: dict[Trade, deque[Callable[[], object]]] = {"model": deque(), "decode": deque()}
+        self._waiting: dict[Trade, list[_Task]] = {"model": [], "decode": []}
+        self._numbers = itertools.count()
         self._trades: dict[int, Trade] = {}  # by thread
         self._lock = threading.Lock()
 
-    def submit(self, trade: Trade, task: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 (passed on)
-        """Queues a call. Raises `RuntimeError` after the threads were closed."""
+    def submit(self, trade: Trade, turn: int, task: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 (passed on)
+        """Queues a call; of one trade, the lower `turn` goes first, and then who came first.
+
+        Raises `RuntimeError` after the threads were closed.
+        """
         with self._lock:
-            self._waiting[trade].append(partial(task, *arguments))
+            entry: _Task = (turn, next(self._numbers), partial(task, *arguments))
+            heappush(self._waiting[trade], entry)
         self._threads.submit(self._take_one)
 
     def _take_one(self) -> None:
@@ -41,5 +48,5 @@ class Crew:
             me = threading.get_ident()
             trade = self._trades.setdefault(me, "decode" if len(self._trades) % 2 else "model")
             other: Trade = "model" if trade == "decode" else "decode"
-            task = (self._waiting[trade] or self._waiting[other]).popleft()
+            _, _, task = heappop(self._waiting[trade] or self._waiting[other])
         task()

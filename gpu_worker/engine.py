@@ -19,12 +19,16 @@ More threads than cores lose although they overlap more: one that holds the inte
 for one that computes, and everybody waits. One pass on several cores loses too: it waits for its slowest
 thread several hundred times.
 
+Batches are worked on in the order in which they came: pieces of a later one run only on threads that the
+earlier one leaves idle, so that each ends when whoever sent it expects.
+
 **On CUDA** there is one model thread; decode threads feed it.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -43,6 +47,7 @@ from gpu_worker.network import IsCancelled, Network
 from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS
 from gpu_worker.protocol import Answer
 from gpu_worker.settings import Settings
+from gpu_worker.shares import Shares
 from gpu_worker.threads import Threads
 
 __all__ = ["Engine", "LoadReport"]
@@ -83,6 +88,8 @@ class Engine:
         self._model_threads = Threads(1, "model") if cuda else self._threads
         # Models that may not be cut stand for a device that does one thing at a time.
         self._serial_thread = Threads(1, "serial")
+        self._shares = Shares()
+        self._turns = itertools.count()
         self._closed = False
         self._pieces_ahead = 2 * self._model_threads.count + 1
 
@@ -151,6 +158,8 @@ class Engine:
                 rows,
                 scores=scores,
                 piece_rows=self._piece_rows(residents, len(rows)),
+                share=self._shares.share(),
+                turn=next(self._turns),
             )
         except BaseException:
             self._cache.release(residents)
@@ -205,11 +214,11 @@ class Engine:
             then = functools.partial(self._decoded, batch, piece)
             self._intake.decode(piece, batch.form, batch.sizes, batch.is_closed, then)
         else:
-            self._crew.submit("decode", self._decode_in_crew, self._crew, batch, piece)
+            self._crew.submit("decode", batch.turn, self._decode_in_crew, self._crew, batch, piece)
 
     def _decode_in_crew(self, crew: Crew, batch: Batch, piece: Piece) -> None:
         self._intake.decode_here(piece, batch.form, batch.sizes, batch.is_closed)
-        crew.submit("model", self._run, batch, piece)
+        crew.submit("model", batch.turn, self._run, batch, piece)
 
     def _decoded(self, batch: Batch, piece: Piece) -> None:
         threads = self._serial_thread if batch.serial else self._model_threads

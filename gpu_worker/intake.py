@@ -21,6 +21,7 @@ from gpu_worker.media import MediaRoots
 from gpu_worker.network import Floats
 from gpu_worker.protocol import RowError
 from gpu_worker.settings import Settings
+from gpu_worker.shares import Share, Shares
 from gpu_worker.threads import Threads
 
 __all__ = ["Intake", "Piece", "Size"]
@@ -37,14 +38,27 @@ class Piece:
     """Consecutive rows of one batch on their way through the worker.
 
     start: index of its first row in the batch. pixels, tensors: for each size asked for, at least as many
-    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults.
+    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults. `share`:
+    the time that decoding takes is its batch's.
     """
 
-    __slots__ = ("_lock", "_slices_left", "bug", "decoded_s", "faults", "pixels", "rows", "start", "tensors")
+    __slots__ = (
+        "_lock",
+        "_slices_left",
+        "bug",
+        "decoded_s",
+        "faults",
+        "pixels",
+        "rows",
+        "share",
+        "start",
+        "tensors",
+    )
 
-    def __init__(self, start: int, rows: Sequence[bytes]) -> None:
+    def __init__(self, start: int, rows: Sequence[bytes], share: Share | None = None) -> None:
         self.start = start
         self.rows = rows
+        self.share = share or Shares().share()
         self.pixels: dict[Size, Pixels] = {}
         self.tensors: dict[Size, Floats] = {}
         self.faults: list[RowError] = []
@@ -111,13 +125,14 @@ class Intake:
         faults: list[RowError] = []
         bug: BaseException | None = None
         try:
-            for index in rows:
-                if unwanted():
-                    break
-                try:
-                    row(index, piece.rows[index])
-                except RowFault as fault:
-                    faults.append(RowError(piece.start + index, fault.code, fault.message))
+            with piece.share:
+                for index in rows:
+                    if unwanted():
+                        break
+                    try:
+                        row(index, piece.rows[index])
+                    except RowFault as fault:
+                        faults.append(RowError(piece.start + index, fault.code, fault.message))
         except BaseException as exc:  # to be raised where the batch is answered
             bug = exc
         return piece.slice_done(faults, bug)

@@ -22,6 +22,7 @@ import queue
 import select
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from gpu_worker.batch import Batch
@@ -57,17 +58,25 @@ _LOOK_S = 0.2  # between two looks at whether anybody still waits for the batche
 
 
 class Loop:
-    """Serves `engine` over a connected stream socket until it closes. `run` may be called once."""
+    """Serves `engine` over a connected stream socket until it closes. `run` may be called once.
 
-    def __init__(self, connection: socket.socket, engine: Engine) -> None:
+    `abandoned` is called once, when nobody waits for what is under way; a pass that hangs may keep `run` from
+    returning after that.
+    """
+
+    def __init__(
+        self, connection: socket.socket, engine: Engine, abandoned: Callable[[], None] = lambda: None
+    ) -> None:
         self._connection = connection
         self._engine = engine
+        self._abandoned = abandoned
         self._batches: dict[int, Batch] = {}
         self._batches_changed = threading.Condition()
         self._loads: queue.SimpleQueue[Load | Unload | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._trainer = Trainer(engine.settings, engine.device.name, self._replies.put)
         self._draining = False
+        self._is_abandoned = False
         self._lost: DeviceLost | None = None
 
     def drain(self) -> None:
@@ -86,7 +95,7 @@ class Loop:
                 self._accept(message)
         finally:
             if not self._draining:
-                self._cancel_all()
+                self._abandon()
             self._trainer.close()
             self._loads.put(None)
             loading.join()
@@ -102,7 +111,7 @@ class Loop:
                 if self._batches_changed.wait_for(lambda: not self._batches, _LOOK_S):
                     return
             if self._peer_is_gone():  # a drain reads no more, and would never see the end of the stream
-                self._cancel_all()
+                self._abandon()
 
     def _peer_is_gone(self) -> bool:
         looked = select.poll()
@@ -154,15 +163,25 @@ class Loop:
         self._trainer.batch_begun()
         with self._batches_changed:
             self._batches[batch.id] = batch
-        batch.answer.add_done_callback(functools.partial(self._answered, batch))
+        batch.answer.add_done_callback(self._answered)
+        batch.over.add_done_callback(functools.partial(self._over, batch))
 
-    def _answered(self, batch: Batch, answer: Future[Answer]) -> None:
-        """Runs in the thread that resolved the answer: it only hands over."""
+    def _answered(self, answer: Future[Answer]) -> None:
+        """Of a lost device nothing is waited for: the batch's other passes may hang on it."""
         exc = answer.exception()
+        if isinstance(exc, DeviceLost):
+            self._lose(exc)
+
+    def _over(self, batch: Batch, _: Future[None]) -> None:
+        """The reply; only now, since it says that nothing of the batch is here any more.
+
+        Runs in the thread that ended the last piece: it only hands over.
+        """
+        exc = batch.answer.exception()
         if exc is None:
-            self._replies.put(answer.result())
+            self._replies.put(batch.answer.result())
         else:
-            self._fail(batch.id, exc)
+            self._fail(batch.id, exc, batch.share.seconds, batch.stay_s())
         self._trainer.batch_over()
 
     def _forget(self, request_id: int) -> None:
@@ -171,7 +190,11 @@ class Loop:
             self._batches.pop(request_id, None)
             self._batches_changed.notify_all()
 
-    def _cancel_all(self) -> None:
+    def _abandon(self) -> None:
+        """Nobody waits for anything any more."""
+        told, self._is_abandoned = self._is_abandoned, True
+        if not told:
+            self._abandoned()
         with self._batches_changed:
             batches = list(self._batches.values())
         for batch in batches:
@@ -191,16 +214,21 @@ class Loop:
             else:
                 self._replies.put(reply)
 
-    def _fail(self, request_id: int, exc: BaseException) -> None:
+    def _lose(self, exc: DeviceLost) -> None:
+        """The other side sees the end at once, whatever hangs here."""
+        self._lost = exc
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _fail(self, request_id: int, exc: BaseException, work_s: float = 0.0, stay_s: float = 0.0) -> None:
         if isinstance(exc, WorkerError):
-            self._replies.put(Failed(request_id, exc.code, str(exc)))
+            self._replies.put(Failed(request_id, exc.code, str(exc), work_s, stay_s))
         elif isinstance(exc, DeviceLost):
-            self._lost = exc
-            self._stop_reading()
+            self._lose(exc)
             self._forget(request_id)
         else:
             _log.error("request %s failed", request_id, exc_info=exc)
-            self._replies.put(Failed(request_id, "internal", f"{type(exc).__name__}: {exc}"))
+            self._replies.put(Failed(request_id, "internal", f"{type(exc).__name__}: {exc}", work_s, stay_s))
 
     def _run_replies(self) -> None:
         """Only this thread writes, so a reader that is slow holds up no model thread."""

@@ -76,7 +76,10 @@ class Infer(Message):
 
 @dataclass(slots=True)
 class Cancel(Message):
-    """Forget the Infer of id `target` if it has not started its forward pass; stop a Train."""
+    """Stop the Infer or the Train of id `target`; it has no reply of its own.
+
+    The Infer is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came first.
+    """
 
     kind: ClassVar[str] = "cancel"
     target: int
@@ -121,6 +124,8 @@ class Answer(Message):
     errors: list[RowError]
     decode_s: float = 0.0  # from receipt to the last row decoded
     forward_s: float = 0.0  # all members' forward passes
+    work_s: float = 0.0  # of the worker's time, its own: what batches beside it took is left out
+    stay_s: float = 0.0  # from receipt to this answer
 
 
 @dataclass(slots=True)
@@ -153,11 +158,16 @@ class Pong(Message):
 
 @dataclass(slots=True)
 class Failed(Message):
-    """The request as a whole failed; `code` is a wire code of `ml_udf.errors`."""
+    """The request as a whole failed; `code` is a wire code of `ml_udf.errors`.
+
+    Of an Infer: nothing of it is in the worker any more, and work_s and stay_s are as in `Answer`.
+    """
 
     kind: ClassVar[str] = "failed"
     code: str
     message: str
+    work_s: float = 0.0
+    stay_s: float = 0.0
 
 
 @dataclass(slots=True)

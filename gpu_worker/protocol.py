@@ -10,6 +10,9 @@ every reply repeats it; replies come in any order. Standard library only: the se
     Cancel → (nothing; the Infer it names answers Failed(code="cancelled"), or already has)
     Ping   → Pong
 
+A reply to an Infer says that it is over: none of its rows is anywhere in the worker. So a pass that hangs is
+never answered, cancelled or not, and a worker that answers works.
+
 Training goes beside that, one message an epoch, so that whoever drives it decides after each:
 
     Inspect  → Inspected | Failed     which rows can be decoded, and which are the same

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import hashlib
 import logging
 import os
@@ -30,6 +29,7 @@ from gpu_worker.decode import decode_image
 from gpu_worker.errors import BadRequest, Cancelled, RowFault, WorkerError
 from gpu_worker.frames import receive
 from gpu_worker.media import MediaRoots
+from gpu_worker.parent import die_with_parent
 from gpu_worker.protocol import (
     Cancel,
     Done,
@@ -59,7 +59,6 @@ _log = logging.getLogger(__name__)
 
 _LOOK_PIXELS = 64
 _NICENESS = 10
-_PR_SET_PDEATHSIG = 1
 _MOST_TRIALS = 4
 
 
@@ -193,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     logging.basicConfig(format="gpu_worker.trial %(levelname)s %(message)s", level=logging.INFO)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
-    _die_with_parent()
+    die_with_parent()
     _step_aside()
     trials = Trials(
         flags.device,
@@ -235,12 +234,6 @@ def _serve(connection: socket.socket, trials: Trials) -> None:
     while (message := requests.get()) is not None:
         connection.sendall(reply_frame(trials.answer(message)))
         trials.cancelled.discard(message.id)
-
-
-def _die_with_parent() -> None:
-    # A stopped process does not see its socket close; without this it would outlive a killed worker.
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ def test_each_thread_keeps_to_its_trade_while_both_have_work(threads: Threads) -
     trades: tuple[Trade, Trade] = ("model", "decode")
     gate = threading.Barrier(3)
     for trade in trades:  # hold both threads until everything is queued
-        crew.submit(trade, gate.wait, 10)
+        crew.submit(trade, 0, gate.wait, 10)
     for _ in range(20):
         for trade in trades:
-            crew.submit(trade, work, trade)
+            crew.submit(trade, 0, work, trade)
     gate.wait(10)
     for _ in range(40):
         assert done.acquire(timeout=10)
@@ -44,8 +44,8 @@ def test_each_thread_keeps_to_its_trade_while_both_have_work(threads: Threads) -
 @pytest.mark.parametrize("trade", ["model", "decode"])
 def test_both_threads_work_at_the_only_trade_that_has_work(threads: Threads, trade: Trade) -> None:
     crew, together = Crew(threads), threading.Barrier(3)
-    crew.submit(trade, together.wait, 10)
-    crew.submit(trade, together.wait, 10)
+    crew.submit(trade, 0, together.wait, 10)
+    crew.submit(trade, 0, together.wait, 10)
     together.wait(10)  # only two threads at once get past it
 
 
@@ -53,11 +53,26 @@ def test_one_thread_does_the_work_of_both() -> None:
     one = Threads(1, "crew")
     crew, seen = Crew(one), list[str]()
     gate = threading.Event()
-    crew.submit("decode", gate.wait, 10)
+    crew.submit("decode", 0, gate.wait, 10)
     for number in range(3):
-        crew.submit("decode", seen.append, f"decode {number}")
-        crew.submit("model", seen.append, f"model {number}")
+        crew.submit("decode", 0, seen.append, f"decode {number}")
+        crew.submit("model", 0, seen.append, f"model {number}")
     gate.set()
     one.submit(lambda: None).result(10)
     one.close()
     assert seen == [*(f"model {n}" for n in range(3)), *(f"decode {n}" for n in range(3))]
+
+
+def test_the_earlier_turn_goes_first_whenever_its_tasks_come() -> None:
+    one = Threads(1, "crew")
+    crew, seen = Crew(one), list[str]()
+    gate = threading.Event()
+    crew.submit("model", 0, gate.wait, 10)
+    for number in range(2):
+        crew.submit("model", 2, seen.append, f"later {number}")
+    for number in range(2):
+        crew.submit("model", 1, seen.append, f"earlier {number}")
+    gate.set()
+    one.submit(lambda: None).result(10)
+    one.close()
+    assert seen == ["earlier 0", "earlier 1", "later 0", "later 1"]

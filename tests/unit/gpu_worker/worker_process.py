@@ -59,6 +59,11 @@ class WorkerProcess:
         assert reply.id == message.id
         return reply
 
+    def ask_beside(self, message: Message) -> Message | None:
+        """The next reply after `message`, to whatever it is."""
+        self.send(message)
+        return self.receive()
+
     def load(self, **directories: Path) -> None:
         for number, (key, directory) in enumerate(directories.items()):
             reply = self.ask(Load(900 + number, key, str(directory)))

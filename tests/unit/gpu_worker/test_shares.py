@@ -1,0 +1,68 @@
+"""Whose the worker's time is: the parts add up, in whatever order batches begin and end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_worker.shares import Shares
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_batch_that_is_alone_has_all_the_time_on_however_many_threads() -> None:
+    clock = Clock()
+    share = Shares(clock).share()
+    with share:
+        clock.now_s += 1.0
+        with share:
+            clock.now_s += 2.0
+    clock.now_s += 5.0  # nothing of it is worked on
+    with share:
+        clock.now_s += 1.0
+    assert share.seconds == pytest.approx(4.0)
+
+
+def test_two_batches_at_once_have_half_each_and_one_that_waits_has_none() -> None:
+    clock = Clock()
+    shares = Shares(clock)
+    first, second, waiting = shares.share(), shares.share(), shares.share()
+    with first:
+        clock.now_s += 1.0
+        with second:
+            clock.now_s += 4.0
+        clock.now_s += 1.0
+    assert first.seconds == pytest.approx(4.0)
+    assert second.seconds == pytest.approx(2.0)
+    assert waiting.seconds == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 10)), min_size=1, max_size=60))
+def test_the_shares_add_up_to_the_time_in_which_there_was_work(
+    steps: list[tuple[int, bool, float]],
+) -> None:
+    clock = Clock()
+    shares = Shares(clock)
+    batches = [shares.share() for _ in range(4)]
+    threads = [0] * 4
+    worked_s = 0.0
+    for which, enters, then_s in steps:
+        if enters:
+            batches[which].__enter__()
+            threads[which] += 1
+        elif threads[which]:
+            batches[which].__exit__()
+            threads[which] -= 1
+        clock.now_s += then_s
+        worked_s += then_s if any(threads) else 0.0
+    for which, count in enumerate(threads):
+        for _ in range(count):
+            batches[which].__exit__()
+    assert sum(share.seconds for share in batches) == pytest.approx(worked_s)
