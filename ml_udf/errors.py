@@ -57,6 +57,7 @@ __all__ = [
     "VersionGone",
     "WorkerLost",
     "WrongType",
+    "error_classes",
     "error_from_code",
 ]
 
@@ -261,12 +262,18 @@ class NoConfidentAnswer(InputError):
     sqlstate = "P0002"
 
 
-def _tree(root: type[MlUdfError]) -> list[type[MlUdfError]]:
-    return [root, *(leaf for child in root.__subclasses__() for leaf in _tree(child))]
+def _tree(root: type[MlUdfError]) -> tuple[type[MlUdfError], ...]:
+    return (root, *(leaf for child in root.__subclasses__() for leaf in _tree(child)))
 
 
+_CLASSES = _tree(MlUdfError)
 # ServerFault shares "internal" with the base; the later, more specific class wins.
-_BY_CODE: dict[str, type[MlUdfError]] = {cls.code: cls for cls in _tree(MlUdfError)}
+_BY_CODE: dict[str, type[MlUdfError]] = {cls.code: cls for cls in _CLASSES}
+
+
+def error_classes() -> tuple[type[MlUdfError], ...]:
+    """All classes of this module, bases before what is derived from them."""
+    return _CLASSES
 
 
 def error_from_code(code: str, message: str, *, hint: str = "", detail: str = "") -> MlUdfError:

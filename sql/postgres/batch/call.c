@@ -218,7 +218,7 @@ batch_answer(BatchState *state, CallState *call, int item)
 		INSTR_TIME_SET_CURRENT(start);
 
 		/* the error of one item that is asked for needs no care */
-		if (!state->protect || (slice.n == 1 && !state->defer_errors))
+		if (!state->protect || (slice.n == 1 && state->holder == NULL))
 			answer_slice(state, &slice);
 		else
 			error = batch_try(state, answer_slice, &slice);

@@ -15,7 +15,8 @@
  *	 the first input alone, then for slices that grow (see call.c), until the
  *	 row that is at fault is the one asked for.
  *
- * - a layer over a layer tells it to hand its error on instead of raising it.
+ * - a layer tells those below it to hand their errors on instead of raising
+ *	 them, as far as rows reach it one by one (see find_layers_below).
  *
  * - a hash join may fetch its first outer row before it knows whether there is
  *	 anything to join it with.  It gets a phantom: a row of NULLs, which it drops
@@ -117,33 +118,51 @@ batch_init_inputs(BatchState *state)
 }
 
 /*
- * The layer whose rows we read, if only nodes are in between that hand on the
- * end of their input as their own.  Told to, it ends instead of raising an
- * error, and we find the error there.
+ * Tell the layers whose rows reach us as they come to end instead of raising
+ * an error, and to leave the error with us.  They are looked for below nodes
+ * that keep nothing of what they read: it would be incomplete when they are
+ * scanned anew.  The inner side of a join is read again for the next outer row
+ * at least, which nobody wants then.
  */
-static BatchState *
-find_layer_below(PlanState *ps)
+static void
+find_layers_below(PlanState *ps, BatchState *holder)
 {
-	while (ps != NULL)
+	PlanState **children = NULL;
+	int			nchildren = 0;
+
+	if (ps == NULL)
+		return;
+	switch (nodeTag(ps))
 	{
-		switch (nodeTag(ps))
-		{
-			case T_CustomScanState:
-				return batch_is_layer(ps->plan) ? (BatchState *) ps : NULL;
-			case T_SubqueryScanState:
-				ps = ((SubqueryScanState *) ps)->subplan;
-				break;
-			case T_ResultState:
-			case T_ProjectSetState:
-			case T_LimitState:
-			case T_LockRowsState:
-				ps = outerPlanState(ps);
-				break;
-			default:
-				return NULL;
-		}
+		case T_CustomScanState:
+			if (batch_is_layer(ps->plan))
+				((BatchState *) ps)->holder = holder;
+			return;
+		case T_SubqueryScanState:
+			find_layers_below(((SubqueryScanState *) ps)->subplan, holder);
+			return;
+		case T_AppendState:
+			children = ((AppendState *) ps)->appendplans;
+			nchildren = ((AppendState *) ps)->as_nplans;
+			break;
+		case T_MergeAppendState:
+			children = ((MergeAppendState *) ps)->mergeplans;
+			nchildren = ((MergeAppendState *) ps)->ms_nplans;
+			break;
+		case T_ResultState:
+		case T_ProjectSetState:
+		case T_LimitState:
+		case T_LockRowsState:
+		case T_NestLoopState:
+		case T_MergeJoinState:
+		case T_HashJoinState:
+			find_layers_below(outerPlanState(ps), holder);
+			return;
+		default:
+			return;
 	}
-	return NULL;
+	for (int i = 0; i < nchildren; i++)
+		find_layers_below(children[i], holder);
 }
 
 static bool
@@ -178,9 +197,8 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	child_desc = ExecGetResultType(child);
 	state->row_slot = ExecInitExtraTupleSlot(estate, child_desc,
 											 &TTSOpsMinimalTuple);
-	state->child_layer = find_layer_below(child);
-	if (state->child_layer != NULL)
-		state->child_layer->defer_errors = state->protect;
+	if (state->protect)
+		find_layers_below(child, state);
 	if ((state->layer.flags & BATCH_PEEKED) &&
 		!(batch_is_layer(child->plan) &&
 		  (((BatchState *) child)->layer.flags & BATCH_PEEKED)))
@@ -272,7 +290,8 @@ rescan_layer(CustomScanState *node)
 	bool		failed;
 
 	failed = state->batch.pending != NULL || state->spare.pending != NULL ||
-		state->deferred != NULL;
+		state->failed;
+	state->held = NULL;
 	batch_drop_spare(state);
 	batch_forget(state);
 	if (node->ss.ps.ps_ResultTupleSlot != NULL)
@@ -282,7 +301,7 @@ rescan_layer(CustomScanState *node)
 		/* what failed when nobody wanted it must not fail now */
 		batch_init_inputs(state);
 		state->batch.pending = NULL;
-		state->deferred = NULL;
+		state->failed = false;
 	}
 	state->phantom_served = false;
 	state->peek_taken = false;

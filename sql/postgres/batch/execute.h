@@ -131,9 +131,9 @@ typedef struct BatchState
 	BatchLayer	layer;
 	List	   *exec_params;	/* PARAM_EXECs used while gathering, of int */
 	bool		protect;		/* rows may be gathered that nobody asks for */
-	bool		defer_errors;	/* our consumer is a layer that can hold them */
-	ErrorData  *deferred;		/* the error it has to hold */
-	struct BatchState *child_layer; /* the layer that we read, if there is one */
+	struct BatchState *holder;	/* the layer above that holds our errors, or NULL */
+	ErrorData  *held;			/* what a layer below has handed to us */
+	bool		failed;			/* we have handed on an error of ours */
 
 	int			ncalls;
 	CallState  *calls;

@@ -237,11 +237,21 @@ static void
 end_of_child(BatchState *state)
 {
 	state->child_done = true;
-	if (state->child_layer != NULL)
-	{
-		state->batch.pending = state->child_layer->deferred;
-		state->child_layer->deferred = NULL;
-	}
+	state->batch.pending = state->held;
+}
+
+/*
+ * A row of the child; NULL at its end.  What stands between us and a layer
+ * that handed us its error takes that layer's end for a plain one, and may
+ * return rows that come behind: of the next child of an Append, or padded with
+ * NULLs by an outer join.  They are not wanted.
+ */
+static TupleTableSlot *
+read_child(BatchState *state)
+{
+	TupleTableSlot *slot = ExecProcNode(outerPlanState(state));
+
+	return state->held == NULL ? slot : NULL;
 }
 
 /*
@@ -254,9 +264,9 @@ batch_peek(BatchState *state)
 	TupleTableSlot *slot;
 
 	if (state->peek_slot == NULL)
-		return batch_peek(state->child_layer);
+		return batch_peek((BatchState *) outerPlanState(state));
 
-	slot = ExecProcNode(outerPlanState(state));
+	slot = read_child(state);
 	if (TupIsNull(slot))
 	{
 		end_of_child(state);
@@ -281,7 +291,7 @@ next_child_row(BatchState *state)
 	}
 	if (state->child_done)
 		return NULL;
-	return ExecProcNode(outerPlanState(state));
+	return read_child(state);
 }
 
 /*

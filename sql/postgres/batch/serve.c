@@ -22,10 +22,11 @@ raise_pending(BatchState *state)
 
 	state->batch.pending = NULL;
 	state->child_done = true;
-	if (!state->defer_errors)
+	if (state->holder == NULL)
 		ReThrowError(error);
 	batch_drop_spare(state);
-	state->deferred = error;
+	state->failed = true;
+	state->holder->held = error;
 }
 
 /* The error of a row that was gathered already: it ends the batch there */
@@ -86,7 +87,7 @@ row_passes(BatchState *state, int row)
 
 	if (ps->qual == NULL)
 		return true;
-	if (state->defer_errors && batch_can_hold_error(state, BATCH_QUAL_FALLIBLE))
+	if (state->holder != NULL && batch_can_hold_error(state, BATCH_QUAL_FALLIBLE))
 		error = batch_try(state, test_qual, &passes);
 	else
 		test_qual(state, &passes);
@@ -160,6 +161,10 @@ batch_next_row(CustomScanState *node)
 		int			row;
 
 		CHECK_FOR_INTERRUPTS();
+
+		/* our reader has its last row: another layer below it has failed */
+		if (state->holder != NULL && state->holder->held != NULL)
+			return NULL;
 
 		if (state->batch.next >= state->batch.nrows)
 		{

@@ -18,9 +18,14 @@
 static bool
 is_about_rows(ErrorData *error)
 {
+	/* of its class alone, it says that an input names a file that is not there */
+	if (error->sqlerrcode == ERRCODE_UNDEFINED_FILE)
+		return true;
+
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_CONNECTION_EXCEPTION:
+		case ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION:
 		case ERRCODE_INVALID_TRANSACTION_STATE:
 		case ERRCODE_EXTERNAL_ROUTINE_INVOCATION_EXCEPTION:
 		case ERRCODE_TRANSACTION_ROLLBACK:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ml_udf.errors import error_classes
 from tests.postgres.batch.session import Outcome, Session, layers_of
 
 
@@ -116,7 +117,35 @@ def test_rows_in_front_of_an_error_reach_a_cursor(own: Session) -> None:
     own.run("ROLLBACK")
 
 
-@pytest.mark.parametrize("code", ["08006", "57014", "53200", "58000", "XX000", "40001"])
+# Of every error that ml_udf raises: does it speak of the system, or of the row that was asked for?
+SYSTEM = {"08001", "08006", "25001", "28000", "53400", "55P03", "57014", "58000"}
+ROW = {error.sqlstate for error in error_classes()} - SYSTEM
+
+
+@pytest.mark.parametrize("code", sorted(ROW))
+def test_a_row_that_nobody_reaches_fails_nothing_whatever_its_error(own: Session, code: str) -> None:
+    own.must(
+        f"""CREATE FUNCTION read_file(n int) RETURNS int STABLE STRICT LANGUAGE plpgsql AS $$BEGIN
+            IF n = 15 THEN RAISE 'row 15' USING ERRCODE = '{code}'; END IF; RETURN n; END$$;
+        CREATE FUNCTION read_file_batch(ns int[]) RETURNS int[] STABLE LANGUAGE plpgsql AS $$BEGIN
+            IF 15 = ANY (ns) THEN RAISE 'row 15' USING ERRCODE = '{code}'; END IF; RETURN ns; END$$;
+        CREATE FUNCTION until_four() RETURNS int LANGUAGE plpgsql AS $$DECLARE r record; BEGIN
+            FOR r IN SELECT id, read_file(id) AS n FROM items WHERE id < 20 LOOP
+                EXIT WHEN r.n = 4;
+            END LOOP; RETURN r.n; END$$;
+        SET enable_indexscan = off; SET enable_bitmapscan = off"""
+    )
+    scan = "FROM items WHERE read_file(id) IS NOT NULL AND id < 20"
+    assert own.must(f"SELECT id {scan} LIMIT 14").rows[-1] == (14,)
+    assert own.must(f"SELECT EXISTS (SELECT 1 {scan} OFFSET 1)").rows == [(True,)]
+    assert own.must("SELECT until_four()").rows == [(4,)]
+    own.must("BEGIN", f"DECLARE c CURSOR FOR SELECT id {scan}")
+    assert own.must("FETCH 14 FROM c").rows[-1] == (14,)
+    assert own.run("FETCH 1 FROM c").error == (code, "row 15")
+    own.must("ROLLBACK")
+
+
+@pytest.mark.parametrize("code", sorted({*SYSTEM, "53200", "XX000", "40001", "58030", "F0000"}))
 def test_an_error_of_the_system_is_raised_at_once(own: Session, code: str) -> None:
     own.must(
         "CREATE FUNCTION down(int) RETURNS int STABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'",
@@ -145,6 +174,46 @@ def test_an_unwanted_error_does_not_come_back_on_a_rescan(own: Session) -> None:
     query = (
         "SELECT u.grp, (SELECT count(*) FROM (SELECT 1 FROM dirty WHERE label(path || left(u.name, 0)) > 'A'"
         " LIMIT 20) AS s) FROM users AS u"
+    )
+    assert own.must(query).rows == [(grp, 20) for grp in range(7)]
+
+
+# Two layers, whose rows pass a node of another kind in between; the faulty row comes 25th.
+TWO_LAYERS = {
+    "an append": "SELECT score(length(l)) FROM (SELECT label(path) AS l FROM dirty UNION ALL"
+    " SELECT label(path) || grp FROM items) AS u",
+    "an ordered append": "SELECT score(length(l)) FROM (SELECT id, label(path) AS l FROM dirty UNION ALL"
+    " SELECT id + 1000, label(path) || grp FROM items ORDER BY id) AS u",
+    "a nested loop": "SELECT score(d.id + u.grp) FROM (SELECT id, label(path) AS l FROM dirty OFFSET 0) AS d"
+    " JOIN users AS u ON u.grp = d.id - d.id WHERE d.l IS DISTINCT FROM 'x'",
+    "a hash join": "SELECT score(d.id + u.grp) FROM (SELECT id, label(path) AS l FROM dirty OFFSET 0) AS d"
+    " LEFT JOIN users AS u ON u.grp = d.id % 3 AND d.l IS DISTINCT FROM 'x'",
+    "a right join": "SELECT score(u.grp), l FROM (SELECT id, label(path) AS l FROM dirty OFFSET 0) AS d"
+    " RIGHT JOIN users AS u ON u.grp = d.id",
+}
+
+
+@pytest.mark.parametrize("query", TWO_LAYERS.values(), ids=TWO_LAYERS.keys())
+@pytest.mark.parametrize("join", ["hashjoin", "nestloop", "mergejoin"])
+def test_the_error_of_a_lower_layer_waits_for_its_row_too(own: Session, query: str, join: str) -> None:
+    for other in {"hashjoin", "nestloop", "mergejoin"} - {join}:
+        own.must(f"SET enable_{other} = off")
+    own.must("SET ml_udf.batching = off", "BEGIN", f"DECLARE c CURSOR FOR {query}")
+    row_by_row = 0
+    while own.run("FETCH 1 FROM c").error is None:
+        row_by_row += 1
+        assert row_by_row < 1000
+    own.must("ROLLBACK", "SET ml_udf.batching = on", "BEGIN", f"DECLARE c CURSOR FOR {query}")
+    assert len(own.must(f"FETCH {row_by_row} FROM c").rows) == row_by_row
+    assert own.run("FETCH 1 FROM c").error == ("22P02", "cannot label bad/25")
+    own.must("ROLLBACK")
+
+
+def test_a_lower_layers_error_that_nobody_wanted_does_not_come_back_on_a_rescan(own: Session) -> None:
+    query = (
+        "SELECT u.grp, (SELECT count(s) FROM (SELECT score(length(l)) AS s FROM (SELECT label(path) AS l"
+        " FROM dirty WHERE path > left(u.name, 0) UNION ALL SELECT name FROM labels) AS a LIMIT 20) AS b)"
+        " FROM users AS u"
     )
     assert own.must(query).rows == [(grp, 20) for grp in range(7)]
 
