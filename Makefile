@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-training-beside bench-plan-node stress-plan-node bench-serving clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-training-beside bench-plan-node stress-plan-node bench-serving clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -21,6 +21,9 @@ test-security: $(READY) packages ## What attackers would try, one by one (a part
 
 fuzz: $(READY) packages ## What strangers may send, at random, for ten minutes a fuzzer (FUZZ_SECONDS=…)
 	ML_UDF_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(BIN)/python -m pytest -p no:cacheprovider tests/fuzz
+
+mutation: $(READY) ## Seed faults into the core, one at a time: does a unit test notice? (20 minutes)
+	$(BIN)/python -m tests.mutation
 
 lint: $(READY) ## Style, strict types, import walls
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Faults seeded into the core, one at a time: does a unit test notice? `make mutation`."""
