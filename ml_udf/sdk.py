@@ -58,13 +58,13 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class HyperConf:
-    """How to tune. models, policy: None = the server's choice; docs/training.md has them.
+    """How to tune. budget, models, policy: None = the server's choice; docs/training.md has them.
 
     visibility: "public" lets jobs on other datasets begin from what this one finds; pretrained: whether this
     one begins from what others have made public.
     """
 
-    budget: str = "90 epochs"
+    budget: str | None = None
     policy: str | None = None
     advisor: str = "random"
     models: tuple[str, ...] | None = None

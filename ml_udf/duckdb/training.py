@@ -64,7 +64,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("dataset", None),
             ("task", "NULL"),
             ("models", "NULL"),
-            ("budget", "'90 epochs'"),
+            ("budget", "NULL"),
             ("policy", "NULL"),
             ("advisor", "'random'"),
             ("max_epochs", "NULL"),

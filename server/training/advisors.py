@@ -24,10 +24,10 @@ from server.training.ledger import distribution_of
 from server.training.messages import Advice, StudySpec
 from server.training.trial import Trial, random_of
 
-__all__ = ["Observed", "advise"]
+__all__ = ["STARTUP", "Observed", "advise"]
 
 # Trials at random before a model of the scores is of use.
-_STARTUP = 10
+STARTUP = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,36 @@ class Observed:
     score: float | None
 
 
-def advise(spec: StudySpec, trials: Sequence[Trial], *, warm: bool) -> Point | None:
+def advise(
+    spec: StudySpec, trials: Sequence[Trial], *, warm: bool, after_epochs: int | None = None
+) -> Point | None:
     """The next trial's point; None when the advisor has no more (a grid that is used up).
 
-    Only trials that began as this one will, cold or warm, are told to the advisor.
+    Only trials that began as this one will, cold or warm, are told to the advisor: with their scores after
+    `after_epochs` epochs, and without those that ended before; None = with their best. The first cold trial
+    gets the defaults of the space, if it has any.
     """
-    observed = [
-        Observed(trial.draws, trial.best_score)
-        for trial in trials
-        if trial.warm == warm and trial.state != "failed"
-    ]
+    alike = [trial for trial in trials if trial.warm == warm]
+    if not warm and not alike and (known_good := spec.space.default_point()) is not None:
+        return known_good
+    observed = list(_observed(alike, after_epochs))
     return _ADVISORS[spec.advisor](spec, observed, random_of(spec.seed, len(trials), "advice"))
+
+
+def _observed(trials: Sequence[Trial], after_epochs: int | None) -> Iterator[Observed]:
+    """A trial that failed counts like the worst that was seen, so that its neighbourhood is left alone."""
+    scores = [
+        trial.best_score
+        if after_epochs is None
+        else next(iter(trial.scores[after_epochs - 1 : after_epochs]), None)
+        for trial in trials
+    ]
+    worst = min((score for score in scores if score is not None), default=0.0)
+    for trial, score in zip(trials, scores, strict=True):
+        if trial.state == "failed":
+            yield Observed(trial.draws, worst)
+        elif after_epochs is None or score is not None or trial.state in ("running", "waiting"):
+            yield Observed(trial.draws, score)
 
 
 def _random(spec: StudySpec, observed: Sequence[Observed], random: np.random.Generator) -> Point:
@@ -93,7 +112,7 @@ def _gp(spec: StudySpec, observed: Sequence[Observed], random: np.random.Generat
     Trials that run count as if they brought the mean (so that workers do not all ask for one point).
     """
     scored = [trial for trial in observed if trial.score is not None]
-    if len(scored) < _STARTUP:
+    if len(scored) < STARTUP:
         return spec.space.random_point(random)
     known = [float(trial.score) for trial in scored if trial.score is not None]
     liar = float(np.mean(known))
@@ -126,7 +145,7 @@ def _unit(dimensions: Sequence[Dimension], draws: Mapping[str, Value]) -> NDArra
 def _tpe(spec: StudySpec, observed: Sequence[Observed], random: np.random.Generator) -> Point:
     """Optuna's TPE: multivariate, in groups for conditional knobs, counting running trials as bad ones."""
     sampler = TPESampler(
-        n_startup_trials=_STARTUP,
+        n_startup_trials=STARTUP,
         multivariate=True,
         group=True,
         constant_liar=True,

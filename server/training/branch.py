@@ -7,6 +7,10 @@ checkpoint's weights, and its knobs, jittered, or, for a share `explore` of them
 training, Jaderberg et al. 2017, perturbs or resamples). A branch goes on while it improves on itself, be it
 behind its parent: new knobs often cost accuracy before they bring some. The best checkpoint of all is the
 next parent.
+
+Where the space has defaults, its first trial takes them and skips the rungs: no study ends worse than it
+would without a search. What the advisor hears of cold trials are their scores after the same number of
+epochs, those of the highest rung that enough of them have reached (Falkner et al. 2018, BOHB).
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from server.training.advisors import advise
+from server.training.advisors import STARTUP, advise
 from server.training.hooks import Value
-from server.training.hyperspace import Point
+from server.training.hyperspace import Point, lower_of
 from server.training.knob import Dimension
 from server.training.messages import StudySpec, Verdict
 from server.training.policy import (
@@ -27,6 +31,8 @@ from server.training.policy import (
     Resume,
     Rules,
     best_checkpoint,
+    cooled,
+    due_to_cool,
     improves,
     on_plateau,
 )
@@ -57,6 +63,10 @@ def promotable(spec: StudySpec, trials: Sequence[Trial]) -> Resume | None:
 
 
 def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
+    if (resumed := cooled(spec, trials)) is not None:
+        return resumed
+    if not trials and (known_good := spec.space.default_point()) is not None:
+        return Fresh(known_good, spec.max_epochs)
     used = sum(trial.charged + int(trial.in_flight) for trial in trials)
     best = best_checkpoint(trials)
     room = spec.max_trials is None or len(trials) < spec.max_trials
@@ -64,7 +74,7 @@ def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
         resumed = promotable(spec, trials)
         if resumed is not None:
             return resumed
-        point = advise(spec, trials, warm=False) if room else None
+        point = advise(spec, trials, warm=False, after_epochs=_compared_after(spec, trials)) if room else None
         if point is not None:
             return Fresh(point, rungs(spec.max_epochs, spec.eta)[0])
     if best is None or not room:
@@ -78,6 +88,14 @@ def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
     return Fresh(point, spec.max_epochs, origin=checkpoint, origin_trial=parent.number)
 
 
+def _compared_after(spec: StudySpec, trials: Sequence[Trial]) -> int:
+    """The epochs after which cold trials are compared: the highest rung that a surrogate can be made of."""
+    ladder = rungs(spec.max_epochs, spec.eta)
+    epochs = [len(trial.scores) for trial in trials if not trial.warm]
+    reached = [rung for rung in ladder if sum(count >= rung for count in epochs) >= STARTUP]
+    return max(reached, default=ladder[0])
+
+
 def _resampled(spec: StudySpec, parent: Trial, random: np.random.Generator) -> Point:
     """A point at random, within what a branch may do to each knob."""
     branching = {knob.name: knob.branching for knob in spec.space.knobs()}
@@ -87,18 +105,22 @@ def _resampled(spec: StudySpec, parent: Trial, random: np.random.Generator) -> P
         how = branching[dimension.name]
         if before is None or how == "jitter":
             return after
-        return before if how == "fixed" or isinstance(before, str) else min(float(after), before)
+        return before if how == "fixed" or isinstance(before, str) else lower_of(before, after)
 
     return spec.space.point(draw)
 
 
 def _judge(spec: StudySpec, trials: Sequence[Trial], trial: Trial) -> Verdict:
     epochs = len(trial.scores)
-    if not trial.warm and epochs - trial.start_epoch >= trial.epochs and epochs < spec.max_epochs:
+    cools = trial.cool_from is not None
+    if due_to_cool(spec, trial):
+        return Verdict.PAUSE
+    on_its_rung = epochs - trial.start_epoch >= trial.epochs and epochs < spec.max_epochs
+    if on_its_rung and not trial.warm and not cools:
         return Verdict.PAUSE
     if improves(spec, trials, trial.scores[-1]):
         return Verdict.PUT
-    if not trial.warm:
+    if cools or not trial.warm:
         return Verdict.CONTINUE
     return Verdict.STOP if on_plateau(trial.scores, spec.patience, spec.min_gain) else Verdict.CONTINUE
 

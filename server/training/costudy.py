@@ -10,7 +10,16 @@ from collections.abc import Sequence
 
 from server.training.advisors import advise
 from server.training.messages import StudySpec, Verdict
-from server.training.policy import Fresh, Rules, best_checkpoint, improves, on_plateau
+from server.training.policy import (
+    Fresh,
+    Proposal,
+    Rules,
+    best_checkpoint,
+    cooled,
+    due_to_cool,
+    improves,
+    on_plateau,
+)
 from server.training.trial import Trial, random_of
 
 __all__ = ["COSTUDY", "alpha"]
@@ -21,7 +30,9 @@ def alpha(spec: StudySpec, ended: int) -> float:
     return max(spec.alpha_least, spec.alpha * spec.alpha_decay**ended)
 
 
-def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Fresh | None:
+def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
+    if (resumed := cooled(spec, trials)) is not None:
+        return resumed
     if spec.max_trials is not None and len(trials) >= spec.max_trials:
         return None
     ended = sum(trial.state in ("finished", "failed") for trial in trials)
@@ -37,8 +48,12 @@ def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Fresh | None:
 
 
 def _judge(spec: StudySpec, trials: Sequence[Trial], trial: Trial) -> Verdict:
+    if due_to_cool(spec, trial):
+        return Verdict.PAUSE
     if improves(spec, trials, trial.scores[-1]):
         return Verdict.PUT
+    if trial.cool_from is not None:
+        return Verdict.CONTINUE
     return Verdict.STOP if on_plateau(trial.scores, spec.patience, spec.min_gain) else Verdict.CONTINUE
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from server.training.hooks import PostHook, PreHook, Value
 from server.training.knob import Branching, Dimension, DType, Group, Hook, Knob
 
-__all__ = ["HyperSpace", "Point"]
+__all__ = ["HyperSpace", "Point", "lower_of"]
 
 # What was drawn in each dimension, and the knobs that came of it.
 Point = tuple[dict[str, Value], dict[str, Value]]
@@ -23,8 +23,9 @@ Point = tuple[dict[str, Value], dict[str, Value]]
 class HyperSpace:
     """Knobs by name. Rafiki's two functions add them; `as_json` and `from_json` carry them over REST.
 
-    `log`: the range is logarithmic. `branching`: what a branch from a checkpoint may do to the knob (knobs
-    of the group `architecture` always stay, since the checkpoint's weights must fit).
+    `log`: the range is logarithmic. `default`: a value that is known to do well. `branching`: what a branch
+    from a checkpoint may do to the knob (knobs of the group `architecture` always stay, since the
+    checkpoint's weights must fit).
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,7 @@ class HyperSpace:
         log: bool = False,
         group: Group = "training",
         branching: Branching = "jitter",
+        default: Value | None = None,
     ) -> None:
         """A knob in [min, max): float, integer, or a single character. Raises ValueError if it is not one."""
         bounds = (min, max)
@@ -59,6 +61,7 @@ class HyperSpace:
                 log,
                 group,
                 "fixed" if group == "architecture" else branching,
+                default,
             )
         )
 
@@ -72,6 +75,7 @@ class HyperSpace:
         post_hook: PostHook | Hook | None = None,
         *,
         group: Group = "training",
+        default: Value | None = None,
     ) -> None:
         """A knob with a list of candidates. Raises ValueError when it is empty or not of the dtype."""
         self._add(
@@ -86,6 +90,7 @@ class HyperSpace:
                 False,
                 group,
                 "fixed",
+                default,
             )
         )
 
@@ -132,6 +137,14 @@ class HyperSpace:
             knobs[knob.name] = knob.value(draws[knob.name], bounds, knobs)
         return draws, knobs
 
+    def default_point(self) -> Point | None:
+        """The defaults, and the middle of knobs that have none; None where no knob has one."""
+        knobs = self._knobs.values()
+        if all(knob.default is None for knob in knobs):
+            return None
+        first = {knob.name: knob.first() for knob in knobs}
+        return self.point(lambda dimension: first[dimension.name])
+
     def random_point(self, random: np.random.Generator) -> Point:
         """A point drawn uniformly (logarithmically where the knob says so)."""
         return self.point(lambda dimension: dimension.at(random.random()))
@@ -155,7 +168,7 @@ class HyperSpace:
             if how == "fixed" or isinstance(before, str):
                 return before
             after = dimension.shifted(before, shift)
-            return min(float(after), before) if how == "lower" else after
+            return lower_of(before, after) if how == "lower" else after
 
         return self.point(near)
 
@@ -192,3 +205,8 @@ class HyperSpace:
             raise ValueError(f"there is a knob {knob.name!r} already")
         self._knobs[knob.name] = knob
         self._ordered = None
+
+
+def lower_of(before: float, after: Value) -> Value:
+    """What a knob whose branching is `lower` becomes: never above `before`, and of its own type."""
+    return after if float(after) < before else before

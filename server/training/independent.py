@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from server.training.advisors import advise
 from server.training.messages import StudySpec, Verdict
-from server.training.policy import Fresh, Rules, on_plateau
+from server.training.policy import Fresh, Proposal, Rules, cooled, due_to_cool, on_plateau
 from server.training.trial import Trial
 
 __all__ = ["INDEPENDENT"]
 
 
-def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Fresh | None:
+def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
+    if (resumed := cooled(spec, trials)) is not None:
+        return resumed
     if spec.max_trials is not None and len(trials) >= spec.max_trials:
         return None
     point = advise(spec, trials, warm=False)
@@ -20,6 +22,10 @@ def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Fresh | None:
 
 
 def _judge(spec: StudySpec, trials: Sequence[Trial], trial: Trial) -> Verdict:
+    if due_to_cool(spec, trial):
+        return Verdict.PAUSE
+    if trial.cool_from is not None:
+        return Verdict.CONTINUE
     return Verdict.STOP if on_plateau(trial.scores, spec.patience, spec.min_gain) else Verdict.CONTINUE
 
 

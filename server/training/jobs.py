@@ -22,23 +22,26 @@ __all__ = ["SIZE", "JobSpec"]
 Visibility = Literal["private", "public"]
 
 SIZE = 64
-_BUDGET = re.compile(r"\s*(\d{1,9})\s*(epochs?)?\s*")
+_BUDGET = re.compile(r"\s*(\d{1,9})\s*epochs?\s*")
+_MODEL_EPOCHS = 100  # of each model, where a job names no budget
+_COOL_EPOCHS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a job was asked for; the budget of epochs is shared by its models evenly. Raises `BadOption`.
 
-    models, policy: empty and None = the task's own. knobs: a hyper-space as `HyperSpace.as_json` writes it;
-    None = each model's own. size: pixels of a side, of images. visibility: whether later jobs on other
-    datasets may begin from what this one finds. pretrained: for some of the models the checkpoint, of another
-    job, from which those trials begin that would begin from random weights.
+    models, policy: empty and None = the task's own. budget_epochs: 0 = 100 for each model. knobs: a
+    hyper-space as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
+    visibility: whether later jobs on other datasets may begin from what this one finds. pretrained: for some
+    of the models the checkpoint, of another job, from which those trials begin that would begin from random
+    weights.
     """
 
     dataset: str
     task: str = IMAGES
     models: tuple[str, ...] = ()
-    budget_epochs: int = 90
+    budget_epochs: int = 0
     policy: Policy | None = None
     advisor: Advice = "random"
     max_epochs: int = 27
@@ -57,7 +60,11 @@ class JobSpec:
         object.__setattr__(self, "policy", self.policy or task.policies[0])
         unknown = [name for name in self.models if name not in task.models]
         if unknown or len(set(self.models)) != len(self.models):
-            raise BadOption(f"'models' must name some of {', '.join(task.models)} ({self.task}), each once")
+            there = ", ".join(task.models)
+            given = ", ".join(map(str, self.models))
+            raise BadOption(f"'models' must name some of {there} ({self.task}), each once, not {given}")
+        if self.budget_epochs == 0:
+            object.__setattr__(self, "budget_epochs", _MODEL_EPOCHS * len(self.models))
         if self.policy in get_args(Policy) and self.policy not in task.policies:
             raise BadOption(
                 f"'policy' of {self.task} must be {', '.join(task.policies)}, not {self.policy!r}: "
@@ -84,13 +91,10 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> JobSpec:
-        """The spec of a JSON object; `budget` may say "300 epochs". Raises `BadOption`."""
+        """The spec of a JSON object; `budget` may say "300 epochs", or their number. Raises `BadOption`."""
         given = {name: value for name, value in form.items() if value is not None}
         if "budget" in given:
-            found = _BUDGET.fullmatch(str(given.pop("budget")))
-            if found is None:
-                raise BadOption("'budget' must be a number of epochs, such as '300 epochs'")
-            given["budget_epochs"] = int(found[1])
+            given["budget_epochs"] = _epochs(given.pop("budget"))
         known = {item.name for item in fields(cls)}
         unknown = sorted(given.keys() - known)
         if unknown:
@@ -101,7 +105,7 @@ class JobSpec:
         for name in ("models", "knobs"):
             if name in given:
                 if not isinstance(given[name], list | tuple):
-                    raise BadOption(f"{name!r} must be a list")
+                    raise BadOption(_no_list(name, given[name], str(given.get("task", IMAGES))))
                 given[name] = tuple(given[name])
         return cls(**given)
 
@@ -122,6 +126,7 @@ class JobSpec:
                     advisor=self.advisor,
                     budget_epochs=share + int(place < rest),
                     max_epochs=self.max_epochs,
+                    cool_epochs=self._cool_epochs,
                     max_trials=self.max_trials,
                     delta=self.delta,
                     patience=self.patience,
@@ -132,6 +137,11 @@ class JobSpec:
             }
         except (TypeError, ValueError) as exc:
             raise BadOption(str(exc)) from exc
+
+    @property
+    def _cool_epochs(self) -> int:
+        """Trees have no learning rate that falls, and cannot be paused for it."""
+        return min(_COOL_EPOCHS, self.max_epochs // 3) if task_named(self.task).pausable else 0
 
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
@@ -144,8 +154,8 @@ class JobSpec:
     def train_spec(self, model: str, assignment: Assignment) -> dict[str, Any]:
         """What the worker is told of a trial.
 
-        The learning rate of `branch` is constant, since its trials are paused and go on; the others' rises
-        and falls over the epochs of the trial.
+        The learning rate is constant, so that trials can be paused and compared, until it falls to zero
+        (`StudySpec.cool_epochs`).
         """
         knobs: dict[str, Value] = dict(assignment.knobs)
         spec: dict[str, Any] = {
@@ -155,7 +165,9 @@ class JobSpec:
         }
         if self.task == TABLES:
             return knobs | spec
-        spec["schedule"] = "constant" if self.policy == "branch" else "one_cycle"
+        spec["schedule"] = "constant"
+        if assignment.cool_from is not None:
+            spec |= {"schedule": "cool_down", "cool_from": assignment.cool_from}
         options = {
             knob.name: knobs.pop(knob.name)
             for knob in self.space(model).knobs()
@@ -165,5 +177,23 @@ class JobSpec:
             spec["architecture_options"] = options
         if self.task == IMAGES:
             spec["size"] = self.size
-            spec["augment"] = {name: knobs.pop(name) for name in AUGMENT if name in knobs}
+            augment = {name: knobs.pop(name) for name in AUGMENT if name in knobs}
+            # Knobs of one's own that do not name it leave pictures as they are: text and digits have sides.
+            spec["augment"] = {"flip": 0} | augment
         return knobs | spec
+
+
+def _epochs(budget: object) -> int:
+    """Of a budget. Raises `BadOption`: a text without its unit could mean seconds or trials as well."""
+    if isinstance(budget, int) and not isinstance(budget, bool) and budget > 0:
+        return budget
+    found = _BUDGET.fullmatch(str(budget))
+    if found is None or int(found[1]) == 0:
+        raise BadOption(f"'budget' must be a number of epochs, such as '300 epochs', not {budget!r}")
+    return int(found[1])
+
+
+def _no_list(name: str, given: object, task: str) -> str:
+    if name == "models":
+        return f"'models' must be a list of some of {', '.join(task_named(task).models)}, not {given!r}"
+    return f"{name!r} must be a list, not {given!r}"

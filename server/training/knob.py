@@ -84,6 +84,7 @@ class Knob:
     log: bool = False
     group: Group = "training"
     branching: Branching = "jitter"
+    default: Value | None = None  # known to do well on most data; a study's first trial begins with it
     dimension: Dimension = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,12 +115,18 @@ class Knob:
         """The knob's value, from what an advisor has drawn in its dimension."""
         if self.pre is not None:
             drawn = self._bent(float(drawn), bounds)
-        elif self.dtype == "string" and self.kind == "range":
+        elif self._is_character:
             drawn = chr(int(drawn))
         if self.post is None:
             return drawn
         hook = post_hook(self.post) if isinstance(self.post, Mapping) else self.post
         return hook(drawn, knobs)
+
+    def first(self) -> Value:
+        """What the first trial draws: the default, or the middle where the knob has none."""
+        if self.default is None:
+            return self.dimension.at(0.5)
+        return ord(str(self.default)) if self._is_character else self.default
 
     def as_json(self) -> dict[str, Any]:
         """The knob as JSON. Raises ValueError for a hook that is Python code."""
@@ -141,7 +148,13 @@ class Knob:
             "log": self.log,
         }
         form |= {name: extra for name, extra in extras.items() if extra}
+        if self.default is not None:
+            form["default"] = self.default
         return form | {"group": self.group, "branching": self.branching}
+
+    @property
+    def _is_character(self) -> bool:
+        return self.dtype == "string" and self.kind == "range"
 
     def _bent(self, unit: float, bounds: Bounds) -> Value:
         if self.kind == "categorical":
@@ -185,6 +198,21 @@ class Knob:
             self._check_list(self.bounds)
         else:
             self._check_range(self.bounds)
+        if self.default is not None:
+            self._check_default(self.default)
+
+    def _check_default(self, default: Value) -> None:
+        if self.pre is not None:
+            raise ValueError(f"knob {self.name!r}: bounds that a hook moves have no default")
+        if self.kind == "categorical":
+            fits = default in self.bounds
+        elif self._is_character:
+            fits = isinstance(default, str) and str(self.bounds[0]) <= default < str(self.bounds[1])
+        else:
+            kinds = (int,) if self.dtype == "integer" else (int, float)
+            fits = isinstance(default, kinds) and float(self.bounds[0]) <= default < float(self.bounds[1])
+        if not fits:
+            raise ValueError(f"knob {self.name!r}: the default {default!r} is none of its values")
 
     def _check_list(self, candidates: Sequence[Value]) -> None:
         if not candidates:

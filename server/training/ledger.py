@@ -32,6 +32,7 @@ __all__ = ["Ledger", "as_begun", "distribution_of", "open_storage"]
 
 _RECORD = "ml_udf:trial"
 _SPEC = "ml_udf:spec"
+_FORGIVEN = "ml_udf:forgiven"
 # What may change when a study is opened again: it can be extended, and its leases belong to the day.
 _MAY_CHANGE = ("budget_epochs", "max_trials", "lease_s", "max_attempts")
 
@@ -79,6 +80,8 @@ class Ledger:
         self._distributions = _distributions(spec.space)
         self._cold, self._warm = (self._study(name) for name in (spec.name, f"{spec.name}/warm"))
         self._agree(spec)
+        # Trials before that number whose errors count no more.
+        self.forgiven = int(storage.get_study_user_attrs(self._cold).get(_FORGIVEN, 0))
         self._ids: dict[int, int] = {}
         self._trials: dict[int, Trial] = {}
         for study in (self._cold, self._warm):
@@ -118,6 +121,11 @@ class Ledger:
             if before.scores[epoch - 1 : epoch] != (score,)
         ]
         self._show(trial, changed)
+
+    def forgive(self) -> None:
+        """Errors of the trials so far count no more."""
+        self._storage.set_study_user_attr(self._cold, _FORGIVEN, len(self._trials))
+        self.forgiven = len(self._trials)
 
     def _read(self, stored: FrozenTrial) -> None:
         trial = Trial.from_json(stored.user_attrs[_RECORD])

@@ -52,6 +52,8 @@ class StudySpec:
 
     budget_epochs: epochs that may be trained in all, lost and repeated ones too. max_epochs: of one trial
     (in `branch`: the highest rung). patience: epochs without a gain of more than `min_gain` that end a trial.
+    cool_epochs: the last epochs of a trial, in which its learning rate falls to zero; they begin where its
+    score no longer rises, and end the trial; 0 = the trainer has no such phase.
     delta: gain over the best score that is worth a checkpoint (Algorithm 2). alpha: the chance of a cold
     start, times alpha_decay for each finished trial, never below alpha_least. lease_s: a worker that
     reports nothing for so long has lost its trial. grid_points: for each range knob of the `grid` advisor.
@@ -69,6 +71,7 @@ class StudySpec:
     max_epochs: int = 27
     patience: int = 5
     min_gain: float = 0.0
+    cool_epochs: int = 0
     delta: float = 0.0
     alpha: float = 1.0
     alpha_decay: float = 0.9
@@ -97,6 +100,8 @@ class StudySpec:
         for name in ("alpha", "alpha_decay", "alpha_least", "cold_share", "explore"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        if not 0 <= self.cool_epochs < self.max_epochs:
+            raise ValueError(f"cool_epochs must be from 0 to below max_epochs, not {self.cool_epochs}")
         if self.max_trials is not None and self.max_trials < 1:
             raise ValueError(f"max_trials must be at least 1, not {self.max_trials}")
         if self.lease_s <= 0 or self.sigma < 0 or self.delta < 0 or self.min_gain < 0:
@@ -130,7 +135,8 @@ class Assignment:
     parent: hash of the checkpoint to start from, None for random weights. With start_epoch 0 only its
     weights are taken (tensors of the same role, shape and dtype); above 0 it is the trial's own, paused
     state, optimiser and all. epochs: at most so many; the verdict of the last one is never CONTINUE.
-    seed: of everything random in the trial.
+    seed: of everything random in the trial. cool_from: the epochs after which the learning rate falls, to
+    zero at the end of the assignment; None = it stays.
     """
 
     trial: int
@@ -140,6 +146,7 @@ class Assignment:
     start_epoch: int
     epochs: int
     attempt: int = 1
+    cool_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +156,17 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The study is over; `reason` is for people."""
+    """The study is over; `reason` is for people. failed: an error ended it, and nothing was found."""
 
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
-    """One trial as people see it. `epochs`: trained and standing; `charged`: with lost ones."""
+    """One trial as people see it. `epochs`: trained and standing; `charged`: with lost ones. `loss`: on the
+    training rows, in the last epoch.
+    """
 
     trial: int
     state: TrialState
@@ -169,6 +179,7 @@ class TrialProgress:
     score: float | None
     best_score: float | None
     reason: str = ""
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ __all__ = [
     "Resume",
     "Rules",
     "best_checkpoint",
+    "cooled",
+    "due_to_cool",
     "improves",
     "on_plateau",
 ]
@@ -38,10 +40,11 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A paused trial, for `epochs` more."""
+    """A paused trial, for `epochs` more; `cools`: its last ones, with a learning rate that falls to zero."""
 
     trial: Trial
     epochs: int
+    cools: bool = False
 
 
 Proposal = Fresh | Resume
@@ -82,3 +85,25 @@ def on_plateau(scores: Sequence[float], patience: int, min_gain: float) -> bool:
         else:
             since += 1
     return since >= patience
+
+
+def due_to_cool(spec: StudySpec, trial: Trial) -> bool:
+    """Whether the learning rate of a trial shall begin to fall, so that it ends annealed: its score no longer
+    rises, or no more epochs are left than that takes.
+
+    A plateau at a constant rate is where the fall pays (Hägele et al. 2024, "Scaling laws and compute-optimal
+    training beyond fixed training durations"), and no reason to end. Trials on their way to a lower rung
+    wait.
+    """
+    to_the_end = trial.start_epoch + trial.epochs >= spec.max_epochs
+    if not spec.cool_epochs or trial.cool_from is not None or not to_the_end:
+        return False
+    stays = on_plateau(trial.scores, spec.patience, spec.min_gain)
+    return stays or len(trial.scores) >= spec.max_epochs - spec.cool_epochs
+
+
+def cooled(spec: StudySpec, trials: Sequence[Trial]) -> Resume | None:
+    """The first trial that was paused because its learning rate shall fall; None where there is none."""
+    due = (trial for trial in trials if trial.state == "paused" and due_to_cool(spec, trial))
+    trial = next(due, None)
+    return None if trial is None else Resume(trial, spec.cool_epochs, cools=True)

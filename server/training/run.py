@@ -85,7 +85,7 @@ class Run:
             for master in masters.values():
                 for trial in master.trials():
                     if trial.worker is not None:
-                        master.fail(trial.worker, trial.number, "the server stopped", time.time())
+                        master.lose(trial.worker, trial.number, "the server stopped")
             return masters
 
         self._masters = await asyncio.to_thread(opened)
@@ -167,13 +167,15 @@ class Run:
             message = self._train(model, name, start, given, epoch)
             reply = await self._under(worker, message, master, given.trial)
             if self._stopping:
-                await self._ask(master.fail, holder, given.trial, "the job was stopped", time.time())
+                await self._ask(master.lose, holder, given.trial, "the job was stopped")
                 return
             if not isinstance(reply, Trained):
                 await self._failed(worker, model, given, reply)
                 return
             scores.append(reply.score)
-            verdict = await self._ask(master.report, holder, given.trial, epoch, reply.score, time.time())
+            verdict = await self._ask(
+                master.report, holder, given.trial, epoch, reply.score, time.time(), reply.loss
+            )
             self._told(worker, model, given, reply, verdict)
             if verdict not in (Verdict.CONTINUE, Verdict.DROP):
                 stops, pauses = verdict is Verdict.STOP, verdict is Verdict.PAUSE

@@ -8,6 +8,7 @@ with each message; how weights are trained and stored is unknown here.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -31,6 +32,9 @@ from server.training.trial import Checkpoint, Trial, random_of
 
 __all__ = ["Master", "StudySpec"]
 
+_SAME_ERRORS = 3  # at the start, that end a study: what comes next would meet it too
+_NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
+
 _RULES: Mapping[Policy, Rules] = {"study": INDEPENDENT, "costudy": COSTUDY, "branch": BRANCH}
 
 
@@ -53,6 +57,9 @@ class Master:
         if held is not None:
             self._lose(held, "its worker asked for another trial")
         trials = self._ledger.trials()
+        error = _same_error(trials, self._ledger.forgiven)
+        if error is not None:
+            return self._nothing(f"the same error {_SAME_ERRORS} times: {error}", failed=True)
         waiting = next((trial for trial in trials if trial.state == "waiting"), None)
         if self._committed() >= self.spec.budget_epochs and not self._owes(waiting):
             return self._nothing("the budget of epochs is used up")
@@ -62,14 +69,18 @@ class Master:
         if proposal is None:
             return self._nothing("there are no more trials to run")
         if isinstance(proposal, Resume):
-            return self._hand_out(proposal.trial.resumed(proposal.epochs), worker, now_s)
+            resumed = proposal.trial.resumed(proposal.epochs, cools=proposal.cools)
+            return self._hand_out(resumed, worker, now_s)
         return self._begin(proposal, worker, now_s)
 
-    def report(self, worker: str, trial: int, epoch: int, score: float, now_s: float) -> Verdict:
-        """kReport: the validation score after `epoch` epochs of the trial (1 is the first).
+    def report(
+        self, worker: str, trial: int, epoch: int, score: float, now_s: float, loss: float | None = None
+    ) -> Verdict:
+        """kReport: the validation score after `epoch` epochs of the trial (1 is the first), and the loss.
 
-        A report that is sent twice is answered twice and counted once. A score that is not finite ends the
-        trial for good: with the same inputs it would diverge again. Raises ValueError for a skipped epoch.
+        A report that is sent twice is answered twice and counted once. A score or a loss that is not finite
+        ends the trial for good: with the same inputs it would diverge again. Raises ValueError for a skipped
+        epoch.
         """
         known = self._leased(worker, trial)
         if known is None:
@@ -78,11 +89,11 @@ class Master:
             return known.verdict
         if epoch != len(known.scores) + 1 or known.verdict in (Verdict.STOP, Verdict.PAUSE):
             raise ValueError(f"trial {trial}: epoch {epoch} was reported after epoch {len(known.scores)}")
-        if not math.isfinite(score):
-            diverged = replace(known, state="failed", worker=None, charged=known.charged + 1)
-            self._ledger.save(replace(diverged, reason=f"its score in epoch {epoch} is {score}"))
-            return Verdict.DROP
-        told = known.reported(epoch, score, now_s + self.spec.lease_s)
+        for what, value in (("score", score), ("loss", loss)):
+            if value is not None and not math.isfinite(value):
+                self._ledger.save(known.diverged(f"its {what} in epoch {epoch} is {value}"))
+                return Verdict.DROP
+        told = known.reported(epoch, score, now_s + self.spec.lease_s, loss)
         others = [other for other in self._ledger.trials() if other.number != trial]
         verdict = self._rules.judge(self.spec, [*others, told], told)
         ends = epoch - told.start_epoch >= told.epochs
@@ -131,7 +142,18 @@ class Master:
         """The worker died or gave up: the same inputs go to another, `max_attempts` times in all."""
         known = self._leased(worker, trial)
         if known is not None:
-            self._lose(known, reason)
+            self._lose(replace(known, errors=(*known.errors, reason)), reason)
+
+    def lose(self, worker: str, trial: int, reason: str) -> None:
+        """The worker went, by no fault of the trial's: as `fail`, and it does not count as an attempt."""
+        known = self._leased(worker, trial)
+        if known is not None:
+            lost = known.lost(reason, known.attempt + 1)
+            self._ledger.save(replace(lost, attempt=known.attempt))
+
+    def forgive(self) -> None:
+        """Forget the errors so far: somebody has mended their cause, and the study is tried again."""
+        self._ledger.forgive()
 
     def release(self, worker: str, trial: int, reason: str) -> None:
         """The worker gives the trial back, by no fault of the trial: the same inputs wait for another."""
@@ -206,8 +228,8 @@ class Master:
         self._ledger.save(trial.leased(worker, now_s + self.spec.lease_s))
         return trial.assignment()
 
-    def _nothing(self, reason: str) -> Idle | Stopped:
-        return Idle() if self._is_running() else Stopped(reason)
+    def _nothing(self, reason: str, *, failed: bool = False) -> Idle | Stopped:
+        return Idle() if self._is_running() else Stopped(reason, failed)
 
     def _is_running(self) -> bool:
         return any(trial.state == "running" for trial in self._ledger.trials())
@@ -230,3 +252,16 @@ class Master:
 
     def _lose(self, trial: Trial, reason: str) -> None:
         self._ledger.save(trial.lost(reason, self.spec.max_attempts))
+
+
+def _same_error(trials: Sequence[Trial], forgiven: int) -> str | None:
+    """The error that a study has begun with, and nothing else; None where there were fewer, others, or a
+    trial that stands. Process ids, hashes and epochs in it may differ. forgiven: trials before that number
+    tell nothing.
+    """
+    if any(trial.checkpoints or (trial.scores and trial.state != "failed") for trial in trials):
+        return None
+    errors = [error for trial in trials[forgiven:] for error in trial.errors]
+    if len(errors) < _SAME_ERRORS or len({_NUMBERS.sub("#", error) for error in errors}) > 1:
+        return None
+    return errors[-1]

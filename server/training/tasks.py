@@ -18,7 +18,7 @@ __all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Model", "Task", "ta
 IMAGES = "image-classification"
 TEXTS = "text-classification"
 TABLES = "tabular-classification"
-AUGMENT = ("shift", "zoom", "colour")
+AUGMENT = ("shift", "zoom", "colour", "flip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,59 +64,61 @@ def task_named(name: str) -> Task:
     return TASKS[name]
 
 
-def _network(low: float, high: float) -> HyperSpace:
+def _network(low: float, high: float, default: float) -> HyperSpace:
     """What is tuned of every network; its learning rate lies in [low, high)."""
     space = HyperSpace()
-    space.add_range_knob("learning_rate", "float", low, high, log=True)
-    space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True)
-    space.add_range_knob("label_smoothing", "float", 0.0, 0.12)
-    space.add_categorical_knob("batch_rows", "integer", [16, 32, 64])
+    space.add_range_knob("learning_rate", "float", low, high, log=True, default=default)
+    space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True, default=0.02)
+    space.add_range_knob("label_smoothing", "float", 0.0, 0.12, default=0.05)
+    space.add_categorical_knob("batch_rows", "integer", [16, 32, 64], default=32)
     return space
 
 
 def _image() -> HyperSpace:
-    space = _network(8e-4, 1.6e-2)
-    for name, most in zip(AUGMENT, (0.15, 0.2, 0.3), strict=True):
-        space.add_range_knob(name, "float", 0.0, most, group="preprocessing")
+    space = _network(8e-4, 1.6e-2, 4e-3)
+    for name, most, default in (("shift", 0.15, 0.08), ("zoom", 0.2, 0.1), ("colour", 0.3, 0.15)):
+        space.add_range_knob(name, "float", 0.0, most, group="preprocessing", default=default)
+    # A mirrored photo shows the same thing; a mirrored digit, text or sign does not.
+    space.add_categorical_knob("flip", "integer", [0, 1], group="preprocessing", default=0)
     return space
 
 
 def _text() -> HyperSpace:
-    space = _network(1e-3, 1.6e-2)
-    space.add_range_knob("forget", "float", 0.0, 0.15, group="preprocessing")
+    space = _network(1e-3, 1.6e-2, 4e-3)
+    space.add_range_knob("forget", "float", 0.0, 0.15, group="preprocessing", default=0.05)
     return space
 
 
 def _n_grams() -> HyperSpace:
     # Its embeddings are seldom seen, each for itself: larger steps, and more that may be left out.
-    space = _network(3e-3, 6e-2)
-    space.add_range_knob("forget", "float", 0.0, 0.4, group="preprocessing")
+    space = _network(3e-3, 6e-2, 1.2e-2)
+    space.add_range_knob("forget", "float", 0.0, 0.4, group="preprocessing", default=0.1)
     return space
 
 
 def _gradient_boosting() -> HyperSpace:
     space = HyperSpace()
-    space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True)
-    space.add_range_knob("max_depth", "integer", 2, 7)
-    space.add_range_knob("min_samples_leaf", "integer", 1, 40, log=True)
-    space.add_range_knob("subsample", "float", 0.5, 1.0)
-    space.add_range_knob("max_features", "float", 0.3, 1.0)
+    space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True, default=0.1)
+    space.add_range_knob("max_depth", "integer", 2, 7, default=3)
+    space.add_range_knob("min_samples_leaf", "integer", 1, 40, log=True, default=1)
+    space.add_range_knob("subsample", "float", 0.5, 1.0, default=0.8)
+    space.add_range_knob("max_features", "float", 0.3, 1.0, default=0.8)
     return space
 
 
 def _random_forest() -> HyperSpace:
     space = HyperSpace()
-    space.add_range_knob("max_depth", "integer", 4, 24)
-    space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True)
-    space.add_range_knob("max_features", "float", 0.2, 1.0)
-    space.add_categorical_knob("criterion", "string", ["gini", "entropy"])
+    space.add_range_knob("max_depth", "integer", 4, 24, default=20)
+    space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True, default=1)
+    space.add_range_knob("max_features", "float", 0.2, 1.0, default=0.4)
+    space.add_categorical_knob("criterion", "string", ["gini", "entropy"], default="gini")
     return space
 
 
 def _logistic_regression() -> HyperSpace:
     space = HyperSpace()
-    space.add_range_knob("C", "float", 1e-3, 1e2, log=True)
-    space.add_categorical_knob("class_weight", "string", ["none", "balanced"])
+    space.add_range_knob("C", "float", 1e-3, 1e2, log=True, default=1.0)
+    space.add_categorical_knob("class_weight", "string", ["none", "balanced"], default="none")
     return space
 
 

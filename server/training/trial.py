@@ -40,8 +40,10 @@ class Checkpoint:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A trial. `origin` is the checkpoint that its weights came from at first, `parent` that of the
-    assignment in hand. scores[e] is the validation score after epoch e + 1. `charged` counts every epoch
-    that a worker began, lost ones too. `verdict` answered the last report; None when there was none yet.
+    assignment in hand. scores[e] is the validation score after epoch e + 1, `loss` the last epoch's on the
+    training rows. `charged` counts every epoch that a worker began, lost ones too. `verdict` answered the
+    last report; None when there was none yet. `errors` are those that workers met with it, `cool_from` the
+    epochs after which its learning rate began to fall.
     """
 
     number: int
@@ -63,6 +65,9 @@ class Trial:
     checkpoints: tuple[Checkpoint, ...] = ()
     verdict: Verdict | None = None
     reason: str = ""
+    loss: float | None = None
+    errors: tuple[str, ...] = ()
+    cool_from: int | None = None
 
     @property
     def warm(self) -> bool:
@@ -87,22 +92,41 @@ class Trial:
     def assignment(self) -> Assignment:
         """What a worker is told: a function of the record, so that a retry is told the same."""
         return Assignment(
-            self.number, dict(self.knobs), self.seed, self.parent, self.start_epoch, self.epochs, self.attempt
+            self.number,
+            dict(self.knobs),
+            self.seed,
+            self.parent,
+            self.start_epoch,
+            self.epochs,
+            self.attempt,
+            self.cool_from,
         )
 
     def leased(self, worker: str, until_s: float) -> Trial:
         """In the hands of `worker`."""
         return replace(self, state="running", worker=worker, lease_until_s=until_s, verdict=None)
 
-    def resumed(self, epochs: int) -> Trial:
-        """A paused trial that goes on from its last checkpoint, for `epochs` more."""
+    def resumed(self, epochs: int, *, cools: bool = False) -> Trial:
+        """A paused trial that goes on from its last checkpoint, for `epochs` more; `cools`: to its end, with
+        a learning rate that falls.
+        """
         last = self.checkpoints[-1]
-        return replace(self, parent=last.digest, start_epoch=last.epoch, epochs=epochs, attempt=1)
+        cool_from = last.epoch if cools else self.cool_from
+        return replace(
+            self, parent=last.digest, start_epoch=last.epoch, epochs=epochs, attempt=1, cool_from=cool_from
+        )
 
-    def reported(self, epoch: int, score: float, until_s: float) -> Trial:
+    def reported(self, epoch: int, score: float, until_s: float, loss: float | None = None) -> Trial:
         """One epoch more."""
         scores = (*self.scores[: epoch - 1], score)
-        return replace(self, scores=scores, charged=self.charged + 1, lease_until_s=until_s)
+        return replace(self, scores=scores, loss=loss, charged=self.charged + 1, lease_until_s=until_s)
+
+    def diverged(self, reason: str) -> Trial:
+        """Over for good: with the same inputs it would diverge again. Its last epoch is charged."""
+        errors = (*self.errors, reason)
+        return replace(
+            self, state="failed", worker=None, charged=self.charged + 1, reason=reason, errors=errors
+        )
 
     def with_checkpoint(self, epoch: int, score: float, digest: str) -> Trial:
         """A checkpoint more; one of the same epoch is replaced."""
@@ -127,8 +151,11 @@ class Trial:
         )
 
     def released(self, reason: str) -> Trial:
-        """Taken from its worker between two epochs, by no fault of its own: `lost` without a charge."""
-        return replace(self.lost(reason, self.attempt + 1), attempt=self.attempt, charged=self.charged)
+        """Taken from its worker between two epochs, by no fault of its own, to begin this assignment again:
+        what the epochs have cost that count no more is given back.
+        """
+        charged = self.charged - (len(self.scores) - self.start_epoch)
+        return replace(self.lost(reason, self.attempt + 1), attempt=self.attempt, charged=charged)
 
     def suspended(self, checkpoints: Sequence[Checkpoint], reason: str) -> Trial:
         """Put down after its last reported epoch, whose weights are the last of `checkpoints`.
@@ -160,6 +187,7 @@ class Trial:
         form: dict[str, Any] = json.loads(text)
         form["verdict"] = form["verdict"] and Verdict(form["verdict"])
         form["scores"] = tuple(form["scores"])
+        form["errors"] = tuple(form.get("errors", ()))
         form["checkpoints"] = tuple(Checkpoint(**checkpoint) for checkpoint in form["checkpoints"])
         return cls(**form)
 
@@ -177,4 +205,5 @@ class Trial:
             self.scores[-1] if self.scores else None,
             self.best_score,
             self.reason,
+            self.loss,
         )

@@ -111,7 +111,7 @@ CREATE FUNCTION ml_udf.train(
     dataset text,
     task text DEFAULT NULL,                 -- that of the dataset, if it is named
     models text[] DEFAULT NULL,             -- such as resnet, fasttext, random_forest; NULL = the task's
-    budget text DEFAULT '90 epochs',        -- of all models together
+    budget text DEFAULT NULL,               -- '300 epochs', of all models together; NULL = 100 for each
     policy text DEFAULT NULL,               -- branch, costudy, study; NULL = the task's
     advisor text DEFAULT 'random',          -- random, grid, gp, tpe
     max_epochs integer DEFAULT NULL,        -- of one trial

@@ -37,8 +37,8 @@ def spec_of(policy: str = "study", **fields) -> StudySpec:
 
 def score_of(given: Assignment, started: float, epoch: int) -> float:
     """Rises towards what the knobs allow, from where the parent's weights stood, with a little noise."""
-    rate = float(given.knobs["learning_rate"])
-    ceiling = math.exp(-((math.log10(rate) + 2) ** 2)) * (1 - float(given.knobs["dropout"]) / 2)
+    rate = float(given.knobs.get("learning_rate", 0.01))
+    ceiling = math.exp(-((math.log10(rate) + 2) ** 2)) * (1 - float(given.knobs.get("dropout", 0.2)) / 2)
     noise = random_of(given.seed, epoch, "noise").normal(scale=0.01)
     return min(1.0, max(0.0, started + (ceiling - started) * (1 - 0.7**epoch) + noise))
 

@@ -47,7 +47,9 @@ def test_the_budget_is_shared_evenly_and_wholly() -> None:
 
 
 def test_a_job_comes_back_from_json_as_it_was() -> None:
-    spec = JobSpec.from_json({"dataset": "d", "budget": "7", "models": ["vgg"], "policy": "study", "seed": 3})
+    spec = JobSpec.from_json(
+        {"dataset": "d", "budget": "7 epochs", "models": ["vgg"], "policy": "study", "seed": 3}
+    )
     assert JobSpec.from_json(spec.as_json()) == spec
 
 
@@ -63,11 +65,13 @@ def test_a_workers_trial_has_its_knobs_where_the_worker_looks_for_them() -> None
         "schedule": "constant",
         "seed": 5,
         "size": 32,
-        "augment": {"shift": 0.2},
+        "augment": {"shift": 0.2, "flip": 0},
     }
 
 
-@pytest.mark.parametrize("budget", ["", "-3", "3.5", "many epochs", "1 epoch and a half"])
+@pytest.mark.parametrize(
+    "budget", ["", "-3", "3.5", "1000", "0 epochs", "10 minutes", "many epochs", "1 epoch and a half"]
+)
 def test_a_budget_that_is_no_number_of_epochs_is_refused(budget: str) -> None:
     with pytest.raises(BadOption, match="budget"):
         JobSpec.from_json({"dataset": "d", "budget": budget})
