@@ -28,6 +28,7 @@ from ml_udf.transport import Response
 
 __all__ = ["FunctionInfo", "ServerInfo", "error_of", "function_info", "json_of"]
 
+_MOST_CHARS = 2_000  # of an error's text
 _BY_STATUS: dict[int, type[MlUdfError]] = {
     400: BadOption,
     401: Unauthorized,
@@ -172,9 +173,13 @@ def json_of(response: Response) -> dict[str, Any]:
 def error_of(response: Response) -> MlUdfError:
     """The error that a reply with status ≥ 400 stands for: by our code, else by the status."""
     try:
-        text = str(json.loads(response.body)["error"])
+        text = json.loads(response.body)["error"]
+        if not isinstance(text, str):
+            raise TypeError
+        text = text[:_MOST_CHARS]
     except (ValueError, KeyError, TypeError):
-        text = response.body[:200].decode("utf-8", "replace") or f"HTTP status {response.status}"
+        # What else answers is not ours to show: whoever names an endpoint would read the network by it.
+        text = f"HTTP status {response.status}, without an error of the protocol"
     code, colon, message = text.partition(": ")
     error = error_from_code(code, message) if colon and code.isidentifier() else None
     if error is None or (type(error) is ServerFault and code != ServerFault.code):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +76,24 @@ class HyperConf:
 
 
 @dataclass(frozen=True, slots=True)
+class _How:
+    """How a server is reached; see `ml_udf.duckdb.register`."""
+
+    endpoint: str
+    token: str | None = field(repr=False)
+    allow_plain: bool
+    sslrootcert: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A training job on a server."""
 
     id: int
     endpoint: str
     token: str | None = field(default=None, repr=False)
+    allow_plain: bool = False
+    sslrootcert: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,8 @@ class Query:
     high: float
     endpoint: str
     token: str | None = field(default=None, repr=False)
+    allow_plain: bool = False
+    sslrootcert: str | None = None
 
 
 def import_images(folder: str | Path) -> Images:
@@ -135,13 +149,14 @@ class Train:
         hyper: HyperConf | None = None,
         endpoint: str = DEFAULT_ENDPOINT,
         token: str | None = None,
+        allow_plain: bool = False,
+        sslrootcert: str | None = None,
     ) -> None:
         self._name = name
         self._data = data
         self._task = task
         self._hyper = hyper or HyperConf()
-        self._endpoint = endpoint
-        self._token = token
+        self._how = _How(endpoint, token, allow_plain, sslrootcert)
 
     def run(self) -> Job:
         """Send the dataset and begin; returns once the job runs. Raises the errors of `ml_udf.errors`."""
@@ -165,33 +180,33 @@ class Train:
             "visibility": hyper.visibility,
             "pretrained": hyper.pretrained,
         }
-        with _calls(self._endpoint, self._token) as calls:
+        with _calls(self._how) as calls:
             calls.push(dataset, _parts(self._data))
-            return Job(int(calls.train(job)["id"]), self._endpoint, self._token)
+            return Job(int(calls.train(job)["id"]), *astuple(self._how))
 
 
 def pause(job: Job) -> None:
     """Let the job rest until `resume`; epochs under way end first. Raises `BadOption` if it does not run."""
-    with _calls(job.endpoint, job.token) as calls:
+    with _calls(job) as calls:
         calls.pause(job.id)
 
 
 def resume(job: Job) -> None:
     """Go on with a paused job. Raises `BadOption` if it has ended."""
-    with _calls(job.endpoint, job.token) as calls:
+    with _calls(job) as calls:
         calls.resume(job.id)
 
 
 def extend(job: Job, budget_epochs: int) -> None:
     """Go on with a job that has ended, with so many epochs in all. Raises `BadOption`."""
-    with _calls(job.endpoint, job.token) as calls:
+    with _calls(job) as calls:
         calls.extend(job.id, budget_epochs)
 
 
 def get_models(job: Job, *, timeout_s: float | None = None) -> Models:
     """What the job has found, once it has ended. Raises `BadOption` where it found nothing, or still runs."""
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
-    with _calls(job.endpoint, job.token) as calls:
+    with _calls(job) as calls:
         for found in calls.watch(job.id):
             if found["state"] in ("running", "paused") and end_s is not None and time.monotonic() > end_s:
                 raise BadOption(
@@ -217,7 +232,7 @@ class Inference:
     def run(self) -> Query:
         """Deploy it. Raises the errors of `ml_udf.errors`."""
         job = self._models.job
-        with _calls(job.endpoint, job.token) as calls:
+        with _calls(job) as calls:
             told = calls.deploy(job.id, self._function, choose=self._choose, slo_ms=self._slo_ms)
         return Query(
             told["function"],
@@ -227,6 +242,8 @@ class Inference:
             told["test_high"],
             job.endpoint,
             job.token,
+            job.allow_plain,
+            job.sslrootcert,
         )
 
 
@@ -234,16 +251,20 @@ def query(ask: Query, images: Sequence[str | Path | bytes]) -> list[str]:
     """The label of each image: a path on the server's host, or the encoded image itself."""
     encoded = [image for image in images if isinstance(image, bytes)]
     paths = [str(image) for image in images if not isinstance(image, bytes)]
-    with contextlib.closing(Client(ask.endpoint, token=ask.token)) as client:
+    with contextlib.closing(_client(ask)) as client:
         of_encoded = iter(client.predict(ask.function, encoded, input_name="image").values)
         of_paths = iter(client.predict(ask.function, paths).values)
     return [next(of_encoded if isinstance(image, bytes) else of_paths) for image in images]
 
 
 @contextlib.contextmanager
-def _calls(endpoint: str, token: str | None) -> Iterator[TrainingCalls]:
-    with contextlib.closing(Client(endpoint, token=token)) as client:
+def _calls(how: _How | Job) -> Iterator[TrainingCalls]:
+    with contextlib.closing(_client(how)) as client:
         yield TrainingCalls(client)
+
+
+def _client(how: _How | Job | Query) -> Client:
+    return Client(how.endpoint, token=how.token, allow_plain=how.allow_plain, sslrootcert=how.sslrootcert)
 
 
 def _parts(data: Images) -> Iterator[bytes]:

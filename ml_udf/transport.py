@@ -326,4 +326,7 @@ def _tls(scheme: str, sslrootcert: str | None) -> ssl.SSLContext | None:
 
 
 def _reason(exc: Exception) -> str:
+    told = http.client.BadStatusLine | http.client.UnknownProtocol
+    if isinstance(exc, told) and not isinstance(exc, http.client.RemoteDisconnected):
+        return "what answers does not speak HTTP"  # its text may hold what it said instead
     return (getattr(exc, "strerror", None) or str(exc) or type(exc).__name__).lower()

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-__all__ = ["ENDPOINT", "TOKEN_FILE", "console", "fail", "token_of"]
+__all__ = ["ALLOW_PLAIN", "ENDPOINT", "SSLROOTCERT", "TOKEN_FILE", "console", "fail", "token_of"]
 
 console = Console()
 _errors = Console(stderr=True)
@@ -22,6 +22,23 @@ ENDPOINT = Annotated[
 TOKEN_FILE = Annotated[
     Path | None,
     typer.Option("--token-file", envvar="ML_UDF_TOKEN_FILE", help="a file that holds the server's token"),
+]
+
+ALLOW_PLAIN = Annotated[
+    bool,
+    typer.Option(
+        "--allow-plain",
+        envvar="ML_UDF_ALLOW_PLAIN",
+        help="let http:// leave this machine, where all between can read token and rows",
+    ),
+]
+SSLROOTCERT = Annotated[
+    str | None,
+    typer.Option(
+        "--sslrootcert",
+        envvar="ML_UDF_SSLROOTCERT",
+        help="file of the authorities (PEM) that may vouch for an https:// server",
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, token_of
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, token_of
 from ml_udf.cli.findings import Finding, failed, found, noted, show
 from ml_udf.cli.pg_doctor import check_cluster, check_installation
 from ml_udf.client import Client, Options
@@ -30,6 +30,8 @@ _PROBE = "ml-udf-doctor-probe"
 def doctor(
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
     postgres: Annotated[
         str | None, typer.Option(metavar="DSN", help="a database whose extension is to be checked too")
     ] = None,
@@ -41,7 +43,10 @@ def doctor(
     broken = 0
     sections: list[tuple[str, Iterator[Finding]]] = [
         ("This Python", _check_packages()),
-        (f"The endpoint {endpoint}", _check_endpoint(endpoint, token_of(token_file))),
+        (
+            f"The endpoint {endpoint}",
+            _check_endpoint(endpoint, token_of(token_file), allow_plain, sslrootcert),
+        ),
         ("PostgreSQL on this machine", check_installation()),
     ]
     if postgres is not None:
@@ -69,9 +74,11 @@ def _check_packages() -> Iterator[Finding]:
             yield found(f"{extra}: {', '.join(versions)}")
 
 
-def _check_endpoint(endpoint: str, token: str | None) -> Iterator[Finding]:
+def _check_endpoint(
+    endpoint: str, token: str | None, allow_plain: bool, sslrootcert: str | None
+) -> Iterator[Finding]:
     try:
-        client = Client(endpoint, token=token)
+        client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
     except MlUdfError as error:
         yield failed(error.message, error.hint)
         return

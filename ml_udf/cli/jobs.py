@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, fail, token_of
 from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from ml_udf.training import TrainingCalls
@@ -31,6 +31,8 @@ def jobs(
     ] = None,
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
 ) -> None:
     """Show the training jobs of a server: how far they are, and the best that they have found."""
     asked = {"cancel": cancel, "pause": pause, "resume": resume, "extend": extend is not None}
@@ -38,7 +40,8 @@ def jobs(
     if verbs and (job is None or len(verbs) > 1):
         fail(f"--{verbs[0]} needs a job, and no other verb", f"ml-udf jobs 3 --{verbs[0]}")
     try:
-        with contextlib.closing(Client(endpoint, token=token_of(token_file))) as client:
+        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
+        with contextlib.closing(made) as client:
             calls = TrainingCalls(client)
             if job is not None:
                 _tell(calls, job, verbs, extend)

@@ -25,7 +25,15 @@ from pathlib import Path
 from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
-__all__ = ["Installed", "install", "sources", "uninstall"]
+__all__ = ["ALLOWED_SERVERS", "Installed", "install", "sources", "uninstall"]
+
+ALLOWED_SERVERS = "servers.allow"  # read by ml_udf.postgres.allowed
+_ALLOWED_TEXT = """\
+# Inference servers that CREATE SERVER may name, beside those that a superuser creates: one a line, as
+#   host   host:port   *.domain
+127.0.0.1:8080
+localhost:8080
+"""
 
 MIN_PYTHON = (3, 11)
 # What runs inside the server: standard library only, except for `local:` endpoints, which need the last two.
@@ -91,6 +99,9 @@ def install(
         for placeholder, literal in paths.items():
             text = text.replace(placeholder, literal)
         _write(extension_dir / script.name, text)
+    allowed = python_dir.parent / ALLOWED_SERVERS
+    if not allowed.exists():  # afterwards it is the administrator's
+        _write(allowed, _ALLOWED_TEXT)
     _write(extension_dir / "ml_udf.control", (sources() / "ml_udf.control").read_text())
     return Installed(version, extension_dir, python_dir, local_path, module, notes)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ml_udf.cli.pg_extension import Installed, install
+from ml_udf.cli.pg_extension import ALLOWED_SERVERS, Installed, install
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
 __all__ = ["SUPERUSER", "Sandbox", "sandbox"]
@@ -153,6 +153,9 @@ class Sandbox:
         self.installed = install(
             self.server, root=root, local=local, batching=batching, server_user=self._user.pw_name
         )
+        if found_below:  # its own list: whoever tries things here may try them on any port of this machine
+            allowed = self.installed.python_dir.parent / ALLOWED_SERVERS
+            allowed.write_text("127.0.0.1\nlocalhost\n")
         if self.installed.module is not None:
             self._settings["session_preload_libraries"] = str(self.installed.module)
 

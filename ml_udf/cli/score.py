@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, fail, token_of
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
@@ -66,6 +66,8 @@ def score(
     ] = PATIENCE_S,
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
 ) -> None:
     """Store a function's answers for all rows of a table that have none yet. Run again, it goes on.
 
@@ -89,7 +91,8 @@ def score(
             version=version,
             patience_s=patience,
         )
-        with contextlib.closing(Client(endpoint, token=token_of(token_file))) as client, _bar() as show:
+        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
+        with contextlib.closing(made) as client, _bar() as show:
             if postgres is not None:
                 tally = _on_postgres(postgres, client, request, show)
             else:

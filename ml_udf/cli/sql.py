@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, console, fail, token_of
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, fail, token_of
 from ml_udf.errors import MlUdfError
 
 __all__ = ["sql"]
@@ -29,6 +29,8 @@ def sql(
     database: Annotated[str, typer.Option("--database", "-d", help="a DuckDB file")] = ":memory:",
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="how rows are printed")] = Format.TABLE,
     max_rows: Annotated[int, typer.Option(help="rows that a table shows at most")] = 40,
     on_error: Annotated[
@@ -50,7 +52,14 @@ def sql(
     try:
         options = Options().overridden({"on_error": on_error})
         con = duckdb.connect(database)
-        registration = ml_udf.duckdb.register(con, endpoint, token=token_of(token_file), options=options)
+        registration = ml_udf.duckdb.register(
+            con,
+            endpoint,
+            token=token_of(token_file),
+            options=options,
+            allow_plain=allow_plain,
+            sslrootcert=sslrootcert,
+        )
     except MlUdfError as error:
         fail(error.message, error.hint)
     except duckdb.Error as error:

@@ -50,6 +50,8 @@ def register(
     token: str | None = None,
     functions: Functions = None,
     options: Options | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
 ) -> Registration:
     """Make a server's functions SQL functions of `con`; what an earlier call registered is replaced.
 
@@ -57,10 +59,13 @@ def register(
     functions   names, or {SQL name: the server's name, or a `Binding`}; None = all that the server has.
                 A server that is not ours has no list: name them.
     options     defaults of every call; `SET VARIABLE ml_udf_on_error = 'null'` and its like go before them
+    allow_plain whether http:// may leave this machine, where all between can read token and rows
+    sslrootcert file of the authorities (PEM) that may vouch for the server; None = those of this machine
 
     Raises the errors of `ml_udf.errors`; nothing is registered then.
     """
-    return Registration(con, Client(endpoint, token=token), functions, options or Options())
+    client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+    return Registration(con, client, functions, options or Options())
 
 
 class Registration:

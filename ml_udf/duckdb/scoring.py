@@ -58,6 +58,8 @@ def score_table(
     input: str,  # as the SQL procedure names it
     *,
     token: str | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
     options: Options | None = None,
     rescore: str | None = None,
     on_progress: Callable[[Tally], None] = lambda _: None,
@@ -66,11 +68,13 @@ def score_table(
     """Store a function's answers for all rows of a table that have none yet; called again, it goes on.
 
     `how` are the fields of `ml_udf.scoring.Request`: `output` or `result_table`, `key`, `condition`,
-    `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`. Raises `BadOption`, and as `score`.
+    `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`; the others are those of
+    `register`. Raises `BadOption`, and as `score`.
     """
     how["key"] = tuple(how.get("key", ()))
     request = Request(relation, function, input, rescore=rescore_of(rescore), **how)
-    with contextlib.closing(Client(endpoint, token=token)) as client:
+    made = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+    with contextlib.closing(made) as client:
         return score_connection(con, client, request, options or Options(), on_progress=on_progress)
 
 

@@ -115,6 +115,8 @@ class Definitions:
             parallel="UNSAFE" if self._backend.version < 170000 else "RESTRICTED",
         )
         client = self._statements.client(wrapper.server)  # refuses who has no right to use the server
+        made_for = self._statements.bound(wrapper.server)
+        wrapper = replace(wrapper, server_oid=made_for.oid, server_owner=made_for.owner)
         info = self._look_up(client, wrapper) if asked.verify else None
         if info is not None and info.columns:
             return self._create_of_columns(wrapper, info)

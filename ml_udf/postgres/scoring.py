@@ -71,7 +71,7 @@ class Scoring:
         target, returns = self._target(sql, str(given["function"] or ""), given["server"])
         options = self._statements.options(target)
         request = _request(given, options.on_error)
-        client = self._endpoints.client(target.server, needs_usage=target.needs_usage)
+        client = self._endpoints.client(target.server, needs_usage=target.needs_usage, bound=target.bound)
         info = client.look_up(
             target.binding.function,
             version=request.version,
@@ -126,9 +126,7 @@ class Scoring:
         if not found[0]["permitted"]:
             raise Refused("42501", f"permission denied for function {found[0]['signature']}")
         record = json.loads(found[0]["record"])
-        binding = Binding(record["function"], record.get("input_name"), record.get("output_name"))
-        target = Target(record["server"], binding, tuple(record.get("options", {}).items()))
-        return target, record["returns"]
+        return Target.of(record), record["returns"]
 
     @contextlib.contextmanager
     def _shown(self, sql: _Procedure, title: str) -> Iterator[Any]:

@@ -47,7 +47,7 @@ class Session:
     @reported
     def scalar(self, record: Mapping[str, Any], value: Value) -> Any:  # noqa: ANN401  # of the SQL type
         """The body of a function over one row. `record` is what it was created with."""
-        return self._values(_target(record), [value], record["returns"])[0]
+        return self._values(Target.of(record), [value], record["returns"])[0]
 
     @reported
     def batch(self, record: Mapping[str, Any], values: Sequence[Value]) -> list[Any] | None:
@@ -56,7 +56,7 @@ class Session:
         Only the plan node asks to begin, and then for the same rows again.
         """
         asked = self._backend.take_asked()
-        target, rows = _target(record), unwrapped(values)
+        target, rows = Target.of(record), unwrapped(values)
         if asked is Asked.FORGET:
             self._statements.forget()
             return None
@@ -189,12 +189,6 @@ class Session:
                     f"CREATE USER MAPPING FOR you, or PUBLIC, SERVER {target.server} OPTIONS (token '…')"
                 )
             raise
-
-
-def _target(record: Mapping[str, Any]) -> Target:
-    """The target of a function that was created with `record`; its owner answers for the server."""
-    binding = Binding(record["function"], record.get("input_name"), record.get("output_name"))
-    return Target(record["server"], binding, tuple(record.get("options", {}).items()))
 
 
 def _generic(server: str, function: str) -> Target:

@@ -12,12 +12,13 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ml_udf.client import CallStats, Client
 from ml_udf.config import SETTINGS, Options
 from ml_udf.exchange import ROW_FAULTS
 from ml_udf.postgres.backend import Backend
-from ml_udf.postgres.endpoints import Endpoints
+from ml_udf.postgres.endpoints import Bound, Endpoints
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.latencies import Latencies
 from ml_udf.postgres.spi import Plpy
@@ -40,14 +41,25 @@ class Target:
     binding: Binding
     options: tuple[tuple[str, str], ...] = ()
     needs_usage: bool = False  # of the server: for the generic functions, which anybody may aim anywhere
+    bound: Bound | None = None  # the server that its SQL function was made for
     sends_bytes: bool = False  # the values are bytea: encoded images, where the function takes paths as well
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Target:
+        """Of an SQL function that was created with `record`; its owner answers for the server."""
+        return cls(
+            record["server"],
+            Binding(record["function"], record.get("input_name"), record.get("output_name")),
+            tuple(record.get("options", {}).items()),
+            bound=Bound(record.get("server_oid"), record.get("server_owner")),
+        )
 
 
 @dataclass(slots=True)
 class _Open:
     """One SQL statement under way."""
 
-    clients: dict[tuple[int, str, bool], Client] = field(default_factory=dict)
+    clients: dict[tuple[int, str, bool, Bound | None], Client] = field(default_factory=dict)
     asked: dict[Key, Statement] = field(default_factory=dict)
 
     def version(self, target: Target) -> str | None:
@@ -110,6 +122,10 @@ class Statements:
     def client(self, server: str) -> Client:
         """The client of a server that current_user may use, outside any function."""
         return self._endpoints.client(server, needs_usage=True)
+
+    def bound(self, server: str) -> Bound:
+        """What a function that is made for that server now has to hold."""
+        return self._endpoints.bound(server)
 
     def options(self, target: Target) -> Options:
         """The settings of now, for calls of `target`. Raises `BadOption`."""
@@ -181,10 +197,10 @@ class Statements:
                 self._warn(statement)
 
     def _client(self, under_way: _Open, target: Target) -> Client:
-        key = (self._backend.role(), target.server, target.needs_usage)
+        key = (self._backend.role(), target.server, target.needs_usage, target.bound)
         client = under_way.clients.get(key)
         if client is None:
-            client = self._endpoints.client(target.server, needs_usage=target.needs_usage)
+            client = self._endpoints.client(target.server, needs_usage=target.needs_usage, bound=target.bound)
             under_way.clients[key] = client
         return client
 

@@ -37,6 +37,8 @@ class Wrapper:
     options: Mapping[str, str] = field(default_factory=dict)
     input_name: str | None = None
     output_name: str | None = None
+    server_oid: str | None = None
+    server_owner: str | None = None
 
     @property
     def signature(self) -> str:
@@ -109,7 +111,13 @@ class Wrapper:
             "function": self.function,
             "returns": self.returns,
         }
-        optional = {"input_name": self.input_name, "output_name": self.output_name, "options": self.options}
+        optional = {
+            "server_oid": self.server_oid,
+            "server_owner": self.server_owner,
+            "input_name": self.input_name,
+            "output_name": self.output_name,
+            "options": self.options,
+        }
         record |= {name: value for name, value in optional.items() if value}
         # Texts alone, so that the JSON is a Python literal as well; ASCII escapes would split rare
         # characters in two there.
