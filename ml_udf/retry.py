@@ -32,7 +32,7 @@ def with_retries(
 
     Raises the last error; `DeadlineExceeded` where a full queue outlasted the deadline.
     """
-    abort = abort or Abort()
+    abort = Abort() if abort is None else abort  # one that is not set is false
     tries, pause_s = 0, _FIRST_PAUSE_S
     while True:
         try:
@@ -52,6 +52,8 @@ def with_retries(
                 raise
             on_retry()
             abort.sleep(wait_s)
+            if abort:
+                raise
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 

@@ -1,0 +1,136 @@
+"""One sub-batch out and its answers back: what is asked, and whose fault a fault is."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from ml_udf.column import SubBatch
+from ml_udf.config import Options
+from ml_udf.errors import (
+    BadOption,
+    ConnectionLost,
+    DeadlineExceeded,
+    InputInvalid,
+    InputNotFound,
+    ServerFault,
+    ServerUnreachable,
+)
+from ml_udf.exchange import Answers, Exchange
+from ml_udf.transport import Abort, Response
+from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
+from tests.unit.ml_udf.infos import info_of
+
+
+def exchange_of(transport: FakeTransport, *, ours: bool = True, deadline_s: float = math.inf, **options):
+    return Exchange(transport, info_of(ours=ours), Options(**options), deadline_s)
+
+
+def ask(exchange: Exchange, *rows: bytes) -> Answers:
+    return exchange.answer(SubBatch(0, list(rows)), Abort())
+
+
+def test_values_confidences_and_errors_stand_at_their_rows():
+    answers = ask(exchange_of(FakeTransport()), b"a", b"bad", b"c")
+    assert answers.values == [label_of(b"a"), None, label_of(b"c")]
+    assert answers.confidences == [0.5, None, 0.5]
+    assert [type(error) for error in answers.errors] == [type(None), InputNotFound, type(None)]
+
+
+def test_ours_is_asked_with_the_goals_and_the_time_that_is_left():
+    transport = FakeTransport()
+    exchange = exchange_of(transport, slo_ms=40, min_accuracy=0.9, row_class="interactive", timeout_ms=5_000)
+    ask(exchange, b"a")
+    (asked,) = transport.requests
+    assert [output.name for output in asked.outputs] == ["label", "confidence", "error"]
+    assert asked.parameters["ml_udf_slo_ms"] == 40
+    assert asked.parameters["ml_udf_min_accuracy"] == 0.9
+    assert asked.parameters["ml_udf_class"] == "interactive"
+    assert 4_000 < asked.parameters["ml_udf_deadline_ms"] <= 5_000
+
+
+def test_goals_that_nobody_set_are_not_sent():
+    transport = FakeTransport()
+    ask(exchange_of(transport), b"a")
+    assert not {"ml_udf_slo_ms", "ml_udf_min_accuracy"} & set(transport.requests[0].parameters)
+
+
+def test_the_callers_deadline_counts_where_it_is_nearer():
+    transport = FakeTransport()
+    ask(exchange_of(transport, deadline_s=time.monotonic() + 2, timeout_ms=60_000), b"a")
+    assert 1_000 < transport.requests[0].parameters["ml_udf_deadline_ms"] <= 2_000
+
+
+def test_a_deadline_that_has_passed_sends_nothing():
+    transport = FakeTransport()
+    answers = ask(exchange_of(transport, deadline_s=time.monotonic() - 1), b"a", b"b")
+    assert [type(error) for error in answers.errors] == [DeadlineExceeded] * 2
+    assert transport.requests == []
+
+
+def test_a_server_that_is_not_ours_answers_values_alone():
+    transport = FakeTransport(ours=False)
+    answers = ask(exchange_of(transport, ours=False), b"a")
+    assert (answers.values, answers.confidences, answers.errors) == ([label_of(b"a")], [None], [None])
+    assert not [name for name in transport.requests[0].parameters if name.startswith("ml_udf_")]
+
+
+def test_once_the_server_is_gone_the_other_sub_batches_are_not_tried(monkeypatch):
+    monkeypatch.setattr("ml_udf.retry._FIRST_PAUSE_S", 0.001)
+    transport = FakeTransport()
+    transport.faults = [ServerUnreachable("refused") for _ in range(5)]
+    exchange = exchange_of(transport)
+    assert [type(e) for e in ask(exchange, b"a").errors] == [ServerUnreachable]
+    assert [type(e) for e in ask(exchange, b"b", b"c").errors] == [ServerUnreachable] * 2
+    assert len(transport.requests) == 5
+    assert exchange.retries == 4
+
+
+def test_a_connection_that_broke_is_no_reason_to_give_up_the_others(monkeypatch):
+    monkeypatch.setattr("ml_udf.retry._FIRST_PAUSE_S", 0.001)
+    transport = FakeTransport()
+    transport.faults = [ConnectionLost("broke") for _ in range(3)]
+    exchange = exchange_of(transport)
+    assert [type(e) for e in ask(exchange, b"a").errors] == [ConnectionLost]
+    assert ask(exchange, b"b").values == [label_of(b"b")]
+
+
+@pytest.mark.parametrize("status", [400, 404, 413])
+def test_a_refusal_that_concerns_the_call_is_raised(status):
+    transport = FakeTransport()
+    transport.faults = [Response(status, {}, b'{"error": "bad_option: no"}')]
+    with pytest.raises(BadOption):
+        ask(exchange_of(transport), b"a")
+
+
+@pytest.mark.parametrize(
+    "body", [b"no json", b'{"model_name": "f", "outputs": []}', b'{"model_name": "f", "outputs": [{}]}']
+)
+def test_an_answer_that_cannot_be_read_is_the_servers_fault(body):
+    transport = FakeTransport()
+    transport.faults = [Response(200, {}, body)]
+    assert [type(e) for e in ask(exchange_of(transport), b"a").errors] == [ServerFault]
+
+
+def test_a_status_below_400_is_an_answer_and_400_is_not():
+    transport = FakeTransport()
+    transport.faults = [Response(399, {}, b"x"), Response(500, {}, b'{"error": "internal: broke"}')]
+    exchange = exchange_of(transport)
+    (unread,) = ask(exchange, b"a").errors
+    (internal,) = ask(exchange, b"a").errors
+    assert "cannot be read" in str(unread)
+    assert "broke" in str(internal)
+
+
+def test_a_row_that_does_not_fit_the_datatype_is_a_fault_of_its_rows():
+    exchange = Exchange(FakeTransport(), info_of("FP32", (2,)), Options(), math.inf)
+    answers = exchange.answer(SubBatch(0, [(1.0, 2.0, 3.0)]), Abort())
+    assert [type(e) for e in answers.errors] == [InputInvalid]
+
+
+def test_room_for_answers_and_for_one_error_of_all():
+    assert Answers.empty(2) == Answers([None] * 2, [None] * 2, [None] * 2)
+    error = ServerFault("x")
+    assert Answers.failed(2, error) == Answers([None] * 2, [None] * 2, [error] * 2)
