@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ml_udf import column as column_module
@@ -38,7 +40,8 @@ def test_a_value_may_have_the_limits_bytes_and_not_one_more():
 
 
 def test_a_column_of_numbers_takes_numbers_and_vectors_and_nothing_else():
-    column = Column.of([1, 2.5, True, [1, 2], (1.0, 2.0), "7", b"7", None, object(), ["x"]], "FP32")
+    values: list[Any] = [1, 2.5, True, [1, 2], (1.0, 2.0), "7", b"7", None, object(), ["x"]]
+    column = Column.of(values, "FP32")
     assert column.distinct == [1, 2.5, (1.0, 2.0)]
     assert column.place == [0, 1, 0, 2, 2, -1, -1, -1, -1, -1]
     assert sorted(column.errors) == [5, 6, 8, 9]

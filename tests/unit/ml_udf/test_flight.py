@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_consumer_that_leaves_aborts_the_others():
         if task:
             told.append(until_aborted(task, abort))
 
-    results = Flight().run([0, 1], one, max_in_flight=2)
+    results: Any = Flight().run([0, 1], one, max_in_flight=2)
     next(results)
     results.close()
     await_true(lambda: told == ["aborted"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from ml_udf import retry
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -41,8 +41,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(retry.time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(retry.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr("ml_udf.retry.time.monotonic", clock.monotonic)
+    monkeypatch.setattr("ml_udf.retry.random.uniform", lambda low, high: high)
     return clock
 
 
@@ -59,8 +59,8 @@ def failing(*errors: MlUdfError):
     return do
 
 
-def ask(do, clock: Clock, deadline_s: float = float("inf"), **more) -> int:
-    return with_retries(do, deadline_s=deadline_s, abort=clock, **more)  # type: ignore[arg-type]  # a clock
+def ask(do: Any, clock: Any, deadline_s: float = float("inf"), **more: Any) -> Any:
+    return with_retries(do, deadline_s=deadline_s, abort=clock, **more)
 
 
 def test_what_works_is_done_once(clock):
@@ -74,7 +74,7 @@ def test_pauses_double_up_to_two_seconds(clock):
 
 
 def test_pauses_are_jittered_by_up_to_half(clock, monkeypatch):
-    monkeypatch.setattr(retry.random, "uniform", lambda low, high: low)
+    monkeypatch.setattr("ml_udf.retry.random.uniform", lambda low, high: low)
     ask(failing(*[Overloaded("full")] * 2), clock)
     assert clock.pauses == [0.05, 0.1]
 
