@@ -8,6 +8,7 @@ Training and serving both go through here, so a model sees the same pixels in bo
 from __future__ import annotations
 
 import io
+import time
 from typing import Final
 
 import numpy as np
@@ -15,13 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpu_worker.errors import RowFault
+from gpu_worker.image_file import look_over
 
 __all__ = ["Pixels", "decode_image"]
 
 Pixels = NDArray[np.uint8]
 
 _FORMATS: Final = ("JPEG", "PNG")
-_ORIENTATION_TAG: Final = 0x0112
+_MOST_S: Final = 10.0  # of this thread's time for one image: twenty times what the largest picture takes
+_BLOCK_BYTES: Final = 4096  # that a decoder gets of a file of many scans between two looks at the clock
 # EXIF orientation → how to turn the stored pixels upright.
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -38,17 +41,24 @@ _TURNS_SIDEWAYS: Final = frozenset((5, 6, 7, 8))
 def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pixels:
     """The image as uint8 RGB of shape [height, width, 3], upright, transparency over white.
 
-    The aspect ratio is not kept: the whole image fills the target. Size is judged by the header, before
-    any pixel is decoded. Raises `RowFault` (input_undecodable, input_too_large).
+    The aspect ratio is not kept: the whole image fills the target. Size and scans are judged by the header,
+    before any pixel is decoded, and decoding has a bounded time. Raises `RowFault` (input_undecodable,
+    input_too_large).
     """
     if not data:
         raise RowFault("input_undecodable", "the image is empty (0 bytes)")
     try:
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        file = look_over(data)
+        # A picture of one scan takes a time that its pixels bound; and every read would be a call in Python.
+        opened = io.BytesIO(file.data) if file.scans == 1 else _TimedBytes(file.data)
+        with Image.open(opened, formats=_FORMATS) as image:
             columns, rows = image.size
             if columns * rows > max_pixels:
                 raise _too_many_pixels(f"{columns}×{rows}", max_pixels)
-            return _fit(image, height, width)
+            file.check_scans(columns * rows, max_pixels)
+            if file.scans > 1:
+                image.decodermaxblock = _BLOCK_BYTES
+            return _fit(image, file.orientation, height, width)
     except RowFault:
         raise
     except UnidentifiedImageError as exc:
@@ -62,12 +72,27 @@ def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pi
         raise RowFault("input_undecodable", f"the image is damaged: {exc}") from exc
 
 
+class _TimedBytes(io.BytesIO):
+    """The bytes of a file, until the thread that reads them has worked on it for too long.
+
+    A decoder asks for its input block by block. Raises `RowFault` (input_too_large).
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._ends_s = time.thread_time() + _MOST_S
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.thread_time() > self._ends_s:
+            raise RowFault("input_too_large", f"decoding the image takes longer than {_MOST_S:g} s")
+        return super().read(size)
+
+
 def _too_many_pixels(has: str, max_pixels: int) -> RowFault:
     return RowFault("input_too_large", f"the image has {has} pixels; the limit is {max_pixels} in all")
 
 
-def _fit(image: Image.Image, height: int, width: int) -> Pixels:
-    turn = image.getexif().get(_ORIENTATION_TAG) if "exif" in image.info else None
+def _fit(image: Image.Image, turn: int, height: int, width: int) -> Pixels:
     size = (height, width) if turn in _TURNS_SIDEWAYS else (width, height)
     image.draft("RGB", size)
     small = _eight_bit(image)
