@@ -41,8 +41,9 @@ from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, Cancelled, WorkerError
 from gpu_worker.intake import Intake, Piece
 from gpu_worker.loader import load_network, warm_up, weights_bytes
-from gpu_worker.manifest import FORMS, Manifest, read_manifest
+from gpu_worker.manifest import Manifest, read_manifest
 from gpu_worker.model_cache import ModelCache, Resident
+from gpu_worker.model_files import FORMS
 from gpu_worker.network import IsCancelled, Network
 from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS
 from gpu_worker.protocol import Answer

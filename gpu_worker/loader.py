@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import numpy as np
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.manifest import Manifest
+from gpu_worker.model_files import open_regular
 from gpu_worker.network import Network
-from gpu_worker.zoo import ARCHITECTURES, HASHING, TEXT_ARCHITECTURES
+from gpu_worker.zoo import ARCHITECTURES, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITECTURES
 from gpu_worker.zoo.hashing import Hashing
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ __all__ = ["build_module", "file_sha256", "load_network", "warm_up", "weights_by
 
 _PLAIN_FORMS = ("text", "row")  # of rows that are no pictures
 _WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
+_MOST_UNPACKING = 4  # a weight is float32 on the device, and may be stored in one byte
 
 
 def load_network(manifest: Manifest, device: Device, *, allow_import: bool = False) -> Network:
@@ -75,12 +78,27 @@ def build_module(
     if target is None:
         known = ", ".join(sorted([*ARCHITECTURES, *TEXT_ARCHITECTURES, HASHING]))
         raise ModelUnusable(f"the architecture {architecture!r} is not known; there are: {known}")
+    if target != architecture:
+        _check_options(architecture, options)
     module_name, _, attribute = target.partition(":")
     try:
         make: Callable[..., nn.Module] = getattr(importlib.import_module(module_name), attribute)
         return make(classes, **options)
-    except (ImportError, AttributeError, TypeError, ValueError) as exc:
+    except (ImportError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as exc:
         raise ModelUnusable(f"the architecture {architecture!r} cannot be built: {exc}") from exc
+
+
+def _check_options(architecture: str, options: Mapping[str, Any]) -> None:
+    """An option can make a module as large as one likes, out of a file of a few bytes."""
+    for name, value in options.items():
+        most = MOST_OF_OPTIONS.get(name)
+        if most is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue  # the architecture says what it takes
+        if not 0 <= value <= most:
+            raise ModelUnusable(
+                f"the architecture {architecture!r} cannot be built: {name!r} must be from 0 to {most}, "
+                f"not {value}"
+            )
 
 
 def weights_bytes(manifest: Manifest) -> int:
@@ -96,7 +114,7 @@ def weights_bytes(manifest: Manifest) -> int:
 
 def file_sha256(path: str) -> str:
     """The file's SHA-256, in hexadecimal."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -120,21 +138,39 @@ def _torch(manifest: Manifest, device: Device, *, allow_import: bool) -> Network
     from gpu_worker.text_network import TextNetwork
     from gpu_worker.torch_network import TorchNetwork
 
-    module = build_module(
+    path = manifest.path_of_weights()
+    build = functools.partial(
+        build_module,
         manifest.architecture,
         len(manifest.classes),
         dict(manifest.architecture_options),
         allow_import=allow_import,
     )
-    path = manifest.path_of_weights()
+    if manifest.architecture in ARCHITECTURES or manifest.architecture in TEXT_ARCHITECTURES:
+        _check_fits(build, manifest)
+    module = build()
     try:
         module.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError, OSError) as exc:
+    except (SafetensorError, RuntimeError, OSError, TypeError, ValueError, KeyError) as exc:
         raise ModelUnusable(f"the weights {path} do not fit {manifest.architecture!r}: {exc}") from exc
     if manifest.input.form == "text":
         return TextNetwork(module, device)
     # What a module of somebody else's does may depend on its input.
     return TorchNetwork(module, manifest.input, device, traceable=manifest.architecture in ARCHITECTURES)
+
+
+def _check_fits(build: Callable[[], nn.Module], manifest: Manifest) -> None:
+    """Before memory is taken for a module that the weights are far too small for. Raises `ModelUnusable`."""
+    import torch
+
+    with torch.device("meta"):  # sizes without memory
+        wanted_bytes = sum(tensor.nbytes for tensor in build().state_dict().values())
+    stored_bytes = weights_bytes(manifest)
+    if wanted_bytes > _MOST_UNPACKING * stored_bytes:
+        raise ModelUnusable(
+            f"the weights {manifest.path_of_weights()} do not fit {manifest.architecture!r}: it has "
+            f"{wanted_bytes} bytes of them, and the file {stored_bytes}"
+        )
 
 
 def _onnx(manifest: Manifest, device: Device) -> Network:

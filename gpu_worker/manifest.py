@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files import (
+    FORMAT,
+    FORMS,
+    MANIFEST_FILE,
+    MOST_MANIFEST_BYTES,
+    RUNTIMES,
+    open_regular,
+)
 
-__all__ = ["FORMS", "MANIFEST_FILE", "InputSpec", "Manifest", "read_manifest"]
+__all__ = ["InputSpec", "Manifest", "read_manifest"]
 
-MANIFEST_FILE = "model.json"
-FORMAT = 1
-FORMS = ("path", "image", "tensor", "text", "row")
-_RUNTIMES = ("torch", "onnx")
 _MAX_SIDE = 4096
 
 
@@ -84,15 +89,18 @@ def read_manifest(directory: str) -> Manifest:
     """The manifest of the model version stored in `directory`. Raises `ModelUnusable`."""
     path = os.path.join(directory, MANIFEST_FILE)
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        with open_regular(path) as file:
+            text = file.read(MOST_MANIFEST_BYTES + 1)
+        if len(text) > MOST_MANIFEST_BYTES:
+            raise ModelUnusable(f"{path} is too large to be a manifest")
+        content = json.loads(text)
     except OSError as exc:
         raise ModelUnusable(f"{path} cannot be read: {exc.strerror}") from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ModelUnusable(f"{path} is not JSON: {exc}") from exc
     try:
         return _parse(directory, content)
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         reason = f"{exc} is missing" if isinstance(exc, KeyError) else str(exc)
         raise ModelUnusable(f"{path} is not a model manifest: {reason}") from exc
 
@@ -101,11 +109,19 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
     if content["format"] != FORMAT:
         raise ValueError(f"'format' is {content['format']!r}, and this worker reads {FORMAT}")
     runtime = str(content["runtime"])
-    if runtime not in _RUNTIMES:
-        raise ValueError(f"'runtime' is {runtime!r}, and only {', '.join(_RUNTIMES)} are known")
+    if runtime not in RUNTIMES:
+        raise ValueError(f"'runtime' is {runtime!r}, and only {', '.join(RUNTIMES)} are known")
     weights = content.get("weights") or None
-    if weights is not None and (os.path.basename(weights) != weights or weights in (".", "..")):
+    if weights is not None and (
+        not isinstance(weights, str)
+        or os.path.basename(weights) != weights
+        or weights in (".", "..")
+        or "\0" in weights
+    ):
         raise ValueError(f"'weights' must name a file beside it, not {weights!r}")
+    sha256 = content.get("sha256") or None
+    if sha256 is not None and not isinstance(sha256, str):
+        raise ValueError(f"'sha256' must be a text, not {sha256!r}")
     classes = tuple(map(str, content["classes"]))
     if not classes:
         raise ValueError("'classes' is empty")
@@ -122,7 +138,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         classes=classes,
         input=_parse_input(content.get("input") or {}),
         weights=weights,
-        sha256=content.get("sha256") or None,
+        sha256=sha256,
         accuracy=float(content.get("accuracy") or 0.0),
         architecture_options=options,
     )
@@ -149,6 +165,6 @@ def _channels(
     content: dict[str, Any], key: str, default: tuple[float, float, float]
 ) -> tuple[float, float, float]:
     values = tuple(map(float, content.get(key) or default))
-    if len(values) != 3:
+    if len(values) != 3 or not all(map(math.isfinite, values)):
         raise ValueError(f"'input.{key}' needs three numbers, one per channel")
     return values[0], values[1], values[2]

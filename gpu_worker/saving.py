@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gpu_worker.loader import file_sha256
-from gpu_worker.manifest import MANIFEST_FILE, Manifest
+from gpu_worker.manifest import Manifest
+from gpu_worker.model_files import MANIFEST_FILE
 
 __all__ = ["WEIGHTS_FILE", "save_model", "write_tensors"]
 

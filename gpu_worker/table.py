@@ -20,9 +20,8 @@ import numpy as np
 
 from gpu_worker.network import Floats
 
-__all__ = ["COLUMN_KINDS", "Column", "RowInvalid", "Table", "values_of"]
+__all__ = ["Column", "RowInvalid", "Table", "values_of"]
 
-COLUMN_KINDS = ("number", "text", "boolean")
 _MOST_TEXTS = 32  # of one column; the rarer ones count as unknown
 _MOST_WIDTH = 4096
 _SHOWN_CHARS = 80

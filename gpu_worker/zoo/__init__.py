@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ARCHITECTURES", "HASHING", "TABULAR", "TEXT_ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "HASHING", "MOST_OF_OPTIONS", "TABULAR", "TEXT_ARCHITECTURES"]
 
 HASHING = "hashing"
 
@@ -32,3 +32,17 @@ TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     }
 )
 TABULAR = frozenset(("gradient_boosting", "random_forest", "logistic_regression"))
+
+# The largest values of their options. A model.json comes from whoever may register a model.
+MOST_OF_OPTIONS: Mapping[str, int] = MappingProxyType(
+    {
+        "width": 4096,
+        "blocks": 64,
+        "middle": 64,
+        "length": 16_384,
+        "buckets": 1 << 22,
+        "embedding": 4096,
+        "subword": 32,
+        "dropout": 1,
+    }
+)

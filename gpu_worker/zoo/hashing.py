@@ -19,10 +19,14 @@ from gpu_worker.network import Floats, Inputs, IsCancelled, check
 __all__ = ["Hashing"]
 
 _PIECE_S = 0.05  # how long it sleeps between two looks at `is_cancelled`
+_MOST_S = 60.0  # of a batch: whoever may register a model may not stop a worker with it
 
 
 class Hashing:
-    """`delay_ms` is slept once per batch, `row_delay_ms` per row: a device of exactly known speed."""
+    """`delay_ms` is slept once per batch, `row_delay_ms` per row: a device of exactly known speed.
+
+    A batch takes a minute at most, however many rows it has.
+    """
 
     forms = frozenset(("path", "image", "text"))
     pixels: tuple[int, int] | None = None
@@ -30,8 +34,9 @@ class Hashing:
     resident_bytes = 1024
 
     def __init__(self, classes: Sequence[str], *, delay_ms: float = 0.0, row_delay_ms: float = 0.0) -> None:
-        if delay_ms < 0 or row_delay_ms < 0:
-            raise ValueError("delays cannot be negative")
+        for delay in (delay_ms, row_delay_ms):
+            if not 0.0 <= delay <= _MOST_S * 1e3:
+                raise ValueError(f"a delay must be from 0 to {_MOST_S * 1e3:g} ms, not {delay:g}")
         self._classes = len(classes)
         self._delay_s = delay_ms / 1e3
         self._row_delay_s = row_delay_ms / 1e3
@@ -50,7 +55,7 @@ class Hashing:
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """One-hot [n, classes]. Raises `Cancelled` within 50 ms of being asked to stop."""
-        ends_s = time.monotonic() + self._delay_s + self._row_delay_s * len(inputs)
+        ends_s = time.monotonic() + min(_MOST_S, self._delay_s + self._row_delay_s * len(inputs))
         check(is_cancelled)
         while (left_s := ends_s - time.monotonic()) > 0:
             time.sleep(min(_PIECE_S, left_s))

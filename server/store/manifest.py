@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.model_files import COLUMN_KINDS, FORMAT, FORMS, RUNTIMES
 from server.errors import BadOption
-from server.functions import INPUT_NAMES, InputShape, ModelVersion
+from server.functions import InputShape, ModelVersion
 
 __all__ = ["check_name", "model_from_manifest"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_RUNTIMES = ("torch", "onnx")
-_FORMAT = 1
-_KINDS = ("number", "text", "boolean")
 
 
 def check_name(name: object, what: str) -> str:
@@ -34,15 +32,15 @@ def check_name(name: object, what: str) -> str:
 
 def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
     """The model version that a manifest describes. Raises `BadOption`."""
-    if manifest.get("format") != _FORMAT:
-        raise BadOption(f"model.json: 'format' must be {_FORMAT}, not {manifest.get('format')!r}")
+    if manifest.get("format") != FORMAT:
+        raise BadOption(f"model.json: 'format' must be {FORMAT}, not {manifest.get('format')!r}")
     name = check_name(manifest.get("name"), "model.json: 'name'")
     version = manifest.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31 - 1:
         raise BadOption(f"model.json of {name}: 'version' must be a whole number from 1, not {version!r}")
     runtime = manifest.get("runtime", "torch")
-    if runtime not in _RUNTIMES:
-        raise BadOption(f"model.json of {name}: 'runtime' must be one of {_RUNTIMES}, not {runtime!r}")
+    if runtime not in RUNTIMES:
+        raise BadOption(f"model.json of {name}: 'runtime' must be one of {RUNTIMES}, not {runtime!r}")
     sha256 = str(manifest.get("sha256") or "")
     if sha256 and not _SHA256.fullmatch(sha256):
         raise BadOption(f"model.json of {name}: 'sha256' must be 64 hexadecimal digits")
@@ -82,8 +80,8 @@ def _accuracy(raw: object, name: str) -> float:
 
 
 def _input(raw: object, name: str) -> InputShape:
-    if not isinstance(raw, dict) or raw.get("form") not in INPUT_NAMES:
-        raise BadOption(f"model.json of {name}: 'input.form' must be one of {', '.join(INPUT_NAMES)}")
+    if not isinstance(raw, dict) or raw.get("form") not in FORMS:
+        raise BadOption(f"model.json of {name}: 'input.form' must be one of {', '.join(FORMS)}")
     sizes = [raw.get(side, 0) for side in ("height", "width")]
     if not all(isinstance(size, int) and 0 <= size <= 1 << 16 for size in sizes):
         raise BadOption(f"model.json of {name}: 'input.height' and 'input.width' must be pixels")
@@ -109,11 +107,11 @@ def _columns(raw: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
             not isinstance(column, dict)
             or not isinstance(column.get("name"), str)
             or not column["name"]
-            or column.get("kind") not in _KINDS
+            or column.get("kind") not in COLUMN_KINDS
         ):
             raise BadOption(
                 f"model.json of {name}: each of 'input.columns' needs a 'name' and a 'kind', "
-                f"one of {', '.join(_KINDS)}"
+                f"one of {', '.join(COLUMN_KINDS)}"
             )
         columns.append((column["name"], column["kind"]))
     return tuple(columns)

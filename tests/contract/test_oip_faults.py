@@ -164,7 +164,7 @@ def test_a_drain_ends_after_its_time(tmp_path: Path) -> None:
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     with inference_server(tmp_path / "home", flags=["--drain-s=600"]) as server:
-        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=600_000), "udf_slow")
+        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
         body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             head = f"POST {SLOW} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -13,6 +13,7 @@ import pytest
 from gpu_worker.decode import decode_image
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled, ModelUnusable, WorkerError
+from gpu_worker.zoo.hashing import Hashing
 from tests.models import hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
 
@@ -139,9 +140,33 @@ def test_a_hashing_model_takes_the_time_it_was_told_and_one_batch_at_a_time(
 
 def test_bad_options_of_a_hashing_model_are_refused(engines: Engines, tmp_path: Path) -> None:
     engine = engines()
-    for options in ({"delay_ms": -1}, {"delay_ms": "soon"}, {"speed": 3}):
+    for options in (
+        {"delay_ms": -1},
+        {"delay_ms": "soon"},
+        {"speed": 3},
+        {"delay_ms": 60_001},
+        {"row_delay_ms": float("inf")},
+        {"row_delay_ms": float("nan")},
+    ):
         with pytest.raises(ModelUnusable, match="hashing"):
             engine.load("h", str(hashing_model(tmp_path, "h", **options)))
+
+
+@pytest.mark.security
+def test_no_options_of_a_hashing_model_hold_a_worker_for_more_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept_s: list[float] = []
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+        now_s[0] += seconds
+
+    monkeypatch.setattr("gpu_worker.zoo.hashing.time.sleep", sleep)
+    monkeypatch.setattr("gpu_worker.zoo.hashing.time.monotonic", lambda: now_s[0])
+    Hashing(["a"], delay_ms=60_000, row_delay_ms=60_000).scores([b"x"] * 1000, lambda: False)
+    assert sum(slept_s) <= 60.001
 
 
 def test_models_are_evicted_for_others_but_not_while_their_rows_are_in_flight(

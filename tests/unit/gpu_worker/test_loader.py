@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +126,15 @@ def test_the_resident_size_covers_weights_and_activations(vgg: Path) -> None:
         (lambda m: m["input"].update(mean=[0.5]), "three numbers"),
         (lambda m: m["input"].update(form="video"), "'video'"),
         (lambda m: m.update(input=7), "not a model manifest"),
+        (lambda m: m.update(version=float("inf")), "not a model manifest"),
+        (lambda m: m["input"].update(width=float("inf")), "not a model manifest"),
+        (lambda m: m["input"].update(mean=[0, 0, float("nan")]), "three numbers"),
+        (lambda m: m.update(sha256=7), "'sha256' must be a text"),
+        (lambda m: m.update(weights=7), "must name a file beside it"),
+        (lambda m: m.update(weights="a\0b"), "must name a file beside it"),
+        (lambda m: m.update(architecture_options={"width": 10**9}), "'width' must be from 0 to 4096"),
+        (lambda m: m.update(architecture_options={"width": 4096}), "do not fit"),
+        (lambda m: m.update(architecture_options={"width": -1}), "'width' must be"),
     ],
 )
 def test_a_manifest_that_cannot_be_served_is_refused_with_the_reason(
@@ -139,6 +151,39 @@ def test_a_folder_without_manifest_or_with_something_else_is_refused(tmp_path: P
     assert "not JSON" in refusal(tmp_path)
     (tmp_path / "model.json").write_text("[1, 2]")
     assert "not a model manifest" in refusal(tmp_path)
+
+
+def no_file(path: Path, kind: str) -> None:
+    """Puts something that is no regular file in the place of `path`."""
+    kept = path.rename(path.with_name("kept"))
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        # The path of a socket may have a hundred bytes at most: bound from its own folder.
+        with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(path.parent):
+            bound.bind(path.name)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(kept)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "folder", "link"])
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_only_a_regular_file_is_opened_and_nobody_waits_for_it(model: Path, name: str, kind: str) -> None:
+    no_file(model / name, kind)
+    assert "not a regular file" in refusal(model)
+
+
+@pytest.mark.security
+def test_a_manifest_of_deep_brackets_or_many_bytes_is_refused(model: Path) -> None:
+    (model / "model.json").write_text("[" * 100_000)
+    assert "is not JSON" in refusal(model)
+    (model / "model.json").write_text(" " * (9 << 20))
+    assert "too large" in refusal(model)
 
 
 def test_weights_that_were_damaged_are_refused_by_their_hash(model: Path) -> None:

@@ -262,7 +262,7 @@ def test_it_ends_when_the_socket_closes(workers: Workers) -> None:
 
 def test_it_ends_soon_when_the_socket_closes_under_a_long_batch(workers: Workers, tmp_path: Path) -> None:
     worker = workers()
-    worker.load(h=hashing_model(tmp_path, "h", delay_ms=100_000))
+    worker.load(h=hashing_model(tmp_path, "h", delay_ms=60_000))
     worker.send(*(Infer(number, ["h"], "text", [b"a"]) for number in range(5)))
     time.sleep(0.2)
     worker.socket.close()

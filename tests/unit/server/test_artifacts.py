@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +129,25 @@ def test_weights_that_are_a_link_or_no_file_are_not_followed(artifacts: Artifact
     (made / "model.safetensors").symlink_to("/etc/passwd")
     with pytest.raises(BadOption, match="cannot be read"):
         artifacts.adopt(made)
-    (made / "model.safetensors").unlink()
-    os.mkfifo(made / "model.safetensors")
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_and_nobody_waits_for_it(
+    artifacts: Artifacts, tmp_path: Path, name: str, kind: str
+) -> None:
+    made = write_model(tmp_path / "made")
+    (made / name).unlink()
+    if kind == "fifo":
+        os.mkfifo(made / name)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(made):
+            bound.bind(name)
+    elif kind == "device":
+        (made / name).symlink_to("/dev/zero")
+    else:
+        (made / name).mkdir()
     with pytest.raises(BadOption, match="not a regular file"):
         artifacts.adopt(made)
 
