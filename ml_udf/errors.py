@@ -26,7 +26,8 @@
         ├── InputInvalid         22P02  the value is not of the function's input type
         └── NoConfidentAnswer    P0002  no answer above the function's confidence threshold
 
-Each class knows its `code` (the word on the wire), its SQLSTATE, and whether trying again helps.
+Each class knows its `code` (the word on the wire), its SQLSTATE, whether trying again helps, and its usual
+hint: what to do, in words that hold on every engine, where whoever raises it knows nothing better to say.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ class MlUdfError(Exception):
     code = "internal"
     sqlstate = "58000"
     retryable = False
+    usual_hint = "the inference server's log says why"
 
     def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.usual_hint
         self.detail = detail
 
     def report(self) -> str:
@@ -92,6 +94,7 @@ class ServerUnreachable(MlUdfError):
     code = "unreachable"
     sqlstate = "08001"
     retryable = True
+    usual_hint = "start the server (ml-udf serve) or check the url; ml-udf doctor tests each link"
 
 
 class ConnectionLost(MlUdfError):
@@ -100,6 +103,7 @@ class ConnectionLost(MlUdfError):
     code = "connection_lost"
     sqlstate = "08006"
     retryable = True
+    usual_hint = "run the statement again; the inference server's log says what broke"
 
 
 class Unauthorized(MlUdfError):
@@ -107,6 +111,10 @@ class Unauthorized(MlUdfError):
 
     code = "unauthorized"
     sqlstate = "28000"
+    usual_hint = (
+        "give the token: CREATE USER MAPPING … OPTIONS (token '…') in "
+        "PostgreSQL, register(…, token='…') in DuckDB"
+    )
 
 
 class UnknownFunction(MlUdfError):
@@ -114,6 +122,9 @@ class UnknownFunction(MlUdfError):
 
     code = "unknown_function"
     sqlstate = "42704"
+    usual_hint = (
+        "SELECT name FROM ml_udf.functions lists those there are; so do ml_udf.models, datasets and jobs"
+    )
 
 
 class VersionGone(MlUdfError):
@@ -121,6 +132,7 @@ class VersionGone(MlUdfError):
 
     code = "version_gone"
     sqlstate = "42704"
+    usual_hint = "run the statement again: it begins with the version of now"
 
 
 class BadOption(MlUdfError):
@@ -128,6 +140,7 @@ class BadOption(MlUdfError):
 
     code = "bad_option"
     sqlstate = "22023"
+    usual_hint = "the message names what cannot be used; README.md lists the options and their bounds"
 
 
 class Overloaded(MlUdfError):
@@ -136,6 +149,7 @@ class Overloaded(MlUdfError):
     code = "overloaded"
     sqlstate = "53400"
     retryable = True
+    usual_hint = "wait longer (ml_udf.timeout_ms; ml_udf_timeout_ms in DuckDB), or add workers to the server"
 
     def __init__(
         self, message: str, *, hint: str = "", detail: str = "", retry_after_s: float | None = None
@@ -149,6 +163,7 @@ class DeadlineExceeded(MlUdfError):
 
     code = "deadline_exceeded"
     sqlstate = "57014"
+    usual_hint = "raise ml_udf.timeout_ms (ml_udf_timeout_ms in DuckDB) or statement_timeout, or add workers"
 
 
 class Cancelled(MlUdfError):
@@ -156,6 +171,7 @@ class Cancelled(MlUdfError):
 
     code = "cancelled"
     sqlstate = "57014"
+    usual_hint = "run the statement again if that was not meant"
 
 
 class UnknownTable(MlUdfError):
@@ -163,6 +179,7 @@ class UnknownTable(MlUdfError):
 
     code = "unknown_table"
     sqlstate = "42P01"
+    usual_hint = "write its schema too, or mend the name"
 
 
 class UnknownColumn(MlUdfError):
@@ -170,6 +187,7 @@ class UnknownColumn(MlUdfError):
 
     code = "unknown_column"
     sqlstate = "42703"
+    usual_hint = "mend the name, or ALTER TABLE … ADD COLUMN"
 
 
 class WrongType(MlUdfError):
@@ -177,6 +195,7 @@ class WrongType(MlUdfError):
 
     code = "wrong_type"
     sqlstate = "42804"
+    usual_hint = "name another column, or change its type with ALTER TABLE"
 
 
 class NoKey(MlUdfError):
@@ -184,6 +203,7 @@ class NoKey(MlUdfError):
 
     code = "no_key"
     sqlstate = "42P10"
+    usual_hint = "give the table a primary key, or name the columns that tell its rows apart"
 
 
 class AlreadyRunning(MlUdfError):
@@ -191,6 +211,7 @@ class AlreadyRunning(MlUdfError):
 
     code = "already_running"
     sqlstate = "55P03"
+    usual_hint = "wait for the other run, or end it"
 
 
 class InsideTransaction(MlUdfError):
@@ -198,6 +219,7 @@ class InsideTransaction(MlUdfError):
 
     code = "inside_transaction"
     sqlstate = "25001"
+    usual_hint = "call it by itself, in autocommit, outside BEGIN"
 
 
 class ServerFault(MlUdfError):
@@ -211,6 +233,9 @@ class WorkerLost(ServerFault):
     """The inference worker died under these rows, was restarted, and died under them again."""
 
     code = "worker_lost"
+    usual_hint = (
+        "its input may be what the worker died of: ask for the rows one by one, and see the server's log"
+    )
 
 
 class InputError(MlUdfError):
@@ -218,6 +243,7 @@ class InputError(MlUdfError):
 
     code = "input_error"
     sqlstate = "22000"
+    usual_hint = "SET ml_udf.on_error = 'null' (SET VARIABLE ml_udf_on_error in DuckDB) makes such rows NULL"
 
 
 class InputNotFound(InputError):
@@ -225,6 +251,10 @@ class InputNotFound(InputError):
 
     code = "input_not_found"
     sqlstate = "58P01"
+    usual_hint = (
+        "the path is one of the inference server's host; ml_udf.on_error = "
+        "'null' (ml_udf_on_error in DuckDB) skips such rows"
+    )
 
 
 class InputForbidden(InputError):
@@ -232,6 +262,7 @@ class InputForbidden(InputError):
 
     code = "input_forbidden"
     sqlstate = "42501"
+    usual_hint = "the server reads files below its media roots alone (ml-udf serve --media-root)"
 
 
 class InputUndecodable(InputError):
@@ -239,6 +270,10 @@ class InputUndecodable(InputError):
 
     code = "input_undecodable"
     sqlstate = "22P03"
+    usual_hint = (
+        "give a JPEG or PNG that is whole; ml_udf.on_error = 'null' "
+        "(ml_udf_on_error in DuckDB) skips such rows"
+    )
 
 
 class InputTooLarge(InputError):
@@ -246,6 +281,7 @@ class InputTooLarge(InputError):
 
     code = "input_too_large"
     sqlstate = "54000"
+    usual_hint = "make it smaller, or raise the server's limit (ml-udf serve --help)"
 
 
 class InputInvalid(InputError):
@@ -253,6 +289,10 @@ class InputInvalid(InputError):
 
     code = "input_invalid"
     sqlstate = "22P02"
+    usual_hint = (
+        "give a value of the function's input type; ml_udf.on_error = "
+        "'null' (ml_udf_on_error in DuckDB) skips such rows"
+    )
 
 
 class NoConfidentAnswer(InputError):
@@ -260,6 +300,7 @@ class NoConfidentAnswer(InputError):
 
     code = "no_confident_answer"
     sqlstate = "P0002"
+    usual_hint = "give the function a default answer, or lower its min_confidence"
 
 
 def _tree(root: type[MlUdfError]) -> tuple[type[MlUdfError], ...]:

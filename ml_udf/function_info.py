@@ -171,19 +171,24 @@ def json_of(response: Response) -> dict[str, Any]:
 
 
 def error_of(response: Response) -> MlUdfError:
-    """The error that a reply with status ≥ 400 stands for: by our code, else by the status."""
+    """The error that a reply with status ≥ 400 stands for: by our code, else by the status.
+
+    The body is `{"error": "code: message"}`, with `"hint"` where the server knows better what to do.
+    """
+    hint = ""
     try:
-        text = json.loads(response.body)["error"]
-        if not isinstance(text, str):
+        told = json.loads(response.body)
+        text, hint = told["error"], told.get("hint", "")
+        if not isinstance(text, str) or not isinstance(hint, str):
             raise TypeError
-        text = text[:_MOST_CHARS]
-    except (ValueError, KeyError, TypeError):
+        text, hint = text[:_MOST_CHARS], hint[:_MOST_CHARS]
+    except (ValueError, KeyError, TypeError, AttributeError):
         # What else answers is not ours to show: whoever names an endpoint would read the network by it.
-        text = f"HTTP status {response.status}, without an error of the protocol"
+        text, hint = f"HTTP status {response.status}, without an error of the protocol", ""
     code, colon, message = text.partition(": ")
-    error = error_from_code(code, message) if colon and code.isidentifier() else None
+    error = error_from_code(code, message, hint=hint) if colon and code.isidentifier() else None
     if error is None or (type(error) is ServerFault and code != ServerFault.code):
-        error = _BY_STATUS.get(response.status, ServerFault)(text)
+        error = _BY_STATUS.get(response.status, ServerFault)(text, hint=hint)
     if isinstance(error, Overloaded):
         error.retry_after_s = _seconds(response.headers.get("retry-after"))
     return error

@@ -184,10 +184,7 @@ class HttpTransport:
         try:
             connection.connect()
         except (OSError, UnicodeError) as exc:
-            raise ServerUnreachable(
-                f"nothing answers at {self._shown}: {_reason(exc)}",
-                hint="start the server (ml-udf serve) or check the url; ml-udf doctor tests each link",
-            ) from exc
+            raise ServerUnreachable(f"nothing answers at {self._shown}: {_reason(exc)}") from exc
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 

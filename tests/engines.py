@@ -91,7 +91,7 @@ class Postgres:
         self.name = "postgres" if batching else "postgres-by-row"
         self._con = psycopg.connect(dsn, autocommit=True)
         self._notices: list[str] = []
-        self._con.add_notice_handler(lambda notice: self._notices.append(str(notice.message_primary)))
+        self._con.add_notice_handler(lambda notice: self._notices.append(_told(notice)))
         self._con.execute("DROP SERVER IF EXISTS ml_udf CASCADE")
         self._con.execute(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{endpoint}')")
         for function in FUNCTIONS:
@@ -106,9 +106,7 @@ class Postgres:
             cursor = self._con.execute(sql)
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
-            diagnostic = error.diag
-            parts = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
-            raise SqlError(error.sqlstate or "", "\n".join(filter(None, parts))) from error
+            raise SqlError(error.sqlstate or "", _told(error.diag)) from error
 
     def set(self, setting: str, value: str) -> None:
         self._con.execute(f"SET ml_udf.{setting} = '{value}'")
@@ -132,6 +130,11 @@ def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Eng
         cluster.sql("CREATE DATABASE contract")
         cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
     return Postgres(cluster.dsn("contract"), endpoint, batching=name == "postgres")
+
+
+def _told(diagnostic: psycopg.errors.Diagnostic) -> str:
+    parts = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
+    return "\n".join(filter(None, parts))
 
 
 def _timer(seconds: float, act: Any) -> threading.Timer:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ml_udf.client import CallStats, Client
 from ml_udf.column import Value
 from ml_udf.config import Options
-from ml_udf.duckdb.faults import FaultWarnings
+from ml_udf.duckdb.faults import FaultWarnings, spelled_out
 from ml_udf.duckdb.interrupts import Interrupts
 from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
@@ -87,8 +87,7 @@ class Calls:
                 yield statement, check
         except MlUdfError as error:
             self.last_error = error
-            # DuckDB keeps an exception's text and drops the rest: the text has to say everything.
-            raise type(error)(f"{binding.function}: {error.report()}") from error
+            raise spelled_out(error, binding.function) from error
         finally:
             if statement is not None:
                 self.faults.note(statement)

@@ -9,11 +9,22 @@ from __future__ import annotations
 import threading
 import warnings
 
+from ml_udf.errors import MlUdfError
 from ml_udf.statement import Statement
 
-__all__ = ["FaultWarnings", "FaultyRowsWarning"]
+__all__ = ["FaultWarnings", "FaultyRowsWarning", "spelled_out"]
 
 QUIET_S = 0.3
+
+
+def spelled_out(error: MlUdfError, subject: str) -> MlUdfError:
+    """The same error, with everything in its text: DuckDB keeps an exception's text and drops the rest.
+
+    subject  what was called
+    """
+    whole = type(error)(f"{subject}: {error.report()}")
+    whole.hint = ""  # its text holds it
+    return whole
 
 
 class FaultyRowsWarning(UserWarning):

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ml_udf.client import Client
 from ml_udf.duckdb.calls import Calls
+from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import CATALOG, predict_macro, quoted
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
@@ -149,8 +150,7 @@ class TrainingFunctions:
                 return json.dumps(self._answer(TrainingCalls(self._client, check), verb, given, path))
         except MlUdfError as error:
             self._session.note(error)
-            # DuckDB keeps an exception's text and drops the rest: the text has to say everything.
-            raise type(error)(f"{verb}: {error.report()}") from error
+            raise spelled_out(error, verb) from error
 
     def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
         if verb == "create_dataset":

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from gpu_worker.errors import Cancelled as EngineCancelled
 from gpu_worker.errors import WorkerError
 from gpu_worker.settings import Settings
-from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, UnknownFunction, VersionGone
+from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, VersionGone
 from ml_udf.local.catalog import Catalog, Function
 from ml_udf.oip import (
     HEADER_LENGTH,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalTransport"]
 
 DEFAULT_HOME = "~/.ml_udf"
+_STATUS = {"bad_option": 400, "unknown_function": 404, "version_gone": 410}
 _OPTIONS = {"media_root", "device", "threads", "max_pixels", "max_input_bytes"}
 
 
@@ -71,10 +72,10 @@ class LocalTransport:
             raise Cancelled("the call was cancelled") from exc
         except WireError as exc:
             return _failure(400, "bad_option", str(exc))
-        except UnknownFunction as exc:
-            return _failure(404, exc.code, str(exc))
-        except (MlUdfError, WorkerError) as exc:
-            return _failure(400 if exc.code == "bad_option" else 500, exc.code, str(exc))
+        except MlUdfError as exc:
+            return _failure(_STATUS.get(exc.code, 500), exc.code, exc.message, exc.hint)
+        except WorkerError as exc:
+            return _failure(_STATUS.get(exc.code, 500), exc.code, str(exc))
 
     def close(self) -> None:
         """Let go of the models and the decode threads."""
@@ -242,5 +243,6 @@ def _json(body: dict[str, Any]) -> Response:
     return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-def _failure(status: int, code: str, message: str) -> Response:
-    return Response(status, {}, json.dumps({"error": f"{code}: {message}"}).encode())
+def _failure(status: int, code: str, message: str, hint: str = "") -> Response:
+    body = {"error": f"{code}: {message}"} | ({"hint": hint} if hint else {})
+    return Response(status, {}, json.dumps(body).encode())

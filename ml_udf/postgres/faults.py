@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from ml_udf.errors import InputForbidden, InputNotFound, MlUdfError, UnknownFunction
+from ml_udf.errors import MlUdfError
 from ml_udf.postgres.spi import Plpy, Spi
 
 __all__ = ["Refused", "Reports", "reported"]
@@ -23,6 +23,7 @@ class Refused(MlUdfError):
     """PostgreSQL's own rules refuse it (names, rights, languages), with the SQLSTATE they would give."""
 
     code = "refused"
+    usual_hint = ""  # PostgreSQL's own messages say it
 
     def __init__(self, sqlstate: str, message: str, *, hint: str = "", detail: str = "") -> None:
         super().__init__(message, hint=hint, detail=detail)
@@ -37,13 +38,6 @@ class Reports(Protocol):
 
 _S = TypeVar("_S", bound=Reports)
 
-# What a server cannot know that says no more than its message: how things are done here.
-_HINTS: dict[type[MlUdfError], str] = {
-    UnknownFunction: "SELECT server, name FROM ml_udf.functions lists those there are",
-    InputNotFound: "the path is one of the inference server's host; ml_udf.on_error = 'null' skips such rows",
-    InputForbidden: "the server reads files below its media roots alone (ml-udf serve --media-root)",
-}
-
 
 def reported(entry: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
     """For what SQL calls: errors leave as PostgreSQL reports them. Cancels pass, like everything else."""
@@ -52,8 +46,7 @@ def reported(entry: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_
         try:
             return entry(self, *args, **kwargs)
         except MlUdfError as error:
-            hint = error.hint or _HINTS.get(type(error), "")
-            report = _report(self.spi.plpy, error.message, error.sqlstate, error.detail, hint)
+            report = _report(self.spi.plpy, error.message, error.sqlstate, error.detail, error.hint)
         except self.spi.plpy.SPIError as error:
             report = _of_query(self.spi.plpy, error)
         raise report  # outside the handlers: the first exception's frames stay out of the CONTEXT

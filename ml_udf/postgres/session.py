@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ml_udf.column import Value
-from ml_udf.errors import MlUdfError, Unauthorized
+from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.endpoints import Endpoints
@@ -184,10 +184,6 @@ class Session:
         except MlUdfError as error:
             self._statements.count_failure(target)
             error.detail = error.detail or f"function {target.binding.function} of server {target.server}"
-            if isinstance(error, Unauthorized):
-                error.hint = (
-                    f"CREATE USER MAPPING FOR you, or PUBLIC, SERVER {target.server} OPTIONS (token '…')"
-                )
             raise
 
 

@@ -10,15 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ml_udf.errors import BadOption, UnknownFunction
+from ml_udf.errors import BadOption
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.statements import Statements
 from ml_udf.training import TrainingCalls
 
 __all__ = ["TRAINING_VIEWS", "TrainingVerbs"]
-
-_LISTED = "the views ml_udf.datasets, ml_udf.jobs and ml_udf.functions list what there is"
 
 # The columns of a view, as the server names them.
 TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
@@ -81,12 +79,6 @@ class TrainingVerbs:
     def do(self, verb: str, given: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
         """The SQL function `verb`. Raises `Refused`, and the errors of the client."""
         calls = TrainingCalls(self._statements.client(server), self._statements.check_interrupts)
-        try:
-            return self._done(calls, verb, given, server)
-        except UnknownFunction as error:
-            raise UnknownFunction(error.message, hint=error.hint or _LISTED) from error
-
-    def _done(self, calls: TrainingCalls, verb: str, given: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
         if verb == "create_dataset":
             return calls.pull(given)["snapshot"]
         if verb == "refresh_dataset":

@@ -1,8 +1,8 @@
 """A small Open Inference Protocol server with known answers: label = crc32 of the row.
 
 For tests of the SQL side alone: it counts what it is sent, can be slow, faulty, foreign, or want a token. A
-row `missing…` does not exist, a row `/late…` takes half a second; with `ours=False` it knows no extension of
-ml_udf at all.
+row `missing…` does not exist, `fault:CODE` meets that error, `refuse:CODE` fails its whole request, `/late…`
+takes half a second; with `ours=False` it knows no extension of ml_udf at all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from ml_udf.oip import HEADER_LENGTH, InferResponse, Tensor, decode_request, encode_response
 
 LATE_S = 0.5
+WHAT_HAPPENED = "what happened, and to what"
 
 
 def label_of(row: str | bytes) -> str:
@@ -145,6 +146,10 @@ class OipServer:
         if self.away:
             _json(handler, 502, {"error": "connection_lost: nobody is behind this"})
             return
+        refused = next((row for row in self.requests[-1] if row.startswith(b"refuse:")), None)
+        if refused is not None:
+            _json(handler, 400, {"error": f"{refused[7:].decode()}: {WHAT_HAPPENED}"})
+            return
         if "/embed/" in handler.path:
             outputs = [
                 Tensor.of_numbers("embedding", "FP32", _embeddings(tensor.elements), (tensor.shape[0], 2))
@@ -160,14 +165,11 @@ class OipServer:
             self.abandoned += 1
 
     def _outputs(self, rows: list[bytes]) -> list[Tensor]:
-        gone = [self.ours and row.startswith(b"missing") for row in rows]
+        gone = [self.ours and row.startswith((b"missing", b"fault:")) for row in rows]
         labels = [b"" if g else label_of(r).encode() for r, g in zip(rows, gone, strict=True)]
         outputs = [Tensor.of_bytes("label", labels)]
         if self.ours:
-            errors = [
-                b"input_not_found: there is no file " + r if g else b""
-                for r, g in zip(rows, gone, strict=True)
-            ]
+            errors = [_fault_of(r) if g else b"" for r, g in zip(rows, gone, strict=True)]
             confidences = [0.0 if g else 0.5 for g in gone]
             outputs += [
                 Tensor.of_numbers("confidence", "FP32", confidences),
@@ -220,6 +222,12 @@ def oip_server(*, ours: bool = True, token: str | None = None) -> Iterator[OipSe
         yield server
     finally:
         server.stop()
+
+
+def _fault_of(row: bytes) -> bytes:
+    if row.startswith(b"missing"):
+        return b"input_not_found: there is no file " + row
+    return row[6:] + b": " + WHAT_HAPPENED.encode()
 
 
 def _embeddings(rows: list[bytes]) -> list[float]:

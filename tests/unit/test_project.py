@@ -40,14 +40,19 @@ def test_importing_the_worker_imports_no_http_and_no_database():
 
 
 def concrete_errors() -> list[type[errors.MlUdfError]]:
-    leaves = [getattr(errors, name) for name in errors.__all__ if name != "error_from_code"]
-    return [leaf for leaf in leaves if leaf not in (errors.MlUdfError, errors.InputError)]
+    return [leaf for leaf in errors.error_classes() if leaf not in (errors.MlUdfError, errors.InputError)]
 
 
 @pytest.mark.parametrize("error", concrete_errors(), ids=lambda error: error.__name__)
 def test_every_error_stands_in_the_readme_with_its_sqlstate(error):
     rows = [line for line in README.splitlines() if line.startswith(f"| {error.sqlstate} ")]
     assert any(f"`{error.code}`" in row for row in rows)
+
+
+def test_every_error_says_what_to_do_in_words_of_its_own():
+    hints = [error.usual_hint for error in concrete_errors() if error is not errors.ServerFault]
+    assert all(hints)
+    assert len(set(hints)) == len(hints)
 
 
 @pytest.mark.parametrize("error", concrete_errors(), ids=lambda error: error.__name__)
