@@ -27,7 +27,7 @@ from server.flights import Flight, Flights
 from server.functions import Function
 from server.metrics import Metrics
 from server.residency import Group, Residency, ResidencyListener
-from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, Worked, WorkerView
 from server.scheduling.registry import check_policy
 from server.translation import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
 from server.workers.pool import Worker
@@ -61,7 +61,7 @@ class Dispatcher:
         self._functions: dict[str, Function] = {}
         self._workers: dict[str, Worker] = {}
         self._pending: dict[int, Pending] = {}
-        self._flights = Flights(time.monotonic, self._landed)
+        self._flights = Flights(self._landed)
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
         self._pump_at: asyncio.TimerHandle | None = None
@@ -142,11 +142,13 @@ class Dispatcher:
             pending.fail(error)
 
     def end_hung_workers(self, patience_s: float) -> None:
-        """Kill the workers that have been on one batch for longer than that; its rows run again elsewhere."""
-        for flight in self._flights.hung(patience_s):
-            flight.worker.kill(
-                f"{flight.batch.rows} rows of {flight.batch.function} took over {patience_s:g} s"
-            )
+        """Kill the workers that hang; their rows run again elsewhere.
+
+        Patience is a multiple of what was predicted; `patience_s` with batches of which nothing is known.
+        """
+        for name, silent_s in self._core.hung(time.monotonic(), patience_s):
+            rows = ", ".join(self._flights.on(self._workers[name]))
+            self._workers[name].kill(f"it hangs: no batch came back for {silent_s:.1f} s ({rows})")
 
     async def drained(self) -> None:
         """Wait until no call is under way."""
@@ -218,7 +220,8 @@ class Dispatcher:
         now_s = time.monotonic()
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
-        self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled)
+        worked = Worked(reply.work_s, reply.stay_s) if isinstance(reply, Answer | Failed) else None
+        self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
         self._wake()
         if isinstance(reply, Answer):
             try:

@@ -31,11 +31,9 @@ class Flight:
 class Flights:
     """`landed` is called once for each flight with the worker's reply."""
 
-    def __init__(self, clock: Callable[[], float], landed: Callable[[Flight, Message], None]) -> None:
-        self._clock = clock
+    def __init__(self, landed: Callable[[Flight, Message], None]) -> None:
         self._landed = landed
         self._flying: dict[int, Flight] = {}
-        self._heard_s: dict[str, float] = {}  # worker → when its last batch landed
 
     def send(
         self, now_s: float, batch: RunBatch, worker: Worker, function: Function, calls: Mapping[int, Pending]
@@ -65,21 +63,13 @@ class Flights:
             if not any(part.request_id in wanted for part in flight.batch.slices):
                 flight.worker.cancel(flight.message_id)
 
-    def hung(self, patience_s: float) -> list[Flight]:
-        """The batches on which a worker has been for longer than that; one per worker at most."""
-        oldest: dict[str, Flight] = {}
-        for flight in self._flying.values():
-            oldest.setdefault(flight.worker.name, flight)  # dicts keep the order of sending
-        now_s = self._clock()
-        return [
-            flight
-            for name, flight in oldest.items()
-            if now_s - max(flight.sent_s, self._heard_s.get(name, 0.0)) > patience_s
-        ]
+    def on(self, worker: Worker) -> list[str]:
+        """What is on a worker, in words."""
+        flights = [flight for flight in self._flying.values() if flight.worker is worker]
+        return [f"{flight.batch.rows} rows of {flight.batch.function}" for flight in flights]
 
     def _land(self, flight: Flight, reply: Message, calls: Mapping[int, Pending]) -> None:
         del self._flying[flight.batch.batch_id]
-        self._heard_s[flight.worker.name] = self._clock()
         for part in flight.batch.slices:
             pending = calls.get(part.request_id)
             if pending is not None:

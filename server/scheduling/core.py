@@ -32,6 +32,7 @@ from server.scheduling.terms import (
     RunBatch,
     Slice,
     Submission,
+    Worked,
     WorkerView,
 )
 from server.scheduling.waiting import Waiting
@@ -48,6 +49,7 @@ __all__ = [
     "Scheduler",
     "Slice",
     "Submission",
+    "Worked",
     "WorkerView",
 ]
 
@@ -128,7 +130,7 @@ class Scheduler:
         expired = self._waiting.expire(now_s)
         if expired is not None:
             return self._expired(now_s, *expired)
-        if not any(worker.has_room for worker in self._workers.values()):
+        if not any(worker.has_room(now_s) for worker in self._workers.values()):
             return Idle(self._waiting.next_deadline_s)
         while (survey := self._survey(now_s)) is None:
             pass  # rows were put aside: look again
@@ -141,9 +143,18 @@ class Scheduler:
             return self._run(now_s, self._arbitrate(now_s, survey.candidates))
         return Idle(survey.wake_s)
 
-    def finished(self, now_s: float, batch_id: int, *, failed: bool = False, cancelled: bool = False) -> None:
-        """A batch came back: its worker has room again, and what it took is learned unless it failed.
+    def finished(
+        self,
+        now_s: float,
+        batch_id: int,
+        *,
+        failed: bool = False,
+        cancelled: bool = False,
+        worked: Worked | None = None,
+    ) -> None:
+        """A batch is over: its worker has room again, and what it took is learned unless it failed.
 
+        `worked` is what the worker says that it took; without it, batches are taken to end as they were sent.
         Of a cancelled one it is known that it would have taken longer. If batches that are in time alone
         taught l̂, one that is too low would stay so: what it lets run too late is cancelled at the deadline.
         """
@@ -151,7 +162,7 @@ class Scheduler:
         if worker is None or lane is None:
             return
         self._epoch += 1
-        flight, service_s = worker.land(now_s, batch_id)
+        flight, service_s = worker.land(now_s, batch_id, worked)
         if failed or (cancelled and service_s <= flight.predicted_s):
             return
         outcome = BatchOutcome(
@@ -164,6 +175,17 @@ class Scheduler:
             predicted_s=flight.predicted_s,
         )
         lane.learn(outcome, worker.view.device)
+
+    def hung(self, now_s: float, most_s: float) -> list[tuple[str, float]]:
+        """The workers that hang, as far as that can be told, and for how long they have said nothing.
+
+        `most_s`: how long a batch may take of which nothing is known.
+        """
+        return [
+            (worker.name, worker.silent_s(now_s))
+            for worker in self._workers.values()
+            if worker.hangs(now_s, most_s)
+        ]
 
     def take_faults(self) -> list[PolicyFault]:
         """The policies that were put aside since the last call, because a method of theirs faulted."""
@@ -276,6 +298,8 @@ class Scheduler:
             sent_s=now_s,
             predicted_s=lane.predicted_s(rows, worker.view.device) + lane.swap_s(worker),
             dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
+            is_guess=not lane.is_known(worker.view.device),
+            alone=not worker.flights,
         )
         worker.flights[batch_id] = flight
         lane.sent(now_s, cut, worker)

@@ -57,7 +57,7 @@ def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], work
         batch_s = min(batch_s, typical_s)
         if lane.rhythm.keeps_on(now_s):
             coming_s = min(coming_s, typical_s)
-    first_s = filling.goal_share * goal_s / worker.view.in_flight_limit
+    first_s = filling.goal_share * goal_s / max(1, worker.view.in_flight_limit)
     # Every interactive batch grows by its fillers: the busier the worker is with such, the less of it.
     idle = max(0.0, 1 - worker.share(now_s))
     filled = 1 + (filling.longest - 1) * idle * idle

@@ -136,6 +136,10 @@ class Lane:
         latencies = self.latencies(device)
         return latencies[0](rows) if len(latencies) == 1 else sum(latency(rows) for latency in latencies)
 
+    def is_known(self, device: str) -> bool:
+        """Whether l̂ of every member is more than a guess there."""
+        return all(getattr(latency, "is_known", True) for latency in self.latencies(device))
+
     def swap_s(self, worker: WorkerState) -> float:
         """What it costs to make the missing members resident there; inf if they may not be."""
         known = self._swaps.get(worker.name)

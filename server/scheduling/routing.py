@@ -2,7 +2,7 @@
 
 The one that would start it soonest: after what is on it, after the batches that wait for it, after loading
 the model if it is not resident. That may be a busy worker, if waiting for it is shorter than loading
-elsewhere.
+elsewhere. A worker that is overdue is busy: it is expected to stay so for as long again.
 Pure functions of lanes and workers.
 """
 
@@ -32,17 +32,18 @@ def worker_for(
 ) -> WorkerState | None:
     """The worker to send the lane's batch to; None to wait for one that has no room yet."""
     best: WorkerState | None = None
-    best_s = math.inf
+    best_s, best_has_room = math.inf, False
     for worker in workers:
         swap_s = lane.swap_s(worker)
-        if swap_s == math.inf:
+        if swap_s == math.inf or worker.is_reserved:
             continue
-        start_s = worker.free_at_s(now_s) + swap_s
-        if swap_s == 0.0 and not worker.has_room and waiting_s:
+        has_room = worker.has_room(now_s)
+        start_s = worker.starts_at_s(now_s) + swap_s
+        if swap_s == 0.0 and not has_room and waiting_s:
             start_s += max(0.0, waiting_s[worker.name] - _next_batch_s(lane, worker))
-        if start_s < best_s:
-            best, best_s = worker, start_s
-    return best if best is not None and best.has_room else None
+        if start_s < best_s or (start_s == best_s and has_room and not best_has_room):
+            best, best_s, best_has_room = worker, start_s, has_room
+    return best if best_has_room else None
 
 
 def _next_batch_s(lane: Lane, worker: WorkerState) -> float:

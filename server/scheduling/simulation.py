@@ -23,6 +23,7 @@ from server.scheduling.core import (
     Scheduler,
     Slice,
     Submission,
+    Worked,
     WorkerView,
 )
 
@@ -240,10 +241,11 @@ class _Simulation:
         self._result.busy_s += took_s
         self._result.functions[batch.function].batches += 1
         self._event_count += 1
-        heappush(self._events, (finish_s, self._event_count, "finish", (batch.batch_id, batch)))
+        worked = Worked(took_s, finish_s - now_s)
+        heappush(self._events, (finish_s, self._event_count, "finish", (batch, worked)))
 
-    def _finish(self, now_s: float, batch_id: int, batch: RunBatch) -> None:
-        self._scheduler.finished(now_s, batch_id)
+    def _finish(self, now_s: float, batch: RunBatch, worked: Worked) -> None:
+        self._scheduler.finished(now_s, batch.batch_id, worked=worked)
         function = self._functions[batch.function]
         result = self._result.functions[batch.function]
         for part in batch.slices:

@@ -25,6 +25,7 @@ __all__ = [
     "RunBatch",
     "Slice",
     "Submission",
+    "Worked",
     "WorkerView",
 ]
 
@@ -99,13 +100,24 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as the shell sees it. In flight 2: the next batch decodes under the forward of this one."""
+    """A worker as the shell sees it. In flight 2: the next batch decodes under the forward of this one.
+
+    In flight 0: the shell keeps the worker for itself; nobody waits for it.
+    """
 
     name: str
     alive: bool
     resident: frozenset[str]
     in_flight_limit: int = 2
     device: str = ""  # kind of device: workers of one kind share one l̂
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What a worker says of a batch that is over: its own time, and how long it was there."""
+
+    work_s: float  # without what batches beside it took
+    stay_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from server.scheduling.terms import WorkerView
+from server.scheduling.terms import Worked, WorkerView
 
-__all__ = ["Flight", "WorkerState"]
+__all__ = ["Flight", "WorkerState", "hangs_after_s"]
 
 _FADE_S = 1.0
+_OVERDUE_TIMES = 2.0  # of what was predicted, and so long at least, beyond it: then it is sent nothing more
+_OVERDUE_LEAST_S = 0.25
+_HANGS_TIMES = 20.0  # what was predicted, and so long at least: then it is taken to hang
+_HANGS_LEAST_S = 15.0
+_PREDICTED_TIMES = 3.0  # what was predicted it may take in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +30,69 @@ class Flight:
     sent_s: float
     predicted_s: float  # its own time on the worker, without the batches before it
     dues: tuple[tuple[float, int], ...]  # (goal, rows) of its interactive runs
+    is_guess: bool = False  # the prediction rests on no measurement
+    alone: bool = True  # no other batch was on the worker when it was sent
+
+
+def hangs_after_s(expected_s: float, *, is_guess: bool, most_s: float) -> float:
+    """How long a worker may say nothing while it has batches that are expected to take `expected_s` in all.
+
+    `most_s` is the operator's patience; all that is to be had with a batch of which nothing is known.
+    """
+    if is_guess:
+        return most_s
+    return min(max(_HANGS_LEAST_S, _HANGS_TIMES * expected_s), max(most_s, _PREDICTED_TIMES * expected_s))
 
 
 class WorkerState:
-    """A worker and its batches, which it runs in the order sent."""
+    """A worker and its batches, which it works on in the order sent; they may end in any."""
 
-    __slots__ = ("_worked_at_s", "_worked_s", "flights", "freed_s", "name", "view")
+    __slots__ = ("_turn_s", "_worked_at_s", "_worked_s", "flights", "heard_s", "name", "view")
 
     def __init__(self, view: WorkerView) -> None:
         self.name = view.name
         self.view = view
         self.flights: dict[int, Flight] = {}
-        self.freed_s = -math.inf  # when its last batch finished
+        self.heard_s = -math.inf  # when a batch last landed
+        self._turn_s = -math.inf  # since when the first of its batches has had it, or it has had none
         self._worked_s = 0.0  # seconds of interactive batches of late, fading
         self._worked_at_s = 0.0
 
     @property
-    def has_room(self) -> bool:
-        """Whether it may be sent another batch."""
-        return self.view.alive and len(self.flights) < self.view.in_flight_limit
+    def is_reserved(self) -> bool:
+        """Whether it is kept for something that the core does not know."""
+        return self.view.in_flight_limit == 0
+
+    def has_room(self, now_s: float) -> bool:
+        """Whether it may be sent another batch. Not while one is overdue: it may hang."""
+        return (
+            self.view.alive
+            and len(self.flights) < self.view.in_flight_limit
+            and not (self.flights and self._is_overdue(now_s))
+        )
 
     def free_at_s(self, now_s: float) -> float:
         """When, by prediction, it has run all that was sent; never in the past."""
-        end_s = self.freed_s
-        for flight in self.flights.values():
-            end_s = max(end_s, flight.sent_s) + flight.predicted_s
-        return max(end_s, now_s)
+        return max(self._end_s(), now_s)
+
+    def starts_at_s(self, now_s: float) -> float:
+        """When it is to be counted on: one that is overdue, for as long again as it has been."""
+        end_s = self._end_s()
+        return 2 * now_s - end_s if self.flights and end_s < now_s else max(end_s, now_s)
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long it has had batches and ended none."""
+        sent_s = next((flight.sent_s for flight in self.flights.values()), now_s)
+        return now_s - max(sent_s, self.heard_s)
+
+    def hangs(self, now_s: float, most_s: float) -> bool:
+        """Whether it has said nothing for too long; `most_s` as in `hangs_after_s`."""
+        if not self.flights:
+            return False
+        flights = self.flights.values()
+        expected_s = sum(flight.predicted_s for flight in flights)
+        is_guess = any(flight.is_guess for flight in flights)
+        return self.silent_s(now_s) > hangs_after_s(expected_s, is_guess=is_guess, most_s=most_s)
 
     def work(self, now_s: float, seconds: float) -> None:
         """Interactive rows were sent that take it so long."""
@@ -61,9 +103,36 @@ class WorkerState:
         """The share of its time that interactive rows took in the last second or so; 1 may be exceeded."""
         return self._worked_s / _FADE_S * math.exp((self._worked_at_s - now_s) / _FADE_S)
 
-    def land(self, now_s: float, batch_id: int) -> tuple[Flight, float]:
-        """A batch came back: its flight, and the time that it alone took. Raises KeyError if unknown."""
+    def land(self, now_s: float, batch_id: int, worked: Worked | None = None) -> tuple[Flight, float]:
+        """A batch came back: its flight, and the time that it alone took. Raises KeyError if unknown.
+
+        Without `worked` it is taken to have had the worker to itself since its turn came.
+        """
+        was_first = next(iter(self.flights), None) == batch_id
         flight = self.flights.pop(batch_id)
-        service_s = now_s - max(flight.sent_s, self.freed_s)
-        self.freed_s = now_s
+        service_s = self._service_s(now_s, flight, worked)
+        if was_first or not self.flights:
+            self._turn_s = now_s
+        else:  # the first one is still under way, and had to do without what this one took
+            first = next(iter(self.flights.values()))
+            self._turn_s = min(now_s, max(self._turn_s, first.sent_s) + service_s)
+        self.heard_s = now_s
         return flight, service_s
+
+    def _service_s(self, now_s: float, flight: Flight, worked: Worked | None) -> float:
+        if worked is None:
+            return max(0.0, now_s - max(flight.sent_s, self._turn_s))
+        if not flight.alone:
+            return worked.work_s
+        # Nothing hid the way there and back.
+        return worked.work_s + max(0.0, now_s - flight.sent_s - worked.stay_s)
+
+    def _end_s(self) -> float:
+        end_s = self._turn_s
+        for flight in self.flights.values():
+            end_s = max(end_s, flight.sent_s) + flight.predicted_s
+        return end_s
+
+    def _is_overdue(self, now_s: float) -> bool:
+        predicted_s = sum(flight.predicted_s for flight in self.flights.values())
+        return now_s - self._end_s() > max(_OVERDUE_LEAST_S, _OVERDUE_TIMES * predicted_s)
