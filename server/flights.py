@@ -66,7 +66,7 @@ class Flights:
     def on(self, worker: Worker) -> list[str]:
         """What is on a worker, in words."""
         flights = [flight for flight in self._flying.values() if flight.worker is worker]
-        return [f"{flight.batch.rows} rows of {flight.batch.function}" for flight in flights]
+        return [f"{flight.batch.rows} rows of {flight.function.name}" for flight in flights]
 
     def _land(self, flight: Flight, reply: Message, calls: Mapping[int, Pending]) -> None:
         del self._flying[flight.batch.batch_id]

@@ -121,7 +121,7 @@ def test_a_cancelled_batch_stays_in_flight_until_the_worker_says_that_it_is_over
         airport.send(1, (1, 0, 10))
         airport.flights.cancel_unwanted({1}, set())
         assert airport.landed == []
-        assert airport.flights.on(airport.worker) == ["10 rows of f/1"]
+        assert airport.flights.on(airport.worker) == ["10 rows of f"]
         airport.worker.fail("cancelled")
         ((flight, _),) = airport.landed
         assert flight.batch.batch_id == 1
@@ -143,6 +143,6 @@ def test_a_landed_batch_is_told_once_and_is_gone_from_its_calls() -> None:
         assert flight.batch.batch_id == 1
         assert isinstance(reply, Answer)
         assert airport.calls[1].batches == {2}
-        assert airport.flights.on(airport.worker) == ["10 rows of f/1"]
+        assert airport.flights.on(airport.worker) == ["10 rows of f"]
 
     run(scenario)
