@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-training-beside bench-plan-node stress-plan-node bench-serving clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-training-beside bench-plan-node stress-plan-node bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ stress-plan-node: $(READY) packages ## Random cancels and dying workers under ba
 
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
+
+bench-before: $(READY) packages ## bench-sql and bench-serving here and at BASE=<commit>, side by side
+	$(BIN)/python -m tests.benchmarks.before --base $(or $(BASE),HEAD~1)
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
 $(READY): pyproject.toml

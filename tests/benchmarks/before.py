@@ -1,0 +1,108 @@
+"""`make bench-before BASE=<commit>`: this tree beside another commit, round by round in one run.
+
+Each round runs bench-sql and bench-serving (ours alone) in both trees, the one that begins in turn. A figure
+is the ratio of this tree to the other, paired by round, so that the machine's mood falls on both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from tests.benchmarks.report import RESULTS, Series, console, ratio, write_json
+
+_LATENCIES = ("p50_ms", "p99_ms", "alone_ms")
+
+
+def main() -> None:
+    """Run the rounds; after each, print what is known."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--base", required=True, help="the other commit")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=20_000, help="of bench-sql")
+    parser.add_argument("--only", default="sql,serving")
+    flags = parser.parse_args()
+    here = Path.cwd()
+    found: dict[str, tuple[Series, Series]] = {}
+    with _tree_of(flags.base) as base:
+        for number in range(flags.rounds):
+            trees = [here, base] if number % 2 == 0 else [base, here]
+            measured = {tree: _measured(tree, flags.only.split(","), flags.rows) for tree in trees}
+            for name, value in measured[here].items():
+                if name not in measured[base]:
+                    continue
+                ours, before = found.setdefault(name, (Series(name, 0), Series("before", 0)))
+                ours.rows_per_s.append(value)
+                before.rows_per_s.append(measured[base][name])
+            _print(found, flags.base)
+    write_json(
+        "before",
+        {
+            "base": flags.base,
+            "figures": {
+                name: {"here": ours.rows_per_s, "before": before.rows_per_s, "ratio": ratio(ours, before)}
+                for name, (ours, before) in found.items()
+            },
+        },
+    )
+
+
+@contextmanager
+def _tree_of(commit: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ml_udf-before-") as folder:
+        Path(folder).chmod(0o755)  # the database's user reads the package there
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], check=True)
+
+
+def _measured(tree: Path, wanted: list[str], rows: int) -> dict[str, float]:
+    """One round in one tree: rows/s, and the inverse of times, so that more is better everywhere."""
+    figures: dict[str, float] = {}
+    if "sql" in wanted:
+        for name, series in _run(tree, "sql", f"--rows={rows}", "--rounds=1")["series"].items():
+            figures[f"sql: {name}"] = series["rows_per_s"][0]
+    if "serving" in wanted:
+        for case, told in _run(tree, "serving", "--only=ours")["cases"].items():
+            for one in told["measured"].get("ours", []):
+                figures[f"serving {case}: rate"] = one["rate"]
+                figures[f"serving {case}: burst in time/s"] = one["burst"]["in_time_per_s"]
+                figures |= {f"serving {case}: 1/{name}": 1000 / one[name] for name in _LATENCIES if one[name]}
+    return figures
+
+
+def _run(tree: Path, benchmark: str, *flags: str) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    command = [sys.executable, "-m", f"tests.benchmarks.{benchmark}", *flags]
+    subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
+    told: dict[str, Any] = json.loads((tree / RESULTS / f"{benchmark}.json").read_text())
+    return told
+
+
+def _print(found: dict[str, tuple[Series, Series]], base: str) -> None:
+    table = Table("", "here (median)", f"{base} (median)", "here / before, by round")
+    for name, (ours, before) in found.items():
+        middle, low, high = ratio(ours, before)
+        table.add_row(
+            name, f"{ours.median:,.1f}", f"{before.median:,.1f}", f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
