@@ -111,3 +111,61 @@ def test_long_inputs_are_kept_as_hashes_and_equal_ones_are_one() -> None:
 def test_long_vectors_of_whole_numbers_keep_all_their_digits() -> None:
     one, other = [2**53] * 100, [2**53] * 99 + [2**53 + 1]
     assert memo_key(one) != memo_key(other)
+
+
+def test_short_inputs_are_their_own_keys_and_long_ones_hashes() -> None:
+    assert memo_key("x" * 256) == "x" * 256
+    assert memo_key(b"x" * 256) == b"x" * 256
+    for long in ("x" * 257, b"x" * 257, bytearray(b"x" * 257)):
+        key = memo_key(long)
+        assert isinstance(key, tuple)
+        assert key[0] == 257
+        assert len(key[1]) == 16  # 128 bits
+    assert memo_key("x" * 257) == memo_key(b"x" * 257)
+    assert memo_key("x" * 257) != memo_key("y" * 257)
+
+
+def test_vectors_are_keys_by_their_numbers_long_ones_by_a_hash() -> None:
+    assert memo_key([1.0] * 32) == (1.0,) * 32
+    long = memo_key([1.0] * 33)
+    assert isinstance(long, tuple)
+    assert long[:2] == ("float", 33 * 8)
+    assert memo_key([1.0] * 33) != memo_key([2.0] * 33)
+    assert memo_key([1] * 33) == (1,) * 33
+
+
+def test_an_old_answer_that_is_asked_for_becomes_young() -> None:
+    memo = Memo(4_000)
+    memo.learn({"first": Answer("x")})
+    learn_many(memo, 0, 100, call_rows=1)
+    for number in range(100, 400):
+        memo.learn({f"input {number}": Answer("y")})
+        if number % 3 == 0 and "kept" in memo:
+            assert memo.get("kept") == Answer("z")
+        elif number == 100:
+            memo.learn({"kept": Answer("z")})
+    assert memo.get("kept") == Answer("z")
+    assert memo.get("first") is None
+
+
+def test_about_as_many_are_remembered_as_the_bound_has_room_for() -> None:
+    memo = Memo(100_000)
+    for number in range(2_000):
+        memo.learn({f"input {number:5}": Answer("answer", 0.5)})
+    remembered = sum(f"input {number:5}" in memo for number in range(2_000))
+    assert 100 < remembered < 350  # of about 300 bytes each
+
+
+def test_a_remembered_error_has_lost_its_frames_and_those_of_its_causes() -> None:
+    try:
+        try:
+            raise ConnectionLost("broke")
+        except ConnectionLost as exc:
+            raise InputNotFound("gone") from exc
+    except InputNotFound as exc:
+        error = exc
+    memo = Memo()
+    memo.learn({"a": Answer(error=error)})
+    assert error.__traceback__ is None
+    assert error.__cause__ is not None
+    assert error.__cause__.__traceback__ is None
