@@ -111,7 +111,7 @@ class App:
         asyncio.get_running_loop().set_exception_handler(supervisor.callback_failed)
         async with _running(self._settings, self._storage, supervisor) as services:
             settings = self._settings
-            codec = Codec(settings.max_rows, services.latency_of)
+            codec = Codec(settings.max_rows, services.latencies.of_rows)
             self.front.infer = InferRoute(
                 services.catalog, services.asker, codec, services.metrics, settings.max_body_bytes
             )
@@ -142,7 +142,7 @@ async def _running(settings: Settings, storage: Storage, supervisor: Supervisor)
         }
         catalog = Catalog(lambda model: bare_function(model, defaults))
         metrics = Metrics()
-        latency_of = Latencies(LatencyFiles(settings.home))
+        latencies = Latencies(LatencyFiles(settings.home))
         bounds = QueueBounds(settings.max_queued_rows, settings.max_queued_bytes)
         measured = Measured()
         residency_of = functools.partial(
@@ -150,14 +150,14 @@ async def _running(settings: Settings, storage: Storage, supervisor: Supervisor)
             room=functools.partial(_room, settings),
             measured=measured,
             starting=catalog.groups,
-            profile=Profiler(latency_of).measure,
+            profile=Profiler(latencies).measure,
             tasks=supervisor.tasks(),
         )
-        dispatcher = Dispatcher(Scheduler(), bounds, latency_of, metrics, residency_of)
+        dispatcher = Dispatcher(Scheduler(), bounds, latencies, metrics, residency_of)
         residency = dispatcher.residents
         housekeeping = Housekeeping(
             storage.repository,
-            latency_of,
+            latencies,
             dispatcher,
             residency,
             measured,
@@ -213,7 +213,7 @@ async def _running(settings: Settings, storage: Storage, supervisor: Supervisor)
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor),
             asker=Asker(dispatcher, metrics, supervisor.tasks()),
-            latency_of=latency_of,
+            latencies=latencies,
             datasets=taken,
             training=jobs,
             deployment=Deployment(trainers, publisher, catalog, trained),

@@ -87,6 +87,7 @@ class Dispatcher:
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
         self._functions[function.key] = function
+        self._metrics.serve(function)
 
     def remove(self, function: Function) -> None:
         """Serve a version no longer; its waiting rows fail, those on a worker are answered."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from server.functions import Form, ModelVersion, forms_of
 from server.scheduling.latency_model import LatencyModel
+from server.scheduling.terms import Latency
 from server.store.latencies import LatencyFiles
 
 __all__ = ["Latencies"]
@@ -35,6 +36,13 @@ class Latencies:
         if latency is None:
             latency = self._known[model.key] = self._restored(model.key)
         return latency
+
+    def of_rows(self, model: ModelVersion, form: Form) -> Latency:
+        """l̂ of rows of that form as batches have taught it, on the kind of device that is fastest."""
+        kinds = self(model).kinds(form)
+        if len(kinds) == 1:
+            return kinds[0]
+        return (lambda rows: min(kind(rows) for kind in kinds)) if kinds else self(model)
 
     def is_known(self, model: ModelVersion, device: str) -> bool:
         """Whether the model ran, or was measured, on that kind of device."""

@@ -34,19 +34,27 @@ class Metrics:
     """All counts of one server."""
 
     def __init__(self) -> None:
+        self._served: set[tuple[str, int]] = set()
         self._stats: dict[tuple[str, int], FunctionStats] = {}
         self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
 
+    def serve(self, function: Function) -> None:
+        """Count for this version from now on."""
+        self._served.add((function.name, function.version))
+
     def of(self, function: Function) -> FunctionStats:
-        """The counts of one version of a function."""
+        """The counts of one version of a function; of one that is not served, some that nobody sees."""
         key = (function.name, function.version)
         stats = self._stats.get(key)
         if stats is None:
-            stats = self._stats[key] = FunctionStats()
+            stats = FunctionStats()
+            if key in self._served:
+                self._stats[key] = stats
         return stats
 
     def forget(self, function: Function) -> None:
-        """Drop a version that is no longer served."""
+        """Drop a version that is no longer served; what still comes of it brings nothing back."""
+        self._served.discard((function.name, function.version))
         self._stats.pop((function.name, function.version), None)
 
     def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from server.catalog import Catalog
 from server.dispatcher import Dispatcher
+from server.latencies import Latencies
 from server.metrics import Exposition, Metrics
 from server.publishing import Publisher
 from server.residency import Residency
@@ -17,7 +18,6 @@ from server.settings import Settings
 from server.training.datasets import Datasets
 from server.training.deployment import Deployment
 from server.training.service import Training
-from server.translation import LatencyOf
 from server.workers.pool import WorkerPool
 
 __all__ = ["Services", "ServicesOf"]
@@ -36,7 +36,7 @@ class Services:
     metrics: Metrics
     exposition: Exposition
     asker: Asker
-    latency_of: LatencyOf
+    latencies: Latencies
     datasets: Datasets
     training: Training
     deployment: Deployment

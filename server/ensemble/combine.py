@@ -85,7 +85,7 @@ def _by_majority(votes: Sequence[Votes]) -> tuple[list[str], list[float]]:
     for ballot in zip(*(vote.labels for vote in ranked), strict=True):
         first = ballot[0]
         agreeing = ballot.count(first)
-        if agreeing * 2 <= members:
+        if agreeing * 2 <= members or not first:
             first = max(ballot, key=lambda label: ballot.count(label) if label else 0)
             agreeing = ballot.count(first)
         labels.append(first)
@@ -107,6 +107,6 @@ def _by_mean(scores: NDArray[np.float32], votes: Sequence[Votes], classes: Seque
     confidences: list[float] = scores[np.arange(len(scores)), winners].tolist()
     labels = [classes[winner] for winner in winners.tolist()]
     for row, label in enumerate(votes[0].labels):
-        if not label:  # a row at fault is at fault for every member
+        if not label and not any(vote.labels[row] for vote in votes):  # it is at fault for every member
             labels[row], confidences[row] = "", 0.0
     return Combined(labels, confidences, scores.tobytes())

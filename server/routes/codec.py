@@ -8,7 +8,7 @@ from __future__ import annotations
 import array
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.calls import Call, Reply
 from server.ensemble.selection import Candidate, within
 from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, Unsupported
-from server.functions import INPUT_NAMES, Form, Function
+from server.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.scheduling.policy import RowClass
-from server.translation import LatencyOf
+from server.scheduling.terms import Latency
 
 __all__ = ["OUTPUTS", "Codec", "raw_request"]
 
@@ -40,10 +40,13 @@ _FOR_EVER_S = 1e7  # a deadline so far away is none; timers cannot count to it
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """The limits and the knowledge with which requests are read."""
+    """The limits and the knowledge with which requests are read.
+
+    `latency_of(model, form)`: l̂ of rows of that form.
+    """
 
     max_rows: int
-    latency_of: LatencyOf
+    latency_of: Callable[[ModelVersion, Form], Latency]
 
     def call_of(self, function: Function, request: InferRequest, now_s: float) -> Call:
         """What a request asks for.
@@ -68,7 +71,7 @@ class Codec:
             row_class=_row_class(parameters.get("ml_udf_class", "interactive")),
             priority=_priority(parameters.get("priority", 0)),
             slo_s=slo_s,
-            members=self._members(function, len(rows), slo_s, accuracy),
+            members=self._members(function, form, len(rows), slo_s, accuracy),
         )
 
     def _rows(self, function: Function, request: InferRequest) -> tuple[Form, list[bytes], int]:
@@ -101,11 +104,16 @@ class Codec:
         return form, rows, sum(map(len, rows))
 
     def _members(
-        self, function: Function, rows: int, slo_s: float | None, min_accuracy: float | None
+        self,
+        function: Function,
+        form: Form,
+        rows: int,
+        slo_s: float | None,
+        min_accuracy: float | None,
     ) -> tuple[str, ...] | None:
         if slo_s is None and min_accuracy is None:
             return None
-        candidates = [Candidate(m.key, m.accuracy, self.latency_of(m)) for m in function.members]
+        candidates = [Candidate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
         chosen = within(candidates, min(rows, function.max_batch), slo_s=slo_s, min_accuracy=min_accuracy)
         if not chosen:
             best = max(model.accuracy for model in function.members)

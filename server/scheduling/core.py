@@ -249,7 +249,7 @@ class Scheduler:
         head = lane.interactive.after(decision.skip)
         takes_s = decision.expected_s
         if takes_s is None:
-            takes_s = lane.predicted_s(decision.rows, worker.view.device)
+            takes_s = lane.predicted_s(decision.rows, worker.view.device, decision.members)
         return Candidate(
             lane=lane,
             worker=worker,
@@ -264,6 +264,7 @@ class Scheduler:
         """Send what the policy decided, with fillers in the empty places if nobody interactive waits."""
         lane, worker, decision = chosen.lane, chosen.worker, chosen.decision
         runs = lane.take(decision.rows, decision.skip)
+        lane.policy.carried_out()
         if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.lanes):
             start_s = worker.free_at_s(now_s)
             room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
@@ -271,7 +272,7 @@ class Scheduler:
             limit_s = min(
                 room.filled_s, oldest_s + room.latency_s - start_s, min(run.due_s for run in runs) - start_s
             )
-            fill = fill_rows(lane, worker, decision.rows, limit_s)
+            fill = fill_rows(lane, worker, decision.rows, limit_s, decision.members)
             if fill:
                 runs += lane.take_fillers(now_s, fill)
         return self._send(now_s, lane, worker, runs, decision.rows, decision.members)
@@ -296,13 +297,13 @@ class Scheduler:
             members=members,
             rows=rows,
             sent_s=now_s,
-            predicted_s=lane.predicted_s(rows, worker.view.device) + lane.swap_s(worker),
+            predicted_s=lane.predicted_s(rows, worker.view.device, members) + lane.swap_s(worker),
             dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
             is_guess=not lane.is_known(worker.view.device),
             alone=not worker.flights,
         )
         worker.flights[batch_id] = flight
-        lane.sent(now_s, cut, worker)
+        lane.sent(now_s, cut, worker, members)
         self._flying[batch_id] = (worker, lane)
         self._waiting.settle(lane, runs)
         return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)

@@ -15,10 +15,11 @@ Pure functions; they know lanes and workers, not the core.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from server.scheduling.lanes import Lane
+from server.scheduling.policy import rows_within
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Filling", "Room", "fill_rows", "filler_batch_rows", "is_starving", "room_for_fillers"]
@@ -79,13 +80,17 @@ def filler_batch_rows(
     """
     most = min(lane.filler_rows, lane.spec.max_batch)
     least_s = filling.longest * lane.predicted_s(1, worker.view.device)
-    return max(1, _rows_within(lane, worker, most, min(max(room_s, least_s), spare_s)))
+    limit_s = min(max(room_s, least_s), spare_s)
+    return max(1, rows_within(lambda rows: lane.predicted_s(rows, worker.view.device), most, limit_s))
 
 
-def fill_rows(lane: Lane, worker: WorkerState, rows: int, limit_s: float) -> int:
+def fill_rows(
+    lane: Lane, worker: WorkerState, rows: int, limit_s: float, members: Collection[str] = ()
+) -> int:
     """How many fillers may join a batch of `rows` interactive rows that must take at most `limit_s`."""
     most = min(rows + lane.filler_rows, lane.spec.max_batch)
-    return max(0, _rows_within(lane, worker, most, limit_s) - rows)
+    device = worker.view.device
+    return max(0, rows_within(lambda count: lane.predicted_s(count, device, members), most, limit_s) - rows)
 
 
 def is_starving(filling: Filling, now_s: float, lane: Lane, worker: WorkerState) -> bool:
@@ -94,18 +99,3 @@ def is_starving(filling: Filling, now_s: float, lane: Lane, worker: WorkerState)
         return False
     batch_s = lane.predicted_s(min(lane.filler_rows, lane.spec.max_batch), worker.view.device)
     return now_s - lane.filler_served_s > filling.patience * batch_s
-
-
-def _rows_within(lane: Lane, worker: WorkerState, most: int, limit_s: float) -> int:
-    """The largest batch of at most `most` rows with l̂ ≤ limit; 0 if there is none."""
-    device = worker.view.device
-    if most == 0 or lane.predicted_s(most, device) <= limit_s:
-        return most
-    low, high = 0, most  # l̂(low) fits, l̂(high) does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if lane.predicted_s(middle, device) <= limit_s:
-            low = middle
-        else:
-            high = middle
-    return low

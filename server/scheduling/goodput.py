@@ -76,13 +76,12 @@ class Goodput:
         strain = state["strain"] + _STRAIN_WEIGHT * ((skipped > 0) - state["strain"])
         enough = best_rate * (1 - state["tolerance"] * (1 - strain))
         _, skip, rows = next(choice for choice in choices if choice[0] >= enough)
-        state = {**state, "strain": strain}
         if state["delay_s"] and rows == view.queued_rows < view.max_batch:
             head = view.queue[0]
             until_s = min(head.arrived_s + state["delay_s"], head.due_s - takes_s(view.max_batch))
             if view.now_s < until_s:
                 return state, Wait(until_s)
-        return state, Dispatch(member_names(view), rows, skip, takes_s(rows))
+        return {**state, "strain": strain}, Dispatch(member_names(view), rows, skip, takes_s(rows))
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Compare what the batch took with what l̂ said."""

@@ -47,6 +47,7 @@ class GuardedPolicy:
         self._faulted = faulted
         self._policy: Policy = Goodput()
         self._state: dict[str, Any] = {}
+        self._proposed: dict[str, Any] | None = None  # the state once the last dispatch is carried out
         try:
             self._policy = policy_named(spec.policy)
             self._state = self._policy.initial(dict(spec.policy_options))
@@ -61,20 +62,28 @@ class GuardedPolicy:
         except Exception as error:
             self._fault("decide", error)
             state, decision = self._policy.decide(self._state, view)
-        self._state = state
+        if isinstance(decision, Dispatch):
+            self._proposed = state
+        else:
+            self._state, self._proposed = state, None
         return decision
+
+    def carried_out(self) -> None:
+        """The batch that was decided on leaves for its worker."""
+        if self._proposed is not None:
+            self._state, self._proposed = self._proposed, None
 
     def observe(self, outcome: BatchOutcome) -> None:
         """Learn from a finished batch."""
         try:
-            self._state = self._policy.observe(self._state, outcome)
+            self._state, self._proposed = self._policy.observe(self._state, outcome), None
         except Exception as error:
             self._fault("observe", error)
 
     def put_aside(self) -> None:
         """Follow `goodput` from now on."""
         self._policy = Goodput()
-        self._state = self._policy.initial({})
+        self._state, self._proposed = self._policy.initial({}), None
 
     def _fault(self, method: str, error: Exception) -> None:
         self.put_aside()

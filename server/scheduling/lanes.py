@@ -7,6 +7,8 @@ first leaves (filling.py). Knows nothing of other lanes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from server.scheduling.guarded import GuardedPolicy
 from server.scheduling.policy import (
     BatchOutcome,
@@ -131,9 +133,12 @@ class Lane:
             self._learners[device] = tuple(each if isinstance(each, Learner) else None for each in found)
         return found
 
-    def predicted_s(self, rows: int, device: str) -> float:
-        """l̂ of a batch on all members, one after the other."""
+    def predicted_s(self, rows: int, device: str, members: Collection[str] = ()) -> float:
+        """l̂ of a batch on these members, one after the other; on all of them if none is named."""
         latencies = self.latencies(device)
+        if members and len(members) < len(latencies):
+            pairs = zip(self.members, latencies, strict=True)
+            return sum(latency(rows) for member, latency in pairs if member.name in members)
         return latencies[0](rows) if len(latencies) == 1 else sum(latency(rows) for latency in latencies)
 
     def is_known(self, device: str) -> bool:
@@ -167,20 +172,22 @@ class Lane:
         return Dispatch(tuple(member.name for member in self.members), rows)
 
     def learn(self, outcome: BatchOutcome, device: str) -> None:
-        """Teach each member's l̂ its share of what the batch took, and the policy the outcome."""
+        """Teach l̂ of each member that ran its share of what the batch took, and the policy the outcome."""
         latencies = self.latencies(device)
-        if outcome.latency_s > 0:
-            scale = outcome.latency_s / sum(latency(outcome.rows) for latency in latencies)
-            for learner, latency in zip(self._learners[device], latencies, strict=True):
-                if learner is not None:
+        ran_s = self.predicted_s(outcome.rows, device, outcome.members)
+        if outcome.latency_s > 0 and ran_s > 0:  # 0: its members are the function's no longer
+            scale = outcome.latency_s / ran_s
+            taught = zip(self.members, self._learners[device], latencies, strict=True)
+            for member, learner, latency in taught:
+                if learner is not None and member.name in outcome.members:
                     learner.observe(outcome.rows, scale * latency(outcome.rows))
         self.policy.observe(outcome)
 
-    def sent(self, now_s: float, rows: int, worker: WorkerState) -> None:
+    def sent(self, now_s: float, rows: int, worker: WorkerState, members: Collection[str] = ()) -> None:
         """A batch of this lane left for a worker, `rows` of it interactive."""
         self.served_s = now_s
         if rows:
-            takes_s = self.predicted_s(rows, worker.view.device)
+            takes_s = self.predicted_s(rows, worker.view.device, members)
             worker.work(now_s, takes_s)
             self.typical_s += (0.1 if self.typical_s else 1.0) * (takes_s - self.typical_s)
 

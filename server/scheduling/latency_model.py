@@ -75,6 +75,11 @@ class LatencyModel:
             kind = self._kinds[name] = LatencyModel(dict(self._curve), measured=self._measured)
         return kind
 
+    def kinds(self, bucket: str) -> list[LatencyModel]:
+        """The models of rows of that shape, one for each kind of device where such rows ran."""
+        kinds = self._kinds.items()
+        return [kind for name, kind in kinds if name.partition("|")[2] == bucket and kind.is_known]
+
     def observe(self, rows: int, seconds: float) -> None:
         """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been."""
         if rows < 1 or not 0 < seconds < math.inf:

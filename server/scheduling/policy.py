@@ -27,6 +27,7 @@ __all__ = [
     "largest_within",
     "member_names",
     "number_option",
+    "rows_within",
     "start_s",
 ]
 
@@ -124,7 +125,11 @@ class Policy(Protocol):
         ...
 
     def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Decision]:
-        """What to do now; called only with `queued_rows` > 0."""
+        """What to do now; called only with `queued_rows` > 0.
+
+        The state that comes with a `Dispatch` counts if it is carried out: the worker may go to another
+        function first, and then the old state is asked again.
+        """
         ...
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
@@ -151,12 +156,20 @@ def start_s(view: FunctionView) -> float:
 
 def largest_within(view: FunctionView, budget_s: float, most: int) -> int:
     """The largest batch of at most `most` rows with l̂ ≤ budget; 0 if not even one row."""
-    if batch_latency_s(view, most) <= budget_s:
+    return rows_within(lambda rows: batch_latency_s(view, rows), most, budget_s)
+
+
+def rows_within(latency_s: Callable[[int], float], most: int, limit_s: float) -> int:
+    """The largest batch of at most `most` rows whose latency, which grows with them, is within the limit.
+
+    0 if there is none.
+    """
+    if most == 0 or latency_s(most) <= limit_s:
         return most
-    low, high = 0, most  # l̂(low) fits, l̂(high) does not
+    low, high = 0, most  # `low` fits, `high` does not
     while high - low > 1:
         middle = (low + high) // 2
-        if batch_latency_s(view, middle) <= budget_s:
+        if latency_s(middle) <= limit_s:
             low = middle
         else:
             high = middle

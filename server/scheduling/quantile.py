@@ -2,7 +2,9 @@
 
 Latency grows nearly linearly with the batch size, so a quantile regression of recent batches estimates the
 99th-percentile latency as a line; the maximum batch size is the largest that the line keeps within the
-latency objective. Until batches of two sizes have been seen, the maximum doubles with every full batch.
+latency objective. Until batches of different sizes have been seen, the maximum doubles with every full batch.
+Once it has settled, all batches are of nearly one size, which tells no slope: then the last known line keeps
+its slope, and only its height follows.
 """
 
 from __future__ import annotations
@@ -23,15 +25,19 @@ from server.scheduling.policy import (
 __all__ = ["Quantile", "quantile_line"]
 
 
+_SPREAD = 1.5  # sizes that differ less tell noise rather than a slope
+
+
 class Quantile:
     """Options: `quantile` (0.99), `window` (batches remembered, 24), `refit` (batches between fits, 8)."""
 
     name = "quantile"
 
     def initial(self, options: dict[str, Any]) -> dict[str, Any]:
-        """State: the cap, the batches remembered as [rows, seconds], and how many were seen."""
+        """State: the cap, the line's slope, the batches remembered as [rows, seconds], how many were seen."""
         return {
             "cap": 1,
+            "per_row_s": None,
             "batches": [],
             "seen": 0,
             "quantile": number_option(options, "quantile", 0.99, low=0.5, high=1.0),
@@ -47,16 +53,22 @@ class Quantile:
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Remember the batch; now and then fit the line anew."""
         batches = [*state["batches"], [outcome.rows, outcome.latency_s]][-state["window"] :]
-        cap, seen = state["cap"], state["seen"] + 1
-        sizes = {rows for rows, _ in batches}
-        if len(sizes) < 2 or seen < state["refit"]:
+        cap, per_row_s, seen = state["cap"], state["per_row_s"], state["seen"] + 1
+        sizes = [rows for rows, _ in batches]
+        told = max(sizes) >= _SPREAD * min(sizes)
+        if per_row_s is None and (not told or seen < state["refit"]):
             if outcome.rows >= cap and outcome.latency_s <= outcome.slo_s:
                 cap *= 2
         elif seen % state["refit"] == 0:
-            fixed_s, per_row_s = quantile_line(batches, state["quantile"])
+            if told:
+                fixed_s, per_row_s = quantile_line(batches, state["quantile"])
+            else:
+                fixed_s = _quantile(
+                    [took_s - per_row_s * rows for rows, took_s in batches], state["quantile"]
+                )
             fits = (outcome.slo_s - fixed_s) / per_row_s if per_row_s > 0 else float(2 * max(sizes))
             cap = max(1, int(min(fits, 2 * max(sizes))))  # the line is not trusted far beyond what was seen
-        return {**state, "cap": cap, "batches": batches, "seen": seen}
+        return {**state, "cap": cap, "per_row_s": per_row_s, "batches": batches, "seen": seen}
 
 
 def quantile_line(points: Sequence[Sequence[float]], quantile: float) -> tuple[float, float]:
@@ -79,3 +91,8 @@ def quantile_line(points: Sequence[Sequence[float]], quantile: float) -> tuple[f
     if best is None:
         raise ValueError("a line needs points of two different batch sizes")
     return best[1], best[2]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ascending = sorted(values)
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))]

@@ -104,3 +104,14 @@ def test_whenever_all_batches_can_be_met_in_some_order_none_is_lost(
 def test_a_lone_candidate_runs(floor: float) -> None:
     only = candidate("only", 1, 1.0, -5.0)
     assert MostInTime(floor)(NOW_S, [only]) is only
+
+
+def test_a_large_batch_that_is_lost_already_does_not_push_out_one_that_can_be_met() -> None:
+    soon, lost = candidate("soon", 1, 0.005, 0.008), candidate("lost", 64, 0.02, 0.01)
+    assert chosen([soon, lost]) == "soon"
+    assert chosen([lost, soon]) == "soon"
+
+
+def test_a_batch_that_just_meets_its_goal_can_be_met() -> None:
+    exact, later = candidate("exact", 1, 0.0078125, 0.0078125), candidate("later", 1, 0.0078125, 1.0)
+    assert chosen([later, exact]) == "exact"

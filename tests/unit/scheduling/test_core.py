@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import pytest
 
-from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RefuseRows, RunBatch
+from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RefuseRows, RunBatch, WorkerView
 from server.scheduling.latency_model import LatencyModel
+from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView
 from tests.unit.scheduling.cores import actions, batches, core, parts, rows, spec, worker
 from tests.unit.scheduling.views import affine
 
@@ -308,3 +310,66 @@ def test_a_function_that_is_removed_gives_its_rows_back() -> None:
 def test_a_submission_without_rows_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="no rows"):
         core().submit(0.0, rows(1, 0))
+
+
+def test_a_policy_that_runs_one_of_two_members_teaches_of_that_one_alone() -> None:
+    ran, idle = LatencyModel({1: 0.01}), LatencyModel({1: 0.03})
+    members = (MemberSpec("a", 0.9, ran), MemberSpec("b", 0.8, idle))
+    first = FunctionSpec("f", 0.1, 8, (1, 8), members, policy=f"{__name__}:OnlyTheFirst")
+    scheduler = core(first, workers=(WorkerView("w", True, frozenset({"a", "b"})),))
+    for turn in range(30):
+        scheduler.submit(float(turn), rows(turn))
+        (batch,) = batches(scheduler, float(turn))
+        assert batch.members == ("a",)
+        scheduler.finished(turn + 0.05, batch.batch_id)
+    assert ran(1) == pytest.approx(0.05, rel=0.1)
+    assert idle(1) == pytest.approx(0.03)
+
+
+def test_the_policy_learns_of_every_batch_that_ran_and_of_no_failed_one() -> None:
+    Watching.seen.clear()
+    scheduler = core(spec(policy=f"{__name__}:Watching"), workers=(worker(in_flight_limit=1),))
+    for turn, failed in enumerate((False, True, False)):
+        scheduler.submit(float(turn), rows(turn, 2, slo_s=0.01))
+        (batch,) = batches(scheduler, float(turn))
+        scheduler.finished(turn + 0.02, batch.batch_id, failed=failed)
+    assert [(seen.rows, seen.members, seen.overdue_rows) for seen in Watching.seen] == [(2, ("f-m",), 2)] * 2
+    assert [seen.latency_s for seen in Watching.seen] == pytest.approx([0.02, 0.02])
+    assert [seen.predicted_s for seen in Watching.seen] == pytest.approx([affine(2)] * 2)
+
+
+def test_a_release_that_another_function_overtook_still_holds() -> None:
+    """`ewma` lets rows go at a tick of its clock; losing the worker to another lane takes nothing back."""
+    urgent = spec("g", policy="goodput")
+    scheduler = core(
+        spec("f", policy="ewma", policy_options={"quantum_ms": 1000}, slo_s=5.0),
+        urgent,
+        workers=(worker("w", "f", "g", in_flight_limit=1),),
+    )
+    scheduler.submit(0.9, rows(1))
+    scheduler.submit(1.0, rows(2, function="g"))
+    (first,) = batches(scheduler, 1.0)
+    assert first.function == "g"
+    scheduler.finished(1.01, first.batch_id)
+    assert [batch.function for batch in batches(scheduler, 1.01)] == ["f"]
+
+
+class OnlyTheFirst:
+    name = "only-the-first"
+
+    def initial(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Dispatch]:
+        return state, Dispatch((view.members[0].name,), min(view.queued_rows, view.max_batch))
+
+    def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
+        return state
+
+
+class Watching(OnlyTheFirst):
+    seen: ClassVar[list[BatchOutcome]] = []
+
+    def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
+        self.seen.append(outcome)
+        return state

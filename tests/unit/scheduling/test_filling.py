@@ -124,3 +124,17 @@ def test_a_goal_that_no_batch_can_meet_does_not_make_batches_small() -> None:
     assert result.late == result.offered
     assert result.batches < result.offered / 3
     assert max(result.latencies_s) < 0.05
+
+
+def test_a_scan_that_starves_goes_before_one_that_has_just_begun() -> None:
+    """Though the other's function was not served for longer."""
+    scheduler = core(spec("f"), spec("g"), workers=(worker("w", "f", "g", in_flight_limit=1),))
+    scheduler.submit(0.0, rows(1, function="f"))
+    scheduler.cancel(0.0, 1)
+    scheduler.submit(0.0, rows(2, 100, function="g", row_class="bulk"))
+    scheduler.submit(0.1, rows(3, 1, function="g"))
+    (first,) = batches(scheduler, 0.1)  # `g` is served; its scan too, in the empty places
+    scheduler.finished(0.107, first.batch_id)
+    scheduler.submit(0.5, rows(4, 100, function="f", row_class="bulk"))
+    (second,) = batches(scheduler, 0.5)
+    assert second.function == "g"

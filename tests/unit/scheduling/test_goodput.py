@@ -81,3 +81,16 @@ def test_what_batches_take_beyond_the_profile_is_learned_but_not_from_one_outlie
     assert after(*[0.7] * 16)["correction"] == pytest.approx(0.7)
     # at 1.3 times the profile, 25 ms hold 56 rows and not 64
     assert taken(decide("goodput", view([0.025] * 64), after(1.3, 1.3))) == (0, 56)
+
+
+def test_the_strain_rises_with_batches_that_skip_heads_and_falls_with_those_that_do_not() -> None:
+    policy = Goodput()
+    skipping, all_fit = view([0.044] + [0.0] * 40), view([0.0] * 3)
+    state = policy.initial({})
+    for _ in range(3):
+        state, decision = policy.decide(state, skipping)
+        assert taken(decision)[0] == 1
+    assert state["strain"] == pytest.approx(1 - 0.9**3)
+    for _ in range(50):
+        state, _ = policy.decide(state, all_fit)
+    assert state["strain"] < 0.01

@@ -133,3 +133,12 @@ def test_a_profile_that_cannot_be_is_refused(profile_s: dict[int, float]) -> Non
 def test_a_batch_that_cannot_have_been_is_refused(rows: int, took_s: float) -> None:
     with pytest.raises(ValueError, match="cannot have taken"):
         LatencyModel(PROFILE_S).observe(rows, took_s)
+
+
+@pytest.mark.parametrize(("device", "bucket"), [("cpu", ""), ("", "text")])
+def test_either_of_device_and_shape_makes_a_kind_of_its_own(device: str, bucket: str) -> None:
+    model = LatencyModel(PROFILE_S)
+    kind = model.on(device, bucket)
+    assert kind is not model
+    taught(kind, 30, 3.0)
+    assert kind(8) > 2 * model(8)

@@ -41,3 +41,31 @@ def test_until_there_is_a_line_full_batches_double_the_cap_and_slow_ones_do_not(
     state = policy.observe(policy.initial({}), BatchOutcome(NOW_S, 1, ("m",), 0.01, 0.05))
     assert state["cap"] == 2
     assert policy.observe(state, BatchOutcome(NOW_S, 2, ("m",), 0.06, 0.05))["cap"] == 2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_once_found_the_cap_stays_and_batches_stay_within_the_objective(noise: float) -> None:
+    """All batches are of nearly one size then, and tell no slope."""
+    policy, random = Quantile(), Random(11)
+    state = policy.initial({})
+    slo_s = affine(100)  # the true cap
+    caps, over = [], 0
+    for turn in range(400):
+        rows = state["cap"]
+        took_s = affine(rows) * random.uniform(1 - noise, 1.0)
+        state = policy.observe(state, BatchOutcome(NOW_S, rows, ("m",), took_s, slo_s))
+        if turn >= 50:
+            caps.append(state["cap"])
+            over += took_s > slo_s
+    assert min(caps) >= 90
+    assert max(caps) <= 108
+    assert over / len(caps) < 0.02 or noise
+
+
+def test_a_settled_cap_follows_a_machine_that_becomes_slower() -> None:
+    policy = Quantile()
+    state = policy.initial({})
+    for turn in range(200):
+        rows, slower = state["cap"], 0.006 if turn >= 100 else 0.0
+        state = policy.observe(state, BatchOutcome(NOW_S, rows, ("m",), affine(rows) + slower, affine(100)))
+    assert 70 <= state["cap"] <= 76

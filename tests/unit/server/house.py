@@ -12,7 +12,7 @@ from server.placement.lru import Room
 from server.residency import Profile, Residency
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel
-from server.translation import QueueBounds
+from server.translation import LatencyOf, QueueBounds
 from tests.unit.server.fake_worker import FakeWorker
 from tests.unit.server.served import function
 
@@ -21,14 +21,19 @@ class House:
     """A dispatcher and its residency, with workers that answer when told to."""
 
     def __init__(
-        self, *workers: FakeWorker, rows: int = 1000, profile: Profile | None = None, **fields: Any
+        self,
+        *workers: FakeWorker,
+        rows: int = 1000,
+        profile: Profile | None = None,
+        latency_of: LatencyOf | None = None,
+        **fields: Any,
     ) -> None:
         self.metrics = Metrics()
         latency = LatencyModel({1: 0.001, 64: 0.01})
         self.dispatcher = Dispatcher(
             Scheduler(),
             QueueBounds(rows, 1 << 20),
-            lambda model: latency,
+            latency_of or (lambda model: latency),
             self.metrics,
             lambda listener: Residency(listener, lambda worker: Room(), lambda *_: None, profile=profile),
         )

@@ -20,7 +20,7 @@ from server.routes.codec import Codec, raw_request
 from tests.unit.server.served import CLASSES, function, image_model, text_model
 
 COST_S = {"fast": 0.001, "slow": 0.010}
-CODEC = Codec(max_rows=10, latency_of=lambda model: lambda rows: rows * COST_S.get(model.name, 0.001))
+CODEC = Codec(max_rows=10, latency_of=lambda model, form: lambda rows: rows * COST_S.get(model.name, 0.001))
 NOW_S = 100.0
 
 

@@ -115,3 +115,31 @@ def test_no_label_ever_has_more_votes_than_the_one_chosen(drawn: list[tuple[floa
         assert ballot.count(label) == most
         best = max(accuracy for accuracy, labels in drawn if ballot.count(labels[row]) == most)
         assert label in {labels[row] for accuracy, labels in drawn if accuracy == best}
+
+
+@pytest.mark.parametrize(
+    ("ballot", "label", "share"),
+    [
+        (("", "", "a"), "a", 1 / 3),
+        (("a", "", ""), "a", 1 / 3),
+        (("", "a", "b"), "a", 1 / 3),
+        (("", "", "", "", "a", "b", "b"), "b", 2 / 7),
+        (("", "", ""), "", 0.0),
+    ],
+)
+def test_an_empty_label_has_no_vote_wherever_it_stands(
+    ballot: tuple[str, ...], label: str, share: float
+) -> None:
+    members = [votes(f"m{i}", 0.9 - i / 100, each) for i, each in enumerate(ballot)]
+    for order in (members, members[::-1]):
+        combined = combine("majority_vote", order, CLASSES)
+        assert list(combined.labels) == [label]
+        assert list(combined.confidences) == pytest.approx([share])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_by_the_mean_too_a_row_is_at_fault_only_if_it_is_for_every_member(order: tuple[int, int]) -> None:
+    pair = [votes("m1", 0.9, "", scores=[[0.0] * 3]), votes("m2", 0.8, "b", scores=[[0.1, 0.8, 0.1]])]
+    combined = combine("mean", [pair[i] for i in order], CLASSES)
+    assert list(combined.labels) == ["b"]
+    assert list(combined.confidences) == pytest.approx([0.4])

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from server.errors import BadOption, ServiceError, WorkerLost
+from server.errors import BadOption, ServiceError, VersionGone, WorkerLost
+from server.scheduling.latency_model import LatencyModel
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 
@@ -142,5 +143,103 @@ def test_a_batch_that_fails_as_a_whole_fails_its_requests(code: str, error: type
         await settle()
         with pytest.raises(error, match="f: no such form"):
             pending.future.result()
+
+    asyncio.run(scenario())
+
+
+def test_batches_teach_what_a_model_takes_and_failed_ones_do_not() -> None:
+    async def scenario() -> None:
+        worker, latency = FakeWorker(), LatencyModel({1: 0.001}, measured=False)
+        house = House(worker, latency_of=lambda model: latency)
+        await settle()
+        learned = latency.on("fake", "text")
+        for failed in (True, False):
+            pending = house.ask("a")
+            await settle()
+            await asyncio.sleep(0.05)
+            worker.fail("bad_option") if failed else worker.answer()
+            await settle()
+            assert learned.is_known is not failed
+            house.dispatcher.end(pending)
+        assert learned(1) == pytest.approx(0.05, rel=0.8)
+        assert learned(1) >= 0.05
+
+    asyncio.run(scenario())
+
+
+def test_rows_of_a_call_that_ended_do_not_run_again() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house = House(first)
+        await settle()
+        gone, stays = house.ask("a"), house.ask("b")
+        await settle()
+        house.dispatcher.end(gone)
+        house.residency.worker_down(first)
+        first.fail()
+        house.residency.worker_up(second)
+        await settle()
+        assert [message.rows for message, _ in second.batches] == [[b"b"]]
+        second.answer()
+        await settle()
+        assert house.labels(stays) == ["b"]
+        assert house.dispatcher.queue_depth() == {("f", 1): (0, 0)}
+
+    asyncio.run(scenario())
+
+
+def test_rows_of_a_call_that_ended_while_it_waited_for_room_do_not_run_again() -> None:
+    async def scenario() -> None:
+        first = FakeWorker("w0")
+        house = House(first, rows=4)
+        await settle()
+        lost = house.ask(*"abcd")
+        await settle()
+        running = house.ask(*"efgh")
+        await settle()
+        waiting = house.ask(*"ijkl")
+        second = FakeWorker("w1")
+        house.residency.worker_up(second)
+        house.residency.worker_down(first)
+        first.fail()  # its rows find the queue full, and are queued again a little later
+        for pending in (lost, running, waiting):
+            house.dispatcher.end(pending)
+        await asyncio.sleep(0.1)  # longer than that
+        assert second.batches == []
+        assert house.dispatcher.queue_depth() == {("f", 1): (0, 0)}
+
+    asyncio.run(scenario())
+
+
+def test_lost_rows_of_a_version_that_is_gone_say_so() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        house.dispatcher.remove(house.function)
+        assert not pending.done, "it is on a worker, and may still be answered"
+        house.residency.worker_down(worker)
+        worker.fail()
+        await settle()
+        with pytest.raises(VersionGone, match="version 1 of f is no longer served"):
+            pending.future.result()
+
+    asyncio.run(scenario())
+
+
+def test_rows_of_a_removed_version_that_are_on_a_worker_are_answered_and_counted_nowhere() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        house.dispatcher.remove(house.function)
+        worker.answer()
+        await settle()
+        assert house.labels(pending) == ["a"]
+        assert list(house.metrics.items()) == []
 
     asyncio.run(scenario())
