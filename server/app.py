@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,8 @@ from server.workers.pool import Worker, WorkerPool
 __all__ = ["App", "create_app"]
 
 log = logging.getLogger("ml_udf.server")
+
+_THREADS = 32
 
 
 class App:
@@ -108,7 +111,10 @@ class App:
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
         supervisor = Supervisor(self.end)
-        asyncio.get_running_loop().set_exception_handler(supervisor.callback_failed)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(supervisor.callback_failed)
+        # Most of them wait for a disk or a database: a registry that is locked must not keep all of them.
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
         async with _running(self._settings, self._storage, supervisor) as services:
             settings = self._settings
             codec = Codec(settings.max_rows, services.latencies.of_rows)

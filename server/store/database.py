@@ -5,6 +5,7 @@ Knows dialects and migrations; no table by name.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,42 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 
-__all__ = ["migrate", "open_database"]
+__all__ = ["migrate", "open_database", "reading", "utc"]
 
 # Two servers that start at once on one PostgreSQL must not both create the tables.
 _MIGRATION_LOCK = 0x6D6C5F756466
 
 
-def open_database(url: str) -> Engine:
-    """An engine whose transactions see each other's writes in order. Raises SQLAlchemy's errors."""
+_LOCK_PATIENCE_S = 30.0
+_READS = "ml_udf_reads"
+
+
+def open_database(url: str, lock_patience_s: float = _LOCK_PATIENCE_S) -> Engine:
+    """An engine whose transactions see each other's writes in order. Raises SQLAlchemy's errors.
+
+    `lock_patience_s`: how long one waits for SQLite's lock, which another process may hold.
+    """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database and parsed.database != ":memory:":
             Path(parsed.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(parsed, connect_args={"timeout": 30.0})
+        engine = create_engine(parsed, connect_args={"timeout": lock_patience_s})
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)
         return engine
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     return create_engine(parsed, pool_pre_ping=True)
+
+
+def reading(engine: Engine) -> Engine:
+    """The same database for transactions that only read: these wait for no lock."""
+    return engine.execution_options(**{_READS: True})
+
+
+def utc(value: datetime) -> datetime:
+    """A stored time with its zone: SQLite gives back what it was given, less that."""
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def migrate(engine: Engine) -> None:
@@ -58,4 +76,5 @@ def _sqlite_connected(connection: Any, _record: object) -> None:  # noqa: ANN401
 
 
 def _sqlite_begins(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get(_READS, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")

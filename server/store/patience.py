@@ -1,13 +1,14 @@
-"""What a verb of the registry does when the connection is cut under it: the database was restarted, failed
-over, or closed the connection. Knows no table.
+"""What a verb of the registry does when the connection is cut under it (the database was restarted, failed
+over, or closed the connection), or when another process has it locked. Knows no table.
 """
 
 from __future__ import annotations
 
 import functools
+import sqlite3
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
@@ -34,7 +35,7 @@ def patient(verb: Callable[P, R]) -> Callable[P, R]:
                 return verb(*args, **kwargs)
             except DBAPIError as exc:
                 if not _was_cut(exc):
-                    raise
+                    _tell(exc)
             time.sleep(pause_s)
         return once(verb)(*args, **kwargs)
 
@@ -49,14 +50,29 @@ def once(verb: Callable[P, R]) -> Callable[P, R]:
         try:
             return verb(*args, **kwargs)
         except DBAPIError as exc:
-            if not _was_cut(exc):
-                raise
-            raise Overloaded(
-                "the connection to the registry's database was lost; look whether it was done, and try again",
-                retry_after_s=2.0,
-            ) from exc
+            _tell(exc)
 
     return tried
+
+
+def _tell(exc: DBAPIError) -> NoReturn:
+    """Raises what a caller is told."""
+    if _is_locked(exc):
+        raise Overloaded(
+            "another process has the registry locked, and nothing was changed; try again", retry_after_s=5.0
+        ) from exc
+    if _was_cut(exc):
+        raise Overloaded(
+            "the connection to the registry's database was lost; look whether it was done, and try again",
+            retry_after_s=2.0,
+        ) from exc
+    raise exc
+
+
+def _is_locked(exc: DBAPIError) -> bool:
+    # SQLite has waited for its lock already; a transaction that did not get it has done nothing.
+    code = getattr(exc.orig, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _was_cut(exc: DBAPIError) -> bool:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from server.errors import BadOption
 from server.functions import ModelVersion
+from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.patience import once, patient
 from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
@@ -43,6 +44,7 @@ class Repository:
 
     def __init__(self, engine: Engine, home: Path) -> None:
         self._engine = engine
+        self._reading = reading(engine)
         self._home = home
 
     # ── models ────────────────────────────────────────────────────────────────────────────────────
@@ -78,7 +80,7 @@ class Repository:
     @patient
     def models(self) -> list[ModelVersion]:
         """All model versions, by name and version."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             rows = session.scalars(
                 select(ModelVersionRow).order_by(ModelVersionRow.name, ModelVersionRow.version)
             )
@@ -87,7 +89,7 @@ class Repository:
     @patient
     def next_model_version(self, name: str) -> int:
         """The number after the model's newest version; 1 for a new model."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.name == name)
             return (session.scalar(newest) or 0) + 1
 
@@ -171,26 +173,21 @@ class Repository:
     @patient
     def served(self) -> list[Deployment]:
         """The deployments that are served, by function and version."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             rows = session.scalars(
                 select(DeploymentRow)
                 .where(DeploymentRow.retired_at.is_(None))
                 .order_by(DeploymentRow.function, DeploymentRow.version)
             )
-            return [Deployment(r.function, r.version, dict(r.spec), _utc(r.deployed_at)) for r in rows]
+            return [Deployment(r.function, r.version, dict(r.spec), utc(r.deployed_at)) for r in rows]
 
     # ── rows to nouns ─────────────────────────────────────────────────────────────────────────────
 
     def _model(self, row: ModelVersionRow) -> ModelVersion:
         model = model_from_manifest(row.manifest, self._home / row.directory)
-        last_used = 0.0 if row.last_used_at is None else _utc(row.last_used_at).timestamp()
+        last_used = 0.0 if row.last_used_at is None else utc(row.last_used_at).timestamp()
         return replace(model, resident_bytes=row.resident_bytes or 0, last_used_at=last_used)
 
     def _stored(self, directory: Path) -> str:
         # Relative, so that a home folder can be moved or mounted elsewhere.
         return str(directory.relative_to(self._home) if directory.is_relative_to(self._home) else directory)
-
-
-def _utc(value: datetime) -> datetime:
-    # SQLite gives back what it was given, less the zone.
-    return value if value.tzinfo else value.replace(tzinfo=UTC)

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from server.errors import UnknownFunction
+from server.store.database import reading, utc
 from server.store.patience import once, patient
 from server.store.tables import DatasetRow, DeploymentRow, JobRow, SnapshotRow
 
@@ -53,6 +54,7 @@ class TrainingRepository:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._reading = reading(engine)
 
     @patient
     def add_snapshot(self, name: str, spec: Mapping[str, Any], facts: Mapping[str, Any]) -> Snapshot:
@@ -76,7 +78,7 @@ class TrainingRepository:
     @patient
     def datasets(self) -> list[Snapshot]:
         """Every dataset with its newest snapshot, by name."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             rows = session.execute(
                 select(SnapshotRow, DatasetRow)
                 .join(
@@ -90,7 +92,7 @@ class TrainingRepository:
     @patient
     def snapshot(self, dataset: str, snapshot: str | None = None) -> Snapshot:
         """A snapshot, by default the newest. Raises `UnknownFunction`."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             known = session.get(DatasetRow, dataset)
             row = None if known is None else session.get(SnapshotRow, (dataset, snapshot or known.snapshot))
             if row is None:
@@ -101,7 +103,7 @@ class TrainingRepository:
     @patient
     def snapshots(self, dataset: str) -> list[Snapshot]:
         """Every snapshot of a dataset, the oldest first."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             rows = session.scalars(
                 select(SnapshotRow).where(SnapshotRow.dataset == dataset).order_by(SnapshotRow.taken_at)
             )
@@ -140,7 +142,7 @@ class TrainingRepository:
     @patient
     def job(self, job: int) -> Job:
         """A job. Raises `UnknownFunction`."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             row = session.get(JobRow, job)
             if row is None:
                 raise UnknownFunction(
@@ -151,13 +153,13 @@ class TrainingRepository:
     @patient
     def jobs(self) -> list[Job]:
         """Every job, by number."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             return [_job(row) for row in session.scalars(select(JobRow).order_by(JobRow.id))]
 
     @patient
     def deployment_before(self, function: str) -> dict[str, Any]:
         """The specification of the deployment before the current one. Raises `UnknownFunction`."""
-        with Session(self._engine) as session:
+        with Session(self._reading) as session:
             rows = session.scalars(
                 select(DeploymentRow)
                 .where(DeploymentRow.function == function)
@@ -172,16 +174,11 @@ class TrainingRepository:
 def _snapshot(row: SnapshotRow, dataset: DatasetRow | None = None) -> Snapshot:
     """As it was taken; with a `dataset`, whose newest it is, as that is registered now (of equal rows)."""
     spec = row.spec if dataset is None else dataset.spec
-    return Snapshot(row.dataset, row.id, dict(spec), dict(row.facts), _utc(row.taken_at))
+    return Snapshot(row.dataset, row.id, dict(spec), dict(row.facts), utc(row.taken_at))
 
 
 def _job(row: JobRow) -> Job:
-    ended = None if row.ended_at is None else _utc(row.ended_at)
+    ended = None if row.ended_at is None else utc(row.ended_at)
     return Job(
-        row.id, row.dataset, row.snapshot, dict(row.spec), row.state, row.reason, _utc(row.created_at), ended
+        row.id, row.dataset, row.snapshot, dict(row.spec), row.state, row.reason, utc(row.created_at), ended
     )
-
-
-def _utc(value: datetime) -> datetime:
-    # SQLite gives back what it was given, less the zone.
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
