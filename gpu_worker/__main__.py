@@ -50,8 +50,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         default=_DEFAULTS.resident_bytes,
         help="of all models; 0 = by the device",
     )
-    add("--resident-models", type=int, default=_DEFAULTS.resident_models, help="models at once")
-    add("--pending-batches", type=int, default=_DEFAULTS.pending_batches, help="batches that may wait")
+    add("--resident-models", type=int, default=_DEFAULTS.resident_models, help="at once; 0 = by their bytes")
     add(
         "--allow-import",
         action="store_true",
@@ -66,7 +65,6 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         max_input_bytes=flags.max_input_bytes,
         resident_bytes=flags.resident_bytes,
         resident_models=flags.resident_models,
-        pending_batches=flags.pending_batches,
         allow_import=flags.allow_import,
     )
 

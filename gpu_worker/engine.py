@@ -111,16 +111,25 @@ class Engine:
         """Keys of the resident models, least recently used first."""
         return self._cache.keys()
 
-    def load(self, key: str, directory: str) -> LoadReport:
+    def load(
+        self, key: str, directory: str, evicted: list[str] | None = None, *, may_evict: bool = True
+    ) -> LoadReport:
         """Makes the model stored in `directory` resident as `key`, replacing what was there.
 
-        Batches for other models run meanwhile. Raises `ModelUnusable`, `NoRoom`.
+        Batches for other models run meanwhile. The keys of models that have to leave are added to `evicted`,
+        also where the load then fails. Raises `ModelUnusable`, `NoRoom`.
         """
         self.start()
         began_s = time.monotonic()
+        evicted = [] if evicted is None else evicted
         manifest = read_manifest(directory)
-        resident, evicted = self._cache.put(
-            key, manifest, weights_bytes(manifest), functools.partial(self._load, manifest)
+        resident = self._cache.put(
+            key,
+            manifest,
+            weights_bytes(manifest),
+            functools.partial(self._load, manifest),
+            evicted,
+            may_evict=may_evict,
         )
         return LoadReport(resident.network.resident_bytes, time.monotonic() - began_s, evicted)
 

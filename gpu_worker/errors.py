@@ -28,9 +28,16 @@ __all__ = [
 
 
 class WorkerError(Exception):
-    """Base of the expected failures of a whole request; `code` is its word on the wire."""
+    """Base of the expected failures of a whole request; `code` is its word on the wire.
+
+    wanted_bytes: what a model that found no room needs of the device, once it is known; else 0.
+    """
 
     code = "internal"
+
+    def __init__(self, message: str, *, wanted_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.wanted_bytes = wanted_bytes
 
 
 class BadRequest(WorkerError):

@@ -22,7 +22,7 @@ import queue
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from gpu_worker.batch import Batch
@@ -54,6 +54,7 @@ from gpu_worker.trainer import Trainer
 __all__ = ["Loop"]
 
 _log = logging.getLogger(__name__)
+_MOST_PENDING = 64  # batches; more are refused, so that memory stays bounded
 _LOOK_S = 0.2  # between two looks at whether anybody still waits for the batches under way
 
 
@@ -152,7 +153,7 @@ class Loop:
 
     def _accept_batch(self, message: Infer) -> None:
         try:
-            if len(self._batches) >= self._engine.settings.pending_batches:
+            if len(self._batches) >= _MOST_PENDING:
                 raise NoRoom(f"{len(self._batches)} batches wait already; try again when some are answered")
             batch = self._engine.begin(
                 message.models, message.form, message.rows, scores=message.scores, request_id=message.id
@@ -202,15 +203,18 @@ class Loop:
 
     def _run_loads(self) -> None:
         while (message := self._loads.get()) is not None:
+            evicted: list[str] = []
             try:
                 if isinstance(message, Load):
-                    report = self._engine.load(message.model, message.directory)
+                    report = self._engine.load(
+                        message.model, message.directory, evicted, may_evict=message.may_evict
+                    )
                     reply: Message = Loaded(message.id, report.resident_bytes, report.load_s, report.evicted)
                 else:
                     self._engine.unload(message.model)
                     reply = Done(message.id)
             except Exception as exc:
-                self._fail(message.id, exc)
+                self._fail(message.id, exc, evicted=evicted)
             else:
                 self._replies.put(reply)
 
@@ -220,15 +224,25 @@ class Loop:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _fail(self, request_id: int, exc: BaseException, work_s: float = 0.0, stay_s: float = 0.0) -> None:
+    def _fail(
+        self,
+        request_id: int,
+        exc: BaseException,
+        work_s: float = 0.0,
+        stay_s: float = 0.0,
+        evicted: Sequence[str] = (),
+    ) -> None:
         if isinstance(exc, WorkerError):
-            self._replies.put(Failed(request_id, exc.code, str(exc), work_s, stay_s))
+            self._replies.put(
+                Failed(request_id, exc.code, str(exc), work_s, stay_s, list(evicted), exc.wanted_bytes)
+            )
         elif isinstance(exc, DeviceLost):
             self._lose(exc)
             self._forget(request_id)
         else:
             _log.error("request %s failed", request_id, exc_info=exc)
-            self._replies.put(Failed(request_id, "internal", f"{type(exc).__name__}: {exc}", work_s, stay_s))
+            reason = f"{type(exc).__name__}: {exc}"
+            self._replies.put(Failed(request_id, "internal", reason, work_s, stay_s, list(evicted)))
 
     def _run_replies(self) -> None:
         """Only this thread writes, so a reader that is slow holds up no model thread."""

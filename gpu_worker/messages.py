@@ -44,11 +44,15 @@ class Message:
 
 @dataclass(slots=True)
 class Load(Message):
-    """Make the model version stored in `directory` resident under `model` (its key on this worker)."""
+    """Make the model version stored in `directory` resident under `model` (its key on this worker).
+
+    may_evict: whether others may leave for it; where not, and there is no room, it is refused.
+    """
 
     kind: ClassVar[str] = "load"
     model: str
     directory: str
+    may_evict: bool = True
 
 
 @dataclass(slots=True)
@@ -161,6 +165,8 @@ class Failed(Message):
     """The request as a whole failed; `code` is a wire code of `ml_udf.errors`.
 
     Of an Infer: nothing of it is in the worker any more, and work_s and stay_s are as in `Answer`.
+    Of a Load: the models `evicted` had to leave all the same; wanted_bytes: what the model needs, where that
+    is known by now and there was no room for it.
     """
 
     kind: ClassVar[str] = "failed"
@@ -168,6 +174,8 @@ class Failed(Message):
     message: str
     work_s: float = 0.0
     stay_s: float = 0.0
+    evicted: list[str] = field(default_factory=list)
+    wanted_bytes: int = 0
 
 
 @dataclass(slots=True)

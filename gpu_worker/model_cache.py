@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
@@ -43,7 +42,10 @@ class Resident:
 
 
 class ModelCache:
-    """Thread-safe. Loading happens outside its lock, so that batches for other models run meanwhile."""
+    """Thread-safe. Loading happens outside its lock, so that batches for other models run meanwhile.
+
+    max_models: 0 = as many as the bytes allow.
+    """
 
     def __init__(self, *, max_bytes: int, max_models: int) -> None:
         self._max_bytes = max_bytes
@@ -58,14 +60,23 @@ class ModelCache:
             return list(self._models)
 
     def put(
-        self, key: str, manifest: Manifest, expected_bytes: int, load: Callable[[], Network]
-    ) -> tuple[Resident, list[str]]:
+        self,
+        key: str,
+        manifest: Manifest,
+        expected_bytes: int,
+        load: Callable[[], Network],
+        evicted: list[str],
+        *,
+        may_evict: bool = True,
+    ) -> Resident:
         """Makes room, loads, and keeps the model under `key`; a model already there is replaced.
 
-        Returns it with the keys of what was evicted. Raises `NoRoom` when models in use fill the device,
-        `ModelUnusable` when the model alone is over the bound, and what `load` raises.
+        The keys of what has to leave are added to `evicted`, so that they are known where loading then fails.
+        Where there is no room nothing leaves. Raises `NoRoom` when models in use fill the device, or when
+        others would have to leave and may not; `ModelUnusable` when the model alone is over the bound; and
+        what `load` raises.
         """
-        evicted = self._make_room(key, expected_bytes)
+        self._make_room(key, expected_bytes, evicted, may_evict=may_evict)
         network = load()
         resident = Resident(key, manifest, network)
         with self._changed:
@@ -73,13 +84,14 @@ class ModelCache:
             self._models[key] = resident
         try:
             # Now its true size is known.
-            evicted += self._make_room(key, network.resident_bytes)
+            self._make_room(key, network.resident_bytes, evicted, may_evict=may_evict)
         except (NoRoom, ModelUnusable):
             with self._changed:
                 if self._models.get(key) is resident:
                     self._retire(self._models.pop(key))
+            evicted.append(key)  # also where an earlier one was replaced
             raise
-        return resident, evicted
+        return resident
 
     def remove(self, key: str) -> None:
         """Takes the model out of reach, then waits until its last batch is done. Raises `UnknownModel`."""
@@ -89,15 +101,6 @@ class ModelCache:
                 raise UnknownModel(f"the model {key!r} is not resident on this worker")
             self._retire(resident)
             self._changed.wait_for(lambda: resident.users == 0)
-
-    @contextmanager
-    def lease(self, keys: Sequence[str]) -> Iterator[list[Resident]]:
-        """The models, in the order asked, kept resident for as long as the context lasts."""
-        residents = self.acquire(keys)
-        try:
-            yield residents
-        finally:
-            self.release(residents)
 
     def acquire(self, keys: Sequence[str]) -> list[Resident]:
         """The models, in the order asked, kept resident until `release`. Raises `UnknownModel`."""
@@ -123,27 +126,32 @@ class ModelCache:
         if resident is not None and resident.users:
             self._leaving.append(resident)
 
-    def _make_room(self, key: str, wanted_bytes: int) -> list[str]:
-        """Evicts until `wanted_bytes` fit, in bytes and count, beside all models but `key`."""
+    def _make_room(self, key: str, wanted_bytes: int, evicted: list[str], *, may_evict: bool) -> None:
+        """Evicts until `wanted_bytes` fit, in bytes and count, beside all models but `key`; or nothing."""
         if wanted_bytes > self._max_bytes:
             raise ModelUnusable(
                 f"the model {key!r} needs {wanted_bytes} bytes, more than the {self._max_bytes} "
-                "that this worker may keep resident"
+                "that this worker may keep resident",
+                wanted_bytes=wanted_bytes,
             )
-        evicted: list[str] = []
         with self._changed:
-            while not self._fits(key, wanted_bytes):
-                victim = next((m for m in self._models.values() if not m.users and m.key != key), None)
-                if victim is None:
-                    raise NoRoom(
-                        f"no room for the model {key!r} ({wanted_bytes} bytes): every resident model has "
-                        "rows in flight; try again when they are done"
-                    )
+            staying = [model for model in self._models.values() if model.key != key]
+            idle = [model for model in staying if not model.users] if may_evict else []
+            victims: list[Resident] = []
+            while idle and not self._fits(wanted_bytes, staying):
+                victims.append(idle.pop(0))
+                staying.remove(victims[-1])
+            if not self._fits(wanted_bytes, staying):
+                raise NoRoom(
+                    f"no room for the model {key!r} ({wanted_bytes} bytes): other models would have to leave "
+                    "that have rows in flight, or must stay; try again later",
+                    wanted_bytes=wanted_bytes,
+                )
+            for victim in victims:
                 del self._models[victim.key]
                 evicted.append(victim.key)
-        return evicted
 
-    def _fits(self, key: str, wanted_bytes: int) -> bool:
-        others = [model for model in self._models.values() if model.key != key]
-        used = sum(model.network.resident_bytes for model in (*others, *self._leaving))
-        return used + wanted_bytes <= self._max_bytes and len(others) + 1 <= self._max_models
+    def _fits(self, wanted_bytes: int, beside: Sequence[Resident]) -> bool:
+        used_bytes = sum(model.network.resident_bytes for model in (*beside, *self._leaving))
+        few = not self._max_models or len(beside) + 1 <= self._max_models
+        return few and used_bytes + wanted_bytes <= self._max_bytes

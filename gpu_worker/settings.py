@@ -17,8 +17,8 @@ class Settings:
     media_roots: folders below which paths are read; none = every path is refused.
     threads: CPU cores to use; 0 = those that the process may run on.
     max_pixels, max_input_bytes: limits of one image, by its header, and of one row.
-    resident_bytes, resident_models: bounds of what is loaded at once; 0 bytes = by the device's memory.
-    pending_batches: batches that may wait in this worker; more are refused, so that memory stays bounded.
+    resident_bytes, resident_models: bounds of what is loaded at once; 0 bytes = by the device's memory,
+        0 models = as many as the bytes allow.
     allow_import: whether model.json may name an architecture by import path. That runs the code it names,
         so only an operator who trusts everyone able to register a model turns it on.
     """
@@ -30,5 +30,4 @@ class Settings:
     max_input_bytes: int = 32 * _MIB
     resident_bytes: int = 0
     resident_models: int = 16
-    pending_batches: int = 64
     allow_import: bool = False

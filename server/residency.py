@@ -8,6 +8,7 @@ Knows nothing of queues; it asks who is waited for, and tells whoever listens wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -64,6 +65,10 @@ class _Place:
 
     def holds(self, group: Group) -> bool:
         return all(model.key in self.loaded for model in group)
+
+
+class _SizeLearned(Overloaded):
+    """The worker had no room for a model, and says how much it takes."""
 
 
 class Residency:
@@ -254,10 +259,18 @@ class Residency:
 
     async def _bring(self, place: _Place, group: Group, *, may_evict: bool) -> None:
         async with place.changing:
-            await self._make_room(place, group, may_evict=may_evict)
-            for model in group:
-                if model.key not in place.loaded:
-                    await self._load_one(place, model)
+            # A worker that finds a model larger than was known here evicts by itself, even of this group, or
+            # refuses; either way its size is known afterwards, and room is made for it.
+            for _ in range(1 + 2 * len(group)):
+                await self._make_room(place, group, may_evict=may_evict)
+                with contextlib.suppress(_SizeLearned):
+                    for model in group:
+                        if model.key not in place.loaded:
+                            await self._load_one(place, model, may_evict=may_evict)
+                if place.holds(group):
+                    return
+            names = ", ".join(model.key for model in group)
+            raise Overloaded(f"worker {place.worker.name} does not keep {names} together")
 
     async def _make_room(self, place: _Place, group: Group, *, may_evict: bool) -> None:
         wanted = {model.key: self._sizes.get(model.key, 0) for model in group}
@@ -291,9 +304,16 @@ class Residency:
     def _waited_for(self) -> set[str]:
         return {model.key for group in self._listener.waited_for() for model in group}
 
-    async def _load_one(self, place: _Place, model: ModelVersion) -> None:
-        reply = await place.worker.call(Load(0, model.key, str(model.directory)))
+    async def _load_one(self, place: _Place, model: ModelVersion, *, may_evict: bool) -> None:
+        reply = await place.worker.call(Load(0, model.key, str(model.directory), may_evict))
         if isinstance(reply, Failed):
+            if reply.evicted:
+                for key in reply.evicted:
+                    place.loaded.pop(key, None)
+                self._changed(place)
+            if reply.code == "overloaded" and reply.wanted_bytes > self._sizes.get(model.key, 0):
+                self._sizes[model.key] = reply.wanted_bytes
+                raise _SizeLearned(reply.message)
             log.error("load failed worker=%s model=%s code=%s", place.worker.name, model.key, reply.code)
             if reply.code == "worker_lost":
                 self._deaths[model.key] = self._deaths.get(model.key, 0) + 1

@@ -38,7 +38,7 @@ class Settings:
     )
     threads: int = _setting(0, "compute threads per worker on a CPU; 0 = the cores shared among the workers")
     resident_bytes: int = _setting(0, "bytes of models that a worker may hold; 0 = what the device has")
-    resident_models: int = _setting(16, "number of models that a worker may hold")
+    resident_models: int = _setting(16, "models that a worker may hold; 0 = as many as its bytes allow")
     worker_start_s: float = _setting(120.0, "time that a starting worker has before it is started again")
     worker_hang_s: float = _setting(
         120.0, "a worker that is on one batch for so long is ended and started again; 0 = never"

@@ -182,6 +182,14 @@ def test_models_are_evicted_for_others_but_not_while_their_rows_are_in_flight(
     assert engine.resident() == ["b", "c"]
 
 
+def test_no_bound_on_the_number_of_models_is_none(engines: Engines, tmp_path: Path) -> None:
+    engine = engines(resident_models=0)
+    names = [f"m{number}" for number in range(20)]
+    for name in names:
+        assert engine.load(name, str(hashing_model(tmp_path, name))).evicted == []
+    assert engine.resident() == names
+
+
 def test_a_closed_engine_leaves_no_caller_waiting(engines: Engines, slow: Path) -> None:
     engine = engines()
     engine.load("slow", str(slow))

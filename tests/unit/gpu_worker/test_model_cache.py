@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,16 +23,30 @@ class Sized:
     resident_bytes: int
 
 
-def put(cache: ModelCache, key: str, size: int = 10, expected: int | None = None) -> list[str]:
+def put(
+    cache: ModelCache, key: str, size: int = 10, expected: int | None = None, *, may_evict: bool = True
+) -> list[str]:
+    """Loads a model of `size` bytes; the keys of what left."""
     expected = size if expected is None else expected
-    return cache.put(key, MANIFEST, expected, lambda: cast(Network, Sized(size)))[1]
+    evicted: list[str] = []
+    cache.put(key, MANIFEST, expected, lambda: cast(Network, Sized(size)), evicted, may_evict=may_evict)
+    return evicted
+
+
+@contextmanager
+def in_use(cache: ModelCache, *keys: str) -> Iterator[None]:
+    residents = cache.acquire(keys)
+    try:
+        yield
+    finally:
+        cache.release(residents)
 
 
 def test_the_least_recently_used_model_leaves_for_a_new_one() -> None:
     cache = ModelCache(max_bytes=30, max_models=9)
     for key in "abc":
         assert put(cache, key) == []
-    with cache.lease(["a"]):
+    with in_use(cache, "a"):
         pass
     assert put(cache, "d") == ["b"]
     assert cache.keys() == ["c", "a", "d"]
@@ -54,9 +70,9 @@ def test_a_model_in_use_is_never_evicted() -> None:
     cache = ModelCache(max_bytes=20, max_models=9)
     put(cache, "a")
     put(cache, "b")
-    with cache.lease(["a"]):
+    with in_use(cache, "a"):
         assert put(cache, "c") == ["b"]
-        with cache.lease(["c"]), pytest.raises(NoRoom, match="'d'"):
+        with in_use(cache, "c"), pytest.raises(NoRoom, match="'d'"):
             put(cache, "d")
     assert cache.keys() == ["a", "c"]
 
@@ -90,9 +106,9 @@ def test_loading_again_under_the_same_key_replaces_and_does_not_count_twice() ->
 def test_a_model_that_was_replaced_while_in_use_counts_until_it_is_let_go() -> None:
     cache = ModelCache(max_bytes=20, max_models=9)
     put(cache, "a")
-    with cache.lease(["a"]):
+    with in_use(cache, "a"):
         put(cache, "a")
-        with cache.lease(["a"]), pytest.raises(NoRoom):
+        with in_use(cache, "a"), pytest.raises(NoRoom):
             put(cache, "b")
     assert put(cache, "b") == []
 
@@ -104,14 +120,83 @@ def test_what_fails_to_load_leaves_nothing_behind() -> None:
         raise ModelUnusable("no")
 
     with pytest.raises(ModelUnusable):
-        cache.put("a", MANIFEST, 1, fail)
+        cache.put("a", MANIFEST, 1, fail, [])
     assert cache.keys() == []
+
+
+def test_what_leaves_is_known_where_the_load_then_fails() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+    put(cache, "a")
+    put(cache, "b")
+
+    def fail() -> Network:
+        raise ModelUnusable("no")
+
+    evicted: list[str] = []
+    with pytest.raises(ModelUnusable):
+        cache.put("c", MANIFEST, 15, fail, evicted)
+    assert evicted == ["a", "b"]
+    assert cache.keys() == []
+
+
+def test_where_there_is_no_room_nothing_leaves() -> None:
+    cache = ModelCache(max_bytes=30, max_models=9)
+    for key in "abc":
+        put(cache, key)
+    with in_use(cache, "c"), pytest.raises(NoRoom) as refused:
+        put(cache, "d", 25)
+    assert refused.value.wanted_bytes == 25
+    assert cache.keys() == ["a", "b", "c"]
+
+
+def test_a_model_that_turns_out_too_big_is_told_as_gone_with_its_size() -> None:
+    cache = ModelCache(max_bytes=30, max_models=9)
+    put(cache, "a")
+    put(cache, "d")  # an earlier one of the same key
+    evicted: list[str] = []
+    with in_use(cache, "a"), pytest.raises(NoRoom) as refused:
+        cache.put("d", MANIFEST, 5, lambda: cast(Network, Sized(25)), evicted)
+    assert refused.value.wanted_bytes == 25
+    assert evicted == ["d"]
+    assert cache.keys() == ["a"]
+
+
+def test_a_load_that_may_evict_nothing_does_not() -> None:
+    cache = ModelCache(max_bytes=30, max_models=2)
+    put(cache, "a")
+    put(cache, "b", may_evict=False)
+    for key, expected in (("c", 10), ("d", 5)):
+        with pytest.raises(NoRoom):
+            put(cache, key, expected=expected, may_evict=False)
+    assert cache.keys() == ["a", "b"]
+
+
+def test_no_bound_on_the_count_leaves_the_bytes() -> None:
+    cache = ModelCache(max_bytes=1000, max_models=0)
+    assert [put(cache, str(number)) for number in range(100)] == [[]] * 100
+    assert put(cache, "more") == ["0"]
+
+
+def test_a_model_that_is_being_removed_counts_until_its_last_batch_is_over() -> None:
+    cache = ModelCache(max_bytes=20, max_models=9)
+    put(cache, "a")
+    residents = cache.acquire(["a"])
+    removing = threading.Thread(target=cache.remove, args=("a",))
+    removing.start()
+    while cache.keys():
+        pass
+    with pytest.raises(NoRoom):
+        put(cache, "b", 11)
+    assert put(cache, "b") == []
+    cache.release(residents)
+    removing.join(10)
+    assert put(cache, "c") == []
 
 
 def test_all_models_of_a_batch_are_leased_or_none() -> None:
     cache = ModelCache(max_bytes=20, max_models=1)
     put(cache, "a")
-    with pytest.raises(UnknownModel, match="'x'"), cache.lease(["a", "x"]):
+    with pytest.raises(UnknownModel, match="'x'"), in_use(cache, "a", "x"):
         pass
     assert put(cache, "b") == ["a"], "a was not left in use"
 
@@ -146,10 +231,10 @@ def test_batches_go_on_while_another_model_loads() -> None:
         assert may_end.wait(10)
         return cast(Network, Sized(10))
 
-    thread = threading.Thread(target=cache.put, args=("b", MANIFEST, 10, load))
+    thread = threading.Thread(target=cache.put, args=("b", MANIFEST, 10, load, []))
     thread.start()
     assert loading.wait(10)
-    with cache.lease(["a"]):
+    with in_use(cache, "a"):
         may_end.set()
     thread.join(10)
     assert cache.keys() == ["a", "b"]
