@@ -21,6 +21,8 @@ __all__ = ["TrainingCalls"]
 # A query may run, and a deployment load models, for that long.
 _LONG_S = 3600.0
 _SHORT_S = 60.0
+_ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
+_ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
 Json = dict[str, Any]
 
@@ -43,7 +45,7 @@ class TrainingCalls:
         where = f"/v1/datasets/uploads/{upload}"
         try:
             for number, part in enumerate(parts):
-                self._ask(Request("PUT", f"{where}/{number}", part, may_repeat=True), _LONG_S)
+                self._ask(Request("PUT", f"{where}/{number}", part, _ROWS, may_repeat=True), _LONG_S)
             return self._post(f"{where}/finish", {}, timeout_s=_LONG_S)
         except BaseException:
             with contextlib.suppress(MlUdfError):  # the first error is the one to be told

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -39,8 +40,9 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         text = f"{item.metadata['help']} (default: {_shown(item.default)})".replace("%", "%%")
         if hints[item.name] is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
-        elif hints[item.name] == tuple[Path, ...]:
-            parser.add_argument(flag, action="append", metavar="DIR", help=text)
+        elif hints[item.name] in (tuple[Path, ...], tuple[str, ...]):
+            kind = "DIR" if hints[item.name] == tuple[Path, ...] else "NAME"
+            parser.add_argument(flag, action="append", metavar=kind, help=text)
         else:
             parser.add_argument(flag, metavar=item.name.rpartition("_")[2].upper(), help=text)
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
@@ -58,24 +60,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to stop. Exit status: 0 stopped, 2 settings, 3 could not start, 4 could not go on."""
     try:
         settings = settings_from(sys.argv[1:] if arguments is None else arguments, os.environ)
-        token = _token(settings)
+        token = _token(settings.token_file)
+        ask_token = _token(settings.ask_token_file)
+        if ask_token is not None and ask_token == token:
+            raise SettingsError("--ask-token-file holds the token of --token-file; it must be another one")
+        tls = _tls(settings)
     except SettingsError as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # before there is a log
         return 2
     # Here, so that `--help` and a wrong setting answer at once.
     from server.app import create_app
+    from server.connection import Limits
     from server.listener import Listener
     from server.log import configure_logging
     from server.storage import StartError
 
     configure_logging(settings.log_level)
     try:
-        app = create_app(settings, token)
+        app = create_app(settings, token, ask_token)
     except StartError as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # as above
         return 3
     listener = Listener(
-        app.front, app.drain, host=settings.host, port=settings.port, port_file=settings.port_file
+        app.front,
+        app.drain,
+        host=settings.host,
+        port=settings.port,
+        port_file=settings.port_file,
+        tls=tls,
+        limits=Limits(
+            connections=settings.max_connections,
+            held_bytes=settings.max_held_bytes,
+            head_s=settings.head_timeout_s,
+            idle_s=settings.idle_timeout_s,
+            slow_s=settings.slow_timeout_s,
+        ),
     )
     listener.run()
     if app.ended_by:
@@ -95,6 +114,8 @@ def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting'
         if kind == tuple[Path, ...]:
             parts = raw if isinstance(raw, list) else [part for part in raw.split(os.pathsep) if part]
             return tuple(Path(part) for part in parts)
+        if kind == tuple[str, ...]:
+            return tuple(raw if isinstance(raw, list) else raw.split())
         if kind is str:
             return raw
         return Path(raw)
@@ -122,26 +143,62 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
-    if settings.token_file is None and not is_loopback(settings.host):
+    _check_access(settings)
+
+
+def _check_access(settings: Settings) -> None:
+    if settings.ask_class not in ("interactive", "bulk"):
+        raise SettingsError("--ask-class must be interactive or bulk")
+    if settings.ask_token_file is not None and settings.token_file is None:
+        raise SettingsError("--ask-token-file is a second token; give the first too: --token-file FILE")
+    if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca) is not None:
+        raise SettingsError("--tls-key and --tls-client-ca need the certificate, --tls-cert FILE")
+    if is_loopback(settings.host):
+        return
+    if settings.token_file is None:
         raise SettingsError(
             f"refusing to listen on {settings.host} without a token: whoever reaches it could run "
             "and change models and read images. Give --token-file FILE, or listen on 127.0.0.1"
         )
+    if settings.tls_cert is None and not settings.allow_plain:
+        raise SettingsError(
+            f"refusing to listen on {settings.host} without TLS: the token and all rows could be read on the "
+            "way. Give --tls-cert and --tls-key, or, where a proxy does TLS, --allow-plain"
+        )
 
 
-def _token(settings: Settings) -> str | None:
-    if settings.token_file is None:
+def _token(path: Path | None) -> str | None:
+    if path is None:
         return None
     try:
-        token = settings.token_file.expanduser().read_text().strip()
+        token = path.expanduser().read_text().strip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"the token file {settings.token_file} cannot be read: {exc}") from exc
+        raise SettingsError(f"the token file {path} cannot be read: {exc}") from exc
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise SettingsError(
-            f"the token file {settings.token_file} must hold one word of 16 or more printable "
-            "ASCII characters"
+            f"the token file {path} must hold one word of 16 or more printable ASCII characters"
         )
     return token
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    files = [one.expanduser() for one in (settings.tls_cert, settings.tls_key) if one is not None]
+    try:
+        context.load_cert_chain(files[0], files[-1], password=_no_password)
+        if settings.tls_client_ca is not None:
+            context.load_verify_locations(settings.tls_client_ca.expanduser())
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+        raise SettingsError(f"the TLS files of --tls-cert, --tls-key, --tls-client-ca: {exc}") from exc
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the private key wants a password; store it without one, readable by the server alone")
 
 
 def _shown(default: object) -> str:

@@ -16,12 +16,15 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from server.access import Access
+from server.backpressure import Backpressure
 from server.catalog import Catalog
 from server.deploying import bare_function
 from server.dispatcher import Dispatcher
 from server.errors import Overloaded
 from server.front import Front
 from server.housekeeping import Housekeeping, Measured
+from server.large_json import LargeJson
 from server.latencies import Latencies
 from server.metrics import Exposition, Metrics
 from server.placement.lru import Room
@@ -48,7 +51,6 @@ from server.training.service import Training
 from server.training.snapshot import Limits
 from server.training.trainers import Trainers
 from server.translation import QueueBounds
-from server.turnstile import Turnstile
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerPool
@@ -63,7 +65,7 @@ _THREADS = 32
 class App:
     """The ASGI application, and its services while it runs."""
 
-    def __init__(self, settings: Settings, token: str | None, storage: Storage) -> None:
+    def __init__(self, settings: Settings, access: Access, storage: Storage) -> None:
         self._settings = settings
         self._storage = storage
         self._api = FastAPI(
@@ -79,7 +81,7 @@ class App:
         map_errors(self._api)
         self.front = Front(
             self._api,
-            token,
+            access,
             max_body_bytes=settings.max_body_bytes,
             max_upload_bytes=settings.max_model_bytes,
         )
@@ -117,23 +119,40 @@ class App:
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
         async with _running(self._settings, self._storage, supervisor) as services:
             settings = self._settings
-            codec = Codec(settings.max_rows, services.latencies.of_rows)
+            codec = Codec(settings.max_rows, services.latencies.of_rows, settings.max_reply_bytes)
+            large = LargeJson()
             self.front.infer = InferRoute(
-                services.catalog, services.asker, codec, services.metrics, settings.max_body_bytes
+                services.catalog,
+                services.asker,
+                codec,
+                services.metrics,
+                large,
+                supervisor.tasks(),
+                settings.max_body_bytes,
             )
-            self.front.turnstile = Turnstile(self.front.infer)
+            self.front.backpressure = Backpressure(self.front.infer)
             self.services = api.state.services = services
-            yield
-            services.dispatcher.draining = True
+            try:
+                yield
+            finally:
+                services.dispatcher.draining = True
+                large.close()
 
 
-def create_app(settings: Settings, token: str | None = None) -> App:
+def create_app(settings: Settings, token: str | None = None, ask_token: str | None = None) -> App:
     """The server as an application, its storage open; the rest runs from its lifespan on.
 
     Raises `StartError`.
     """
     settings = replace(settings, home=settings.home.expanduser().absolute())
-    return App(settings, token, open_storage(settings))
+    access = Access(
+        token,
+        ask_token,
+        hosts=settings.allowed_host,
+        ask_class=settings.ask_class,
+        ask_priority=settings.ask_priority,
+    )
+    return App(settings, access, open_storage(settings))
 
 
 @contextlib.asynccontextmanager
@@ -218,7 +237,7 @@ async def _running(settings: Settings, storage: Storage, supervisor: Supervisor)
             pool=pool,
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor),
-            asker=Asker(dispatcher, metrics, supervisor.tasks()),
+            asker=Asker(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows),
             latencies=latencies,
             datasets=taken,
             training=jobs,

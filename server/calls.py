@@ -32,6 +32,7 @@ class Call:
     priority: int = 0
     slo_s: float | None = None
     members: tuple[str, ...] | None = None  # model keys; None = all of the function's
+    caller: str = ""  # who shares the queue with others
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ The codes are those of docs/architecture.md; a route raises, and one place turns
     ServiceError             500 internal           a fault of the server itself
     ├── BadOption            400 bad_option         the request or an option cannot be accepted
     ├── BadInput             400 input_…            a row is at fault, and no `error` output was asked for
+    ├── WrongContentType     415 bad_option         the body is not of a type that the route takes
     ├── Unauthorized         401 unauthorized
+    ├── Forbidden            403 forbidden          this caller may not do that
     ├── UnknownFunction      404 unknown_function
     ├── VersionGone          410 version_gone
     ├── BodyTooLarge         413 input_too_large    the body as a whole
     ├── Unsupported          501 unsupported
     ├── Overloaded           503 overloaded         with Retry-After
+    ├── NoSpace              507 no_space           the disk of the home folder or registry is full
     ├── DeadlineExceeded     504 deadline_exceeded
     └── WorkerLost           500 worker_lost        a worker died twice under these rows
 """
@@ -24,6 +27,8 @@ __all__ = [
     "BadOption",
     "BodyTooLarge",
     "DeadlineExceeded",
+    "Forbidden",
+    "NoSpace",
     "Overloaded",
     "ServiceError",
     "Unauthorized",
@@ -31,7 +36,11 @@ __all__ = [
     "Unsupported",
     "VersionGone",
     "WorkerLost",
+    "WrongContentType",
 ]
+
+
+_LONGEST = 2000  # characters of a message: it may repeat what was sent
 
 
 class ServiceError(Exception):
@@ -47,7 +56,7 @@ class ServiceError(Exception):
     @property
     def wire_text(self) -> str:
         """`code: message`, as it stands in the reply's `error`."""
-        return f"{self.code}: {self.message}"
+        return f"{self.code}: {self.message[:_LONGEST]}"
 
     def headers(self) -> dict[str, str]:
         """Headers that go with the reply."""
@@ -80,6 +89,20 @@ class Unauthorized(ServiceError):
     def headers(self) -> dict[str, str]:
         """The challenge that RFC 6750 asks for."""
         return {"WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(ServiceError):
+    """The caller is known, or named a page or host, and may not do that."""
+
+    code = "forbidden"
+    status = 403
+
+
+class WrongContentType(ServiceError):
+    """What changes something here says what its body is; any web page could send it otherwise."""
+
+    code = "bad_option"
+    status = 415
 
 
 class UnknownFunction(ServiceError):
@@ -123,6 +146,13 @@ class Overloaded(ServiceError):
     def headers(self) -> dict[str, str]:
         """`Retry-After` in whole seconds, as RFC 9110 has it."""
         return {"Retry-After": str(max(1, math.ceil(min(self.retry_after_s, 3600.0))))}
+
+
+class NoSpace(ServiceError):
+    """The disk is full; nothing was changed."""
+
+    code = "no_space"
+    status = 507
 
 
 class DeadlineExceeded(ServiceError):

@@ -1,88 +1,92 @@
-"""The outermost layer: who may call, how large bodies may be, and infer ahead of the framework.
+"""The outermost layer: who may call, what a body may weigh, and which of two ways a request takes.
 
-An ASGI application around the framework's; a request to infer passes nothing else. Knows no service.
+Every connection asks here about each head. Rows go straight to the infer route, through the backpressure
+before it; everything else goes to the framework. Knows no service.
 """
 
 from __future__ import annotations
 
-import hmac
+import contextlib
 from collections.abc import MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from server.errors import BodyTooLarge, Unauthorized
-from server.routes.body import Receive, Scope, Send, header
-from server.routes.health import HEALTH_PATHS
-from server.routes.infer import InferRoute, is_infer
-from server.routes.replies import error_reply, send_error
-from server.settings import is_loopback
-from server.shortcut import Reply, Waiting, WholeRequest
-from server.turnstile import Turnstile
+from server.access import Access
+from server.backpressure import Backpressure
+from server.connection import Admitted, Refused, Reply, Waiting, WholeRequest
+from server.errors import BodyTooLarge, ServiceError
+from server.exchange import path_of
+from server.request_head import Head
+from server.routes.body import Receive, Scope, Send, too_large
+from server.routes.infer import InferRoute, MethodNotAllowed, is_infer
+from server.routes.replies import error_reply
 
 __all__ = ["Front"]
 
 _REGISTER = "/register"
+_CODES = {
+    400: "bad_option",
+    408: "bad_option",
+    413: "input_too_large",
+    431: "bad_option",
+    501: "unsupported",
+    503: "overloaded",
+}
 
 
 class Front:
-    """`infer` and the `turnstile` before it are set once the services run.
+    """`infer` and the `backpressure` before it are set once the services run.
 
     Bodies are bounded by `max_body_bytes`, uploads by their own.
     """
 
     infer: InferRoute
-    turnstile: Turnstile
+    backpressure: Backpressure
 
-    def __init__(
-        self, inner: ASGIApp, token: str | None, *, max_body_bytes: int, max_upload_bytes: int
-    ) -> None:
+    def __init__(self, inner: ASGIApp, access: Access, *, max_body_bytes: int, max_upload_bytes: int) -> None:
         self._inner = inner
-        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._access = access
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
 
+    # ── connection.Application ──────────────────────────────────────────────────────────────────────
+
+    def admit(self, head: Head, address: str) -> Admitted | Refused:
+        """Decide on a request by its head."""
+        path, query = path_of(head.target)
+        whole = is_infer(path)
+        limit = self._max_upload_bytes if path == _REGISTER else self._max_body_bytes
+        try:
+            caller = self._access.check(head, path, address)
+            if whole and head.method != "POST":
+                raise MethodNotAllowed(f"{path[:200]} does not take {head.method}")
+            if head.length is not None and head.length > limit:
+                raise too_large(limit)
+        except ServiceError as error:
+            return Refused(*error_reply(error))
+        return Admitted(path, query, whole, limit, caller)
+
+    def refusal(self, status: int, message: str) -> Refused:
+        """The reply to bytes that are no request, or too many, or too slow."""
+        error = ServiceError(message)
+        error.code, error.status = _CODES[status], status
+        _, body, headers = error_reply(error)
+        return Refused(status, body, {**headers, "Retry-After": "1"} if status == 503 else headers)
+
+    def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
+        """Answer a request for rows."""
+        return self.backpressure.answer(request, reply)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or run the lifespan."""
+        """Answer one request of the framework's, or run the lifespan."""
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        path: str = scope["path"]
-        if self._expected is None and _is_foreign_page(scope):
-            await send_error(
-                send, Unauthorized("web pages of other hosts may not call a server without a token")
-            )
-        elif self._expected is not None and path not in HEALTH_PATHS and not self._is_authorized(scope):
-            await send_error(send, _no_token())
-        elif is_infer(path):
-            await self.infer(scope, receive, send)
-        else:
-            await self._bounded(scope, receive, send)
-
-    def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
-        """Answer an infer request that came the short way; pages, which send their origin, never do."""
-        if self._expected is not None and not self._is_token(request.headers.get(b"authorization", b"")):
-            reply(*error_reply(_no_token()))
-            return None
-        return self.turnstile.answer(request, reply)
-
-    def _is_authorized(self, scope: Scope) -> bool:
-        return self._is_token((header(scope, b"authorization") or "").encode("latin-1"))
-
-    def _is_token(self, sent: bytes) -> bool:
-        scheme, _, token = sent.partition(b" ")
-        assert self._expected is not None
-        return hmac.compare_digest(scheme.capitalize() + b" " + token.strip(), self._expected)
-
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit = self._max_upload_bytes if scope["path"] == _REGISTER else self._max_body_bytes
         error = BodyTooLarge(f"the request's body is over the limit of {limit} bytes")
-        announced = header(scope, b"content-length")
-        if announced is not None and announced.isdigit() and int(announced) > limit:
-            await send_error(send, error)
-            return
         size = 0
 
         async def bounded() -> MutableMapping[str, Any]:
@@ -94,20 +98,5 @@ class Front:
                 raise HTTPException(413, error.message)
             return message
 
-        await self._inner(scope, bounded, send)
-
-
-def _no_token() -> Unauthorized:
-    return Unauthorized("this server wants a bearer token, and none or another was sent")
-
-
-def _is_foreign_page(scope: Scope) -> bool:
-    # A browser lets any page post to loopback, and names the page's host; programs send no Origin.
-    origin = header(scope, b"origin")
-    if origin is None:
-        return False
-    try:
-        host = urlsplit(origin).hostname
-    except ValueError:
-        return True
-    return host is None or not is_loopback(host)
+        with contextlib.suppress(ClientDisconnect):  # in the middle of its body; nobody is left to be told
+            await self._inner(scope, bounded, send)

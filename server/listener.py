@@ -1,4 +1,4 @@
-"""uvicorn, told to stop as this server wants to be stopped, and to say when it listens.
+"""uvicorn's life of a server, with connections of our own, stopped as this server wants to be stopped.
 
 The first SIGTERM or SIGINT drains: not ready, no new rows, requests in flight finish. The second ends at
 once. Knows HTTP servers and signals, nothing of what is served.
@@ -11,20 +11,23 @@ import gc
 import logging
 import os
 import socket
+import ssl
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
 
-from server.shortcut import Shortcut
+from server.connection import Application, Connection, Connections, Limits
 
 __all__ = ["Listener"]
 
 log = logging.getLogger("ml_udf.server")
 
+_NOT_STARTED = 3
+_BACKLOG = 2048
 _LAST_REPLIES_S = 5  # for replies that are being written when the drain is over
 _ALLOCATIONS = 50_000  # containers made and not freed, before the youngest are looked over for circles
 
@@ -34,12 +37,14 @@ class Listener(uvicorn.Server):
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: Application,
         drain: Callable[[], Awaitable[None]],
         *,
         host: str,
         port: int,
         port_file: Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -47,18 +52,19 @@ class Listener(uvicorn.Server):
                 host=host,
                 port=port,
                 loop="uvloop",
-                http=Shortcut,
+                http=Connection,
                 ws="none",
                 lifespan="on",
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
-                backlog=2048,
-                timeout_keep_alive=75,
                 timeout_graceful_shutdown=_LAST_REPLIES_S,
             )
         )
+        self._app = app
+        self._tls = tls
+        self._limits = limits
         self._drain = drain
         self._port_file = port_file
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,14 +72,37 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so: one line on standard output, and the port's file."""
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-        if not self.started:
-            return
+        loop = self._loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(_NOT_STARTED)
+        connections = Connections(
+            self._app,
+            self._limits,
+            default_headers=lambda: self.server_state.default_headers,
+            open_ones=self.server_state.connections,
+            tasks=self.server_state.tasks,
+        )
+        try:
+            server = await loop.create_server(
+                connections.new,
+                self.config.host,
+                self.config.port,
+                backlog=_BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._limits.head_s,
+            )
+        except OSError as exc:
+            log.error("cannot listen on %s:%d: %s", self.config.host, self.config.port, exc)
+            await self.lifespan.shutdown()
+            sys.exit(_NOT_STARTED)
+        self.servers = [server]
+        self.started = True
         _spare_collections()
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        host, port = server.sockets[0].getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
-        print(f"ml_udf server listening on http://{name}:{port}", flush=True)  # noqa: T201  # the promised line
+        scheme = "http" if self._tls is None else "https"
+        print(f"ml_udf server listening on {scheme}://{name}:{port}", flush=True)  # noqa: T201  # the promised line
         if self._port_file is not None:
             _write_port(self._port_file, port)
 

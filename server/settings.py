@@ -7,6 +7,7 @@ each one stands in docs/configuration.md.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,26 @@ class Settings:
     home: Path = _setting(Path("~/.ml_udf"), "folder of everything durable: registry, models, functions")
     database_url: str = _setting("", "registry database; empty = SQLite in the home folder")
     token_file: Path | None = _setting(None, "file that holds the bearer token every client must send")
+    ask_token_file: Path | None = _setting(
+        None, "file that holds a second token, which may ask for rows and read lists, and nothing else"
+    )
+    ask_class: str = _setting(
+        "interactive", "highest class of rows asked for with the second token: interactive, bulk"
+    )
+    ask_priority: int = _setting(
+        0, "most urgent priority that the second token may name, 1 being the highest; 0 = none at all"
+    )
+    allowed_host: tuple[str, ...] = _setting(
+        (), "a name, beside those of loopback, by which a server without a token is called; may be repeated"
+    )
+    tls_cert: Path | None = _setting(None, "PEM file of the server's certificate and its chain: serves https")
+    tls_key: Path | None = _setting(None, "PEM file of the certificate's private key; none = in --tls-cert")
+    tls_client_ca: Path | None = _setting(
+        None, "PEM file of authorities, one of which must have signed the certificate of every client"
+    )
+    allow_plain: bool = _setting(
+        False, "listen beyond loopback without TLS, because a proxy in front of the server does it"
+    )
     media_root: tuple[Path, ...] = _setting((), "folder below which path inputs are read; may be repeated")
 
     workers: int = _setting(1, "worker processes; one per device is the rule")
@@ -45,6 +66,16 @@ class Settings:
     )
 
     max_body_bytes: int = _setting(64 * MiB, "largest request body, before and after decompression")
+    max_reply_bytes: int = _setting(64 * MiB, "most bytes of scores in one reply; then 413")
+    max_connections: int = _setting(8192, "most connections at a time; then 503")
+    max_held_bytes: int = _setting(
+        1024 * MiB, "most bytes of bodies that are being received, on all connections together; then 503"
+    )
+    head_timeout_s: float = _setting(10.0, "time that the head of a request has")
+    idle_timeout_s: float = _setting(75.0, "time that a connection is kept on which nothing is asked")
+    slow_timeout_s: float = _setting(
+        10.0, "time after which a body must come, and a reply be read, at 1 kB/s or more"
+    )
     max_rows: int = _setting(65_536, "most rows in one request")
     max_input_bytes: int = _setting(32 * MiB, "largest single value: an encoded image, a text")
     max_pixels: int = _setting(64_000_000, "most pixels of an image, checked before it is decoded")
@@ -88,5 +119,10 @@ def help_of(name: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether binding `host` reaches this machine alone."""
-    return host in {"localhost", "::1"} or host.startswith("127.")
+    """Whether a host is this machine alone: `localhost`, or an address of the loopback network."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

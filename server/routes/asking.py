@@ -6,9 +6,11 @@ import time
 
 from server.calls import Call, Pending, Reply
 from server.dispatcher import Dispatcher
+from server.errors import Overloaded
 from server.metrics import Metrics
 from server.routes.body import Receive
 from server.routes.vanished import VanishedClients
+from server.shares import Shares
 from server.supervision import Tasks
 
 __all__ = ["Asker"]
@@ -17,9 +19,17 @@ __all__ = ["Asker"]
 class Asker:
     """Shared by the routes that ask for answers."""
 
-    def __init__(self, dispatcher: Dispatcher, metrics: Metrics, tasks: Tasks | None = None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        tasks: Tasks | None = None,
+        max_rows: int = 200_000,
+    ) -> None:
+        """max_rows: of one function that all callers share."""
         self._dispatcher = dispatcher
         self._metrics = metrics
+        self._shares = Shares(max_rows)
         self._vanished = VanishedClients(tasks)
 
     async def ask(self, call: Call, receive: Receive, began_s: float) -> Reply:
@@ -33,27 +43,39 @@ class Asker:
             reply = await pending.future
         finally:
             self._vanished.unwatch(pending)
-            self._dispatcher.end(pending)
+            self._over(pending)
         self._count(pending, reply, began_s)
         return reply
 
     def begin(self, call: Call) -> Pending:
-        """Queue a call; its `future` must be followed by `end`. Raises `ServiceError`."""
-        return self._dispatcher.begin(call)
+        """Queue a call; its `future` must be followed by `failure` or `end`. Raises `ServiceError`."""
+        name, rows = call.function.name, len(call.rows)
+        if not self._shares.take(name, call.caller, rows):
+            raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
+        try:
+            return self._dispatcher.begin(call)
+        except BaseException:
+            self._shares.give(name, call.caller, rows)
+            raise
 
     def failure(self, pending: Pending) -> BaseException | None:
         """Why a call that is over was not answered, which is then its `end`; None if it was."""
         failure = pending.future.exception()
         if failure is not None:
-            self._dispatcher.end(pending)
+            self._over(pending)
         return failure
 
     def end(self, pending: Pending, began_s: float) -> Reply:
         """What `ask` answers or raises, of a call that is over."""
-        self._dispatcher.end(pending)
+        self._over(pending)
         reply = pending.future.result()
         self._count(pending, reply, began_s)
         return reply
+
+    def _over(self, pending: Pending) -> None:
+        call = pending.call
+        self._shares.give(call.function.name, call.caller, len(call.rows))
+        self._dispatcher.end(pending)
 
     def _count(self, pending: Pending, reply: Reply, began_s: float) -> None:
         call = pending.call

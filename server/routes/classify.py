@@ -12,11 +12,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
+from server.access import Caller
 from server.calls import Call, Reply
 from server.errors import BadInput, BadOption, BodyTooLarge
 from server.functions import Function
 from server.routes.body import ClientGone
 from server.routes.replies import json_reply
+from server.scheduling.policy import RowClass
 from server.services import Services, ServicesOf
 
 __all__ = ["router"]
@@ -35,7 +37,9 @@ async def classify(
     chosen = _function(services, function)
     image = await _image(request, services.settings.max_input_bytes)
     began_s = time.monotonic()
-    call = Call(chosen, "image", [image], len(image), scores=True)
+    caller: Caller = request.scope["ml_udf.caller"]
+    row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
+    call = Call(chosen, "image", [image], len(image), scores=True, row_class=row_class, caller=caller.key)
     try:
         reply = await services.asker.ask(call, request.receive, began_s)
     except ClientGone:

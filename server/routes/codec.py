@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
+from server.access import NOBODY, Caller
 from server.calls import Call, Reply
 from server.ensemble.selection import Candidate, within
-from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, Unsupported
+from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, Forbidden, Unsupported
 from server.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.scheduling.policy import RowClass
 from server.scheduling.terms import Latency
@@ -29,12 +30,13 @@ OUTPUTS: Mapping[str, str] = {
     "error": "BYTES",
     "answered_by": "BYTES",
 }
-_DEFAULT_OUTPUTS = ("label", "confidence", "scores")
+_DEFAULT_OUTPUTS = ("label", "confidence")  # scores are as many as there are classes: for who asks for them
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _OWN_PARAMETERS = {"ml_udf_deadline_ms", "ml_udf_slo_ms", "ml_udf_min_accuracy", "ml_udf_class"}
 # Triton's priority 1 is the most urgent; the core's highest number is. None named comes after all of them.
 _MOST_URGENT = 1 << 32
 _LARGEST = 1e30  # of a number among the parameters
+_JSON_NUMBER_BYTES = 24  # of a float32 as JSON has it
 _FOR_EVER_S = 1e7  # a deadline so far away is none; timers cannot count to it
 
 
@@ -47,16 +49,24 @@ class Codec:
 
     max_rows: int
     latency_of: Callable[[ModelVersion, Form], Latency]
+    max_reply_bytes: int = 64 << 20
 
-    def call_of(self, function: Function, request: InferRequest, now_s: float) -> Call:
+    def call_of(
+        self, function: Function, request: InferRequest, now_s: float, caller: Caller = NOBODY
+    ) -> Call:
         """What a request asks for.
 
-        Raises `BadOption`, `Unsupported`, `BodyTooLarge`; `DeadlineExceeded` if its time is over already.
+        Raises `BadOption`, `Unsupported`, `BodyTooLarge`, `Forbidden` for what its caller may not claim;
+        `DeadlineExceeded` if its time is over already.
         """
         form, rows, nbytes = self._rows(function, request)
         parameters = request.parameters
+        scores = _wants_scores(request)
+        if scores:
+            self._check_reply(function, request, len(rows))
         if parameters.keys() <= {"binary_data_output"}:
-            return Call(function, form, rows, nbytes, scores=_wants_scores(request))
+            row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
+            return Call(function, form, rows, nbytes, scores=scores, row_class=row_class, caller=caller.key)
         _check_parameters(parameters)
         slo_ms = _number(parameters, "ml_udf_slo_ms", above=0.0)
         accuracy = _number(parameters, "ml_udf_min_accuracy", above=-math.inf)
@@ -66,13 +76,23 @@ class Codec:
             form,
             rows,
             nbytes,
-            scores=_wants_scores(request),
+            scores=scores,
             deadline_s=_deadline_s(parameters, now_s),
-            row_class=_row_class(parameters.get("ml_udf_class", "interactive")),
-            priority=_priority(parameters.get("priority", 0)),
+            row_class=_row_class(parameters.get("ml_udf_class"), caller),
+            priority=_priority(parameters.get("priority", 0), caller),
             slo_s=slo_s,
             members=self._members(function, form, len(rows), slo_s, accuracy),
+            caller=caller.key,
         )
+
+    def _check_reply(self, function: Function, request: InferRequest, rows: int) -> None:
+        width = 4 if request.wants_binary("scores") else _JSON_NUMBER_BYTES
+        nbytes = rows * len(function.classes) * width
+        if nbytes > self.max_reply_bytes:
+            raise BodyTooLarge(
+                f"the scores of {rows} rows and {len(function.classes)} classes would be {nbytes} bytes, and "
+                f"the limit of a reply is {self.max_reply_bytes}; send fewer rows, or ask for no scores"
+            )
 
     def _rows(self, function: Function, request: InferRequest) -> tuple[Form, list[bytes], int]:
         if len(request.inputs) != 1:
@@ -165,7 +185,7 @@ def _pixel_rows(function: Function, tensor: Tensor, row_shape: tuple[int, ...]) 
 
 
 def _wants_scores(request: InferRequest) -> bool:
-    wanted = not request.outputs
+    wanted = False
     for output in request.outputs:
         _check_output(output)
         wanted = wanted or output.name == "scores"
@@ -243,15 +263,20 @@ def _deadline_s(parameters: Mapping[str, Any], now_s: float) -> float:
     return now_s + left_s if left_s < _FOR_EVER_S else math.inf
 
 
-def _priority(raw: object) -> int:
+def _priority(raw: object, caller: Caller) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw < _MOST_URGENT:
         raise BadOption(f"parameter 'priority' must be a whole number from 0, not {str(raw)[:40]!r}")
+    if raw and not 0 < caller.most_urgent <= raw:
+        least = f"be less than {caller.most_urgent}" if caller.most_urgent else "name one"
+        raise Forbidden(f"the 'priority' of rows with this token may not {least}")
     return _MOST_URGENT - raw if raw else 0
 
 
-def _row_class(raw: object) -> RowClass:
-    if raw == "bulk":
+def _row_class(raw: object, caller: Caller) -> RowClass:
+    if raw == "bulk" or (raw is None and caller.bulk_only):
         return "bulk"
-    if raw == "interactive":
+    if raw == "interactive" and caller.bulk_only:
+        raise Forbidden("rows with this token may not be 'interactive'")
+    if raw is None or raw == "interactive":
         return "interactive"
     raise BadOption(f"parameter 'ml_udf_class' must be 'interactive' or 'bulk', not {str(raw)[:40]!r}")

@@ -23,7 +23,7 @@ EXTENSIONS = (
     "statistics",
 )
 _TRITON_TYPES: Mapping[str, str] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
-_ON_REQUEST = ("error", "answered_by")
+_UNLISTED = ("error", "answered_by")
 
 
 def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, A
         "outputs": [
             {"name": name, "datatype": OUTPUTS[name], "shape": _output_shape(function, name)}
             for name in OUTPUTS
-            if name not in _ON_REQUEST
+            if name not in _UNLISTED
         ],
         "parameters": {
             "task": function.task,
@@ -44,7 +44,7 @@ def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, A
             "classes": list(function.classes),
             "columns": [{"name": name, "kind": kind} for name, kind in function.columns],
             "inputs": {INPUT_NAMES[form]: form for form in function.forms},
-            "outputs_on_request": list(_ON_REQUEST),
+            "outputs_on_request": ["scores", *_UNLISTED],
             "members": [model.key for model in function.members],
         },
     }
@@ -75,7 +75,7 @@ def config_of(function: Function) -> dict[str, Any]:
                 "label_filename": "",
             }
             for name in OUTPUTS
-            if name not in _ON_REQUEST
+            if name not in _UNLISTED
         ],
         "dynamic_batching": {
             "preferred_batch_size": list(function.batch_sizes),

@@ -1,36 +1,51 @@
-"""`POST /v2/models/M[/versions/V]/infer`: the hot path, on ASGI itself.
+"""`POST /v2/models/M[/versions/V]/infer`: the hot path, with neither ASGI nor a task for an ordinary request.
 
 Body → request → call → reply → response; errors as the protocol has them. `tritonclient` sends binary
-bodies without a content type, so nothing here looks at one.
+bodies without a content type, so nothing here looks at one. What takes long to read or to write does so
+beside the event loop: in a thread where the work is Python's, in another process where it is a parser's that
+lets nothing else run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import re
 import time
 from dataclasses import dataclass
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
+from server.backpressure import Claim
 from server.calls import Pending, Reply
 from server.catalog import Catalog
-from server.errors import BadInput, BadOption, Overloaded, ServiceError
+from server.connection import Reply as SendReply
+from server.connection import Waiting, WholeRequest
+from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
 from server.functions import Function
+from server.large_json import LargeJson
 from server.metrics import Metrics
 from server.routes.asking import Asker
-from server.routes.body import ClientGone, Receive, Scope, Send, header, read_body, too_large
+from server.routes.body import ClientGone, decompressed
 from server.routes.codec import Codec, raw_request
-from server.routes.replies import error_reply, send_error, send_reply
-from server.shortcut import Reply as SendReply
-from server.shortcut import Waiting, WholeRequest
+from server.routes.replies import error_reply
+from server.supervision import Tasks
 
-__all__ = ["InferRoute", "is_infer"]
+__all__ = ["InferRoute", "MethodNotAllowed", "is_infer"]
 
 log = logging.getLogger("ml_udf.server.routes")
 
 _PREFIX = "/v2/models/"
 _SUFFIX = "/infer"
 _HEADER_LENGTH = HEADER_LENGTH.lower().encode()
+_INLINE_BYTES = 256 << 10  # read or written on the event loop: some milliseconds at the most
+_INLINE_ROWS = 4096
+_JSON_BYTES = 1 << 20  # more of it is read and written by another process
+_MOVES = 8  # times that a request follows its function from version to version
+_BULK_S = 1.0  # the goal by which bulk requests stand in line
+_SAID = re.compile(rb'"(ml_udf_deadline_ms|timeout|ml_udf_slo_ms)": ?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*[,}]')
+_BULK = re.compile(rb'"ml_udf_class": ?"bulk"')
+_CLAIM_BYTES = 64 << 10
 
 
 def is_infer(path: str) -> bool:
@@ -38,98 +53,163 @@ def is_infer(path: str) -> bool:
     return path.startswith(_PREFIX) and path.endswith(_SUFFIX)
 
 
+class MethodNotAllowed(ServiceError):
+    """The route takes POST alone."""
+
+    code = "bad_option"
+    status = 405
+
+    def headers(self) -> dict[str, str]:
+        """What RFC 9110 asks for."""
+        return {"Allow": "POST"}
+
+
 class InferRoute:
-    """The route as an ASGI application."""
+    """The route, as `connection.Application` and `backpressure.Route` have it."""
 
     def __init__(
-        self, catalog: Catalog, asker: Asker, codec: Codec, metrics: Metrics, max_body_bytes: int
+        self,
+        catalog: Catalog,
+        asker: Asker,
+        codec: Codec,
+        metrics: Metrics,
+        large: LargeJson,
+        tasks: Tasks,
+        max_body_bytes: int,
     ) -> None:
         self._catalog = catalog
         self._asker = asker
         self._codec = codec
         self._metrics = metrics
+        self._large = large
+        self._tasks = tasks
         self._max_body_bytes = max_body_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        function: Function | None = None
-        began_s = time.monotonic()
-        try:
-            if scope["method"] != "POST":
-                raise _MethodNotAllowed(f"{scope['path'][:200]} does not take {scope['method']}")
-            function = self._catalog.resolve(*_named(scope["path"]))
-            body, headers = await self._answer(scope, receive, function, began_s)
-        except BadInput as error:  # a row's fault, counted with the rows
-            await send_error(send, error)
-        except ServiceError as error:
-            if function is not None:
-                self._metrics.of(function).failed(error.code, time.monotonic() - began_s)
-            else:
-                self._metrics.unresolved[error.code] += 1
-            await send_error(send, error)
-        except ClientGone:
-            if function is not None:
-                self._metrics.of(function).failed("cancelled", time.monotonic() - began_s)
-        except Exception:
-            log.exception("infer failed function=%s", function.key if function else None)
-            await send_error(send, ServiceError("the server failed inside; its log holds the cause"))
-        else:
-            await send_reply(send, 200, body, headers)
-
-    async def _answer(
-        self, scope: Scope, receive: Receive, function: Function, began_s: float
-    ) -> tuple[bytes, dict[str, str]]:
-        body = await read_body(scope, receive, self._max_body_bytes)
-        request = _request_of(function, body, header(scope, _HEADER_LENGTH))
-        call = self._codec.call_of(function, request, began_s)
-        if not call.rows:
-            return self._encoded(_nothing(function), request)
-        reply = await self._asker.ask(call, receive, began_s)
-        return self._encoded(reply, request)
-
     def answer(self, whole: WholeRequest, reply: SendReply) -> Waiting | None:
-        """Answer a request that came the short way: `reply` is called once, now or later."""
-        asked = _Asked(whole.came_s, reply)
+        """Answer a request: `reply` is called once, now or later."""
+        asked = _Asked(whole, reply)
         try:
             function = asked.function = self._catalog.resolve(*_named(whole.path))
-            if len(whole.body) > self._max_body_bytes:
-                raise too_large(self._max_body_bytes)
-            length = whole.headers.get(_HEADER_LENGTH)
-            asked.request = _request_of(
-                function, whole.body, None if length is None else length.decode("latin-1")
-            )
-            call = self._codec.call_of(function, asked.request, asked.began_s)
-            if not call.rows:
-                reply(200, *self._encoded(_nothing(function), asked.request))
-                return None
-            pending = asked.pending = self._asker.begin(call)
+            if len(whole.body) > _INLINE_BYTES or b"content-encoding" in whole.headers:
+                asked.task = self._tasks.once("read a request", self._read_and_ask(asked))
+                return asked
+            asked.request = _request_of(function, whole.body, _header_length(whole))
+            return self._ask(asked)
         except Exception as exc:
             self._fail(asked, exc)
             return None
+
+    def claim(self, whole: WholeRequest) -> Claim:
+        """What a request says of itself, by a look at the part of its body that is not rows."""
+        try:
+            function = self._catalog.resolve(*_named(whole.path))
+        except ServiceError:
+            return Claim(("", ""), 0.0, math.inf)  # `answer` will say what is wrong
+        length = _header_length(whole) or ""
+        end = int(length) if length.isdigit() and len(length) < 10 else len(whole.body)
+        said = memoryview(whole.body)[: min(end, _CLAIM_BYTES)]
+        if _BULK.search(said) or whole.caller.bulk_only:
+            return Claim((function.name, "bulk"), _BULK_S, math.inf)
+        goal_s, time_s = function.slo_ms / 1000, math.inf
+        for name, value in _SAID.findall(said):
+            if name == b"timeout":
+                time_s = min(time_s, float(value) / 1e6 or math.inf)
+            elif name == b"ml_udf_deadline_ms":
+                time_s = min(time_s, float(value) / 1000)
+            else:
+                goal_s = float(value) / 1000 or goal_s
+        return Claim((function.name, "interactive"), min(goal_s, time_s), time_s)
+
+    def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
+        """Turn a request away without a look at its rows."""
+        asked = _Asked(whole, reply, self._catalog.resolve(*_named(whole.path)))
+        self._fail(asked, Overloaded("more requests come than can be read; try again in a second"))
+
+    # ── from a body to rows under way ────────────────────────────────────────────────────────────────
+
+    async def _read_and_ask(self, asked: _Asked) -> None:
+        try:
+            asked.request = await self._read(asked)
+            self._ask(asked)
+        except Exception as exc:
+            self._fail(asked, exc)
+
+    async def _read(self, asked: _Asked) -> InferRequest:
+        whole, function = asked.whole, asked.function
+        assert function is not None
+        body = whole.body
+        encoding = whole.headers.get(b"content-encoding")
+        if encoding is not None:
+            name = encoding.decode("latin-1")
+            body = await asyncio.to_thread(decompressed, [body], name, self._max_body_bytes)
+        length = _header_length(whole)
+        json_bytes = int(length) if length and length.isdigit() and len(length) < 10 else len(body)
+        if length == "0" or json_bytes <= _JSON_BYTES:
+            return await asyncio.to_thread(_request_of, function, body, length)
+        try:
+            return await self._large.decode(body, length, self._codec.max_rows)
+        except WireError as exc:
+            raise BadOption(str(exc)) from exc
+
+    def _ask(self, asked: _Asked) -> Waiting | None:
+        assert asked.function is not None
+        assert asked.request is not None
+        call = self._codec.call_of(asked.function, asked.request, asked.whole.came_s, asked.whole.caller)
+        if not call.rows:
+            asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request))
+            return None
+        pending = asked.pending = self._asker.begin(call)
+        if asked.gone:
+            pending.fail(ClientGone())
         pending.future.add_done_callback(lambda _: self._answered(asked))
         return asked
 
-    def goal_s(self, whole: WholeRequest) -> float:
-        """The latency goal of what a request asks for."""
-        try:
-            return self._catalog.resolve(*_named(whole.path)).slo_ms / 1000
-        except ServiceError:
-            return math.inf  # `answer` will say what is wrong
-
-    def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
-        """Turn a request away without a look at its body."""
-        asked = _Asked(whole.came_s, reply, self._catalog.resolve(*_named(whole.path)))
-        self._fail(asked, Overloaded("more requests come than can be read; try again in a second"))
+    # ── from answers to a reply ──────────────────────────────────────────────────────────────────────
 
     def _answered(self, asked: _Asked) -> None:
         assert asked.pending is not None
         assert asked.request is not None
         failure = self._asker.failure(asked.pending)
         if failure is not None:  # not raised: its traceback would hold on to all this, in a circle
-            self._fail(asked, failure)
+            if not (isinstance(failure, VersionGone) and self._moves(asked)):
+                self._fail(asked, failure)
             return
         try:
-            body, headers = self._encoded(self._asker.end(asked.pending, asked.began_s), asked.request)
+            reply = self._asker.end(asked.pending, asked.whole.came_s)
+            if len(reply.labels) > _INLINE_ROWS or len(reply.scores) > _INLINE_BYTES:
+                asked.task = self._tasks.once("write a reply", self._write(asked, reply))
+                return
+            body, headers = _encoded(self._codec, reply, asked.request)
+        except Exception as exc:
+            self._fail(asked, exc)
+        else:
+            asked.reply(200, body, headers)
+
+    def _moves(self, asked: _Asked) -> bool:
+        """Whether a request that named no version goes on with the one that is served now."""
+        name, version = _named(asked.whole.path)
+        if version is not None or asked.moves >= _MOVES:
+            return False
+        asked.moves += 1
+        try:
+            asked.function = self._catalog.resolve(name)
+            self._ask(asked)
+        except Exception as exc:
+            self._fail(asked, exc)
+        return True
+
+    async def _write(self, asked: _Asked, reply: Reply) -> None:
+        request = asked.request
+        assert request is not None
+        try:
+            response = await asyncio.to_thread(self._codec.response_of, reply, request)
+            nbytes = len(reply.scores) + sum(map(len, reply.labels))
+            if nbytes <= _JSON_BYTES or all(request.wants_binary(tensor.name) for tensor in response.outputs):
+                body, headers = await asyncio.to_thread(encode_response, response, request)
+            else:
+                body, headers = await self._large.encode(response, request)
+        except WireError as exc:
+            self._fail(asked, BadOption(str(exc)))
         except Exception as exc:
             self._fail(asked, exc)
         else:
@@ -150,39 +230,36 @@ class InferRoute:
 
     def _count(self, asked: _Asked, code: str) -> None:
         if asked.function is not None:
-            self._metrics.of(asked.function).failed(code, time.monotonic() - asked.began_s)
+            self._metrics.of(asked.function).failed(code, time.monotonic() - asked.whole.came_s)
         else:
             self._metrics.unresolved[code] += 1
-
-    def _encoded(self, reply: Reply, request: InferRequest) -> tuple[bytes, dict[str, str]]:
-        try:
-            return encode_response(self._codec.response_of(reply, request), request)
-        except WireError as exc:
-            raise BadOption(str(exc)) from exc
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A request that came the short way, and how far it is."""
+    """A request, and how far it is."""
 
-    began_s: float
+    whole: WholeRequest
     reply: SendReply
     function: Function | None = None
     request: InferRequest | None = None
     pending: Pending | None = None
+    task: asyncio.Task[None] | None = None  # that reads the body, or writes the reply
+    gone: bool = False
+    moves: int = 0
 
     def leave(self) -> None:
         """Its client has gone."""
+        self.gone = True
         if self.pending is not None:
             self.pending.fail(ClientGone())
 
 
-class _MethodNotAllowed(ServiceError):
-    code = "bad_option"
-    status = 405
-
-    def headers(self) -> dict[str, str]:
-        return {"Allow": "POST"}
+def _encoded(codec: Codec, reply: Reply, request: InferRequest) -> tuple[bytes, dict[str, str]]:
+    try:
+        return encode_response(codec.response_of(reply, request), request)
+    except WireError as exc:
+        raise BadOption(str(exc)) from exc
 
 
 def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:
@@ -190,6 +267,11 @@ def _request_of(function: Function, body: bytes, header_length: str | None) -> I
         return raw_request(function, body) if header_length == "0" else decode_request(body, header_length)
     except WireError as exc:
         raise BadOption(str(exc)) from exc
+
+
+def _header_length(whole: WholeRequest) -> str | None:
+    length = whole.headers.get(_HEADER_LENGTH)
+    return None if length is None else length.decode("latin-1")
 
 
 def _nothing(function: Function) -> Reply:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
-from server.errors import BadOption, Unsupported
+from server.errors import Unsupported
 from server.functions import Function
+from server.routes.body import json_object
 from server.routes.description import EXTENSIONS, config_of, metadata_of, statistics_of
 from server.routes.replies import json_reply
 from server.services import Services, ServicesOf
@@ -71,7 +70,7 @@ def model_statistics(services: ServicesOf, name: str, version: str | None = None
 @router.post("/repository/index")
 async def repository_index(services: ServicesOf, request: Request) -> Response:
     """Everything there is, by name and version, and whether it is loaded."""
-    body = await _json_object(request)
+    body = await json_object(request, may_be_empty=True)
     entries = [_index_entry(services, function) for function in services.catalog]
     if body.get("ready"):
         entries = [entry for entry in entries if entry["state"] == "READY"]
@@ -81,7 +80,7 @@ async def repository_index(services: ServicesOf, request: Request) -> Response:
 @router.post("/repository/models/{name}/load")
 async def load(services: ServicesOf, name: str, request: Request) -> Response:
     """Make it resident on a worker now."""
-    parameters = (await _json_object(request)).get("parameters") or {}
+    parameters = (await json_object(request, may_be_empty=True)).get("parameters") or {}
     if not isinstance(parameters, dict) or parameters.keys() - {"unload_dependents"}:
         raise Unsupported("a load takes no configuration or files here; POST /register registers models")
     await services.publisher.load(name)
@@ -112,15 +111,3 @@ def _index_entry(services: Services, function: Function) -> dict[str, str]:
     if services.residency.is_resident(function.members):
         return {**entry, "state": "READY", "reason": ""}
     return {**entry, "state": "UNAVAILABLE", "reason": "not resident; loaded when rows come"}
-
-
-async def _json_object(request: Request) -> dict[str, Any]:
-    if not await request.body():
-        return {}
-    try:
-        content = await request.json()
-    except (ValueError, RecursionError) as exc:
-        raise BadOption(f"the body is not JSON: {exc}") from exc
-    if not isinstance(content, dict):
-        raise BadOption("the body must be a JSON object")
-    return content

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from server.errors import BadOption, ServiceError
-from server.routes.body import Send
+from server.store.space import no_space
 
-__all__ = ["error_reply", "json_reply", "map_errors", "send_error", "send_reply"]
+__all__ = ["error_reply", "json_reply", "map_errors"]
 
 log = logging.getLogger("ml_udf.server.routes")
 
@@ -60,6 +62,16 @@ def map_errors(api: FastAPI) -> None:
         wrong = BadOption(f"{place}: {first.get('msg', 'not valid')}")
         return json_reply({"error": wrong.wire_text}, wrong.status)
 
+    async def of_storage(_: Request, error: Exception) -> Response:
+        full = no_space(error)
+        if full is None:
+            raise error
+        log.error("disk full: %s", error)
+        return json_reply({"error": full.wire_text}, full.status)
+
+    async def of_nobody(_: Request, __: Exception) -> Response:
+        return Response(status_code=499)  # its client hung up in the middle of the body; nobody reads this
+
     async def of_anything(request: Request, error: Exception) -> Response:
         log.error("request failed method=%s path=%s", request.method, request.url.path, exc_info=error)
         fault = ServiceError("the server failed inside; its log holds the cause")
@@ -68,21 +80,10 @@ def map_errors(api: FastAPI) -> None:
     api.add_exception_handler(ServiceError, of_service)
     api.add_exception_handler(HTTPException, of_framework)
     api.add_exception_handler(RequestValidationError, of_validation)
+    api.add_exception_handler(OSError, of_storage)
+    api.add_exception_handler(DBAPIError, of_storage)
+    api.add_exception_handler(ClientDisconnect, of_nobody)
     api.add_exception_handler(Exception, of_anything)
-
-
-async def send_reply(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    """A whole reply, straight onto ASGI."""
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    raw.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, error: ServiceError) -> None:
-    """An error, straight onto ASGI."""
-    status, body, headers = error_reply(error)
-    await send_reply(send, status, body, headers)
 
 
 def error_reply(error: ServiceError) -> tuple[int, bytes, dict[str, str]]:

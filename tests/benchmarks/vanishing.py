@@ -27,7 +27,8 @@ __all__ = ["FUNCTION", "Leavings", "deploy_slow", "leavings", "vanish"]
 FUNCTION = "udf_slow"
 _BODY = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
 _REQUEST = (
-    f"POST /v2/models/{FUNCTION}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n".encode()
+    f"POST /v2/models/{FUNCTION}/infer HTTP/1.1\r\nHost: localhost\r\n"
+    f"Content-Length: {len(_BODY)}\r\n\r\n".encode()
     + _BODY
 )
 _SENT = (_REQUEST, _REQUEST[:-20], b"")  # by turns

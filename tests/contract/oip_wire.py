@@ -38,11 +38,12 @@ def call(
     headers: dict[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Reply:
-    """One request on a connection of its own; a body that is not bytes goes as JSON."""
+    """One request on a connection of its own; a body that is not bytes goes as JSON, and all say so."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        connection.request(method, path, data, headers or {})
+        given = {"Content-Type": "application/json"} if data else {}
+        connection.request(method, path, data, given | (headers or {}))
         response = connection.getresponse()
         return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
     finally:

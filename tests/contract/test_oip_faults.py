@@ -115,7 +115,7 @@ def test_a_vanished_clients_rows_leave_queue_and_worker(house: InferenceServer) 
     body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[64],"data":[%s]}]}'
     body %= b",".join(b'"%d"' % i for i in range(64))
     with socket.create_connection(("127.0.0.1", house.port)) as connection:
-        head = f"POST {SLOW} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {SLOW} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         until(lambda: 0 < metric(house.port, "ml_udf_queue_rows", function="udf_slow") < 64)
     began_s = time.monotonic()
@@ -167,7 +167,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
         body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            head = f"POST {SLOW} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {SLOW} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
             until(lambda: _is_running_slowly(server))
             workers = server.worker_pids()

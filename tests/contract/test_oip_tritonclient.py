@@ -83,10 +83,18 @@ def test_bytes_go_in_and_labels_come_out_in_json_and_binary(
     assert result.as_numpy("scores") is None
 
 
-def test_without_named_outputs_all_come_in_binary(client: triton.InferenceServerClient) -> None:
+def test_without_named_outputs_label_and_confidence_come_in_binary(
+    client: triton.InferenceServerClient,
+) -> None:
     result = client.infer("udf_text", texts("one", "two"))
     assert result.as_numpy("label").tolist() == expected("one", "two")
-    scores = result.as_numpy("scores")
+    assert result.as_numpy("confidence").tolist() == [1.0, 1.0]
+    assert result.as_numpy("scores") is None
+
+
+def test_scores_come_to_who_asks_for_them(client: triton.InferenceServerClient) -> None:
+    asked = [triton.InferRequestedOutput("scores")]
+    scores = client.infer("udf_text", texts("one", "two"), outputs=asked).as_numpy("scores")
     assert scores.shape == (2, len(CLASSES))
     assert [CLASSES[i].encode() for i in scores.argmax(axis=1)] == expected("one", "two")
 
@@ -110,7 +118,8 @@ def test_pixels_go_in_as_float32(client: triton.InferenceServerClient, binary: b
     pixels = np.random.default_rng(1).normal(size=(3, 3, 64, 64)).astype(np.float32)
     tensor = triton.InferInput("pixels", [3, 3, 64, 64], "FP32")
     tensor.set_data_from_numpy(pixels, binary_data=binary)
-    result = client.infer("udf_photo", [tensor])
+    asked = [triton.InferRequestedOutput(name) for name in ("label", "scores")]
+    result = client.infer("udf_photo", [tensor], outputs=asked)
     assert result.as_numpy("label").shape == (3,)
     assert result.as_numpy("scores").sum(axis=1) == pytest.approx(1.0, abs=1e-4)
 

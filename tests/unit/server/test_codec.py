@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,17 @@ from hypothesis import strategies as st
 
 from gpu_worker.protocol import RowError
 from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_request
+from server.access import Caller
 from server.calls import Reply
-from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, ServiceError, Unsupported
+from server.errors import (
+    BadInput,
+    BadOption,
+    BodyTooLarge,
+    DeadlineExceeded,
+    Forbidden,
+    ServiceError,
+    Unsupported,
+)
 from server.routes.codec import Codec, raw_request
 from tests.unit.server.served import CLASSES, function, image_model, text_model
 
@@ -175,7 +185,33 @@ def test_a_raw_body_of_pixels_is_as_many_rows_as_fit() -> None:
 def test_scores_are_computed_only_for_those_who_get_them() -> None:
     asked = InferRequest([Tensor.of_bytes("text", [b"x"])], [RequestedOutput("label")])
     assert not CODEC.call_of(function(), asked, NOW_S).scores
-    assert CODEC.call_of(function(), texts(b"x"), NOW_S).scores
+    assert not CODEC.call_of(function(), texts(b"x"), NOW_S).scores
+    asked.outputs.append(RequestedOutput("scores"))
+    assert CODEC.call_of(function(), asked, NOW_S).scores
+
+
+@pytest.mark.parametrize(("binary", "most"), [(True, 10 * 3 * 4), (False, 10 * 3 * 24)])
+def test_scores_that_would_be_too_many_bytes_are_refused_before_they_are_computed(
+    binary: bool, most: int
+) -> None:
+    asked = InferRequest([Tensor.of_bytes("text", [b"x"] * 10)], [RequestedOutput("scores", binary=binary)])
+    assert replace(CODEC, max_reply_bytes=most).call_of(function(), asked, NOW_S).scores
+    with pytest.raises(BodyTooLarge, match="send fewer rows, or ask for no scores"):
+        replace(CODEC, max_reply_bytes=most - 1).call_of(function(), asked, NOW_S)
+
+
+@pytest.mark.security
+def test_a_caller_may_claim_no_more_than_its_token() -> None:
+    plain = Caller("ask", "10.0.0.1", bulk_only=True, most_urgent=0)
+    assert CODEC.call_of(function(), texts(b"x"), NOW_S, plain).row_class == "bulk"
+    assert CODEC.call_of(function(), texts(b"x", timeout=1), NOW_S, plain).row_class == "bulk"
+    for said in ({"ml_udf_class": "interactive"}, {"priority": 1}, {"priority": 7}):
+        with pytest.raises(Forbidden):
+            CODEC.call_of(function(), texts(b"x", **said), NOW_S, plain)
+    some = Caller("ask", "10.0.0.1", most_urgent=5)
+    assert CODEC.call_of(function(), texts(b"x", priority=5), NOW_S, some).priority > 0
+    with pytest.raises(Forbidden, match="less than 5"):
+        CODEC.call_of(function(), texts(b"x", priority=4), NOW_S, some)
 
 
 def test_outputs_come_in_the_order_asked_for() -> None:
@@ -190,15 +226,16 @@ def test_outputs_come_in_the_order_asked_for() -> None:
     ]
 
 
-def test_without_wishes_label_confidence_and_scores_come() -> None:
+def test_without_wishes_label_and_confidence_come_and_scores_where_they_are_asked_for() -> None:
     scores = struct.pack("<3f", 0.25, 0.5, 0.25)
     response = CODEC.response_of(reply("pizza", scores=scores), InferRequest([]))
     assert [(t.name, t.datatype, t.shape) for t in response.outputs] == [
         ("label", "BYTES", (1,)),
         ("confidence", "FP32", (1,)),
-        ("scores", "FP32", (1, len(CLASSES))),
     ]
-    assert response.outputs[2].numbers() == [0.25, 0.5, 0.25]
+    asked = InferRequest([], [RequestedOutput("scores")])
+    (tensor,) = CODEC.response_of(reply("pizza", scores=scores), asked).outputs
+    assert (tensor.shape, tensor.numbers()) == ((1, len(CLASSES)), [0.25, 0.5, 0.25])
 
 
 def test_a_row_at_fault_fails_the_request_that_did_not_ask_for_errors() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.__main__ import SettingsError, main, settings_from
-from server.settings import Settings, help_of
+from server.settings import Settings, help_of, is_loopback
 
 CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -63,7 +63,52 @@ def test_a_setting_that_cannot_be_is_named(arguments: list[str], said: str) -> N
 def test_listening_beyond_loopback_needs_a_token(host: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="without a token"):
         settings_from([f"--host={host}"], {})
-    assert settings_from([f"--host={host}", f"--token-file={tmp_path}"], {}).host == host
+    plain = [f"--host={host}", f"--token-file={tmp_path}"]
+    with pytest.raises(SettingsError, match="without TLS"):
+        settings_from(plain, {})
+    assert settings_from([*plain, "--allow-plain"], {}).host == host
+    assert settings_from([*plain, f"--tls-cert={tmp_path}"], {}).host == host
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    "name", ["127.evil.example", "127.0.0.1.nip.io", "localhost.evil.example", "0.0.0.0", "127.1", "[::1]"]
+)
+def test_a_name_that_looks_like_loopback_is_not(name: str) -> None:
+    assert not is_loopback(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ask-token-file=x"], "give the first too"),
+        (["--ask-class=best"], "--ask-class must be"),
+        (["--tls-key=x"], "need the certificate"),
+        (["--tls-client-ca=x"], "need the certificate"),
+    ],
+)
+def test_half_of_what_guards_the_door_is_not_enough(arguments: list[str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        settings_from(arguments, {})
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_that_is_none_ends_the_start(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "cert.pem").write_text(content)
+    assert main([f"--tls-cert={tmp_path / 'cert.pem'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ml_udf server: the TLS files")
+    assert "Traceback" not in said
+
+
+def test_two_tokens_must_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    path = tmp_path / "token"
+    assert main([f"--token-file={path}", f"--ask-token-file={path}"]) == 2
+    assert "must be another one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])

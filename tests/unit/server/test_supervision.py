@@ -20,6 +20,7 @@ HURRIED = Patience(pause_first_s=0.001, pause_most_s=0.002, steady_s=60.0, most_
 # Where a task is made without the supervisor, and why it needs none.
 UNWATCHED = {
     "supervision.py": "the supervisor itself",
+    "connection.py": "the framework's part of a request: what it raises becomes a reply",
     "listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
     "training/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
     "training/datasets.py": "awaited where it is made, by a thread",

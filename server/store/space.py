@@ -1,0 +1,34 @@
+"""Whether a failure is that of a full disk, whoever says so: the system, SQLite, PostgreSQL."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError
+
+from server.errors import NoSpace
+
+__all__ = ["no_space"]
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_DISK_FULL = "53100"  # PostgreSQL's SQLSTATE
+
+
+def no_space(error: BaseException | None) -> NoSpace | None:
+    """What a caller is told of a full disk; None if it is something else."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return NoSpace("no space left in the home folder; nothing was changed: free some and try again")
+        if isinstance(error, DBAPIError) and _is_full(error.orig):
+            return NoSpace("no space left for the registry; nothing was changed: free some and try again")
+        error = error.__cause__
+    return None
+
+
+def _is_full(cause: BaseException | None) -> bool:
+    if isinstance(cause, sqlite3.Error):
+        # A write into the log or a temporary file that fails is an I/O error to SQLite.
+        name = getattr(cause, "sqlite_errorname", "")
+        return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
+    return getattr(cause, "sqlstate", None) == _DISK_FULL

@@ -1,0 +1,153 @@
+"""Requests that come together: some get in at each turn, by goal; who would be late is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from server.backpressure import Backpressure, Claim
+from server.connection import Reply, WholeRequest
+
+
+@dataclass
+class Route:
+    """Notes who got in. A request's path is its function, its headers what it claims."""
+
+    entered: list[bytes] = field(default_factory=list)
+    left: list[bytes] = field(default_factory=list)
+    refused: list[bytes] = field(default_factory=list)
+
+    def answer(self, whole: WholeRequest, reply: Reply) -> Inside:
+        self.entered.append(whole.body)
+        return Inside(self, whole.body)
+
+    def claim(self, whole: WholeRequest) -> Claim:
+        said = {key.decode(): value.decode() for key, value in whole.headers.items()}
+        line = (whole.path, said.get("row_class", "interactive"))
+        return Claim(line, float(said.get("goal", "1")), float(said.get("time", "inf")))
+
+    def refuse(self, whole: WholeRequest, reply: Reply) -> None:
+        self.refused.append(whole.body)
+
+
+@dataclass
+class Inside:
+    route: Route
+    name: bytes
+
+    def leave(self) -> None:
+        self.route.left.append(self.name)
+
+
+def request(name: object, came_s: float = 0.0, path: str = "f", **said: object) -> WholeRequest:
+    headers = {key.encode(): str(value).encode() for key, value in said.items()}
+    return WholeRequest(path, headers, str(name).encode(), came_s)
+
+
+def reply(status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    raise AssertionError("the backpressure itself never replies")
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def after(*requests: WholeRequest, most: int = 1) -> Route:
+    """What became of these, come in one turn of the loop."""
+
+    async def scene() -> Route:
+        route = Route()
+        door = Backpressure(route, most=most)
+        for one in requests:
+            door.answer(one, reply)
+        await turns(len(requests) + 2)
+        return route
+
+    return asyncio.run(scene())
+
+
+def test_so_many_get_in_at_each_turn_in_the_order_they_came():
+    async def scene() -> Route:
+        route = Route()
+        door = Backpressure(route, most=2)
+        for number in range(5):
+            door.answer(request(number), reply)
+        for inside in (2, 4, 5):
+            assert len(route.entered) == inside
+            await turns(1)
+        await turns(1)
+        door.answer(request(5), reply)
+        return route
+
+    assert asyncio.run(scene()).entered == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_deadline_that_its_own_line_would_eat_into_is_refused_and_the_line_goes_on():
+    came = enumerate((0.0, 0.0, 0.2, 0.9))
+    route = after(*(request(number, came_s, time=1) for number, came_s in came))
+    assert route.refused == [b"3"]
+    assert route.entered == [b"0", b"1", b"2"]
+
+
+def test_rows_without_a_deadline_and_bulk_rows_are_never_refused():
+    route = after(
+        *(request(number, time=1) for number in range(4)),
+        request("none", 100.0),
+        *(request(f"bulk {number}", number * 100.0, row_class="bulk") for number in range(3)),
+    )
+    assert route.refused == []
+    assert len(route.entered) == 8
+
+
+def test_no_flood_for_another_function_refuses_or_delays_an_urgent_one():
+    flood = [request(number, path="flood", goal=1) for number in range(20)]
+    urgent = [request(f"urgent {n}", 0.001, path="urgent", goal=0.02, time=0.02) for n in range(10)]
+    route = after(*flood, *urgent)
+    assert route.refused == []
+    assert route.entered[1:11] == [one.body for one in urgent]
+    assert len(route.entered) == 30
+
+
+def test_the_flood_is_what_is_refused():
+    flood = [request(n, n * 0.01, path="flood", goal=0.02, time=0.02) for n in range(20)]
+    route = after(*flood, request("other", 0.2, path="other", goal=0.02, time=0.02))
+    assert route.entered == [b"0", b"1", b"other"]
+    assert len(route.refused) == 18
+
+
+def test_a_line_with_a_late_goal_has_its_turn_however_many_urgent_ones_come():
+    async def scene() -> Route:
+        route = Route()
+        door = Backpressure(route, most=1)
+        door.answer(request("first"), reply)
+        door.answer(request("patient", 0.0, path="patient", goal=1), reply)
+        for number in range(200):
+            for _ in range(2):
+                door.answer(request(number, number * 0.02, goal=0.02), reply)
+            await turns(1)
+        return route
+
+    entered = asyncio.run(scene()).entered
+    assert entered.index(b"patient") < 120
+
+
+def test_who_leaves_the_line_is_never_let_in_and_who_leaves_inside_is_told_to_the_route():
+    async def scene() -> Route:
+        route = Route()
+        door = Backpressure(route, most=1)
+        places = [door.answer(request(number), reply) for number in range(4)]
+        for number in (1, 2):
+            place = places[number]
+            assert place is not None
+            if number == 1:
+                place.leave()
+        await turns(3)
+        assert places[2] is not None
+        places[2].leave()
+        return route
+
+    route = asyncio.run(scene())
+    assert route.entered == [b"0", b"2", b"3"]
+    assert route.left == [b"2"]

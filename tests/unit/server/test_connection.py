@@ -1,0 +1,458 @@
+"""Connections over real sockets: every byte finds its reader, and nobody costs too much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from server.access import NOBODY
+from server.connection import Admitted, Connections, Limits, Refused, Reply, WholeRequest
+from server.exchange import path_of
+from server.request_head import Head
+from server.routes.infer import is_infer
+
+BODY = b"0123456789" * 30
+
+
+class Application:
+    """Answers by both ways and says by which; a body that begins with `wait` waits until `go`."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.left = 0
+        self.admitted = 0
+        self.limit_bytes = 8 << 20
+        self.large_reply = 0
+
+    def admit(self, head: Head, address: str) -> Admitted | Refused:
+        self.admitted += 1
+        path, query = path_of(head.target)
+        if head.headers.get(b"authorization") == b"wrong":
+            return Refused(401, b"{}", {})
+        return Admitted(path, query, is_infer(path), self.limit_bytes, NOBODY)
+
+    def refusal(self, status: int, message: str) -> Refused:
+        return Refused(status, json.dumps({"error": message}).encode(), {})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while scope["path"] != "/early":
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.left += 1
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        if scope["path"] == "/raise":
+            raise ValueError("on purpose")
+        text = json.dumps({"way": "long", "path": scope["path"], "bytes": len(body)}).encode()
+        headers = [] if scope["path"] == "/chunked" else [(b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+
+    def answer(self, request: WholeRequest, reply: Reply) -> Application | None:
+        if request.body.startswith(b"wait"):
+            self.replies.append(reply)
+            return self
+        text = {"way": "short", "path": request.path, "bytes": len(request.body)}
+        reply(200, json.dumps(text).encode() + b" " * self.large_reply, {})
+        return None
+
+    def leave(self) -> None:
+        self.left += 1
+
+    def go(self) -> None:
+        self.replies.pop(0)(200, b'{"way": "short", "waited": true}', {})
+
+
+@contextlib.asynccontextmanager
+async def serving(application: Application, limits: Limits) -> AsyncIterator[tuple[Connections, int]]:
+    connections = Connections(application, limits)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(connections.new, "127.0.0.1", 0)
+    try:
+        yield connections, server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in list(connections.open):
+            connection.shutdown()
+        for _ in range(100):
+            if not connections.open:
+                break
+            await asyncio.sleep(0.02)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():  # noqa: ASYNC110 (what is waited for belongs to somebody else)
+            await asyncio.sleep(0.005)
+
+
+def request(path: str = "/v2/models/m/infer", body: bytes = BODY, *more: str, length: bool = True) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", *([f"Content-Length: {len(body)}"] if length else []), *more]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def replies(port: int, pieces: list[bytes], count: int) -> list[dict[str, Any]]:
+    """What `count` requests are answered that are sent in these pieces over one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        if len(pieces) > 1:
+            await asyncio.sleep(0.002)
+    answers = [await one_reply(reader) for _ in range(count)]
+    writer.close()
+    return answers
+
+
+async def one_reply(reader: asyncio.StreamReader) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        answer: dict[str, Any] = json.loads(await reader.readexactly(length)) if length else {}
+    return answer
+
+
+Test = Callable[[Application, Connections, int], Awaitable[None]]
+
+
+def run(test: Test, **limits: float) -> None:
+    async def body() -> None:
+        application = Application()
+        async with serving(application, Limits(**limits)) as (connections, port):  # type: ignore[arg-type]
+            await test(application, connections, port)
+
+    asyncio.run(body())
+
+
+async def raw(port: int, *pieces: bytes, pause_s: float = 0.0) -> bytes:
+    """Everything that is sent back until the connection ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        if pause_s:
+            await asyncio.sleep(pause_s)
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionResetError):
+            sent = await reader.read()
+    writer.close()
+    return sent
+
+
+def chunked(*parts: bytes) -> bytes:
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
+
+
+def test_rows_go_the_short_way_however_they_come_and_everything_else_the_long_one():
+    cases = [
+        (request(), "short", len(BODY)),
+        (request("/v2/models/m/versions/3/infer"), "short", len(BODY)),
+        (request("/v2/models/m/infer", b""), "short", 0),
+        (request("/v2/models/m%20n/infer"), "short", len(BODY)),
+        (request("/v2/models/m/infer?x=1"), "short", len(BODY)),
+        (request("/v2/models/m/infer", BODY, "Connection: keep-alive"), "short", len(BODY)),
+        (request("/v2/models/m/infer", b"x" * (2 << 20)), "short", 2 << 20),
+        (chunked(b"hello", b"you"), "short", 8),
+        (request("/classify"), "long", len(BODY)),
+        (request("/chunked", b""), "long", 0),
+    ]
+
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        for sent, way, size in cases:
+            if b"/chunked" in sent:
+                answer = (await raw(port, sent.replace(b"Host", b"Connection: close\r\nHost"))).lower()
+                assert b"transfer-encoding: chunked" in answer
+                assert answer.endswith(b"\r\n0\r\n\r\n")
+                continue
+            (got,) = await replies(port, [sent], 1)
+            assert (got["way"], got["bytes"]) == (way, size), sent[:80]
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 200, 400])
+def test_requests_of_both_ways_may_come_in_any_pieces_over_one_connection(size: int):
+    order = ["short", "long", "short", "chunked", "short", "long", "long", "short"]
+    sent = {
+        "short": request("/v2/models/m/infer", BODY),
+        "long": request("/other", BODY),
+        "chunked": chunked(BODY[:200], BODY[200:]),
+    }
+    stream = b"".join(sent[way] for way in order)
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        answers = await replies(port, pieces, len(order))
+        assert [answer["bytes"] for answer in answers] == [len(BODY)] * len(order)
+        ways = ["long" if way == "long" else "short" for way in order]
+        assert [answer["way"] for answer in answers] == ways
+
+    run(test)
+
+
+def test_a_head_like_the_one_before_it_is_decided_on_once():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        await replies(port, [request() * 5 + request("/v2/models/n/infer") * 5], 10)
+        assert application.admitted == 2
+
+    run(test)
+
+
+def test_a_request_that_came_ahead_of_its_turn_waits_for_it():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        both = request(body=b"wait") + request("/other") + request()
+        answering = asyncio.create_task(replies(port, [both], 3))
+        await until(lambda: bool(application.replies))
+        application.go()
+        first, second, third = await answering
+        assert (first["waited"], second["way"], third["way"]) == (True, "long", "short")
+
+    run(test)
+
+
+def test_a_request_that_waits_longer_than_a_connection_may_idle_is_answered():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        both = request() + request(body=b"wait")
+        answering = asyncio.create_task(replies(port, [both], 2))
+        await until(lambda: bool(application.replies))
+        for connection in list(connections.open):
+            connection.look(time.monotonic() + 1000)
+        await asyncio.sleep(0.1)
+        application.go()
+        assert (await answering)[1]["waited"]
+
+    run(test)
+
+
+def test_a_client_that_goes_is_noticed_at_once():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(body=b"wait"))
+        await until(lambda: bool(application.replies))
+        writer.close()
+        await until(lambda: application.left > 0)
+        application.go()  # too late for anybody, and no harm
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request("/long", b"x" * 100)[:-50])
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+        await until(lambda: application.left > 1)
+
+    run(test)
+
+
+def test_a_server_that_stops_answers_what_it_was_asked():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        answering = asyncio.create_task(replies(port, [request(body=b"wait")], 1))
+        await until(lambda: bool(application.replies))
+        for connection in list(connections.open):
+            connection.shutdown()
+        await asyncio.sleep(0.1)
+        application.go()
+        assert (await answering)[0]["waited"]
+        await until(lambda: not connections.open)
+
+    run(test)
+
+
+def test_a_reply_without_the_whole_body_drops_the_rest_and_the_connection_goes_on():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        early = request("/early", b"x" * 100_000)
+        answers = await replies(port, [early[:200], early[200:] + request()], 2)
+        assert [answer["way"] for answer in answers] == ["long", "short"]
+
+    run(test)
+
+
+def test_who_waits_for_leave_to_send_a_body_gets_it_or_a_refusal():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        for path in ("/v2/models/m/infer", "/other"):
+            head = request(path, BODY, "Expect: 100-continue")[: -len(BODY)]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head)
+            async with asyncio.timeout(20):
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                writer.write(BODY)
+                assert (await one_reply(reader))["bytes"] == len(BODY)
+            writer.close()
+        refused = await raw(
+            port, request("/x", BODY, "Expect: 100-continue", "Authorization: wrong")[: -len(BODY)]
+        )
+        assert refused.startswith(b"HTTP/1.1 401 ")
+
+    run(test)
+
+
+def test_what_the_application_raises_is_a_500_and_the_connection_goes_on():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        stream = request("/raise") + request()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(stream)
+        assert "internal" in (await one_reply(reader))["error"]
+        assert (await one_reply(reader))["way"] == "short"
+        writer.close()
+
+    run(test)
+
+
+# ── what a client may cost ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.security
+def test_endless_headers_are_cut_off():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 50 << 20:
+                writer.write(b"X-%d: %b\r\n" % (sent, b"y" * 1000))
+                await writer.drain()
+                sent += 1000
+                if reader._buffer:  # type: ignore[attr-defined]  # a reply is there
+                    break
+        assert sent < 8 << 20
+        assert (await reader.read(20)).startswith(b"HTTP/1.1 431 ")
+        writer.close()
+        (connection,) = connections.open or {None}
+        assert connection is None or len(connection._held) == 0
+
+    run(test)
+
+
+@pytest.mark.security
+def test_no_byte_of_a_body_is_kept_for_who_may_not_send_it():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        head = request("/v2/models/m/infer", b"x" * 1_000_000, "Authorization: wrong")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head[:900_000])
+        await until(lambda: bool(connections.open))
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
+        (connection,) = connections.open
+        assert (connection._held, connection._parts) == (b"", [])
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    ("sent", "later_s", "status"),
+    [
+        (b"", 11, b""),
+        (b"POST /v2/mod", 11, b"408"),
+        (request(body=BODY)[:-10], 11, b"408"),
+        (request("/other", BODY)[:-10], 11, b""),
+    ],
+)
+def test_what_comes_too_slowly_is_ended(sent: bytes, later_s: float, status: bytes):
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        await until(lambda: bool(connections.open))
+        (connection,) = connections.open
+        await asyncio.sleep(0.1)
+        connection.look(time.monotonic() + 5)
+        assert not connection._transport.is_closing()
+        connection.look(time.monotonic() + later_s)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                assert (await reader.read(12))[9:] == status
+        if not status:
+            await until(lambda: not connections.open)
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+def test_a_body_by_drops_is_ended_and_a_slow_one_is_not():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request("/v2/models/m/infer", b"x" * (1 << 20))[: 40 << 10])
+        await until(lambda: bool(connections.open))
+        (connection,) = connections.open
+        await until(lambda: connection._size > 30 << 10)
+        connection.look(time.monotonic() + 10 + 25)  # 40 kB in 35 s
+        assert connection._body is not None
+        connection.look(time.monotonic() + 10 + 60)
+        assert connection._body is None
+        assert (await reader.read(12)).endswith(b"408")
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+def test_a_reply_that_nobody_reads_is_given_up():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        application.large_reply = 64 << 20
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(request())
+        await until(lambda: bool(connections.open))
+        (connection,) = connections.open
+        await until(lambda: connection._transport.get_write_buffer_size() > 0)
+        connection.look(time.monotonic())
+        connection.look(time.monotonic() + 9)
+        assert not connection._transport.is_closing()
+        connection.look(time.monotonic() + 11)
+        await until(lambda: not connections.open)
+        writer.close()
+
+    run(test)
+
+
+@pytest.mark.security
+def test_there_are_only_so_many_connections():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: len(connections.open) == 3)
+        assert (await raw(port)).startswith(b"HTTP/1.1 503 ")
+        held[0][1].close()
+        await until(lambda: len(connections.open) == 2)
+        assert (await replies(port, [request()], 1))[0]["way"] == "short"
+        for _, writer in held:
+            writer.close()
+
+    run(test, connections=3)
+
+
+@pytest.mark.security
+def test_bodies_that_are_being_received_are_bounded_together():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        half = request(body=b"x" * 100_000)[:-50_000]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _, writer in held:
+            writer.write(half)
+        statuses = []
+        await until(lambda: any(reader._buffer for reader, _ in held))  # type: ignore[attr-defined]
+        for reader, writer in held:
+            if reader._buffer:  # type: ignore[attr-defined]
+                statuses.append((await reader.read(12))[9:])
+            writer.close()
+        assert statuses == [b"503"]
+        await until(lambda: not connections.open)
+        assert connections.held_bytes == 0
+
+    run(test, held_bytes=120_000)
+
+
+@pytest.mark.security
+def test_a_body_of_unannounced_length_is_refused_as_soon_as_it_is_over():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        application.limit_bytes = 5000
+        sent = chunked(b"x" * 3000, b"y" * 3000, b"z" * 3000)
+        assert (await raw(port, sent[:6500])).startswith(b"HTTP/1.1 413 ")
+
+    run(test)
