@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-training-beside bench-plan-node stress-plan-node bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench-tuning: $(READY) ## Tuning policies on digits and synthetic images; one wo
 
 bench-snapshot: $(READY) ## Memory and time of a dataset's snapshot by its rows
 	$(BIN)/python -m tests.benchmarks.snapshot
+
+bench-train-rows: $(READY) ## Memory and time of training by its rows, 10,000,000 among them; hours of one core
+	$(BIN)/python -m tests.benchmarks.train_rows
 
 bench-training-beside: $(READY) ## Callers' latency beside a study on the same worker
 	$(BIN)/python -m tests.benchmarks.training_beside

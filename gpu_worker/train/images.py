@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -40,9 +40,10 @@ class Images:
         """See `loop.Lessons.plain`: float32 [n, 3, H, W]."""
         return _normalised(self.pixels[start:end].to(device).float(), spec.input)
 
-    def content(self) -> bytes:
+    def content(self) -> Iterator[bytes]:
         """See `loop.Lessons.content`."""
-        return self.pixels.numpy().tobytes()
+        for image in self.pixels.numpy():
+            yield image.tobytes()
 
 
 def decode_examples(

@@ -1,6 +1,7 @@
 """From the spec of a Train or Evaluate message to what carries it out: by architecture, over one snapshot.
 
-Holds the snapshot that was read last, and no other: its rows are what fills the memory.
+Holds the snapshots that were asked for last, as many as fit into a fixed share of memory: images are decoded,
+texts and tables read, once for all trials. What is mapped from disk counts as nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Learners", "train_spec"]
 
+_MOST_HELD = 16
+
 
 @dataclass(slots=True)
 class Learners:
@@ -35,6 +38,7 @@ class Learners:
     read: Callable[[bytes], bytes]
     max_pixels: int
     allow_import: bool
+    most_bytes: int = 2 << 30
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def begin(
@@ -69,7 +73,9 @@ class Learners:
             from gpu_worker.train.tabular_learner import evaluated, table_of
 
             # The checkpoint's own columns: a snapshot that it was not fitted on has other means and texts.
-            found = evaluated(read_table(snapshot, classes, table_of(start)), split, start)
+            table = table_of(start)
+            rows_of_table = read_table(snapshot, classes, table, (split,))
+            found = evaluated(rows_of_table, split, start)
             return found if found.labels else None
         spec = train_spec(raw)
         lessons = self._rows(snapshot, classes, spec).lessons(split)
@@ -84,7 +90,7 @@ class Learners:
 
             def read() -> Snapshot:
                 module = cast("TextModule", build_module(spec.architecture, len(classes), options))
-                return read_texts(path, classes, module.encode)
+                return read_texts(path, classes, module.tokeniser, module.encode)
         else:
             key = (path, spec.input.height, spec.input.width)
 
@@ -108,10 +114,15 @@ class Learners:
         return found
 
     def _held(self, key: tuple[object, ...], read: Callable[[], Any]) -> Any:  # noqa: ANN401  # of the kind
-        if key not in self._snapshots:
-            self._snapshots.clear()
-            self._snapshots[key] = read()
-        return self._snapshots[key]
+        found = self._snapshots.pop(key, None)
+        if found is None:
+            found = read()
+        self._snapshots[key] = found  # the last of them was asked for last
+        held_bytes = sum(snapshot.nbytes for snapshot in self._snapshots.values())
+        for other in list(self._snapshots)[:-1]:
+            if held_bytes > self.most_bytes or len(self._snapshots) > _MOST_HELD:
+                held_bytes -= self._snapshots.pop(other).nbytes
+        return found
 
 
 def train_spec(raw: Spec) -> TrainSpec:

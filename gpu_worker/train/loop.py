@@ -1,6 +1,6 @@
 """The training loop: a spec and examples in, weights out; reports after every epoch, stops when asked.
 
-Examples are images or texts (`Lessons`); the loop does not know which.
+Examples are images or texts (`Lessons`); the loop does not know which, and holds those of one batch.
 
 Randomness of epoch e comes from hash(seed, e) alone. So a run that was stopped and goes on from its
 checkpoint ends with the very weights of one that was not, and no generator's state needs to be kept.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ __all__ = [
     "Stopped",
     "Trained",
     "accuracy_of",
+    "answers_of",
     "begin",
     "probabilities_of",
     "train",
@@ -39,11 +40,11 @@ _EVALUATION_ROWS = 128
 
 
 class Lessons(Protocol):
-    """Labelled examples of one split, in memory."""
+    """Labelled examples of one split."""
 
     @property
     def labels(self) -> Tensor:
-        """int64 [n], indices into `classes`."""
+        """int64 [n], indices into `classes`; −1 = none of them."""
         ...
 
     @property
@@ -65,8 +66,8 @@ class Lessons(Protocol):
         """Rows from `start` to before `end` as the module takes them in serving."""
         ...
 
-    def content(self) -> bytes:
-        """All that the rows are, for a hash."""
+    def content(self) -> Iterable[bytes]:
+        """All that the rows are, in parts, for a hash."""
         ...
 
 
@@ -156,20 +157,32 @@ def accuracy_of(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> float:
     """The share of examples whose highest score is their label; leaves the module in eval mode."""
     if not len(lessons):
         return 0.0
-    best = probabilities_of(module, lessons, spec).argmax(dim=1)
-    return int((best == lessons.labels).sum()) / len(lessons)
+    right, start = 0, 0
+    for part in _answered(module, lessons, spec):
+        right += int((part.argmax(dim=1) == lessons.labels[start : start + len(part)]).sum())
+        start += len(part)
+    return right / len(lessons)
 
 
 @torch.inference_mode()
 def probabilities_of(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> Tensor:
     """float32 [n, classes], on the CPU, of at least one example; leaves the module in eval mode."""
+    return torch.cat(list(_answered(module, lessons, spec)))
+
+
+@torch.inference_mode()
+def answers_of(module: nn.Module, lessons: Lessons, spec: TrainSpec, rows: slice) -> Tensor:
+    """As `probabilities_of`, of the rows from `rows.start` to before `rows.stop`, in one pass."""
     module.eval()
     device = next(module.parameters()).device
-    parts = [
-        module(lessons.plain(start, start + _EVALUATION_ROWS, spec, device)).softmax(dim=1).cpu()
-        for start in range(0, len(lessons), _EVALUATION_ROWS)
-    ]
-    return torch.cat(parts)
+    answered: Tensor = module(lessons.plain(rows.start, rows.stop, spec, device)).softmax(dim=1).cpu()
+    return answered
+
+
+def _answered(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> Iterator[Tensor]:
+    """Probabilities, some rows at a time: float32 [n, classes], on the CPU."""
+    for start in range(0, len(lessons), _EVALUATION_ROWS):
+        yield answers_of(module, lessons, spec, slice(start, start + _EVALUATION_ROWS))
 
 
 def train_epoch(
@@ -188,13 +201,16 @@ def train_epoch(
     torch.manual_seed(seed)  # dropout
     generator = torch.Generator().manual_seed(seed)  # order and augmentation
     device = next(module.parameters()).device
-    batches = list(_batches(len(lessons), spec.batch_rows, generator))
+    order = torch.randperm(len(lessons), generator=generator)
+    starts = _starts(len(lessons), spec.batch_rows)
     module.train()
     total = torch.zeros((), device=device)
-    for step, rows in enumerate(batches):
+    taught = 0
+    for step, start in enumerate(starts):
+        rows = order[start : start + spec.batch_rows]
         if should_stop():
             raise Stopped(f"training stopped in epoch {epoch + 1} of {spec.epochs}")
-        rate = spec.learning_rate_at((epoch + step / len(batches)) / spec.epochs)
+        rate = spec.learning_rate_at((epoch + step / len(starts)) / spec.epochs)
         for group in optimiser.param_groups:
             group["lr"] = rate
         inputs = lessons.varied(rows, spec, generator, device)
@@ -204,13 +220,13 @@ def train_epoch(
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()
         total += loss.detach() * len(rows)
-    return float(total) / max(1, sum(map(len, batches)))
+        taught += len(rows)
+    return float(total) / max(1, taught)
 
 
-def _batches(count: int, rows: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """A new order, in batches; a last one of a single row is left out, for batch norms need two."""
-    order = torch.randperm(count, generator=generator)
-    return (order[start : start + rows] for start in range(0, count, rows) if count - start > 1)
+def _starts(count: int, rows: int) -> range:
+    """Where batches begin; a last one of a single row is left out, for batch norms need two."""
+    return range(0, count - 1, rows)
 
 
 def _groups(module: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
@@ -231,5 +247,6 @@ def _run_id(spec: TrainSpec, lessons: Lessons) -> str:
     text = json.dumps([asdict(spec), lessons.classes], sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode())
     digest.update(lessons.labels.numpy().tobytes())
-    digest.update(lessons.content())
+    for part in lessons.content():
+        digest.update(part)
     return digest.hexdigest()

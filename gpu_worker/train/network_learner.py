@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,8 @@ from safetensors.torch import load_file
 from gpu_worker.errors import BadRequest
 from gpu_worker.saving import write_tensors
 from gpu_worker.train.checkpoint import optimiser_file, read_optimiser, write_optimiser
-from gpu_worker.train.learner import Evaluation, Lesson
-from gpu_worker.train.loop import Lessons, accuracy_of, begin, probabilities_of, train_epoch
+from gpu_worker.train.learner import Evaluation, Lesson, row_time
+from gpu_worker.train.loop import Lessons, accuracy_of, answers_of, begin, probabilities_of, train_epoch
 from gpu_worker.train.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -84,9 +83,9 @@ def evaluated(
     module, _ = begin(spec, len(lessons.classes), device=device, allow_import=allow_import)
     if _warm(module, start):
         raise BadRequest(f"the checkpoint {start} is not of {spec.architecture} with these knobs")
-    began_s = time.monotonic()
     rows = probabilities_of(module, lessons, spec).numpy()
-    return Evaluation(rows, lessons.labels.tolist(), (time.monotonic() - began_s) / len(lessons))
+    row_s = row_time(lambda part: answers_of(module, lessons, spec, part), len(lessons))
+    return Evaluation(rows, lessons.labels.tolist(), row_s)
 
 
 def _warm(module: nn.Module, checkpoint: str) -> list[str]:

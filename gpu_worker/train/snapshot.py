@@ -1,30 +1,41 @@
-"""A dataset's snapshot in memory: the Parquet file that the server froze → images or texts by split.
+"""A dataset's snapshot as a worker trains on it, by split: the Parquet file that the server froze → images in
+memory, or texts mapped from disk.
 
 Knows the columns input, target and split; knows no SQL and no sampling.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 
 from gpu_worker.decode import decode_image
 from gpu_worker.errors import RowFault
+from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.images import Images
 from gpu_worker.train.loop import Lessons
-from gpu_worker.train.texts import Texts
+from gpu_worker.train.texts import Texts, ragged
 
-__all__ = ["Snapshot", "read_snapshot", "read_texts"]
+__all__ = ["NO_CLASS", "SPLITS", "Snapshot", "read_snapshot", "read_texts"]
 
+SPLITS = ("train", "validation", "test")
+# The label of a row whose class no training row shows: no answer is the right one.
+NO_CLASS = -1
 _SKIPPED_SHARE = 0.01
+_TEXTS = 4_096  # encoded at a time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Examples by split, in the snapshot's order; `skipped`: rows that could no longer be read, by path."""
+    """Examples by split, in the snapshot's order; `skipped`: rows that could no longer be read, by path.
+
+    Labels are indices into the classes, or `NO_CLASS`.
+    """
 
     parts: Mapping[str, Lessons]
     skipped: tuple[str, ...]
@@ -34,6 +45,11 @@ class Snapshot:
         if split not in self.parts:
             raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
         return self.parts[split]
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of this process's memory; what is mapped takes nothing."""
+        return sum(part.pixels.nbytes for part in self.parts.values() if isinstance(part, Images))
 
 
 def read_snapshot(
@@ -51,7 +67,7 @@ def read_snapshot(
     raises `ValueError` where more than 1 % of them did, naming the first.
     """
     index = {label: at for at, label in enumerate(classes)}
-    pixels: dict[str, list[torch.Tensor]] = {"train": [], "validation": [], "test": []}
+    pixels: dict[str, list[torch.Tensor]] = {split: [] for split in SPLITS}
     labels: dict[str, list[int]] = {split: [] for split in pixels}
     skipped: list[str] = []
     with pq.ParquetFile(path) as file:
@@ -69,7 +85,7 @@ def read_snapshot(
                         ) from fault
                     continue
                 pixels[row["split"]].append(torch.from_numpy(image.copy()))
-                labels[row["split"]].append(index[row["target"]])
+                labels[row["split"]].append(index.get(row["target"], NO_CLASS))
     empty = torch.empty((0, height, width, 3), dtype=torch.uint8)
     parts = {
         split: Images(
@@ -83,19 +99,50 @@ def read_snapshot(
 
 
 def read_texts(
-    path: str, classes: Sequence[str], encode: Callable[[Sequence[str]], torch.Tensor]
+    path: str,
+    classes: Sequence[str],
+    tokeniser: str,
+    encode: Callable[[Sequence[str]], torch.Tensor],
 ) -> Snapshot:
-    """Reads every text of the snapshot once; encode: n texts → int32 [n, tokens]."""
+    """The texts of a snapshot as tokens: read and encoded once for each tokeniser, then mapped from disk.
+
+    encode: n texts → int32 [n, tokens]. Raises `OSError`.
+    """
     index = {label: at for at, label in enumerate(classes)}
-    texts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
-    labels: dict[str, list[int]] = {split: [] for split in texts}
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=["input", "target", "split"]):
-            for row in batch.to_pylist():
-                texts[row["split"]].append(row["input"])
-                labels[row["split"]].append(index[row["target"]])
+
+    def write(arrays: ArrayWriter) -> None:
+        ended = dict.fromkeys(SPLITS, 0)
+        for split in SPLITS:  # of each, were it empty
+            _append(arrays, split, encode([]), [], 0)
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_TEXTS, columns=["input", "target", "split"]):
+                texts, targets, splits = (column.to_pylist() for column in batch.columns)
+                for split in set(splits):
+                    rows = [row for row, side in enumerate(splits) if side == split]
+                    tokens = encode([texts[row] for row in rows])
+                    labels = [index.get(targets[row], NO_CLASS) for row in rows]
+                    ended[split] = _append(arrays, split, tokens, labels, ended[split])
+
+    mapped, _ = ArrayStore(path).open(json.dumps(["texts", tokeniser, list(classes)]), write)
+    width = encode([]).shape[1]
     parts = {
-        split: Texts(encode(found), torch.tensor(labels[split], dtype=torch.int64), tuple(classes))
-        for split, found in texts.items()
+        split: Texts(
+            mapped[f"{split}.tokens"],
+            mapped[f"{split}.ends"],
+            torch.from_numpy(mapped[f"{split}.labels"]),
+            tuple(classes),
+            width,
+        )
+        for split in SPLITS
     }
     return Snapshot(parts, ())
+
+
+def _append(arrays: ArrayWriter, split: str, tokens: torch.Tensor, labels: Sequence[int], ended: int) -> int:
+    """Write texts of a split; where its tokens end then."""
+    flat, lengths = ragged(tokens)
+    ends = ended + np.cumsum(lengths)
+    arrays.append(f"{split}.tokens", flat)
+    arrays.append(f"{split}.ends", ends)
+    arrays.append(f"{split}.labels", np.array(labels, np.int64))
+    return ended if not len(ends) else int(ends[-1])

@@ -1,6 +1,7 @@
-"""A snapshot of a table as matrices: JSON rows in a Parquet file → numbers by split.
+"""A snapshot of a table as matrices: JSON rows in a Parquet file → numbers by split, mapped from disk.
 
-The file's own metadata holds the columns. What is fitted, is fitted on the training rows alone.
+The file's own metadata holds the columns. What is fitted, is fitted on the training rows alone. Rows become
+numbers once for each table that they are seen by; memory does not depend on how many they are.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gpu_worker.network import Floats
 from gpu_worker.row_network import COLUMNS_KEY
 from gpu_worker.table import Column, Table, values_of
+from gpu_worker.train.array_store import ArrayStore, ArrayWriter
+from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 
 __all__ = ["Rows", "TableSnapshot", "read_table"]
 
@@ -25,7 +29,7 @@ _BATCH_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """numbers: float32 [n, width]; labels: int64 [n]."""
+    """numbers: float32 [n, width]; labels: int64 [n], indices into the classes, or `NO_CLASS`."""
 
     numbers: Floats
     labels: NDArray[np.int64]
@@ -38,6 +42,7 @@ class TableSnapshot:
     table: Table
     parts: Mapping[str, Rows]
     classes: int
+    nbytes = 0  # of this process's memory: all is mapped
 
     def rows(self, split: str) -> Rows:
         """The rows of train, validation or test. Raises `ValueError`."""
@@ -46,39 +51,67 @@ class TableSnapshot:
         return self.parts[split]
 
 
-def read_table(path: str, classes: Sequence[str], table: Table | None = None) -> TableSnapshot:
-    """Reads the file twice, to fit and to convert: memory is that of the matrices.
+def read_table(
+    path: str, classes: Sequence[str], table: Table | None = None, splits: Sequence[str] = SPLITS
+) -> TableSnapshot:
+    """The rows of some splits; the first time the file is read twice, to fit and to convert.
 
-    table: one that was fitted before. Raises `ValueError` for a file without columns, or too wide.
+    table: one that was fitted before. Raises `ValueError` for a file without columns, or too wide; `OSError`.
     """
-    with pq.ParquetFile(path) as file:
-        stored = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY.encode())
-        if stored is None:
-            raise ValueError(f"the snapshot {path} is not one of a table")
-        kinds: list[dict[str, str]] = json.loads(stored)
-        named = [Column(kind["name"], kind["kind"]) for kind in kinds]
-        if table is None:
-            training = (
-                values_of(text, named) for text, split in _columns(file, "input", "split") if split == "train"
-            )
-            table = Table.fitted(kinds, training)
-        index = {label: at for at, label in enumerate(classes)}
-        counts = dict.fromkeys(("train", "validation", "test"), 0)
-        for (split,) in _columns(file, "split"):
-            counts[split] += 1
-        parts = {
-            split: Rows(np.zeros((count, table.width), np.float32), np.zeros(count, np.int64))
-            for split, count in counts.items()
-        }
-        filled = dict.fromkeys(parts, 0)
-        for text, target, split in _columns(file, "input", "target", "split"):
-            at = filled[split]
-            table.fill(parts[split].numbers[at], values_of(text, named))
-            parts[split].labels[at] = index[target]
-            filled[split] = at + 1
-    return TableSnapshot(table, parts, len(classes))
+    index = {label: at for at, label in enumerate(classes)}
+
+    def write(arrays: ArrayWriter) -> None:
+        with pq.ParquetFile(path) as file:
+            kinds = _kinds(file, path)
+            fitted = _fitted(file, kinds) if table is None else table
+            arrays.facts["table"] = fitted.as_json()
+            for split in splits:  # of each, were it empty
+                _append(arrays, split, fitted, [], np.zeros(0, np.int64))
+            named = [Column(kind["name"], kind["kind"]) for kind in kinds]
+            for batch in _batches(file, "input", "target", "split"):
+                texts, targets, sides = (column.to_pylist() for column in batch.columns)
+                for split in set(sides).intersection(splits):
+                    rows = [row for row, side in enumerate(sides) if side == split]
+                    labels = [index.get(targets[row], NO_CLASS) for row in rows]
+                    values = [values_of(texts[row], named) for row in rows]
+                    _append(arrays, split, fitted, values, np.array(labels, np.int64))
+
+    seen_by = "" if table is None else table.as_json()
+    key = json.dumps(["table", seen_by, list(classes), list(splits)])
+    mapped, facts = ArrayStore(path).open(key, write)
+    parts = {split: Rows(mapped[f"{split}.numbers"], mapped[f"{split}.labels"]) for split in splits}
+    return TableSnapshot(Table.from_json(facts["table"]), parts, len(classes))
 
 
-def _columns(file: pq.ParquetFile, *names: str) -> Iterator[tuple[Any, ...]]:
-    for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
-        yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+def _kinds(file: pq.ParquetFile, path: str) -> list[dict[str, str]]:
+    stored = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY.encode())
+    if stored is None:
+        raise ValueError(f"the snapshot {path} is not one of a table")
+    kinds: list[dict[str, str]] = json.loads(stored)
+    return kinds
+
+
+def _fitted(file: pq.ParquetFile, kinds: Sequence[Mapping[str, str]]) -> Table:
+    named = [Column(kind["name"], kind["kind"]) for kind in kinds]
+
+    def training() -> Iterator[list[Any]]:
+        for batch in _batches(file, "input", "split"):
+            for text, split in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if split == "train":
+                    yield values_of(text, named)
+
+    return Table.fitted(kinds, training())
+
+
+def _append(
+    arrays: ArrayWriter, split: str, table: Table, rows: Sequence[Sequence[Any]], labels: NDArray[np.int64]
+) -> None:
+    numbers = np.zeros((len(rows), table.width), np.float32)
+    for line, values in zip(numbers, rows, strict=True):
+        table.fill(line, values)
+    arrays.append(f"{split}.numbers", numbers)
+    arrays.append(f"{split}.labels", labels)
+
+
+def _batches(file: pq.ParquetFile, *names: str) -> Iterator[pa.RecordBatch]:
+    yield from file.iter_batches(_BATCH_ROWS, columns=list(names))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,7 +20,6 @@ from skl2onnx import to_onnx
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
@@ -29,7 +27,7 @@ from gpu_worker.network import Floats
 from gpu_worker.onnx_network import open_session
 from gpu_worker.row_network import COLUMNS_KEY, PROBABILITIES
 from gpu_worker.table import Table
-from gpu_worker.train.learner import Evaluation, Lesson
+from gpu_worker.train.learner import Evaluation, Lesson, row_time
 from gpu_worker.train.loop import Stopped
 from gpu_worker.train.tabular import Rows, TableSnapshot
 
@@ -40,6 +38,7 @@ _OPSETS = {"": 17, "ai.onnx.ml": 3}
 _BOOSTED = 10  # trees an epoch
 _FOREST = 10
 _ITERATIONS = 25
+_PART_ROWS = 65_536
 _CLOSE = 1e-3  # between probabilities in float64 and float32
 
 _CPU = Device("cpu", "", 0, 1)
@@ -80,12 +79,10 @@ class TabularLearner:
             warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
             self._estimator.fit(train.numbers, train.labels)
         self.epoch += 1
-        score = _accuracy(self._estimator.predict_proba(validation.numbers), validation)
+        score = _accuracy(self._estimator, validation)
         if score > self._best_score:
             self._best, self._best_score = copy.deepcopy(self._estimator), score
-        known = list(range(self._snapshot.classes))
-        loss = log_loss(train.labels, self._estimator.predict_proba(train.numbers), labels=known)
-        return Lesson(float(loss), score)
+        return Lesson(_log_loss(self._estimator, train), score)
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""
@@ -102,8 +99,12 @@ class TabularLearner:
             file.write(model.SerializeToString())
             file.flush()
             os.fsync(file.fileno())
-        numbers = self._snapshot.rows("validation").numbers
-        gap = float(np.abs(_probabilities(path, numbers) - estimator.predict_proba(numbers)).max())
+        validation = self._snapshot.rows("validation")
+        run = _runner(path)
+        gap = max(
+            float(np.abs(run(part.numbers) - estimator.predict_proba(part.numbers)).max())
+            for part in _parts(validation)
+        )
         if not gap < _CLOSE:
             raise ModelUnusable(f"the model written as ONNX answers otherwise, by up to {gap:.3g}")
 
@@ -123,19 +124,49 @@ def table_of(path: str) -> Table:
 def evaluated(snapshot: TableSnapshot, split: str, start: str) -> Evaluation:
     """What the checkpoint `start` answers to a split, by ONNX Runtime."""
     rows = snapshot.rows(split)
-    began_s = time.monotonic()
-    found = _probabilities(start, rows.numbers)
-    return Evaluation(found, rows.labels.tolist(), (time.monotonic() - began_s) / max(1, len(rows.labels)))
+    run = _runner(start)
+    found = [run(part.numbers) for part in _parts(rows)]
+    row_s = row_time(lambda part: run(rows.numbers[part]), len(rows.labels))
+    labels: list[int] = rows.labels.tolist()
+    return Evaluation(np.concatenate(found) if found else np.zeros((0, 0), np.float32), labels, row_s)
 
 
-def _probabilities(path: str, numbers: Floats) -> Floats:
+def _runner(path: str) -> Callable[[Floats], Floats]:
+    """What the checkpoint answers to float32 [n, width]: float32 [n, classes]."""
     session = open_session(path, _CPU)
-    (found,) = session.run([PROBABILITIES], {session.get_inputs()[0].name: numbers})
-    return np.asarray(found, np.float32)
+    name = session.get_inputs()[0].name
+
+    def run(numbers: Floats) -> Floats:
+        (found,) = session.run([PROBABILITIES], {name: numbers})
+        return np.asarray(found, np.float32)
+
+    return run
 
 
-def _accuracy(probabilities: Floats, rows: Rows) -> float:
-    return float((probabilities.argmax(axis=1) == rows.labels).mean()) if len(rows.labels) else 0.0
+def _parts(rows: Rows) -> Iterator[Rows]:
+    """Some rows at a time: estimators take several numbers of memory for each number that they are shown."""
+    for start in range(0, len(rows.labels), _PART_ROWS):
+        part = slice(start, start + _PART_ROWS)
+        yield Rows(rows.numbers[part], rows.labels[part])
+
+
+def _accuracy(estimator: Estimator, rows: Rows) -> float:
+    right = [
+        int((estimator.predict_proba(part.numbers).argmax(axis=1) == part.labels).sum())
+        for part in _parts(rows)
+    ]
+    return sum(right) / max(1, len(rows.labels))
+
+
+def _log_loss(estimator: Estimator, rows: Rows) -> float:
+    """The mean of −log p of the labels, as scikit-learn's `log_loss`."""
+    least = float(np.finfo(np.float64).eps)
+    lost = [
+        float(-np.log(np.clip(p[np.arange(len(p)), part.labels], least, 1 - least)).sum())
+        for part in _parts(rows)
+        for p in (np.asarray(estimator.predict_proba(part.numbers), np.float64),)
+    ]
+    return sum(lost) / max(1, len(rows.labels))
 
 
 def _estimator(spec: TabularSpec) -> tuple[Estimator, Callable[[Estimator, int], None]]:

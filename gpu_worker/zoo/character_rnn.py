@@ -28,6 +28,11 @@ class CharacterRnn(nn.Module):
         self.recurrent = nn.GRU(embedding, width, batch_first=True)
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(2 * width, classes))
 
+    @property
+    def tokeniser(self) -> str:
+        """See `TextModule.tokeniser`."""
+        return f"bytes {self._length}"
+
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `TextModule.encode`."""
         return byte_tokens(texts, self._length)

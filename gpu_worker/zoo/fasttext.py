@@ -36,6 +36,11 @@ class FastText(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.embedding.weight[0].detach())
 
+    @property
+    def tokeniser(self) -> str:
+        """See `TextModule.tokeniser`."""
+        return f"n-grams {sorted(self._hashing.items())}"
+
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `TextModule.encode`."""
         return ngram_tokens(texts, **self._hashing)

@@ -35,6 +35,11 @@ class TemporalCnn(nn.Module):
         )
         self.head = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(width, classes))
 
+    @property
+    def tokeniser(self) -> str:
+        """See `TextModule.tokeniser`."""
+        return f"bytes {self._length}"
+
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `TextModule.encode`."""
         return byte_tokens(texts, self._length)

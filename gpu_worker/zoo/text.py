@@ -25,11 +25,17 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 class TextModule(Protocol):
     """A module that takes texts; its forward maps what `encode` gives to [n, classes] logits.
 
-    A text's tokens, and so its answer, do not depend on the texts beside it.
+    A text's tokens, and so its answer, do not depend on the texts beside it. Modules of equal `tokeniser`
+    make the same tokens.
     """
 
+    @property
+    def tokeniser(self) -> str:
+        """All that decides a text's tokens."""
+        ...
+
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """int32 [n, tokens], 0 where there is nothing; at least one column."""
+        """int32 [n, tokens], 0 where there is nothing; at least one column, and of no texts the fewest."""
         ...
 
 

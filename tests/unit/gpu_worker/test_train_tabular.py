@@ -17,6 +17,7 @@ import pytest
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
 from gpu_worker.row_network import COLUMNS_KEY, RowNetwork
+from gpu_worker.train.learner import row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import Stopped
 from gpu_worker.train.tabular import read_table
@@ -112,6 +113,14 @@ def test_a_checkpoint_brings_its_own_columns_to_a_snapshot_with_others(snapshot,
     assert after is not None
     assert not np.allclose(before.probabilities, after.probabilities), "the rows are other ones"
     assert asdict(read_table(other, CLASSES).table.columns[0])["mean"] > 500
+
+
+def test_a_stop_and_a_cold_start_do_not_count_as_the_time_of_a_row():
+    times = iter([0, 9.0, 10, 10.5, 20, 20.25, 30, 60, *range(100, 120)])
+    passes: list[slice] = []
+    assert row_time(passes.append, 1_000, lambda: next(times)) == 0.25 / 64
+    assert all(part == slice(0, 64) for part in passes)
+    assert row_time(passes.append, 0) == 0.0
 
 
 def test_knobs_that_an_estimator_does_not_have_are_refused(snapshot):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from gpu_worker.loader import build_module
 from gpu_worker.train.learner import Learner
 from gpu_worker.train.learners import Learners
+from gpu_worker.train.snapshot import read_texts
+from gpu_worker.train.spec import TrainSpec
 from gpu_worker.zoo import TEXT_ARCHITECTURES
+from gpu_worker.zoo.text import TextModule
 
 CLASSES = ["bad", "good"]
 WORDS = {"bad": ("awful", "ひどい", "ужасно"), "good": ("lovely", "素晴らしい", "великолепно")}
@@ -86,3 +91,62 @@ def test_a_trial_that_was_put_down_ends_with_the_very_weights_of_one_that_was_no
     for _ in range(2):
         second.learn(lambda: False)
     assert digest(second, tmp_path / "second") == digest(whole, tmp_path / "whole")
+
+
+def test_texts_are_tokenised_once_for_a_snapshot_and_a_tokeniser(
+    snapshot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Trials of several architectures in turn, as a job hands them out, and a second training process."""
+    own = tmp_path / "own.parquet"
+    own.write_bytes(Path(snapshot).read_bytes())
+    encoded: list[int] = []
+    for name in ("fasttext.ngram_tokens", "temporal_cnn.byte_tokens", "character_rnn.byte_tokens"):
+        module, _, function = name.partition(".")
+        target = importlib.import_module(f"gpu_worker.zoo.{module}")
+        inner = getattr(target, function)
+
+        def counted(texts, *rest, inner=inner, **more):
+            encoded.append(len(texts))
+            return inner(texts, *rest, **more)
+
+        monkeypatch.setattr(target, function, counted)
+    for _ in range(2):
+        learners = Learners("cpu", lambda row: row, 1, False)
+        for _ in range(3):
+            for architecture in sorted(TEXT_ARCHITECTURES):
+                spec = {"architecture": architecture, "epochs": 1, "batch_rows": 8}
+                learners.begin(spec, str(own), CLASSES, "", 0)
+    assert sum(encoded) == 90 * len(TEXT_ARCHITECTURES)
+
+
+def test_a_batch_of_mapped_texts_is_what_the_module_makes_of_them(snapshot: str):
+    for architecture in sorted(TEXT_ARCHITECTURES):
+        module = cast("TextModule", build_module(architecture, 2, {}))
+        texts = [row for row in pq.read_table(snapshot).to_pylist() if row["split"] == "train"]
+        lessons = read_texts(snapshot, CLASSES, module.tokeniser, module.encode).lessons("train")
+        rows = torch.tensor([0, 7, 3, 20])
+        spec = TrainSpec(architecture)
+        varied = lessons.varied(rows, spec, torch.Generator(), torch.device("cpu"))
+        assert torch.equal(varied, module.encode([texts[row]["input"] for row in rows.tolist()]))
+        plain = lessons.plain(50, 60, spec, torch.device("cpu"))
+        assert torch.equal(plain, module.encode([row["input"] for row in texts[50:60]]))
+        assert lessons.labels.tolist() == [CLASSES.index(row["target"]) for row in texts]
+
+
+def test_a_class_that_the_training_rows_do_not_show_is_never_answered_rightly(tmp_path: Path):
+    path = str(tmp_path / "late.parquet")
+    rows = {
+        "input": ["good", "bad"] * 10 + ["new"] * 4,
+        "target": ["good", "bad"] * 10 + ["late"] * 4,
+        "split": ["train"] * 16 + ["validation"] * 4 + ["test"] * 4,
+    }
+    pq.write_table(pa.table(rows), path)
+    learner = begin(path, "fasttext")
+    learner.learn(lambda: False)
+    learner.write(str(tmp_path / "kept"), best=True)
+    spec = {"architecture": "fasttext", "epochs": 1}
+    found = Learners("cpu", lambda row: row, 1, False).evaluate(
+        spec, path, CLASSES, str(tmp_path / "kept"), "test"
+    )
+    assert found is not None
+    assert found.labels == [-1] * 4
