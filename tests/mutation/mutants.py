@@ -2,7 +2,8 @@
 
 Each mutant is one small change that compiles: a comparison's boundary, an operator, a condition turned
 round, a number one larger, a call left out, a value not returned. Texts (messages, docstrings), type
-annotations, assertions and log lines are left alone: no promise hangs on them.
+annotations, assertions, log lines and the figures that a module names at its top (64 threads, not 65) are
+left alone: no promise hangs on them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LOGS = ("log", "logging", "warnings")
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One change. `lines` are those of the statement, by which tests are found; `scope` the dotted name of
-    the function or class around it, empty at the module's level."""
+    the function or class around it."""
 
     scope: str
     lines: tuple[int, ...]
@@ -50,7 +51,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """What tells it from the others of its module, wherever its lines move to."""
-        return f"{self.scope or 'module'}: {self.before} → {self.after}"
+        return f"{self.scope}: {self.before} → {self.after}"
 
 
 def mutants_of(source: str) -> list[Mutant]:
@@ -58,6 +59,8 @@ def mutants_of(source: str) -> list[Mutant]:
     found: list[Mutant] = []
     text = _Text(source)
     for scope, statement in _statements(ast.parse(source).body, ""):
+        if not scope:
+            continue
         for node, changed in _changes(statement):
             start, end = text.span(node)
             after = text.replaced(start, end, changed)

@@ -26,7 +26,6 @@ def after() -> set[str]:
 
 def test_boundaries_operators_conditions_numbers_calls_and_values_are_changed():
     assert after() >= {
-        "LIMIT = (4)",
         "if not (not queue or len(queue) < limit):",
         "if (not queue and len(queue) < limit):",
         "if not queue or (len(queue) <= limit):",
@@ -39,9 +38,11 @@ def test_boundaries_operators_conditions_numbers_calls_and_values_are_changed():
     }
 
 
-def test_texts_logs_assertions_and_signatures_are_left_alone():
+def test_texts_logs_assertions_signatures_and_named_figures_are_left_alone():
     changed = after()
-    assert not any("log.info" in line or "assert" in line or "def " in line for line in changed)
+    assert not any(
+        "LIMIT" in line or "log.info" in line or "assert" in line or "def " in line for line in changed
+    )
 
 
 def test_a_mutant_is_the_source_with_its_one_change():
