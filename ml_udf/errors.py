@@ -87,6 +87,11 @@ class MlUdfError(Exception):
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of all frames: IPython asks for it by this name."""
+        hint = [f"HINT: {self.hint}"] if self.hint else []
+        return [f"{type(self).__name__}: {self.message}", *hint]
+
 
 class ServerUnreachable(MlUdfError):
     """Nothing answers at the endpoint; the rows were not computed, a retry is safe."""

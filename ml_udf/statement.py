@@ -9,7 +9,7 @@ warning. Knows no engine.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from ml_udf.column import Value
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError, ServerUnreachable
 from ml_udf.exchange import ROW_FAULTS
+from ml_udf.flight import WAIT_SLICE_S
 from ml_udf.memo import Answer, Memo, memo_key
 from ml_udf.pending import Pending
 from ml_udf.prediction import Prediction, short
@@ -59,6 +60,7 @@ class Statement:
         self._deadline_s = deadline_s
         self._down: MlUdfError | None = None
         self._memo = Memo()
+        self._claims: dict[Hashable, threading.Event] = {}  # what a thread is asking for; set when it is done
         self._begun: list[tuple[dict[Hashable, int], Pending]] = []  # keys → rows of what was begun with
         self._lock = threading.Lock()
         self._pinning = threading.Lock()
@@ -147,17 +149,23 @@ class Statement:
         """
         keys = [memo_key(value) for value in values]
         answers = self._collected(keys, on_wait)
-        unknown: dict[Hashable, Value] = {}
-        with self._lock:
-            for key, value in zip(keys, values, strict=True):
-                if value is None or key in answers or key in unknown:
-                    continue
-                remembered = self._memo.get(key)
-                if remembered is None:
-                    unknown[key] = value
-                else:
-                    answers[key] = remembered
-        answers.update(self._ask(unknown, on_wait, raise_faults))
+        unknown = {
+            key: value
+            for key, value in zip(keys, values, strict=True)
+            if value is not None and key not in answers
+        }
+        while unknown:
+            mine, others = self._claimed(unknown, answers)
+            try:
+                answers.update(self._ask(mine, on_wait, raise_faults))
+            finally:
+                self._released(mine)
+            for claim in set(others.values()):
+                while not claim.wait(WAIT_SLICE_S):
+                    if on_wait is not None:
+                        on_wait()
+            # Where the other thread failed, or its answer is forgotten already, the next round asks here.
+            unknown = {key: unknown[key] for key in others}
         self.stats.rows += len(values)
         self.stats.nulls += sum(value is None for value in values)
         found = [_NULL if value is None else answers[key] for key, value in zip(keys, values, strict=True)]
@@ -170,6 +178,29 @@ class Statement:
                     answer.error.detail = answer.error.detail or detail
                     raise answer.error.with_traceback(None)
         return found
+
+    def _claimed(
+        self, unknown: Mapping[Hashable, Value], answers: dict[Hashable, Answer]
+    ) -> tuple[dict[Hashable, Value], dict[Hashable, threading.Event]]:
+        """What this thread asks for now, and what others ask for; `answers` gets what is remembered."""
+        mine: dict[Hashable, Value] = {}
+        others: dict[Hashable, threading.Event] = {}
+        claim = threading.Event()
+        with self._lock:
+            for key, value in unknown.items():
+                if (remembered := self._memo.get(key)) is not None:
+                    answers[key] = remembered
+                elif (under_way := self._claims.get(key)) is not None:
+                    others[key] = under_way
+                else:
+                    mine[key] = value
+                    self._claims[key] = claim
+        return mine, others
+
+    def _released(self, mine: Iterable[Hashable]) -> None:
+        with self._lock:
+            for claim in {self._claims.pop(key) for key in mine}:
+                claim.set()
 
     def _ask(
         self, unknown: dict[Hashable, Value], on_wait: Callable[[], None] | None, raise_faults: bool

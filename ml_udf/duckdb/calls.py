@@ -16,6 +16,7 @@ from ml_udf.column import Value
 from ml_udf.config import Options
 from ml_udf.duckdb.faults import FaultWarnings, spelled_out
 from ml_udf.duckdb.interrupts import Interrupts
+from ml_udf.duckdb.pauses import Pauses
 from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
 from ml_udf.statement import Answer, Binding, Statement
@@ -34,19 +35,23 @@ class Calls:
         self.faults = FaultWarnings()
         self.interrupts = Interrupts()
         self.last_error: MlUdfError | None = None
+        self._pauses = Pauses()
         self._client = client
         self._options = options
         self._lock = threading.Lock()
         self._statements: OrderedDict[tuple[str, Binding], Statement] = OrderedDict()
         self._past: dict[str, tuple[int, CallStats]] = {}  # function → statements forgotten, what they cost
 
-    def values(self, binding: Binding, text: str, column: Sequence[Value]) -> list[Any]:
-        """A value per row; `text` is the statement's identity. A fault raises or becomes a counted NULL."""
+    def values(self, binding: Binding, text: str | None, column: Sequence[Value]) -> list[Any]:
+        """A value per row; `text` is the statement's identity. A fault raises or becomes a counted NULL.
+
+        text  None where it is not known: then a statement ends where no call comes for a moment
+        """
         with self._call(binding, text) as (statement, check):
             return statement.values(column, check)
 
     def answers(
-        self, binding: Binding, text: str, column: Sequence[Value]
+        self, binding: Binding, text: str | None, column: Sequence[Value]
     ) -> list[tuple[Answer, str | None]]:
         """An answer per row with the version that gave it; faults are told, not raised."""
         with self._call(binding, text) as (statement, check):
@@ -79,12 +84,13 @@ class Calls:
         ]
 
     @contextlib.contextmanager
-    def _call(self, binding: Binding, text: str) -> Iterator[tuple[Statement, Callable[[], None]]]:
+    def _call(self, binding: Binding, text: str | None) -> Iterator[tuple[Statement, Callable[[], None]]]:
         statement: Statement | None = None
         try:
-            statement = self._statement(binding, text)
-            with self.interrupts.call() as check:
-                yield statement, check
+            with self._pauses.call() if text is None else contextlib.nullcontext(text) as identity:
+                statement = self._statement(binding, identity)
+                with self.interrupts.call() as check:
+                    yield statement, check
         except MlUdfError as error:
             self.last_error = error
             raise spelled_out(error, binding.function) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -15,6 +15,8 @@ from duckdb.func import ARROW, SPECIAL
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls, by_function
+from ml_udf.duckdb.faults import spelled_out
+from ml_udf.duckdb.scalar import Scalar, parted
 from ml_udf.duckdb.surface import (
     CATALOG,
     GENERIC,
@@ -23,22 +25,20 @@ from ml_udf.duckdb.surface import (
     quoted,
 )
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
-from ml_udf.duckdb.vectors import (
-    TEXT,
-    TEXTS,
-    Vector,
-    column_of,
-    input_vector,
-    output_vector,
-    try_array,
-)
+from ml_udf.duckdb.vectors import TEXT, TEXTS, Vector, column_of, fitting, try_array
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.function_info import FunctionInfo
 from ml_udf.statement import Answer, Binding
 
 __all__ = ["Registration", "register"]
 
-_PREFIX = "ml_udf_"  # of the Arrow functions behind the macros
+_PREFIX = "ml_udf_call_"  # of the Arrow functions behind the macros of the catalog
+_INPUTS = {"predict": TEXT, "try_predict": TEXT, "predict_many": TEXTS}
+
+# DuckDB counts functions made in Python as its own; those made here take columns of any number and type.
+_BUILTIN = """
+    SELECT lower(function_name) FROM duckdb_functions()
+    WHERE internal AND NOT (varargs IS NOT DISTINCT FROM 'ANY' AND parameters = ['col0'])"""
 
 Functions = Iterable[str] | Mapping[str, str | Binding] | None
 
@@ -62,10 +62,16 @@ def register(
     allow_plain whether http:// may leave this machine, where all between can read token and rows
     sslrootcert file of the authorities (PEM) that may vouch for the server; None = those of this machine
 
+    Every connection of the same database (`con.cursor()`, a thread's own, the reader of a view) knows them;
+    the others call with the options of here, and a pause of 0.3 s ends what counts as one statement.
+
     Raises the errors of `ml_udf.errors`; nothing is registered then.
     """
-    client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
-    return Registration(con, client, functions, options or Options())
+    try:
+        client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+        return Registration(con, client, functions, options or Options())
+    except MlUdfError as error:
+        raise error.with_traceback(None) from None  # it says all: the frames below are ours
 
 
 class Registration:
@@ -77,8 +83,10 @@ class Registration:
         self._con = con
         self._client = client
         self._calls = Calls(client, options)
-        self._arrow_functions: list[str] = []
-        self._training = TrainingFunctions(con, client, _PREFIX + "call_predict", self._calls)
+        self._arrow_functions: list[tuple[duckdb.DuckDBPyConnection, str]] = []
+        self._training = TrainingFunctions(
+            con, client, _PREFIX + "predict", self._calls, self._define_deployed
+        )
         bindings = self._bindings(functions)
         infos = {name: self._describe(binding) for name, binding in bindings.items()}
         self._refuse_builtins(bindings)
@@ -114,9 +122,9 @@ class Registration:
         self._leave_search_path()
         self._con.execute(f"DETACH DATABASE IF EXISTS {CATALOG}")
         self._con.execute(f"DETACH DATABASE IF EXISTS {FUNCTIONS_CATALOG}")
-        for name in self._arrow_functions:
+        for owner, name in self._arrow_functions:
             with contextlib.suppress(duckdb.Error):  # another registration may have replaced it
-                self._con.remove_function(name)
+                owner.remove_function(name)
         self._client.close()
 
     def _at_exit(self) -> None:
@@ -138,38 +146,49 @@ class Registration:
         )
 
     def _refuse_builtins(self, names: Iterable[str]) -> None:
-        rows = self._con.execute("SELECT lower(function_name) FROM duckdb_functions() WHERE internal")
+        rows = self._con.execute(_BUILTIN)
         builtin = {row[0] for row in rows.fetchall()}
         for name in names:
             if name.lower() in builtin:
                 raise BadOption(
-                    f"{name!r} is a function of DuckDB itself",
+                    f"{name!r} is a function of DuckDB itself, or one that you have made",
                     hint=f"give it another SQL name: functions={{'udf_{name}': '{name}'}}",
                 )
 
     def _define(self, name: str, binding: Binding, info: FunctionInfo) -> None:
-        source, target = input_vector(info), output_vector(info)
+        self._create_scalar(self._con, Scalar(name, binding, info, self._calls))
+        self._con.execute(function_macro(name, info.columns))
 
-        def answer(inputs: Vector, statements: Vector) -> pa.Array:
-            if len(inputs) == 0:
-                return target.array([])
-            text = statements[0].as_py()
-            return target.array(self._calls.values(binding, text, column_of(inputs)))
+    def _define_deployed(self, con: duckdb.DuckDBPyConnection, name: str, info: FunctionInfo) -> None:
+        """A function that SQL has deployed, for connections without its macro. con: one that is not busy."""
+        if all(known != name for _, known in self._arrow_functions):
+            self._create_scalar(con, Scalar(name, Binding(name), info, self._calls))
 
-        self._create(_PREFIX + name, answer, [source.sql, "VARCHAR"], target.sql)
-        self._con.execute(function_macro(name, _PREFIX + name, info.columns))
+    def _create_scalar(self, con: duckdb.DuckDBPyConnection, scalar: Scalar) -> None:
+        def answer(*vectors: Vector) -> pa.Array:
+            return scalar.answers(vectors)
+
+        # By that name DuckDB would find the macro of an earlier registration, and not the function behind it.
+        con.execute(f"DROP MACRO IF EXISTS temp.{quoted(scalar.name)}")
+        try:
+            self._create(con, scalar.name, answer, scalar.result)
+        except duckdb.CatalogException as error:
+            raise BadOption(
+                f"another connection of this database has registered {scalar.name!r}",
+                hint="every connection knows it: register once, or close() that registration first",
+            ) from error
 
     def _define_catalog(self) -> None:
         bodies: dict[str, Callable[..., pa.Array]] = {
-            "predict": self._predict,
-            "try_predict": self._try_predict,
-            "predict_many": self._predict_many,
+            "predict": lambda *vectors: self._generic("predict", self._predict, vectors),
+            "try_predict": lambda *vectors: self._generic("try_predict", self._try_predict, vectors),
+            "predict_many": lambda *vectors: self._generic("predict_many", self._predict_many, vectors),
         }
-        behind = {name: f"{_PREFIX}call_{name}" for name in GENERIC}
-        for name, (_, types, result) in GENERIC.items():
-            self._create(behind[name], bodies[name], [*types, "VARCHAR"], result)
-        self._create(_PREFIX + "view", self._view, ["VARCHAR", "VARCHAR"], "VARCHAR")
-        self._create(_PREFIX + "train", self._training.call, ["VARCHAR"] * 3, "VARCHAR", acts=True)
+        behind = {name: _PREFIX + name for name in GENERIC}
+        for name, (_, result) in GENERIC.items():
+            self._create(self._con, behind[name], bodies[name], result)
+        self._create(self._con, _PREFIX + "view", self._view, "VARCHAR")
+        self._create(self._con, _PREFIX + "train", self._training.call, "VARCHAR", acts=True)
         for statement in [
             *catalog_statements(behind, _PREFIX + "view"),
             *training_statements(_PREFIX + "train"),
@@ -189,45 +208,57 @@ class Registration:
 
     def _create(
         self,
+        con: duckdb.DuckDBPyConnection,
         name: str,
         body: Callable[..., pa.Array],
-        types: list[str],
         result: str,
         *,
         acts: bool = False,
     ) -> None:
+        def columns(*vectors: Vector) -> pa.Array:  # DuckDB looks at the parameters: any number, of any type
+            return body(*vectors)
+
         with contextlib.suppress(duckdb.Error):  # there was none
-            self._con.remove_function(name)
-        self._con.create_function(
+            con.remove_function(name)
+        con.create_function(
             name,
-            body,
-            [*types],
+            columns,
+            None,
             result,
             type=ARROW,
             null_handling=SPECIAL,  # NULLs are ours: never sent
             side_effects=acts,  # without them, ORDER BY … LIMIT 3 evaluates three rows
         )
-        self._arrow_functions.append(name)
+        self._arrow_functions.append((con, name))
 
     # ── the generic functions ─────────────────────────────────────────────────────────────────────
 
-    def _predict(self, names: Vector, inputs: Vector, statements: Vector) -> pa.Array:
+    def _generic(self, name: str, body: Callable[..., pa.Array], vectors: Sequence[Vector]) -> pa.Array:
+        (functions, inputs), statement = parted(vectors)
+        try:
+            columns = fitting(name, functions, TEXT), fitting(name, inputs, _INPUTS[name])
+        except MlUdfError as error:
+            self._calls.note(error)
+            raise spelled_out(error, name) from None
+        return body(*columns, statement)
+
+    def _predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
         def ask(binding: Binding, column: list[Any]) -> list[Any]:
-            return self._calls.values(binding, statements[0].as_py(), column)
+            return self._calls.values(binding, statement, column)
 
         return TEXT.array(by_function(names.to_pylist(), column_of(inputs), ask, None))
 
-    def _try_predict(self, names: Vector, inputs: Vector, statements: Vector) -> pa.Array:
+    def _try_predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
         def ask(binding: Binding, column: list[Any]) -> list[tuple[Answer, str | None]]:
-            return self._calls.answers(binding, statements[0].as_py(), column)
+            return self._calls.answers(binding, statement, column)
 
         return try_array(by_function(names.to_pylist(), column_of(inputs), ask, (Answer(), None)))
 
-    def _predict_many(self, names: Vector, inputs: Vector, statements: Vector) -> pa.Array:
+    def _predict_many(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
         lists: list[list[Any] | None] = inputs.to_pylist()
         flat_names = [n for n, row in zip(names.to_pylist(), lists, strict=True) for _ in row or ()]
         flat = pa.array([value for row in lists for value in row or ()], pa.string())
-        answers = iter(self._predict(pa.array(flat_names, pa.string()), flat, statements).to_pylist())
+        answers = iter(self._predict(pa.array(flat_names, pa.string()), flat, statement).to_pylist())
         return TEXTS.array([None if row is None else [next(answers) for _ in row] for row in lists])
 
     def _view(self, views: Vector, _transactions: Vector) -> pa.Array:

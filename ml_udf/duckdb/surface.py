@@ -1,9 +1,10 @@
 """The SQL that stands in front of the Arrow functions: macros and views.
 
 A macro adds what DuckDB does not tell its functions: which transaction this is, and the session's
-`ml_udf_*` variables. A transaction is one statement unless the user says BEGIN: then the promises that hold
-for a statement (one version, one memo) hold for the whole transaction. Generic functions and views live in
-an attached in-memory catalog named `ml_udf`, so that nothing is written to the user's database.
+`ml_udf_*` variables, in a struct behind the input. A transaction is one statement unless the user says
+BEGIN: then the promises that hold for a statement (one version, one memo) hold for the whole transaction.
+Generic functions and views live in an attached in-memory catalog named `ml_udf`, so that nothing is written
+to the user's database.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ml_udf.config import SETTINGS, Options
-from ml_udf.errors import BadOption
 
 __all__ = [
     "CATALOG",
     "GENERIC",
+    "STATEMENT",
     "catalog_statements",
     "function_macro",
     "options_of",
@@ -31,19 +32,19 @@ CATALOG = "ml_udf"
 _KINDS = {"number": "DOUBLE", "text": "VARCHAR", "boolean": "BOOLEAN"}
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting
 _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for setting in SETTINGS]
+STATEMENT = "ml_udf_statement"  # the struct's one field
 # A constant to DuckDB, evaluated anew by every execution. current_query() would tell statements of one
 # transaction apart, but it is volatile: ORDER BY … LIMIT 3 would then ask for every row.
-_STATEMENT = f"concat_ws(chr(31), txid_current(), {', '.join(_VARIABLES)})"
+_STATEMENT = f"{{'{STATEMENT}': concat_ws(chr(31), txid_current(), {', '.join(_VARIABLES)})}}"
 
-# generic function → (parameters, their SQL types, result type)
-GENERIC: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
-    "predict": (("fn", "input"), ("VARCHAR", "VARCHAR"), "VARCHAR"),
+# generic function → (parameters, result type)
+GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
+    "predict": (("fn", "input"), "VARCHAR"),
     "try_predict": (
         ("fn", "input"),
-        ("VARCHAR", "VARCHAR"),
         "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR)",
     ),
-    "predict_many": (("fn", "inputs"), ("VARCHAR", "VARCHAR[]"), "VARCHAR[]"),
+    "predict_many": (("fn", "inputs"), "VARCHAR[]"),
 }
 
 _VIEWS = {
@@ -127,12 +128,12 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def function_macro(name: str, scalar: str, columns: Columns = ()) -> str:
-    """The macro by which SQL calls `scalar(input, statement)` as `name(input)`, or `name(age, plan)`."""
+def function_macro(name: str, columns: Columns = ()) -> str:
+    """The macro in front of the function of the same name: `name(input)`, or `name(age, plan)`."""
     parameters, row = _row(columns)
     return (
         f"CREATE OR REPLACE TEMPORARY MACRO {quoted(name)}({parameters}) AS "
-        f"{quoted(scalar)}({row}, {_STATEMENT})"
+        f"system.main.{quoted(name)}({row}, {_STATEMENT})"
     )
 
 
@@ -157,7 +158,7 @@ def _row(columns: Columns) -> tuple[str, str]:
 def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]:
     """The statements that fill the catalog `ml_udf`."""
     statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {CATALOG}"]
-    for name, (parameters, _, _) in GENERIC.items():
+    for name, (parameters, _) in GENERIC.items():
         arguments = ", ".join(parameters)
         statements.append(
             f"CREATE OR REPLACE MACRO {CATALOG}.{name}({arguments}) AS "
@@ -174,8 +175,8 @@ def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]
 
 def options_of(statement: str, defaults: Options) -> Options:
     """The options of a statement: the session's variables over `defaults`. Raises `BadOption`."""
-    texts = statement.split(_SEPARATOR)[1 : 1 + len(SETTINGS)]
-    if len(texts) != len(SETTINGS):
-        raise BadOption("the function was called without its macro", hint="call it by its SQL name")
+    texts = statement.split(_SEPARATOR)[1:]
+    if not texts:  # called past the macro
+        return defaults
     given = {setting.name: text for setting, text in zip(SETTINGS, texts, strict=True) if text}
     return defaults.overridden(given)

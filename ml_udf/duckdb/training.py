@@ -8,7 +8,7 @@ The rows travel as they come: a part of a few megabytes at a time, in the order 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -20,6 +20,7 @@ from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import CATALOG, predict_macro, quoted
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.function_info import FunctionInfo
 from ml_udf.training import TrainingCalls
 
 __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
@@ -125,7 +126,11 @@ def training_statements(scalar: str) -> list[str]:
 
 
 class TrainingFunctions:
-    """The scalar behind the macros. predict: the scalar by which deployed functions are called."""
+    """The scalar behind the macros.
+
+    predict   the scalar by which deployed functions are called
+    deployed  told of each, with a connection that is free
+    """
 
     def __init__(
         self,
@@ -133,11 +138,14 @@ class TrainingFunctions:
         client: Client,
         predict: str,
         calls: Calls,
+        deployed: Callable[[duckdb.DuckDBPyConnection, str, FunctionInfo], None],
     ) -> None:
         self._con = con
         self._client = client
         self._session = calls
         self._predict = predict
+        self._deployed = deployed
+        self._beside: duckdb.DuckDBPyConnection | None = None  # a connection that owns what was deployed
 
     def call(self, verbs: Vector, arguments: Vector, paths: Vector) -> pa.Array:
         """One JSON text for each row: what the server answered."""
@@ -187,10 +195,12 @@ class TrainingFunctions:
             slo_ms=given["slo_ms"],
             promote=given["promote"],
         )
-        columns = self._client.look_up(function).columns
+        info = self._client.look_up(function)
         place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"
-        with self._con.cursor() as cursor:
-            cursor.execute(predict_macro(place, function, self._predict, columns))
+        if self._beside is None:
+            self._beside = self._con.cursor()
+        self._beside.execute(predict_macro(place, function, self._predict, info.columns))
+        self._deployed(self._beside, function, info)
         return deployed
 
     def _parts(self, given: Mapping[str, Any], path: str) -> Iterator[bytes]:

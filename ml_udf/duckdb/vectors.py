@@ -14,10 +14,22 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from ml_udf.column import Value
+from ml_udf.errors import WrongType
 from ml_udf.function_info import FunctionInfo
 from ml_udf.statement import Answer
 
-__all__ = ["TEXT", "TEXTS", "Vector", "VectorType", "column_of", "input_vector", "output_vector", "try_array"]
+__all__ = [
+    "TEXT",
+    "TEXTS",
+    "Vector",
+    "VectorType",
+    "column_of",
+    "fitting",
+    "input_vector",
+    "output_vector",
+    "try_array",
+    "type_name",
+]
 
 Vector: TypeAlias = Any  # pyarrow.ChunkedArray on the way in; pyarrow ships no types
 
@@ -29,6 +41,18 @@ _TRY_ARROW = pa.struct(
         ("error", pa.string()),
     ]
 )
+_SQL_NAMES = {
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date32[day]": "DATE",
+}
 _WHOLE = {"UINT8", "UINT16", "UINT32", "INT8", "INT16", "INT32", "INT64"}
 
 
@@ -62,6 +86,54 @@ def output_vector(info: FunctionInfo) -> VectorType:
     if info.output_datatype == "BYTES":
         return TEXT
     return _numbers(info.output_datatype, lists=info.output_width != 1)
+
+
+def fitting(subject: str, vector: Vector, wanted: VectorType) -> Vector:
+    """The vector as one of `wanted`: as DuckDB would cast it by itself. Raises `WrongType`."""
+    if _fits(vector.type, wanted.arrow):
+        return vector.cast(wanted.arrow)
+    raise WrongType(
+        f"{subject} takes {wanted.sql}, not {type_name(vector.type)}",
+        hint=f"cast it, as in {subject}(x::{wanted.sql})",
+    )
+
+
+def type_name(arrow: pa.DataType) -> str:
+    """About what DuckDB calls the type."""
+    if pa.types.is_dictionary(arrow):
+        return "ENUM"
+    if _is_list(arrow):
+        return type_name(arrow.value_type) + "[]"
+    if pa.types.is_decimal(arrow):
+        return f"DECIMAL({arrow.precision},{arrow.scale})"
+    return _SQL_NAMES.get(str(arrow), str(arrow).upper())
+
+
+def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    is_ = pa.types
+    text = given.value_type if is_.is_dictionary(given) else given
+    found: bool
+    if is_.is_null(given):
+        found = True
+    elif _is_list(wanted):
+        found = _is_list(given) and _fits(given.value_type, wanted.value_type)
+    elif is_.is_string(wanted):
+        found = is_.is_string(text) or is_.is_large_string(text)
+    elif is_.is_binary(wanted):
+        found = is_.is_binary(given) or is_.is_large_binary(given)
+    elif is_.is_boolean(wanted):
+        found = is_.is_boolean(given)
+    elif is_.is_integer(wanted):
+        found = is_.is_integer(given)
+    else:
+        found = is_.is_integer(given) or is_.is_floating(given) or is_.is_decimal(given)
+    return found
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    is_ = pa.types
+    found: bool = is_.is_list(arrow) or is_.is_large_list(arrow) or is_.is_fixed_size_list(arrow)
+    return found
 
 
 def column_of(vector: Vector) -> list[Value]:

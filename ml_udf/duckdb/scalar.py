@@ -1,0 +1,89 @@
+"""One SQL function of DuckDB: the columns that it is called with, as a column of the server's inputs.
+
+It takes columns of any type, so that what does not fit is said in our words and under the function's own
+name. A macro of that name in front of it adds, as a struct behind the input, what DuckDB does not tell its
+functions (`ml_udf.duckdb.surface`). Other connections of the same database do not have the macro: they call
+the function itself, with the values alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ml_udf.column import Value
+from ml_udf.duckdb.calls import Calls
+from ml_udf.duckdb.faults import spelled_out
+from ml_udf.duckdb.surface import STATEMENT
+from ml_udf.duckdb.vectors import Vector, column_of, fitting, input_vector, output_vector, type_name
+from ml_udf.errors import InputInvalid, MlUdfError, WrongType
+from ml_udf.function_info import FunctionInfo
+from ml_udf.statement import Binding
+
+__all__ = ["Scalar", "parted"]
+
+_KINDS = {"number": pa.float64(), "text": pa.string(), "boolean": pa.bool_()}
+
+
+def parted(vectors: Sequence[Vector]) -> tuple[Sequence[Vector], str | None]:
+    """The columns of a call, and its statement's identity where a macro has added it."""
+    last = vectors[-1]
+    if pa.types.is_struct(last.type) and [field.name for field in last.type] == [STATEMENT]:
+        return vectors[:-1], last[0].as_py()[STATEMENT] if len(last) else ""
+    return vectors, None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A function of the server under its SQL name."""
+
+    name: str
+    binding: Binding
+    info: FunctionInfo
+    calls: Calls
+
+    @property
+    def result(self) -> str:
+        """The SQL type of its answers."""
+        return output_vector(self.info).sql
+
+    def answers(self, vectors: Sequence[Vector]) -> pa.Array:
+        """A value per row. Raises `MlUdfError` with everything in its text."""
+        target = output_vector(self.info)
+        if len(vectors[0]) == 0:
+            return target.array([])
+        columns, statement = parted(vectors)
+        try:
+            values = self._values(columns, rows=statement is None)
+        except MlUdfError as error:
+            self.calls.note(error)
+            raise spelled_out(error, self.name) from None
+        return target.array(self.calls.values(self.binding, statement, values))
+
+    def _values(self, columns: Sequence[Vector], *, rows: bool) -> list[Value]:
+        """The inputs. rows: whether a table's columns are still to be made into rows."""
+        wanted = [name for name, _ in self.info.columns] if rows and self.info.columns else ["input"]
+        if len(columns) != len(wanted):
+            raise WrongType(
+                f"{self.name} takes {', '.join(wanted)}, and was given {len(columns)} arguments",
+                hint=f"call it as {self.name}({', '.join(wanted)})",
+            )
+        if rows and self.info.columns:
+            return self._rows(columns)
+        return column_of(fitting(self.name, columns[0], input_vector(self.info)))
+
+    def _rows(self, columns: Sequence[Vector]) -> list[Value]:
+        typed: list[list[Any]] = []
+        for (name, kind), column in zip(self.info.columns, columns, strict=True):
+            try:
+                typed.append(column.cast(_KINDS[kind]).to_pylist())
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+                raise InputInvalid(
+                    f"{name} is a {kind}, and was given {type_name(column.type)}: {exc}",
+                    hint="give a value of that kind, or NULL where it is missing",
+                ) from None
+        return [json.dumps(row, ensure_ascii=False) for row in zip(*typed, strict=True)]

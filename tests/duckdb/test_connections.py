@@ -1,0 +1,168 @@
+"""What every connection of a database may count on, not only the one that called `register`."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from ml_udf.client import Client, Options
+from ml_udf.duckdb.pauses import LONGEST_S, PAUSE_S, Pauses
+from ml_udf.duckdb.registration import Registration, register
+from ml_udf.errors import BadOption
+from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
+
+
+def registered(transport: FakeTransport, con: duckdb.DuckDBPyConnection) -> Registration:
+    return Registration(con, Client("http://fake", transport=transport), {"udf_f": "f"}, Options())
+
+
+def sent_rows(transport: FakeTransport) -> int:
+    return sum(len(batch) for batch in transport.sent)
+
+
+def test_a_cursor_a_view_and_a_threads_own_cursor_know_the_function(tmp_path: Path):
+    con = duckdb.connect(str(tmp_path / "food.db"))
+    registration = registered(FakeTransport(), con)
+    con.execute("CREATE TABLE t AS SELECT i::VARCHAR AS s FROM range(5000) AS r(i)")
+    con.execute("CREATE VIEW answers AS SELECT s, udf_f(s) AS answer FROM t")
+    expected = [(str(i), label_of(str(i).encode())) for i in range(5000)]
+    found: list[list[tuple[str, str]]] = []
+
+    def read() -> None:
+        with con.cursor() as own:
+            found.append(own.execute("FROM answers").fetchall())
+            found.append(own.execute("SELECT s, UDF_F(s) FROM t").fetchall())
+
+    read()
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert found == [expected] * 8
+    registration.close()
+    with con.cursor() as after, pytest.raises(duckdb.CatalogException):
+        after.execute("FROM answers")
+    con.close()
+
+
+def test_a_cursors_statement_sends_equal_values_once_and_has_one_version():
+    transport = FakeTransport(version="1")
+    con = duckdb.connect()
+    registration = registered(transport, con)
+
+    def deploy_anew() -> None:
+        transport.version = "2"
+
+    transport.on_infer = deploy_anew  # while the first vector is under way
+    with con.cursor() as cursor:
+        cursor.execute("SELECT udf_f((i % 5000)::VARCHAR) FROM range(9000) AS r(i)").fetchall()
+    asked = {path for path in transport.paths if path.endswith("/infer")}
+    assert asked == {"/v2/models/f/versions/1/infer"}
+    assert sent_rows(transport) == 5000
+    registration.close()
+
+
+def test_an_error_on_a_cursor_is_raised_there_too():
+    con = duckdb.connect()
+    registration = registered(FakeTransport(), con)
+    with con.cursor() as cursor:
+        with pytest.raises(duckdb.Error, match=r"f: bad1 is not there \[58P01 input_not_found\]"):
+            cursor.execute("SELECT udf_f('bad1')")
+        assert cursor.execute("SELECT udf_f(NULL), udf_f(?)", ["a"]).fetchall() == [(None, label_of(b"a"))]
+    registration.close()
+
+
+def test_a_pause_tells_statements_apart_and_a_fault_or_a_long_time_too():
+    now_s = 0.0
+    pauses = Pauses(lambda: now_s)
+
+    def name() -> str:
+        with pauses.call() as identity:
+            return identity
+
+    first = name()
+    now_s += PAUSE_S * 0.9
+    assert name() == first
+    now_s += PAUSE_S * 1.1
+    second = name()
+    assert second != first
+    with pytest.raises(ValueError, match="fault"), pauses.call():
+        raise ValueError("fault")
+    third = name()
+    assert third != second
+    with pauses.call() as long:
+        now_s += LONGEST_S / 2
+        assert long == third == name()
+        now_s += LONGEST_S
+        assert name() != third
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("udf_f(123)", "udf_f takes VARCHAR, not INTEGER"),
+        ("udf_f(1.5)", r"udf_f takes VARCHAR, not DECIMAL\(2,1\)"),
+        ("udf_f('x'::BLOB)", "udf_f takes VARCHAR, not BLOB"),
+        ("udf_f([1, 2])", r"udf_f takes VARCHAR, not INTEGER\[\]"),
+        ("ml_udf.predict('f', 123)", "predict takes VARCHAR, not INTEGER"),
+        ("ml_udf.try_predict('f', 123)", "try_predict takes VARCHAR, not INTEGER"),
+        ("ml_udf.predict_many('f', [['a'], ['b']])", r"predict_many takes VARCHAR\[\], not VARCHAR\[\]\[\]"),
+        ("udf_f('a', 'b')", "udf_f"),
+        ("udf_f()", "udf_f"),
+        ("udf_g('a')", '"udf_f"'),
+    ],
+)
+def test_an_error_shows_the_names_that_a_user_knows(call: str, said: str):
+    con = duckdb.connect()
+    registration = registered(FakeTransport(), con)
+    with con.cursor() as cursor:
+        for each in (con, cursor):
+            with pytest.raises(duckdb.Error, match=said) as caught:
+                each.execute(f"SELECT {call}")
+            assert not any(inner in str(caught.value) for inner in ("ml_udf_", "call_", "statement"))
+    registration.close()
+
+
+def test_what_fits_by_itself_needs_no_cast():
+    con = duckdb.connect()
+    registration = registered(FakeTransport(), con)
+    rows = con.execute("SELECT udf_f(v) FROM (VALUES ('a'::ENUM('a', 'b')), ('b')) AS t(v)").fetchall()
+    assert rows == [(label_of(b"a"),), (label_of(b"b"),)]
+    assert con.execute("SELECT udf_f('{}'::JSON), ml_udf.predict_many('f', NULL)").fetchall() == [
+        (label_of(b"{}"), None)
+    ]
+    registration.close()
+
+
+def test_another_connection_that_registers_the_same_name_is_told_so():
+    con = duckdb.connect()
+    registration = registered(FakeTransport(), con)
+    with con.cursor() as cursor, pytest.raises(BadOption, match="has registered 'udf_f'"):
+        registered(FakeTransport(), cursor)
+    assert con.execute("SELECT udf_f('a')").fetchall() == [(label_of(b"a"),)]
+    registration.close()
+
+
+def test_a_refusal_shows_its_message_and_no_frames_of_ours(tmp_path: Path):
+    with pytest.raises(BadOption) as caught:
+        register(duckdb.connect(), f"local:{tmp_path}", functions=["upper"])
+    assert len(caught.traceback) <= 2
+    shown = caught.value._render_traceback_()
+    assert shown[0].startswith("BadOption: ")
+    assert shown[1].startswith("HINT: ")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_pipelines_that_run_at_once_share_what_is_under_way(threads: int):
+    transport = FakeTransport(delay_s=0.05)
+    con = duckdb.connect(config={"threads": threads})
+    registration = registered(transport, con)
+    con.execute("CREATE TABLE t AS SELECT (i % 24)::VARCHAR AS s FROM range(300000) AS r(i)")
+    rows = con.execute("SELECT udf_f(s) FROM t INTERSECT ALL SELECT udf_f(s) FROM t").fetchall()
+    assert len(rows) == 300_000
+    assert sent_rows(transport) == 24
+    registration.close()
