@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -16,13 +16,14 @@ from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from ml_udf.transport import Request
 
-__all__ = ["TrainingCalls"]
+__all__ = ["ARROW", "JSON", "TrainingCalls"]
+
+ARROW = "application/vnd.apache.arrow.stream"
+JSON = "application/json"
 
 # A query may run, and a deployment load models, for that long.
 _LONG_S = 3600.0
 _SHORT_S = 60.0
-_ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
-_ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
 Json = dict[str, Any]
 
@@ -35,26 +36,35 @@ class TrainingCalls:
         self._client = client
         self._on_wait = on_wait
 
-    def pull(self, dataset: Mapping[str, Any]) -> Json:
-        """Register a dataset that the server reads over its connection `source`; its snapshot."""
-        return self._post("/v1/datasets", dict(dataset), timeout_s=_LONG_S)
+    def pull(self, dataset: Mapping[str, Any], roles: Sequence[str] | None = None) -> Json:
+        """Register a dataset that the server reads over its connection `source`; its snapshot.
 
-    def push(self, dataset: Mapping[str, Any], parts: Iterable[bytes]) -> Json:
-        """Register a dataset whose rows are sent: Arrow IPC streams in the order of the key; its snapshot."""
+        roles: of a database, in whose name a session asks; None where nobody's but the token's holder
+        """
+        body = dict(dataset) if roles is None else {**dataset, "roles": list(roles)}
+        return self._post("/v1/datasets", body, timeout_s=_LONG_S)
+
+    def push(self, dataset: Mapping[str, Any], parts: Iterable[bytes], content_type: str = ARROW) -> Json:
+        """Register a dataset whose rows are sent, in the order of the key; its snapshot.
+
+        parts: Arrow IPC streams; or, with the content type JSON, what server/training/rows_json.py reads
+        """
         upload = self._post("/v1/datasets/uploads", dict(dataset))["upload"]
         where = f"/v1/datasets/uploads/{upload}"
+        headers = {"Content-Type": content_type}
         try:
             for number, part in enumerate(parts):
-                self._ask(Request("PUT", f"{where}/{number}", part, _ROWS, may_repeat=True), _LONG_S)
+                self._ask(Request("PUT", f"{where}/{number}", part, headers, may_repeat=True), _LONG_S)
             return self._post(f"{where}/finish", {}, timeout_s=_LONG_S)
         except BaseException:
             with contextlib.suppress(MlUdfError):  # the first error is the one to be told
                 self._client.ask(Request("DELETE", where), timeout_s=_SHORT_S)
             raise
 
-    def refresh(self, dataset: str) -> Json:
-        """Run a registered query again; the new snapshot."""
-        return self._post(f"/v1/datasets/{quote(dataset, safe='')}/refresh", {}, timeout_s=_LONG_S)
+    def refresh(self, dataset: str, roles: Sequence[str] | None = None) -> Json:
+        """Have the server run a registered query again; the new snapshot. roles: as in `pull`."""
+        body = {} if roles is None else {"roles": list(roles)}
+        return self._post(f"/v1/datasets/{quote(dataset, safe='')}/refresh", body, timeout_s=_LONG_S)
 
     def dataset(self, name: str) -> Json:
         """A dataset with its newest snapshot."""
@@ -126,7 +136,7 @@ class TrainingCalls:
         return self._ask(Request("GET", path), _SHORT_S)
 
     def _post(self, path: str, body: Json, timeout_s: float = _SHORT_S) -> Json:
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": JSON}
         return self._ask(Request("POST", path, json.dumps(body).encode(), headers), timeout_s)
 
     def _ask(self, request: Request, timeout_s: float) -> Json:

@@ -31,7 +31,7 @@ from server.placement.lru import Room
 from server.profiling import Profiler
 from server.publishing import Publisher
 from server.residency import Residency
-from server.routes import classify, datasets, functions, health, models, oip, training
+from server.routes import classify, datasets, functions, health, models, oip, sources, training
 from server.routes.asking import Asker
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
@@ -76,7 +76,7 @@ class App:
             redoc_url=None,
             redirect_slashes=False,
         )
-        for route in (health, oip, functions, models, classify, datasets, training):
+        for route in (health, oip, functions, models, classify, datasets, sources, training):
             self._api.include_router(route.router)
         map_errors(self._api)
         self.front = Front(

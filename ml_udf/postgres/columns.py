@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ml_udf.postgres.wrapper import COST, READER, quoted
+from ml_udf.postgres.wrapper import COST, granted, quoted
 
 __all__ = ["DEPENDENTS", "ROW", "ColumnFunction"]
 
@@ -39,6 +39,7 @@ class ColumnFunction:
     columns: Sequence[tuple[str, str]]
     returns: str
     parallel: str
+    grant_to: str | None
 
     @property
     def names(self) -> list[str]:
@@ -56,7 +57,7 @@ class ColumnFunction:
         return f"{quoted(self.schema)}.{quoted(self.name)}({self.types})"
 
     def create(self, text: str) -> list[str]:
-        """The statements that create it, for the readers alone. text: what is said of it."""
+        """The statements that create it, for `grant_to` alone. text: what is said of it."""
         parameters = ", ".join(f"{quoted(name)} {_TYPES[kind]}" for name, kind in self.columns)
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         row = f"{quoted(self.schema)}.{quoted(self.name + ROW)}"
@@ -66,8 +67,7 @@ class ColumnFunction:
             f"CREATE FUNCTION {quoted(self.schema)}.{quoted(self.name)}({parameters}) RETURNS {self.returns}"
             f" LANGUAGE sql STABLE PARALLEL {self.parallel} COST {COST}"
             f" RETURN {row}(pg_catalog.json_build_array({values})::pg_catalog.text)",
-            f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",
-            f"GRANT EXECUTE ON FUNCTION {self.signature} TO {READER}",
+            *granted(self.signature, self.grant_to),
             f"ALTER FUNCTION {self.signature} DEPENDS ON EXTENSION ml_udf",
             f"COMMENT ON FUNCTION {self.signature} IS E'{comment}'",
         ]

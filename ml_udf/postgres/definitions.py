@@ -25,7 +25,7 @@ from ml_udf.postgres.columns import DEPENDENTS, ROW, ColumnFunction
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
-from ml_udf.postgres.wrapper import Wrapper
+from ml_udf.postgres.wrapper import READER, Wrapper
 
 __all__ = ["Definitions", "Request"]
 
@@ -69,6 +69,7 @@ class Request:
     output_name: str | None
     verify: bool
     schema: str | None
+    grant_to: str | None = READER  # None: nobody but the owner
 
     def __post_init__(self) -> None:
         for field in ("name", "server", "input", "returns", "verify"):
@@ -113,6 +114,7 @@ class Definitions:
             input_name=asked.input_name,
             output_name=asked.output_name,
             parallel="UNSAFE" if self._backend.version < 170000 else "RESTRICTED",
+            grant_to=asked.grant_to,
         )
         client = self._statements.client(wrapper.server)  # refuses who has no right to use the server
         made_for = self._statements.bound(wrapper.server)
@@ -128,7 +130,9 @@ class Definitions:
         _check_length(wrapper.name, ROW)
         row = replace(wrapper, name=wrapper.name + ROW, argument="text")
         self._create(row, info)
-        made = ColumnFunction(wrapper.schema, wrapper.name, info.columns, wrapper.returns, wrapper.parallel)
+        made = ColumnFunction(
+            wrapper.schema, wrapper.name, info.columns, wrapper.returns, wrapper.parallel, wrapper.grant_to
+        )
         existing = self._dependents(row)
         if not any(old["names"] == made.names and old["types"] == made.types for old in existing):
             self._spi.run([f"DROP FUNCTION {old['signature']}" for old in existing])

@@ -39,8 +39,12 @@ class Session:
         self._statements = Statements(plpy, backend, self._endpoints)
         self._definitions = Definitions(self.spi, backend, self._statements)
         self._views = Views(self.spi, self._statements)
-        self._training = TrainingVerbs(self._statements, self._definitions)
+        self._training = TrainingVerbs(self.spi, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
+
+    def begun(self) -> Session:
+        """This session, ready; called by `ml_udf._boot()`, which alone may change something."""
+        return self
 
     # ── functions made by ml_udf.create_function ──────────────────────────────────────────────────
 

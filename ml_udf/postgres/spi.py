@@ -25,6 +25,9 @@ class Plpy(Protocol):
     def execute(self, query: str | Plan, arguments: list[object] = ..., /) -> Result:
         """Run a query or a plan."""
 
+    def cursor(self, query: str, /) -> Any:  # noqa: ANN401  # plpy's cursor
+        """Open a cursor on a query that returns rows."""
+
     def prepare(self, query: str, types: list[str], /) -> Plan:
         """Prepare a plan."""
 

@@ -1,22 +1,35 @@
 """Training from PostgreSQL's SQL: `ml_udf.create_dataset`, `train`, `deploy`, `rollback`, `cancel`, `extend`.
 
-The rows of a dataset never pass through here: the server reads them over a connection that its operator
-named. A deployed function becomes an SQL function by `Definitions`, with the caller's rights.
+The rows of a dataset are those that the caller may see: this session reads and sends them. Where the caller
+names a `source` the server reads them instead, over a connection that its operator named, and is told the
+caller's roles. A query that somebody else registered is never run here. A deployed
+function becomes an SQL function by `Definitions`, with the caller's rights.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from ml_udf.errors import BadOption
+from ml_udf.postgres.dataset_rows import DatasetRows
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
-from ml_udf.training import TrainingCalls
+from ml_udf.postgres.wrapper import READER
+from ml_udf.training import JSON, TrainingCalls
 
 __all__ = ["TRAINING_VIEWS", "TrainingVerbs"]
+
+# Of a superuser, who is a member of all, its own name alone.
+_ROLES = """
+    SELECT r.rolname::text AS name FROM pg_catalog.pg_roles r, pg_catalog.pg_roles u
+    WHERE u.rolname = current_user AND r.rolname !~ '^pg_'
+      AND (r.oid = u.oid OR (NOT u.rolsuper AND pg_catalog.pg_has_role(u.oid, r.oid, 'USAGE')))
+    ORDER BY r.oid <> u.oid, 1 LIMIT 1000"""
 
 # The columns of a view, as the server names them.
 TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
@@ -72,7 +85,9 @@ TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
 class TrainingVerbs:
     """What SQL asks of a server's training service."""
 
-    def __init__(self, statements: Statements, definitions: Definitions) -> None:
+    def __init__(self, spi: Spi, statements: Statements, definitions: Definitions) -> None:
+        self._spi = spi
+        self._rows = DatasetRows(spi.plpy)
         self._statements = statements
         self._definitions = definitions
 
@@ -80,9 +95,9 @@ class TrainingVerbs:
         """The SQL function `verb`. Raises `Refused`, and the errors of the client."""
         calls = TrainingCalls(self._statements.client(server), self._statements.check_interrupts)
         if verb == "create_dataset":
-            return calls.pull(given)["snapshot"]
+            return self._create_dataset(calls, given)["snapshot"]
         if verb == "refresh_dataset":
-            return calls.refresh(given["dataset"])["snapshot"]
+            return calls.refresh(given["dataset"], self._roles())["snapshot"]
         if verb == "train":
             return calls.train(given)["id"]
         if verb == "deploy":
@@ -99,6 +114,27 @@ class TrainingVerbs:
             return calls.extend(given["job"], given["budget_epochs"])["state"]
         raise BadOption(f"there is nothing to train by the name of {verb!r}")
 
+    def _create_dataset(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
+        dataset = {name: value for name, value in given.items() if name not in ("search_path", "source")}
+        if given["source"] is not None:
+            return calls.pull({**dataset, "source": given["source"]}, self._roles())
+        for name in ("query", "key", "target"):
+            if given[name] is None:
+                raise Refused("22004", f"{name} is NULL", hint=f"{name} => '…'")
+        parts = self._rows.parts(
+            given["query"],
+            given["key"],
+            given["target"],
+            given.get("search_path") or "",
+            self._statements.check_interrupts,
+        )
+        with contextlib.closing(parts):
+            return calls.push(dataset, parts, JSON)
+
+    def _roles(self) -> list[str]:
+        """current_user and the roles whose rights they have, as the operator may name them for a source."""
+        return [row["name"] for row in self._spi.rows(_ROLES)]
+
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any], server: str) -> dict[str, Any]:
         if given["job"] is None:
             raise Refused("22004", "job is NULL", hint="SELECT id FROM ml_udf.jobs")
@@ -111,7 +147,19 @@ class TrainingVerbs:
             promote=given["promote"] or "always",
         )
         self._definitions.create(
-            Request(function, function, server, "text", "text", None, None, None, True, given["schema"])
+            Request(
+                function,
+                function,
+                server,
+                "text",
+                "text",
+                None,
+                None,
+                None,
+                True,
+                given["schema"],
+                given.get("grant_to", READER),
+            )
         )
         # PL/Python makes jsonb of text.
         return {**deployed, "subsets": json.dumps(deployed["subsets"])}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ml_udf.client import FunctionInfo
 
-__all__ = ["COST", "READER", "Wrapper", "quoted"]
+__all__ = ["COST", "READER", "Wrapper", "granted", "quoted"]
 
 COST = 10_000  # so that cheap conditions are evaluated first, and the call moves behind ORDER BY … LIMIT
 READER = "ml_udf_reader"
@@ -39,6 +39,7 @@ class Wrapper:
     output_name: str | None = None
     server_oid: str | None = None
     server_owner: str | None = None
+    grant_to: str | None = READER
 
     @property
     def signature(self) -> str:
@@ -85,11 +86,10 @@ class Wrapper:
         ]
 
     def grant(self, signature: tuple[str, str, str]) -> list[str]:
-        """The statements that give one of `signatures`, a new one, to the readers alone."""
+        """The statements that give one of `signatures`, a new one, to `grant_to` alone."""
         made = self._signature(*signature[:2])
         return [
-            f"REVOKE ALL ON FUNCTION {made} FROM PUBLIC",
-            f"GRANT EXECUTE ON FUNCTION {made} TO {READER}",
+            *granted(made, self.grant_to),
             f"ALTER FUNCTION {made} DEPENDS ON EXTENSION ml_udf",
         ]
 
@@ -141,6 +141,15 @@ def _many(kind: str) -> str | None:
         vector = _VECTORS.get(kind)
         return vector and f"{vector}[]"
     return f"{kind}[]"
+
+
+def granted(signature: str, role: str | None) -> list[str]:
+    """The statements that let `role` alone, beside the owner, execute a function; None = nobody."""
+    statements = [f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC"]
+    if role is not None:
+        grantee = "PUBLIC" if role == "public" else quoted(role)
+        statements.append(f"GRANT EXECUTE ON FUNCTION {signature} TO {grantee}")
+    return statements
 
 
 def quoted(name: str) -> str:

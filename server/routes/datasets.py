@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from server.errors import BadOption
 from server.routes.body import json_object
 from server.routes.replies import json_reply
 from server.services import ServicesOf
@@ -26,7 +27,9 @@ async def list_datasets(services: ServicesOf) -> Response:
 @router.post("")
 async def create_dataset(services: ServicesOf, request: Request) -> Response:
     """Register a query over a connection of the server's, `source`, and take its first snapshot."""
-    return json_reply(_described(await services.datasets.pull(await json_object(request))), 201)
+    form = await json_object(request)
+    roles = _roles(form.pop("roles", None))
+    return json_reply(_described(await services.datasets.pull(form, roles)), 201)
 
 
 @router.post("/uploads")
@@ -37,8 +40,11 @@ async def begin_upload(services: ServicesOf, request: Request) -> Response:
 
 @router.put("/uploads/{upload}/{part}")
 async def add_part(services: ServicesOf, upload: str, part: int, request: Request) -> Response:
-    """Rows: an Arrow IPC stream. Part 0, 1, …; one that is sent again is not taken twice."""
-    return json_reply({"next": await services.datasets.add(upload, part, await request.body())})
+    """Rows: an Arrow IPC stream, or JSON. Part 0, 1, …; one that is sent again is not taken twice."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = content_type == "application/json"
+    number = await services.datasets.add(upload, part, await request.body(), is_json=is_json)
+    return json_reply({"next": number})
 
 
 @router.post("/uploads/{upload}/finish")
@@ -63,9 +69,20 @@ async def show_dataset(services: ServicesOf, name: str) -> Response:
 
 
 @router.post("/{name}/refresh")
-async def refresh_dataset(services: ServicesOf, name: str) -> Response:
+async def refresh_dataset(services: ServicesOf, name: str, request: Request) -> Response:
     """Run the registered query again; what jobs and models were trained on stays as it was."""
-    return json_reply(_described(await services.datasets.refresh(name)))
+    form = await json_object(request) if await request.body() else {}
+    roles = _roles(form.get("roles"))
+    return json_reply(_described(await services.datasets.refresh(name, roles)))
+
+
+def _roles(given: object) -> list[str] | None:
+    """The database roles in whose name a session asks, the session's own first. Raises `BadOption`."""
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(isinstance(role, str) for role in given):
+        raise BadOption("'roles' must be a list of the names of roles")
+    return given
 
 
 def _described(snapshot: Snapshot) -> dict[str, Any]:

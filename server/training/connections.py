@@ -1,8 +1,12 @@
 """Databases that the server may read datasets from, by the names that the operator gave them.
 
 A query runs in one READ ONLY, REPEATABLE READ transaction behind a server-side cursor, so that memory does
-not depend on the row count. DSNs are secrets: no message, log or attribute that leaves this module holds one.
-Blocking.
+not depend on the row count. DSNs are secrets: no message, log or attribute that leaves this module holds one;
+nor does any hold a value of the database's, which an error's text may.
+
+Whoever may use a connection reads by its role, past the rights of their own. So the operator says who may
+(`roles`), and what a role must not be able to do is looked up before a query runs: neither what the query
+looks like nor READ ONLY keeps a superuser from files, programs and other databases. Blocking.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,24 @@ _READ_TYPES: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", "UTC"),
 }
 
+_HOW = "a line name = 'postgresql://…', or name = {dsn = 'postgresql://…', roles = ['analysts']}"
+
+# What a role that only reads tables cannot do, and its query could, whatever it looks like.
+_POWERS = """
+    SELECT pg_catalog.concat_ws(', ',
+        CASE WHEN r.rolsuper THEN 'is a superuser' END,
+        CASE WHEN r.rolbypassrls AND NOT r.rolsuper THEN 'bypasses row security' END,
+        CASE WHEN r.rolcreaterole AND NOT r.rolsuper THEN 'may create roles' END,
+        CASE WHEN r.rolcreatedb AND NOT r.rolsuper THEN 'may create databases' END,
+        CASE WHEN r.rolreplication AND NOT r.rolsuper THEN 'may replicate' END,
+        (SELECT 'is a member of ' || pg_catalog.string_agg(g.rolname, ' and ' ORDER BY g.rolname)
+         FROM pg_catalog.pg_roles g
+         WHERE NOT r.rolsuper AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')
+           AND (g.rolsuper OR g.rolname IN (
+               'pg_read_server_files', 'pg_write_server_files', 'pg_write_all_data',
+               'pg_execute_server_program', 'pg_signal_backend', 'pg_checkpoint', 'pg_maintain'))))
+    FROM pg_catalog.pg_roles r WHERE r.rolname = session_user"""
+
 _CAUSES: Mapping[str, str] = {  # what libpq and PostgreSQL say → what may be repeated
     "password authentication failed": "the password is refused",
     "no password supplied": "it has no password, and the database asks for one",
@@ -51,29 +74,40 @@ _CAUSES: Mapping[str, str] = {  # what libpq and PostgreSQL say → what may be 
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One connection. roles: of databases, whose sessions may use it; "*" = any."""
+
+    dsn: str = field(repr=False)
+    roles: tuple[str, ...] = ()
+
+    def is_for(self, roles: Sequence[str] | None) -> bool:
+        """Whether these roles may use it; None = the holder of the token in person, who may."""
+        return roles is None or "*" in self.roles or not set(roles).isdisjoint(self.roles)
+
+
 class Connections:
-    """`file`: TOML, name = "postgresql://…" a line, read anew each time; None = there are none."""
+    """`file`: TOML, a line each as in `_HOW`, read anew each time; None = there are none."""
 
     def __init__(self, file: Path | None, statement_timeout_s: float) -> None:
         self._file = file
         self._statement_timeout_ms = int(statement_timeout_s * 1000)
 
     @contextlib.contextmanager
-    def batches(self, spec: DatasetSpec) -> Iterator[Iterator[pa.RecordBatch]]:
-        """The rows of a dataset's query in the order of its key. Raises `BadOption` with the cause."""
-        dsns = {} if self._file is None else _read(self._file)
-        dsn = dsns.get(spec.source)
-        if dsn is None:
-            known = ", ".join(sorted(dsns)) or "none; the server's connections_file names them"
-            raise BadOption(f"there is no connection {spec.source!r}; there are: {known}")
+    def batches(self, spec: DatasetSpec, roles: Sequence[str] | None) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The rows of a dataset's query in the order of its key. Raises `BadOption` with the cause.
+
+        roles: of a database, in whose name its session asks; None = the holder of the token in person
+        """
+        source = self._source(spec.source, roles)
+        connection = self._opened(spec.source, source)
         try:
-            connection = psycopg.connect(dsn, connect_timeout=_CONNECT_S, application_name="ml_udf datasets")
-        except psycopg.Error as exc:
-            raise BadOption(
-                f"the connection {spec.source!r} cannot be opened: {_cause(exc)}; "
-                "ask the operator to check it in the server's connections_file"
-            ) from None
-        try:
+            powers = _powers(connection)
+            if powers:
+                raise BadOption(
+                    f"the connection {spec.source!r} is not used: its role {powers}; "
+                    "ask the operator for one that may SELECT and no more (docs/training.md)"
+                )
             connection.read_only = True
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.execute(
@@ -83,10 +117,47 @@ class Connections:
                 cursor.execute(_ordered(spec))
                 yield _record_batches(cursor, exact=(spec.key, spec.target))
         except psycopg.Error as exc:
-            primary = exc.diag.message_primary or str(exc).splitlines()[0]
-            raise BadOption(f"dataset {spec.name}: the database refused the query: {primary}") from None
+            raise BadOption(f"dataset {spec.name}: the database refused the query: {_told(exc)}") from None
         finally:
             connection.close()
+
+    def checked(self) -> list[dict[str, Any]]:
+        """Each connection, who may use it, and what is wrong with it ('' = nothing)."""
+        found = []
+        for name, source in sorted(self._sources().items()):
+            try:
+                with contextlib.closing(self._opened(name, source)) as connection:
+                    powers = _powers(connection)
+                    problem = f"its role {powers}" if powers else ""
+            except BadOption as error:
+                problem = error.message
+            except psycopg.Error as error:
+                problem = _told(error)
+            found.append({"name": name, "roles": list(source.roles), "problem": problem})
+        return found
+
+    def _sources(self) -> dict[str, _Source]:
+        return {} if self._file is None else _read(self._file)
+
+    def _source(self, name: str, roles: Sequence[str] | None) -> _Source:
+        sources = self._sources()
+        mine = sorted(other for other, source in sources.items() if source.is_for(roles))
+        if name in mine:
+            return sources[name]
+        known = ", ".join(mine) or "none; the server's connections_file names them, and for whom"
+        reason = f"there is no connection {name!r}"
+        if name in sources:
+            reason = f"the connection {name!r} is not for {roles[0] if roles else 'nobody'!r}"
+        raise BadOption(f"{reason}; there are: {known}. Without a source your own rows are sent")
+
+    def _opened(self, name: str, source: _Source) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(source.dsn, connect_timeout=_CONNECT_S, application_name="ml_udf datasets")
+        except psycopg.Error as exc:
+            raise BadOption(
+                f"the connection {name!r} cannot be opened: {_cause(exc)}; "
+                "ask the operator to check it in the server's connections_file"
+            ) from None
 
 
 def _ordered(spec: DatasetSpec) -> sql.Composed:
@@ -135,15 +206,38 @@ def _cause(exc: psycopg.Error) -> str:
     return next((cause for sign, cause in _CAUSES.items() if sign in told), type(exc).__name__)
 
 
-def _read(file: Path) -> dict[str, str]:
+def _powers(connection: psycopg.Connection[Any]) -> str:
+    """What the connection's role may that a reader may not; '' = nothing."""
+    row = connection.execute(_POWERS).fetchone()
+    connection.rollback()
+    return str(row[0]) if row else "is not known"
+
+
+def _told(exc: psycopg.Error) -> str:
+    """Why a query failed. Of what goes wrong with rows the kind alone: the text may hold their values."""
+    state = exc.sqlstate or ""
+    if state.startswith("42") or state in ("57014", "25006", ""):  # names and rights; too slow; READ ONLY
+        return exc.diag.message_primary or type(exc).__name__
+    return f"{type(exc).__name__} ({state})"
+
+
+def _read(file: Path) -> dict[str, _Source]:
     try:
         text = file.read_text(encoding="utf-8")
         parsed = tomllib.loads(text)
     except OSError as exc:
         raise BadOption(f"the connections file {file} cannot be read: {exc.strerror}") from None
     except (ValueError, tomllib.TOMLDecodeError):
-        raise BadOption(f"the connections file {file} is not TOML of lines name = 'postgresql://…'") from None
-    wrong = sorted(name for name, dsn in parsed.items() if not isinstance(dsn, str))
-    if wrong:
-        raise BadOption(f"the connections file {file}: {wrong[0]!r} must be a text, 'postgresql://…'")
-    return parsed
+        raise BadOption(f"the connections file {file} is not TOML of lines such as {_HOW}") from None
+    return {name: _parsed(file, name, value) for name, value in parsed.items()}
+
+
+def _parsed(file: Path, name: str, value: object) -> _Source:
+    match value:
+        case str():
+            return _Source(value)
+        case {"dsn": str(dsn), **rest} if not rest.keys() - {"roles"}:
+            roles = rest.get("roles", [])
+            if isinstance(roles, list) and all(isinstance(role, str) for role in roles):
+                return _Source(dsn, tuple(roles))
+    raise BadOption(f"the connections file {file}: {name!r} must be {_HOW}")

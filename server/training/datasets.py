@@ -21,6 +21,7 @@ from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.training import Snapshot, TrainingRepository
 from server.training.connections import Connections
 from server.training.dataset_spec import PUSHED, DatasetSpec
+from server.training.rows_json import record_batch
 from server.training.snapshot import Draft, Facts, Limits, Unreadable
 from server.training.trainers import Trainers, expect
 
@@ -70,20 +71,27 @@ class Datasets:
         """Every snapshot of a dataset, the oldest first; none where there is no dataset."""
         return await asyncio.to_thread(self._repository.snapshots, name)
 
-    async def pull(self, form: Mapping[str, Any]) -> Snapshot:
-        """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`."""
+    async def sources(self) -> list[dict[str, Any]]:
+        """The connections, for whom they are, and what is wrong with them."""
+        return await asyncio.to_thread(self._connections.checked)
+
+    async def pull(self, form: Mapping[str, Any], roles: Sequence[str] | None) -> Snapshot:
+        """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`.
+
+        roles: of a database, in whose name its session asks; None = the holder of the token in person
+        """
         spec = DatasetSpec.from_json(form)
         if spec.source == PUSHED:
             raise BadOption("'source' must name a connection of the server, or rows must be sent")
-        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec))
+        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec, roles))
 
-    async def refresh(self, name: str) -> Snapshot:
+    async def refresh(self, name: str, roles: Sequence[str] | None) -> Snapshot:
         """Take a new snapshot by the query that is registered. Raises as `pull`."""
         known = await self.newest(name)
         spec = DatasetSpec.from_json(known.spec)
         if spec.source == PUSHED:
             raise BadOption(f"the rows of dataset {name} come from a client; register it there again")
-        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec))
+        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec, roles))
 
     async def begin(self, form: Mapping[str, Any]) -> str:
         """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`."""
@@ -96,8 +104,8 @@ class Datasets:
         self._uploads[upload] = _Upload(draft, spec)
         return upload
 
-    async def add(self, upload: str, part: int, body: bytes) -> int:
-        """Rows of an upload: an Arrow IPC stream, part 0, 1, …; the number of the next part.
+    async def add(self, upload: str, part: int, body: bytes, *, is_json: bool = False) -> int:
+        """Rows of an upload: an Arrow IPC stream or JSON, part 0, 1, …; the number of the next part.
 
         A part that came before is not taken twice. Raises `UnknownFunction`, `BadOption`, `BadInput`.
         """
@@ -107,7 +115,7 @@ class Datasets:
                 raise BadOption(f"part {part} came before part {under_way.parts}")
             if part == under_way.parts:
                 try:
-                    await asyncio.to_thread(_add, under_way.draft, body)
+                    await asyncio.to_thread(_add_json if is_json else _add, under_way.draft, body)
                 except BaseException:
                     await self.drop(upload)
                     raise
@@ -148,11 +156,11 @@ class Datasets:
             if under_way.touched_s < before_s:
                 self._uploads.pop(upload).draft.close()
 
-    def _pulled(self, spec: DatasetSpec) -> Facts:
+    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None) -> Facts:
         """Blocking: in a thread."""
         draft = Draft(spec, self._folder, self._limits, self._inspect)
         try:
-            with self._connections.batches(spec) as batches:
+            with self._connections.batches(spec, roles) as batches:
                 for batch in batches:
                     draft.add(batch)
             return draft.freeze()
@@ -175,6 +183,10 @@ class Datasets:
         for error in reply.errors:
             found[error["index"]] = Unreadable(inputs[error["index"]], error["code"], error["message"])
         return found
+
+
+def _add_json(draft: Draft, body: bytes) -> None:
+    draft.add(record_batch(body))
 
 
 def _add(draft: Draft, body: bytes) -> None:

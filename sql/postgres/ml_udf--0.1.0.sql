@@ -13,16 +13,43 @@
 --   ml_udf_trainer  a reader who may train
 --   ml_udf_admin    a trainer who may create servers and functions
 
+-- One that exists is used here too if it is ml_udf's own, which its comment says, or if nobody has got anything by
+-- it. Who is a member of it has its rights in this database from now on.
+
 DO $do$
 DECLARE
+    ours CONSTANT text[] := ARRAY['ml_udf_reader', 'ml_udf_trainer', 'ml_udf_admin'];
     wanted text;
+    found record;
+    members text;
 BEGIN
-    FOREACH wanted IN ARRAY ARRAY['ml_udf_reader', 'ml_udf_trainer', 'ml_udf_admin'] LOOP
+    FOREACH wanted IN ARRAY ours LOOP
         BEGIN
             EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', wanted);
+            CONTINUE;
         EXCEPTION WHEN duplicate_object OR unique_violation THEN
             NULL;
         END;
+        SELECT r.oid, coalesce(pg_catalog.shobj_description(r.oid, 'pg_authid') LIKE 'ml_udf: %', false) AS marked,
+               r.rolsuper OR r.rolcreaterole OR r.rolcreatedb OR r.rolcanlogin OR r.rolreplication
+               OR r.rolbypassrls OR EXISTS (
+                   SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
+                   WHERE m.member = r.oid AND g.rolname <> ALL (ours)) AS powerful
+        INTO STRICT found FROM pg_catalog.pg_roles r WHERE r.rolname = wanted;
+        SELECT pg_catalog.string_agg(g.rolname, ', ' ORDER BY g.rolname) INTO members
+        FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.member
+        WHERE m.roleid = found.oid AND g.rolname <> ALL (ours);
+        IF found.powerful OR (members IS NOT NULL AND NOT found.marked) THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'duplicate_object',
+                MESSAGE = pg_catalog.format('role %I exists already, and is not as ml_udf would make it', wanted),
+                DETAIL = CASE WHEN found.powerful THEN 'It may log in, or has rights of its own.'
+                              ELSE pg_catalog.format('Its members would get rights here: %s.', members) END,
+                HINT = pg_catalog.format('DROP or rename it; or, if it is of an ml_udf in another database and only its'
+                    ' members are in the way: COMMENT ON ROLE %I IS %L', wanted, 'ml_udf: kept');
+        END IF;
+        RAISE WARNING 'role % exists already and is used in this database too; its members: %',
+            wanted, coalesce(members, 'none');
     END LOOP;
 END
 $do$;

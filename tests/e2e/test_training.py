@@ -264,7 +264,9 @@ def postgres(
         connection.execute("CREATE ROLE training_data LOGIN")
         connection.execute("GRANT SELECT ON labelled TO training_data")
         reader = cluster.dsn("training", user="training_data")
-        (server.home / "connections.toml").write_text(f'default = "{reader}"\n')
+        (server.home / "connections.toml").write_text(
+            f'default = {{dsn = "{reader}", roles = ["postgres"]}}\n'
+        )
         yield connection
 
 
@@ -296,6 +298,9 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     snapshot = value(
         "SELECT ml_udf.create_dataset('pg_food', %s, target => 'label', key => 'image_path')", query
     )
+    # Read by this session, then by the server: the same rows are the same snapshot.
+    by_source = "'pg_food', %s, target => 'label', key => 'image_path', source => 'default'"
+    assert value(f"SELECT ml_udf.create_dataset({by_source})", query) == snapshot
     assert value("SELECT snapshot FROM ml_udf.datasets WHERE name = 'pg_food'") == snapshot
     assert value("SELECT ml_udf.refresh_dataset('pg_food')") == snapshot, "equal rows are the same snapshot"
     job = value(
@@ -317,7 +322,7 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
         value("SELECT ml_udf.rollback('udf_pg_food')")
     with pytest.raises(psycopg.Error, match="no dataset 'drinks' here") as caught:
         value("SELECT ml_udf.train('drinks')")
-    assert "ml_udf.datasets" in (caught.value.diag.message_hint or "")
+    assert "datasets" in (caught.value.diag.message_hint or "")
 
 
 def test_what_the_database_refuses_is_told_and_no_dsn_is(
@@ -342,7 +347,7 @@ def test_what_the_database_refuses_is_told_and_no_dsn_is(
     assert "permission denied" in refused("SELECT rolname AS image_path, rolpassword AS label FROM pg_authid")
     assert "no connection 'other'" in refused("SELECT 1", source="other")
     with (server.home / "connections.toml").open("a") as file:
-        file.write('dead = "postgresql://someone:s3cret@127.0.0.1:1/gone"\n')
+        file.write('dead = {dsn = "postgresql://someone:s3cret@127.0.0.1:1/gone", roles = ["*"]}\n')
     told = refused("SELECT image_path, label FROM labelled", source="dead")
     assert "'dead' cannot be opened: nothing answers at its address" in told
     for text in (told, server.log):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from ml_udf.cli.pg_doctor import check_cluster
 from ml_udf.cli.pg_extension import default_version, sources
 from ml_udf.cli.pg_sandbox import Sandbox
+from server.version import VERSION
 from tests.postgres.fixtures import Databases, Engine
 from tests.postgres.oip_server import OipServer, label_of
 
@@ -94,14 +98,22 @@ def test_every_release_can_be_updated_to_this_one() -> None:
     assert created - reached == set()
 
 
+def test_the_package_the_extension_and_the_server_have_one_version() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["version"] == default_version()
+    assert (
+        version("ml_udf") == VERSION
+    )  # what is installed; `make` installs again when pyproject.toml changes
+
+
 def test_an_update_equals_a_fresh_installation(cluster: Sandbox, databases: Databases) -> None:
     fresh = Engine(cluster.dsn(databases.borrow()))
     wanted = fresh.query(SHAPE)
     assert len(wanted) > 20
-    for version in sorted(releases()[0]):
+    for release in sorted(releases()[0]):
         fresh.query("DROP EXTENSION ml_udf CASCADE")
-        fresh.query(f"CREATE EXTENSION ml_udf VERSION '{version}'")
-        if version != default_version():
+        fresh.query(f"CREATE EXTENSION ml_udf VERSION '{release}'")
+        if release != default_version():
             fresh.query("ALTER EXTENSION ml_udf UPDATE")
         assert fresh.query(SHAPE) == wanted
     fresh.close()
@@ -111,16 +123,21 @@ def test_an_update_keeps_functions_and_rights_and_finds_its_python(
     cluster: Sandbox, databases: Databases, fake_server: OipServer
 ) -> None:
     """From each release with a Python that is gone, as when its directory was removed after the update."""
-    for version in sorted(releases()[0] - {default_version()}):
+    for release in sorted(releases()[0] - {default_version()}):
         name = databases.borrow()
         old = Engine(cluster.dsn(name))
         old.query("DROP EXTENSION ml_udf CASCADE")
-        old.query(f"CREATE EXTENSION ml_udf VERSION '{version}'")
+        old.query(f"CREATE EXTENSION ml_udf VERSION '{release}'")
         old.query(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{fake_server.url}')")
         old.query("SELECT ml_udf.create_function('udf_food_name')")
         old.query("CREATE TABLE log AS SELECT n AS id, '/' || n AS path FROM generate_series(1, 9) AS n")
         old.query("ALTER TABLE log ADD PRIMARY KEY (id), ADD food text")
         old.query("GRANT EXECUTE ON FUNCTION ml_udf.predict(text, text, text) TO PUBLIC")
+        old.query("GRANT EXECUTE ON FUNCTION ml_udf.create_function TO ml_udf_trainer WITH GRANT OPTION")
+        old.query(
+            r"UPDATE pg_proc SET prosrc = regexp_replace(prosrc, '\"server_o\w+\": \"[^\"]*\", ', '', 'g')"
+            " WHERE oid IN (SELECT oid FROM ml_udf._wrappers())"
+        )
         old.query(
             r"UPDATE pg_proc SET prosrc = regexp_replace(prosrc, 'in \[.*\] if', 'in [''/gone''] if')"
             r" WHERE oid = 'ml_udf._boot()'::regprocedure"
@@ -143,6 +160,14 @@ def test_an_update_keeps_functions_and_rights_and_finds_its_python(
         assert updated.query("SELECT food FROM log ORDER BY id") == [
             (label_of(f"/{n}"),) for n in range(1, 10)
         ]
+        held = updated.query(
+            "SELECT DISTINCT record ->> 'server_owner', (record ->> 'server_oid')::oid = s.oid"
+            " FROM ml_udf._wrappers(), pg_foreign_server s"
+        )
+        assert held == [("postgres", True)]
+        made = "(SELECT oid FROM pg_proc WHERE oid::regproc::text = 'ml_udf.create_function')"
+        grantable = f"{made}, 'EXECUTE WITH GRANT OPTION'"
+        assert updated.value(f"SELECT has_function_privilege('ml_udf_trainer', {grantable})")
         predict = "'ml_udf.predict(text, text, text)', 'EXECUTE'"
         assert updated.value(f"SELECT has_function_privilege('public', {predict})")
         updated.query(

@@ -1,0 +1,129 @@
+"""A dataset's rows, read by this session: with the caller's rights, row security included.
+
+Owns the query's cursor and the parts in which the rows are sent: JSON, a few megabytes each, so memory
+depends neither on how many the rows are nor, much, on how wide. Knows no server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+from ml_udf.errors import BadOption
+from ml_udf.postgres.spi import Plpy
+from ml_udf.postgres.wrapper import quoted
+
+__all__ = ["DatasetRows"]
+
+_FIRST_ROWS = 100
+_MOST_ROWS = 20_000
+_PART_BYTES = 4 << 20
+
+# A column's type → the type that it is sent as, and the SQL that makes it so, whatever DateStyle says.
+_SENT: dict[str, tuple[str, str]] = {
+    "int2": ("int64", "{}::pg_catalog.int8"),
+    "int4": ("int64", "{}::pg_catalog.int8"),
+    "int8": ("int64", "{}"),
+    "float4": ("float64", "{}::pg_catalog.text::pg_catalog.float8"),  # 0.1 stays 0.1
+    "float8": ("float64", "{}"),
+    "numeric": ("float64", "{}::pg_catalog.float8"),
+    "bool": ("bool", "{}"),
+    "date": ("date32", "({} - '1970-01-01'::pg_catalog.date)::pg_catalog.int8"),
+    "timestamp": ("timestamp", "(extract(epoch from {}) * 1000000)::pg_catalog.int8"),
+    "timestamptz": ("timestamptz", "(extract(epoch from {}) * 1000000)::pg_catalog.int8"),
+}
+_TEXT = ("string", "{}::pg_catalog.text")
+
+_TYPES = """
+    SELECT t.oid, coalesce(b.typname, t.typname)::pg_catalog.text AS name
+    FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
+    WHERE t.oid = ANY ($1)"""
+
+
+class DatasetRows:
+    """Reads the query of a dataset, in the order of its key. Raises `BadOption`, and PostgreSQL's errors."""
+
+    def __init__(self, plpy: Plpy) -> None:
+        self._plpy = plpy
+
+    def parts(
+        self,
+        query: str,
+        key: str,
+        target: str,
+        search_path: str,
+        check_interrupts: Callable[[], None] = lambda: None,
+    ) -> Generator[bytes, None, None]:
+        """The rows as JSON: {"columns": [{"name", "type", "values"}, …]}, one part at least.
+
+        search_path  by which the query finds its names; it is set while this iterates
+        """
+        own = self._one("SELECT pg_catalog.current_setting('search_path') AS found")
+        self._set_path(search_path)
+        try:
+            columns = self._columns(
+                f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) AS dataset", key, target
+            )
+            listed = ", ".join(f"{sql} AS {quoted(name)}" for name, _, sql in columns)
+            cursor = self._plpy.cursor(
+                f"SELECT {listed} FROM (\n{query.strip().rstrip(';')}\n) AS dataset"
+                # The target too: equal keys must not come in another order the next time.
+                f" ORDER BY dataset.{quoted(key)}, dataset.{quoted(target)}"
+            )
+            try:
+                yield from self._read(cursor, columns, check_interrupts)
+            finally:
+                cursor.close()
+        finally:
+            self._set_path(own)
+
+    def _read(
+        self,
+        cursor: Any,  # noqa: ANN401  # plpy's
+        columns: Sequence[tuple[str, str, str]],
+        check_interrupts: Callable[[], None],
+    ) -> Iterator[bytes]:
+        rows, is_first = _FIRST_ROWS, True
+        while found := list(cursor.fetch(rows)):
+            part = _encoded(columns, found)
+            yield part
+            check_interrupts()
+            rows = max(1, min(_MOST_ROWS, rows * _PART_BYTES // len(part)))
+            is_first = False
+        if is_first:
+            yield _encoded(columns, [])
+
+    def _columns(self, selected: str, key: str, target: str) -> list[tuple[str, str, str]]:
+        """(name, type that is sent, SQL that makes it) of each column of the query."""
+        # As a cursor it has to be one statement that returns rows; nothing of it runs yet.
+        self._plpy.cursor(selected).close()
+        described = self._plpy.execute(f"{selected} LIMIT 0")
+        names, oids = list(described.colnames()), list(described.coltypes())
+        for what, name in (("key", key), ("target", target)):
+            if name not in names:
+                raise BadOption(
+                    f"the query has no column {name!r}, which {what!r} names; it has {', '.join(names)}"
+                )
+        plan = self._plpy.prepare(_TYPES, ["oid[]"])
+        kinds = {row["oid"]: row["name"] for row in self._plpy.execute(plan, [oids])}
+        columns = []
+        for name, oid in zip(names, oids, strict=True):
+            kind = kinds.get(oid, "")
+            # As a key or a class it keeps its precision; models see such numbers as floats.
+            exact = kind == "numeric" and name in (key, target)
+            sent, sql = _TEXT if exact else _SENT.get(kind, _TEXT)
+            columns.append((name, sent, sql.format(f"dataset.{quoted(name)}")))
+        return columns
+
+    def _set_path(self, path: str) -> None:
+        plan = self._plpy.prepare("SELECT pg_catalog.set_config('search_path', $1, true)", ["text"])
+        self._plpy.execute(plan, [path])
+
+    def _one(self, query: str) -> Any:  # noqa: ANN401  # the query's type
+        return self._plpy.execute(query)[0]["found"]
+
+
+def _encoded(columns: Sequence[tuple[str, str, str]], rows: Sequence[dict[str, Any]]) -> bytes:
+    sent = [{"name": name, "type": kind, "values": [row[name] for row in rows]} for name, kind, _ in columns]
+    return json.dumps({"columns": sent}, ensure_ascii=False, separators=(",", ":")).encode()
