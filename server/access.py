@@ -31,7 +31,7 @@ _JSON = frozenset(("application/json",))
 # `tritonclient` sends JSON without a content type.
 _TRITON = frozenset(("application/json", ""))
 _MULTIPART = frozenset(("application/json", "multipart/form-data"))
-_ROWS = frozenset(("application/vnd.apache.arrow.stream", "application/octet-stream"))
+_ROWS = frozenset(("application/vnd.apache.arrow.stream", "application/octet-stream", "application/json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PUT", "/v1/datasets/uploads/{upload}/{part}"): Rule("all", _ROWS),
     ("POST", "/v1/datasets/uploads/{upload}/finish"): Rule("all"),
     ("DELETE", "/v1/datasets/uploads/{upload}"): Rule("all"),
+    ("GET", "/v1/sources"): Rule("all"),
     ("GET", "/v1/jobs"): Rule("ask"),
     ("POST", "/v1/jobs"): Rule("all"),
     ("GET", "/v1/jobs/{job}"): Rule("ask"),
