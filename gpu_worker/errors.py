@@ -5,6 +5,7 @@
     ├── ModelUnusable    bad_option        a model's folder, manifest or weights are at fault
     ├── UnknownModel     unknown_function  the model is not resident here; load it, ask again
     ├── NoRoom           overloaded        models in use fill the device, or too many batches wait
+    ├── NoSpace          no_space          a checkpoint finds no space; told to the server, never on
     └── Cancelled        cancelled         the caller took the request back
     RowFault                             one row's input is at fault; becomes RowError(index, code, message)
     DeviceLost                           the device is of no further use: the process must end
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceLost",
     "ModelUnusable",
     "NoRoom",
+    "NoSpace",
     "RowFault",
     "UnknownModel",
     "WorkerError",
@@ -62,6 +64,12 @@ class NoRoom(WorkerError):
     """Nothing can be evicted to make room, or too many batches wait; try again when some have ended."""
 
     code = "overloaded"
+
+
+class NoSpace(WorkerError):
+    """The disk is full; the same request succeeds once it is not."""
+
+    code = "no_space"
 
 
 class Cancelled(WorkerError):

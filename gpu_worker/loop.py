@@ -34,6 +34,7 @@ from gpu_worker.protocol import (
     Cancel,
     Done,
     Drop,
+    EndTraining,
     Evaluate,
     Failed,
     FrameError,
@@ -42,6 +43,7 @@ from gpu_worker.protocol import (
     Keep,
     Load,
     Loaded,
+    Look,
     Message,
     Ping,
     Pong,
@@ -137,6 +139,11 @@ class Loop:
                 self._trainer.cancel(message)
         elif isinstance(message, Train | Keep | Drop | Evaluate | Inspect):
             self._trainer.send(message)
+        elif isinstance(message, Look):
+            self._trainer.look(message)
+        elif isinstance(message, EndTraining):
+            self._trainer.end()
+            self._replies.put(Done(message.id))
         elif isinstance(message, Ping):
             device = self._engine.device
             self._replies.put(

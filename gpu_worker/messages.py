@@ -13,6 +13,7 @@ __all__ = [
     "Cancel",
     "Done",
     "Drop",
+    "EndTraining",
     "Evaluate",
     "Evaluated",
     "Failed",
@@ -23,6 +24,8 @@ __all__ = [
     "Kept",
     "Load",
     "Loaded",
+    "Look",
+    "Looked",
     "MemberAnswer",
     "Message",
     "Ping",
@@ -256,6 +259,28 @@ class Drop(Message):
 
     kind: ClassVar[str] = "drop"
     trial: str
+
+
+@dataclass(slots=True)
+class Look(Message):
+    """Ask how far the training process is; it answers in the middle of an epoch too."""
+
+    kind: ClassVar[str] = "look"
+
+
+@dataclass(slots=True)
+class Looked(Message):
+    """steps: that the training process has done since it began, whatever for; it works while they rise."""
+
+    kind: ClassVar[str] = "looked"
+    steps: int
+
+
+@dataclass(slots=True)
+class EndTraining(Message):
+    """End the training process, which hangs: what it was doing fails as `worker_lost`. Serving goes on."""
+
+    kind: ClassVar[str] = "end_training"
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ Training goes beside that, one message an epoch, so that whoever drives it decid
     Keep     → Kept      | Failed     a trial's weights, into the parameter store
     Evaluate → Evaluated | Failed     a checkpoint's probabilities for the rows of one split
     Drop     → Done                   forget a trial
+    Look     → Looked    | Failed     whether it still takes steps; EndTraining → Done ends one that hangs
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from gpu_worker.messages import (
     Cancel,
     Done,
     Drop,
+    EndTraining,
     Evaluate,
     Evaluated,
     Failed,
@@ -45,6 +47,8 @@ from gpu_worker.messages import (
     Kept,
     Load,
     Loaded,
+    Look,
+    Looked,
     MemberAnswer,
     Message,
     Ping,
@@ -60,6 +64,7 @@ __all__ = [
     "Cancel",
     "Done",
     "Drop",
+    "EndTraining",
     "Evaluate",
     "Evaluated",
     "Failed",
@@ -71,6 +76,8 @@ __all__ = [
     "Kept",
     "Load",
     "Loaded",
+    "Look",
+    "Looked",
     "MemberAnswer",
     "Message",
     "Ping",

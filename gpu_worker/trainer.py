@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 
 from gpu_worker.frames import receive
-from gpu_worker.protocol import Cancel, Failed, FrameError, Message, encode
+from gpu_worker.protocol import Cancel, Failed, FrameError, Look, Message, encode
 from gpu_worker.settings import Settings
 
 __all__ = ["Trainer"]
@@ -63,6 +63,19 @@ class Trainer:
             self._fail([message.id], f"the training process does not take messages: {exc}")
         except FrameError as exc:
             self._fail([message.id], f"the message cannot be handed on: {exc}", code="bad_option")
+
+    def look(self, message: Look) -> None:
+        """Hand it on to the process if there is one; it answers in the middle of whatever it does."""
+        if self._process is None or self._process.poll() is not None:
+            self._reply(Failed(message.id, "worker_lost", "there is no training process"))
+        else:
+            self.send(message)
+
+    def end(self) -> None:
+        """End a process that hangs; the next message starts another. Called in the thread of `send`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_END_S)
 
     def cancel(self, message: Cancel) -> None:
         """Stop what `message` names, if it is here."""

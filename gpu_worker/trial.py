@@ -1,6 +1,7 @@
 """`python -m gpu_worker.trial`: the training process of one worker. `gpu_worker.trainer` starts it.
 
     socket → reader ─┬─ Train, Keep, Drop, Evaluate, Inspect ─→ main thread ─→ socket
+                     ├─ Look ─→ answered at once, with the steps that the main thread has done
                      └─ Cancel ─→ noted; a Train looks before every step
 
 One request after the other, at low priority, with one thread: so a trial's weights depend on its inputs
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -26,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpu_worker.decode import decode_image
-from gpu_worker.errors import BadRequest, Cancelled, RowFault, WorkerError
+from gpu_worker.errors import BadRequest, Cancelled, NoSpace, RowFault, WorkerError
 from gpu_worker.frames import receive
 from gpu_worker.media import MediaRoots
 from gpu_worker.parent import die_with_parent
@@ -42,6 +44,8 @@ from gpu_worker.protocol import (
     Inspected,
     Keep,
     Kept,
+    Look,
+    Looked,
     Message,
     RowError,
     Train,
@@ -72,6 +76,7 @@ class Trials:
     max_input_bytes: int
     allow_import: bool
     cancelled: set[int] = field(default_factory=set)
+    steps: int = 0  # done so far: of training, and files read
     _trials: dict[str, Learner] = field(default_factory=dict)
     _learners: Learners | None = None
 
@@ -107,12 +112,20 @@ class Trials:
         if learner is None or learner.epoch != message.epoch - 1:
             raise BadRequest(f"the trial {message.trial} is not here at epoch {message.epoch - 1}")
         try:
-            lesson = learner.learn(lambda: message.id in self.cancelled)
-        except Stopped as exc:
-            del self._trials[message.trial]
+            lesson = learner.learn(lambda: self._stepped(message.id))
+        except Stopped as exc:  # the trial stays: its best epoch may still be wanted
             raise Cancelled(str(exc)) from exc
         took_s = time.monotonic() - began_s
         return Trained(message.id, message.epoch, lesson.loss, lesson.score, took_s, learner.skipped)
+
+    def _stepped(self, request: int) -> bool:
+        """Counts a step; whether the request was cancelled."""
+        self.steps += 1
+        return request in self.cancelled
+
+    def _read(self, row: bytes) -> bytes:
+        self.steps += 1
+        return self.media.read(row, max_bytes=self.max_input_bytes)
 
     def _begin(self, message: Train) -> Learner:
         learner = self._known().begin(
@@ -131,13 +144,20 @@ class Trials:
             raise BadRequest(f"the trial {message.trial} is not here")
         os.makedirs(message.directory, exist_ok=True)
         coming = os.path.join(message.directory, f".coming-{os.getpid()}")
-        learner.write(coming, best=message.best)
-        checkpoint = file_sha256(coming)
-        nbytes = os.path.getsize(coming)
-        place = os.path.join(message.directory, checkpoint + learner.suffix)
-        if message.paused:
-            learner.write_state(place)
-        os.replace(coming, place)
+        try:
+            learner.write(coming, best=message.best)
+            checkpoint = file_sha256(coming)
+            nbytes = os.path.getsize(coming)
+            place = os.path.join(message.directory, checkpoint + learner.suffix)
+            if message.paused:
+                learner.write_state(place)
+            os.replace(coming, place)
+        except Exception as exc:
+            with contextlib.suppress(OSError):  # half a file would keep the disk full
+                os.unlink(coming)
+            if _is_full(exc):
+                raise NoSpace(f"no space is left for checkpoints in {message.directory}") from exc
+            raise
         return Kept(message.id, checkpoint, nbytes)
 
     def _evaluate(self, message: Evaluate) -> Evaluated:
@@ -159,7 +179,7 @@ class Trials:
             torch.set_num_threads(1)
             self._learners = Learners(
                 self.device,
-                lambda row: self.media.read(row, max_bytes=self.max_input_bytes),
+                self._read,
                 self.max_pixels,
                 self.allow_import,
             )
@@ -178,6 +198,12 @@ class Trials:
                 digests.append("")
                 errors.append(asdict(RowError(index, fault.code, fault.message)))
         return Inspected(message.id, digests, errors)
+
+
+def _is_full(exc: Exception) -> bool:
+    if isinstance(exc, OSError):
+        return exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "os error 28" in str(exc)  # safetensors', of no class of the system's
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -221,18 +247,26 @@ def _step_aside() -> None:
 def _serve(connection: socket.socket, trials: Trials) -> None:
     requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
+    saying = threading.Lock()
+
+    def say(reply: Message) -> None:
+        with saying:
+            connection.sendall(reply_frame(reply))
+
     def read() -> None:
         with contextlib.suppress(FrameError):
             while (message := receive(connection)) is not None:
                 if isinstance(message, Cancel):
                     trials.cancelled.add(message.target)
+                elif isinstance(message, Look):
+                    say(Looked(message.id, trials.steps))
                 else:
                     requests.put(message)
         os._exit(0)  # whatever runs is for nobody any more
 
     threading.Thread(target=read, name="reader", daemon=True).start()
     while (message := requests.get()) is not None:
-        connection.sendall(reply_frame(trials.answer(message)))
+        say(trials.answer(message))
         trials.cancelled.discard(message.id)
 
 

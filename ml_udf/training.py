@@ -84,11 +84,13 @@ class TrainingCalls:
 
     def jobs(self) -> list[Json]:
         """Every job."""
-        return list(self._get("/v1/jobs")["jobs"])
+        return self._pages("/v1/jobs", "jobs")
 
     def trials(self, job: int | None = None) -> list[Json]:
         """Every trial, or those of one job."""
-        return list(self._get("/v1/trials" + ("" if job is None else f"?job={job:d}"))["trials"])
+        if job is not None:
+            return list(self._get(f"/v1/trials?job={job:d}")["trials"])
+        return self._pages("/v1/trials", "trials")
 
     def cancel(self, job: int) -> Json:
         """Stop a job; what it has found stays."""
@@ -131,6 +133,15 @@ class TrainingCalls:
             if known["state"] not in ("running", "paused"):
                 return
             time.sleep(every_s)
+
+    def _pages(self, path: str, name: str) -> list[Json]:
+        """All pages of a list, as one."""
+        page = self._get(path)
+        listed = list(page[name])
+        while page.get("next") is not None:  # an older server has one page
+            page = self._get(f"{path}?after={page['next']:d}")
+            listed += page[name]
+        return listed
 
     def _get(self, path: str) -> Json:
         return self._ask(Request("GET", path), _SHORT_S)

@@ -65,19 +65,22 @@ class TabularLearner:
     def __init__(self, spec: TabularSpec, snapshot: TableSnapshot) -> None:
         self.epoch = 0
         self._snapshot = snapshot
-        self._estimator, self._grow = _estimator(spec)
+        self._estimator, self._fit = _estimator(spec)
         self._best: Estimator = None
         self._best_score = -1.0
 
     def learn(self, should_stop: Callable[[], bool]) -> Lesson:
-        """See `Learner.learn`; an epoch is short, and stopped before it begins."""
-        if should_stop():
-            raise Stopped(f"training stopped after epoch {self.epoch}")
+        """See `Learner.learn`; trees are stopped after any of them, a regression before it begins."""
         train, validation = self._snapshot.rows("train"), self._snapshot.rows("validation")
-        self._grow(self._estimator, self.epoch + 1)
+
+        def check() -> None:
+            if should_stop():
+                raise Stopped(f"training stopped after epoch {self.epoch}")
+
+        check()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
-            self._estimator.fit(train.numbers, train.labels)
+            self._fit(self._estimator, self.epoch + 1, train, check)
         self.epoch += 1
         score = _accuracy(self._estimator, validation)
         if score > self._best_score:
@@ -169,16 +172,36 @@ def _log_loss(estimator: Estimator, rows: Rows) -> float:
     return sum(lost) / max(1, len(rows.labels))
 
 
-def _estimator(spec: TabularSpec) -> tuple[Estimator, Callable[[Estimator, int], None]]:
-    """The estimator, and what makes it ready for its next epoch (1 is the first)."""
+# Fits an estimator for the epoch of that number (1 is the first); calls the last between its trees.
+Fit: TypeAlias = "Callable[[Estimator, int, Rows, Callable[[], None]], None]"
+
+
+def _boost(boosted: Estimator, epoch: int, train: Rows, check: Callable[[], None]) -> None:
+    boosted.set_params(n_estimators=_BOOSTED * epoch)
+    boosted.fit(train.numbers, train.labels, monitor=lambda *_: check())
+
+
+def _grow(forest: Estimator, epoch: int, train: Rows, check: Callable[[], None]) -> None:
+    # One by one they are the same trees: scikit-learn goes on with the seeds where it stood.
+    for trees in range(_FOREST * (epoch - 1) + 1, _FOREST * epoch + 1):
+        check()
+        forest.set_params(n_estimators=trees).fit(train.numbers, train.labels)
+
+
+def _regress(regression: Estimator, epoch: int, train: Rows, check: Callable[[], None]) -> None:
+    regression.fit(train.numbers, train.labels)
+
+
+def _estimator(spec: TabularSpec) -> tuple[Estimator, Fit]:
+    """The estimator, and how it is fitted."""
     knobs = dict(spec.knobs)
     try:
         if spec.architecture == "gradient_boosting":
             boosted = GradientBoostingClassifier(random_state=spec.seed, warm_start=True, **knobs)
-            return boosted, lambda it, epoch: it.set_params(n_estimators=_BOOSTED * epoch)
+            return boosted, _boost
         if spec.architecture == "random_forest":
             forest = RandomForestClassifier(random_state=spec.seed, warm_start=True, n_jobs=1, **knobs)
-            return forest, lambda it, epoch: it.set_params(n_estimators=_FOREST * epoch)
+            return forest, _grow
         if spec.architecture == "logistic_regression":
             weight = knobs.pop("class_weight", "none")
             regression = LogisticRegression(
@@ -188,7 +211,7 @@ def _estimator(spec: TabularSpec) -> tuple[Estimator, Callable[[Estimator, int],
                 class_weight=None if weight == "none" else weight,
                 **knobs,
             )
-            return regression, lambda it, epoch: None
+            return regression, _regress
     except TypeError as exc:
         raise ValueError(f"{spec.architecture}: {exc}") from exc
     raise ValueError(f"there is no tabular model {spec.architecture!r}")

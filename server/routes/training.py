@@ -11,58 +11,63 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
 from server.deploying import deployed_form
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption, ServiceError, UnknownFunction
 from server.routes.body import json_object
 from server.routes.replies import json_reply
-from server.services import ServicesOf
+from server.services import Services, ServicesOf
 from server.store.training import ACTIVE, PAUSED, Job
 from server.training.run import Run
-from server.training.snapshot import said_of
+from server.training.service import found_by
 from server.training.tasks import IMAGES
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["training"])
 
+_PAGE = 1_000
+_PAGE_OF_TRIALS = 50
+
 
 @router.get("/v1/jobs")
-async def list_jobs(services: ServicesOf) -> Response:
-    """Every job, how far it is, and the best that it has found."""
-    return json_reply({"jobs": [await _described(job, run) for job, run in await services.training.jobs()]})
+async def list_jobs(services: ServicesOf, after: int = 0, limit: int = _PAGE) -> Response:
+    """Jobs by number, how far they are, and the best that they have found: a page of those after `after`.
+
+    `next` is where the next page begins; null on the last one.
+    """
+    limit = _within(limit)
+    jobs = await services.training.jobs(after, limit)
+    described = [await _described(services, job, run) for job, run in jobs]
+    return json_reply({"jobs": described, "next": jobs[-1][0].id if len(jobs) == limit else None})
 
 
 @router.post("/v1/jobs")
 async def start_job(services: ServicesOf, request: Request) -> Response:
     """Begin to train on a dataset's newest snapshot; returns at once."""
-    job = await services.training.start(await json_object(request))
-    return json_reply(await _described(*await services.training.job(job.id)), 201)
+    return json_reply(await _now(services, await services.training.start(await json_object(request))), 201)
 
 
 @router.get("/v1/jobs/{job}")
 async def show_job(services: ServicesOf, job: int) -> Response:
     """One job, with its studies."""
-    return json_reply(await _described(*await services.training.job(job)))
+    return json_reply(await _described(services, *await services.training.job(job)))
 
 
 @router.post("/v1/jobs/{job}/cancel")
 async def cancel_job(services: ServicesOf, job: int) -> Response:
     """Stop it; what it has found stays."""
-    await services.training.cancel(job)
-    return json_reply(await _described(*await services.training.job(job)))
+    return json_reply(await _now(services, await services.training.cancel(job)))
 
 
 @router.post("/v1/jobs/{job}/pause")
 async def pause_job(services: ServicesOf, job: int) -> Response:
     """Let it rest; epochs under way end first."""
-    await services.training.pause(job)
-    return json_reply(await _described(*await services.training.job(job)))
+    return json_reply(await _now(services, await services.training.pause(job)))
 
 
 @router.post("/v1/jobs/{job}/resume")
 async def resume_job(services: ServicesOf, job: int) -> Response:
     """Go on with a paused one."""
-    await services.training.resume(job)
-    return json_reply(await _described(*await services.training.job(job)))
+    return json_reply(await _now(services, await services.training.resume(job)))
 
 
 @router.post("/v1/jobs/{job}/extend")
@@ -71,8 +76,7 @@ async def extend_job(services: ServicesOf, job: int, request: Request) -> Respon
     budget = (await json_object(request)).get("budget_epochs")
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise BadOption("'budget_epochs' must be a whole number")
-    await services.training.extend(job, budget)
-    return json_reply(await _described(*await services.training.job(job)))
+    return json_reply(await _now(services, await services.training.extend(job, budget)))
 
 
 @router.get("/v1/jobs/{job}/events")
@@ -81,9 +85,9 @@ async def watch_job(services: ServicesOf, job: int) -> Response:
     known, run = await services.training.job(job)
 
     async def stream() -> AsyncIterator[str]:
-        described = await _described(known, run)
+        described = await _described(services, known, run)
         yield _event({"job": job, "event": "job", **described})
-        if known.state in (*ACTIVE, PAUSED):
+        if known.state in (*ACTIVE, PAUSED) or run.ending:
             async for event in services.training.events.watch(job):
                 yield _event(event)
 
@@ -91,24 +95,20 @@ async def watch_job(services: ServicesOf, job: int) -> Response:
 
 
 @router.get("/v1/trials")
-async def list_trials(services: ServicesOf, job: int | None = None) -> Response:
-    """The trials of every job, or of one."""
-    jobs = await services.training.jobs() if job is None else [await services.training.job(job)]
+async def list_trials(
+    services: ServicesOf, job: int | None = None, after: int = 0, limit: int = _PAGE_OF_TRIALS
+) -> Response:
+    """The trials of one job, or of every one: those of a page of jobs, as `GET /v1/jobs` has them."""
+    limit = _within(limit)
+    if job is not None:
+        wanted, more = [job], None
+    else:
+        wanted = [known.id for known, _ in await services.training.jobs(after, limit)]
+        more = wanted[-1] if len(wanted) == limit else None
     trials: list[dict[str, Any]] = []
-    for known, run in jobs:
-        for model, records in (await run.trials()).items() if run is not None else ():
-            for trial in records:
-                best = trial.best_checkpoint
-                progress = asdict(trial.progress())
-                trials.append(
-                    {
-                        "job_id": known.id,
-                        "model": model,
-                        **progress,
-                        "checkpoint": best.digest if best is not None else None,
-                    }
-                )
-    return json_reply({"trials": trials})
+    for number in wanted:
+        trials += await _trials(services, number, strict=job is not None)
+    return json_reply({"trials": trials, "next": more})
 
 
 @router.post("/v1/jobs/{job}/deploy")
@@ -146,10 +146,47 @@ def _event(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content, separators=(',', ':'))}\n\n"
 
 
-async def _described(job: Job, run: Run | None) -> dict[str, Any]:
-    studies = await run.progress() if run is not None else {}
+async def _trials(services: Services, job: int, *, strict: bool) -> list[dict[str, Any]]:
+    """Of one job; none where they cannot be read, unless it was asked for by itself."""
+    try:
+        _, run = await services.training.job(job)
+    except ServiceError:
+        if strict:
+            raise
+        return []
+    trials: list[dict[str, Any]] = []
+    for model, records in (await run.trials()).items():
+        for trial in records:
+            best = trial.best_checkpoint
+            checkpoint = best.digest if best is not None else None
+            trials.append(
+                {"job_id": job, "model": model, **asdict(trial.progress()), "checkpoint": checkpoint}
+            )
+    return trials
+
+
+def _within(limit: int) -> int:
+    if not 1 <= limit <= _PAGE:
+        raise BadOption(f"'limit' must be from 1 to {_PAGE}, not {limit}")
+    return limit
+
+
+async def _now(services: Services, job: Job) -> dict[str, Any]:
+    """A job as an order has left it: nothing is asked of the registry again, which may be gone by now."""
+    return await _described(services, job, await services.training.run_of(job))
+
+
+async def _described(services: Services, job: Job, run: Run | None) -> dict[str, Any]:
+    """run: None = what is stored with the job is shown."""
+    found = await found_by(run) if run is not None else job.found or {"studies": {}}
+    trouble = services.training.troubles.get(job.id, "") or (run.trouble if run is not None else "")
+    studies = found["studies"].values()
     best = max(
-        ((found.best_score, model) for model, found in studies.items() if found.best_score is not None),
+        (
+            (study["best_score"], model)
+            for model, study in found["studies"].items()
+            if study["best_score"] is not None
+        ),
         default=(None, None),
     )
     return {
@@ -158,26 +195,16 @@ async def _described(job: Job, run: Run | None) -> dict[str, Any]:
         "task": job.spec.get("task", IMAGES),
         "snapshot": job.snapshot,
         "state": job.state,
-        "reason": "; ".join(filter(None, (job.reason, said_of(run.snapshot.facts) if run else ""))),
+        "reason": "; ".join(filter(None, (trouble or job.reason, found.get("said", "")))),
         "models": job.spec["models"],
         "policy": job.spec["policy"],
         "advisor": job.spec["advisor"],
-        "epochs_used": sum(found.epochs_used for found in studies.values()),
+        "epochs_used": sum(study["epochs_used"] for study in studies),
         "epochs_budget": job.spec["budget_epochs"],
-        "trials": sum(len(found.trials) for found in studies.values()),
+        "trials": sum(study["trials"] for study in studies),
         "best_score": best[0],
         "best_model": best[1],
         "created_at": job.created_at.isoformat(),
         "ended_at": None if job.ended_at is None else job.ended_at.isoformat(),
-        "studies": {
-            model: {
-                "epochs_used": found.epochs_used,
-                "epochs_budget": found.epochs_budget,
-                "trials": len(found.trials),
-                "best_score": found.best_score,
-                "best_trial": found.best_trial,
-                "best_checkpoint": found.best_checkpoint,
-            }
-            for model, found in studies.items()
-        },
+        "studies": found["studies"],
     }

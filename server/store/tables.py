@@ -115,5 +115,6 @@ class JobRow(Base):
     reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    found: Mapped[dict[str, Any] | None]
 
     __table_args__ = (Index(None, "state"),)

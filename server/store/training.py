@@ -5,7 +5,7 @@ Knows tables; knows no study and no files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -37,7 +37,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job; `state` is running, paused, done, cancelled or failed."""
+    """A training job; `state` is running, paused, done, cancelled or failed.
+
+    found: of a job that does not run, its studies as people see them; None where that is not known.
+    """
 
     id: int
     dataset: str
@@ -47,6 +50,7 @@ class Job:
     reason: str
     created_at: datetime
     ended_at: datetime | None
+    found: dict[str, Any] | None = None
 
 
 class TrainingRepository:
@@ -126,7 +130,14 @@ class TrainingRepository:
             return _job(row)
 
     @patient
-    def set_job(self, job: int, state: str, reason: str = "", spec: Mapping[str, Any] | None = None) -> Job:
+    def set_job(
+        self,
+        job: int,
+        state: str,
+        reason: str = "",
+        spec: Mapping[str, Any] | None = None,
+        found: Mapping[str, Any] | None = None,
+    ) -> Job:
         """Note what became of a job. Raises `UnknownFunction`."""
         with Session(self._engine) as session:
             row = session.get(JobRow, job, with_for_update=True)
@@ -136,6 +147,8 @@ class TrainingRepository:
             row.ended_at = None if state in (*ACTIVE, PAUSED) else datetime.now(UTC)
             if spec is not None:
                 row.spec = dict(spec)
+            if found is not None:
+                row.found = dict(found)
             session.commit()
             return _job(row)
 
@@ -151,10 +164,15 @@ class TrainingRepository:
             return _job(row)
 
     @patient
-    def jobs(self) -> list[Job]:
-        """Every job, by number."""
+    def jobs(
+        self, states: Collection[str] | None = None, after: int = 0, limit: int | None = None
+    ) -> list[Job]:
+        """Jobs by number: those after `after`, `limit` of them, in one of `states`; None = all."""
+        query = select(JobRow).where(JobRow.id > after).order_by(JobRow.id).limit(limit)
+        if states is not None:
+            query = query.where(JobRow.state.in_(states))
         with Session(self._reading) as session:
-            return [_job(row) for row in session.scalars(select(JobRow).order_by(JobRow.id))]
+            return [_job(row) for row in session.scalars(query)]
 
     @patient
     def deployment_before(self, function: str) -> dict[str, Any]:
@@ -180,5 +198,13 @@ def _snapshot(row: SnapshotRow, dataset: DatasetRow | None = None) -> Snapshot:
 def _job(row: JobRow) -> Job:
     ended = None if row.ended_at is None else utc(row.ended_at)
     return Job(
-        row.id, row.dataset, row.snapshot, dict(row.spec), row.state, row.reason, utc(row.created_at), ended
+        row.id,
+        row.dataset,
+        row.snapshot,
+        dict(row.spec),
+        row.state,
+        row.reason,
+        utc(row.created_at),
+        ended,
+        None if row.found is None else dict(row.found),
     )

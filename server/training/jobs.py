@@ -114,7 +114,7 @@ class JobSpec:
         form = asdict(self)
         return form | {"models": list(self.models), "knobs": None if self.knobs is None else list(self.knobs)}
 
-    def studies(self, job: int, snapshot: str) -> dict[str, StudySpec]:
+    def studies(self, job: int, snapshot: str, lease_s: float = 60.0) -> dict[str, StudySpec]:
         """The study of each model. Raises `BadOption`."""
         share, rest = divmod(self.budget_epochs, len(self.models))
         try:
@@ -132,6 +132,7 @@ class JobSpec:
                     patience=self.patience,
                     seed=self.seed,
                     snapshot=snapshot,
+                    lease_s=lease_s,
                 )
                 for place, model in enumerate(self.models)
             }

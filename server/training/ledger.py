@@ -1,4 +1,4 @@
-"""A study's records in Optuna's storage: the journal file, SQLite or PostgreSQL that outlives the master.
+"""A study's records in Optuna's storage: the journal file that outlives the master.
 
 The record of a trial is one attribute, written as a whole, so that no crash leaves half of a change. What
 Optuna's dashboard shows (parameters, intermediate values, states) is written after it, and made good when
@@ -8,6 +8,7 @@ surrogate (Rafiki §7.1.1 saw the bias that comes of it).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,31 +19,22 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import DuplicatedStudyError
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from server.training.hyperspace import HyperSpace
-from server.training.journal import open_journal
 from server.training.knob import Dimension
 from server.training.messages import StudySpec
 from server.training.trial import Trial
 
-__all__ = ["Ledger", "as_begun", "distribution_of", "open_storage"]
+__all__ = ["Ledger", "as_begun", "distribution_of", "recorded"]
 
 _RECORD = "ml_udf:trial"
 _SPEC = "ml_udf:spec"
 _FORGIVEN = "ml_udf:forgiven"
 # What may change when a study is opened again: it can be extended, and its leases belong to the day.
 _MAY_CHANGE = ("budget_epochs", "max_trials", "lease_s", "max_attempts")
-
-
-def open_storage(where: str) -> BaseStorage:
-    """The storage at a database URL (`sqlite:///…`, `postgresql://…`), or in a journal file at a path."""
-    if "://" not in where:
-        return open_journal(where)
-    # A connection that was cut between two messages is noticed before it is used, and replaced.
-    return RDBStorage(where, engine_kwargs={"pool_pre_ping": True})
 
 
 def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:
@@ -60,6 +52,17 @@ def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:
     known = {field.name for field in fields(StudySpec)}
     begun = StudySpec.from_json({name: value for name, value in stored.items() if name in known})
     return replace(begun, **{name: getattr(spec, name) for name in _MAY_CHANGE})
+
+
+def recorded(study: str, storage: BaseStorage) -> list[Trial]:
+    """The trials of the study of that name, by number; none if there is no such study. Writes nothing."""
+    trials: list[Trial] = []
+    for name in (study, f"{study}/warm"):
+        with contextlib.suppress(KeyError):
+            for stored in storage.get_all_trials(storage.get_study_id_from_name(name), deepcopy=False):
+                if _RECORD in stored.user_attrs:
+                    trials.append(Trial.from_json(stored.user_attrs[_RECORD]))
+    return sorted(trials, key=lambda trial: trial.number)
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:

@@ -3,7 +3,8 @@
     work(worker): request → Train, Train, … → report → Keep → stored | finish
 
 The masters decide, and write down before they answer; they are asked in a thread, one at a time. A worker
-that is lost loses its trial, which the master hands out again with the same inputs.
+that is lost loses its trial, which the master hands out again with the same inputs. Records that cannot be
+written (a full disk) are written once they can be: `trouble` says so meanwhile, and nothing is handed out.
 """
 
 from __future__ import annotations
@@ -16,24 +17,32 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_worker.protocol import Drop, Failed, Keep, Kept, Message, Train, Trained
+from gpu_worker.protocol import Drop, EndTraining, Failed, Keep, Kept, Look, Looked, Message, Train, Trained
 from server.errors import ServiceError
 from server.store.training import Job, Snapshot
 from server.training.jobs import JobSpec
-from server.training.ledger import as_begun, open_storage
-from server.training.messages import Assignment, Idle, Progress, Stopped, Verdict
+from server.training.journal import Mastery, open_journal, read_journal
+from server.training.ledger import as_begun, recorded
+from server.training.messages import Assignment, Idle, Progress, Stopped, StudySpec, Verdict
 from server.training.parameters import ParameterStore, needed
-from server.training.study import Master
+from server.training.study import Master, progress_of
 from server.training.tasks import task_named
 from server.training.trainers import Ask
 from server.training.trial import Checkpoint, Trial
+from server.training.turns import Turns
 from server.workers.pool import Worker
 
-__all__ = ["Run", "Tell"]
+__all__ = ["LEASE_S", "Run", "Tell"]
 
 log = logging.getLogger("ml_udf.server.training")
 
+LEASE_S = 60.0  # without a step, and a training process counts as hung
+_BEGIN_S = 600.0  # before the first step: a snapshot is read, a checkpoint is written
 _BEATS_PER_LEASE = 3
+_LOOK_S = 5.0  # for an answer to a look
+_END_S = 15.0  # for a training process to be ended
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
+_NO_SPACE = "no_space"
 
 _Result = TypeVar("_Result")
 # Told of everything that a person may want to watch.
@@ -41,10 +50,19 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Run:
-    """`folder` is the training folder of the home; `tell` hears of every epoch."""
+    """`folder` is the training folder of the home; `tell` hears of every epoch.
+
+    `open` makes it the one that trains, `look` one that only reads what was found.
+    """
 
     def __init__(
-        self, job: Job, snapshot: Snapshot, folder: Path, parameters: ParameterStore, tell: Tell
+        self,
+        job: Job,
+        snapshot: Snapshot,
+        folder: Path,
+        parameters: ParameterStore,
+        tell: Tell,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.job = job
         self.spec = JobSpec.from_json(job.spec)
@@ -55,42 +73,77 @@ class Run:
         self._parameters = parameters.of(job.id, self._task.suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell
+        # The fit of a table's regression is one step.
+        self._lease_s = lease_s if self._task.pausable else max(lease_s, _BEGIN_S)
+        self._mastery: Mastery | None = None
         self._masters: dict[str, Master] = {}
+        self._found: dict[str, tuple[StudySpec, list[Trial]]] = {}
         self._asking = asyncio.Lock()
+        self._held: set[tuple[str, str, int]] = set()  # model, holder and trial, of those under way
         self._under_way: set[Ask] = set()
         self._stopping = False
         self._pausing = ""  # why
         self._at_work = 0
         self._resting = asyncio.Event()
         self._resting.set()
-        self.stopped: dict[str, str] = {}
+        self.stopped: dict[str, Stopped] = {}
+        self.trouble = ""  # why nothing can be stored now
+        self.ending = False  # its end is being noted; it takes no more orders
 
     def file_of(self, snapshot: Snapshot) -> Path:
         """Where a snapshot's rows lie."""
         return self._datasets / str(snapshot.facts["file"])
 
-    async def open(self) -> None:
-        """Begin the studies, or go on where they stand. Raises `ValueError` where a stored one is unreadable.
+    async def open(self, *, again: bool = False) -> None:
+        """Begin the studies, or go on where they stand; `again`: in spite of the errors that ended them.
 
-        Trials that were under way when the last server ended are handed out again.
+        Trials that were under way when the last server ended are handed out again. Raises `OSError`;
+        `ValueError` where a stored study is unreadable, `ServiceError` where somebody trains the job already.
         """
 
         def opened() -> dict[str, Master]:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
+            self._mastery = Mastery(str(self._journal))
             for origin in (self.spec.pretrained or {}).values():
                 self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
-            storage = open_storage(str(self._journal))
-            studies = self.spec.studies(self.job.id, self.snapshot.id)
-            masters = {model: Master(as_begun(study, storage), storage) for model, study in studies.items()}
+            storage = open_journal(str(self._journal))
+            masters = {
+                model: Master(as_begun(study, storage), storage) for model, study in self._studies().items()
+            }
             for master in masters.values():
                 for trial in master.trials():
                     if trial.worker is not None:
                         master.lose(trial.worker, trial.number, "the server stopped")
+                if again:
+                    master.forgive()
             return masters
 
-        self._masters = await asyncio.to_thread(opened)
+        try:
+            self._masters = await asyncio.to_thread(opened)
+        except BaseException:
+            self.close()
+            raise
 
-    async def work(self, worker: Worker) -> bool:
+    async def look(self) -> None:
+        """Read what the studies have found; nothing is written. Raises `OSError`, `ValueError`."""
+
+        def read() -> dict[str, tuple[StudySpec, list[Trial]]]:
+            storage = read_journal(str(self._journal))
+            if storage is None:
+                return {model: (study, []) for model, study in self._studies().items()}
+            return {
+                model: (as_begun(study, storage), recorded(study.name, storage))
+                for model, study in self._studies().items()
+            }
+
+        self._found = await asyncio.to_thread(read)
+
+    def close(self) -> None:
+        """Let another be the one that trains."""
+        if self._mastery is not None:
+            self._mastery.end()
+
+    async def work(self, worker: Worker, turns: Turns) -> bool:
         """One assignment on `worker`; False when there is none for it now. Sets `stopped` as studies end."""
         self._at_work += 1
         self._resting.clear()
@@ -98,9 +151,14 @@ class Run:
             for model in await self._by_need():
                 found = await self._ask(self._masters[model].request, _holder(worker), time.time())
                 if isinstance(found, Stopped):
-                    self.stopped[model] = found.reason
+                    self.stopped[model] = found
                 elif not isinstance(found, Idle):
-                    await self._trial(worker, model, found)
+                    held = (model, _holder(worker), found.trial)
+                    self._held.add(held)
+                    try:
+                        await self._trial(_Place(worker, turns, model, found), found)
+                    finally:
+                        self._held.discard(held)
                     return True
             return False
         finally:
@@ -113,8 +171,23 @@ class Run:
         """Whether every study has ended."""
         return bool(self._masters) and len(self.stopped) == len(self._masters)
 
+    async def outcome(self) -> tuple[str, str]:
+        """State and reason of a job whose studies have all ended: `failed` where none of them has a model."""
+        reasons = {
+            f"{model}: {end.reason}" if end.failed else end.reason for model, end in self.stopped.items()
+        }
+        told = "; ".join(sorted(reasons))
+        if any(study.best_checkpoint is not None for study in (await self.progress()).values()):
+            return "done", told
+        errors = [
+            trial.reason for records in (await self.trials()).values() for trial in records if trial.reason
+        ]
+        if errors and not any(end.failed for end in self.stopped.values()):
+            told = f"no trial brought a model; the last error: {errors[-1]}"
+        return "failed", told
+
     def stop(self) -> None:
-        """Hand out nothing more; what runs stops before its next step."""
+        """Hand out nothing more; what runs stops before its next step, and its best epoch is kept."""
         self._stopping = True
         for ask in self._under_way:
             ask.cancel()
@@ -133,88 +206,110 @@ class Run:
 
     async def progress(self) -> dict[str, Progress]:
         """Every study as people see it."""
-        return {model: await self._ask(master.progress) for model, master in self._masters.items()}
+        if not self._masters:
+            return {model: progress_of(*found) for model, found in self._found.items()}
+        return {model: await self._read(master.progress) for model, master in self._masters.items()}
 
     async def trials(self) -> dict[str, list[Trial]]:
         """Every study's records."""
-        return {model: await self._ask(master.trials) for model, master in self._masters.items()}
+        if not self._masters:
+            return {model: list(trials) for model, (_, trials) in self._found.items()}
+        return {model: await self._read(master.trials) for model, master in self._masters.items()}
 
     async def weights(self, digest: str) -> Path:
         """The file of a checkpoint. Raises `ServiceError` where it is gone."""
         return await asyncio.to_thread(self._parameters.at_hand, digest)
 
     async def collect(self) -> None:
-        """Throw away the checkpoints that nothing needs any more. Raises `OSError`, `ServiceError`."""
+        """Throw away the checkpoints that nothing needs any more; only of a run that rests.
+
+        Raises `OSError`, `ServiceError`.
+        """
         trials = await self.trials()
         keep = {digest for records in trials.values() for digest in needed(records)}
         keep |= {origin["checkpoint"] for origin in (self.spec.pretrained or {}).values()}
         await asyncio.to_thread(self._parameters.collect, keep)
 
+    def _studies(self) -> dict[str, StudySpec]:
+        return self.spec.studies(self.job.id, self.snapshot.id, lease_s=self._lease_s)
+
     async def _by_need(self) -> list[str]:
         """The studies that go on, the one that used the least of its budget first."""
-        if self._stopping or self._pausing:
+        if self._stopping or self._pausing or self.trouble:
             return []
         used = {model: found.epochs_used for model, found in (await self.progress()).items()}
         return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], model))
 
-    async def _trial(self, worker: Worker, model: str, given: Assignment) -> None:
-        name = f"{self.job.id}/{model}/{given.trial}"
-        master = self._masters[model]
-        holder = _holder(worker)
-        start = await self._start(model, given)
+    async def _trial(self, place: _Place, given: Assignment) -> None:
+        master = self._masters[place.model]
+        start = await self._start(place.model, given)
         scores: list[float] = []
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
-            message = self._train(model, name, start, given, epoch)
-            reply = await self._under(worker, message, master, given.trial)
-            if self._stopping:
-                await self._ask(master.lose, holder, given.trial, "the job was stopped")
+            reply = await self._under(place, self._train(place, start, given, epoch))
+            if self._stopping and not isinstance(reply, Trained):
+                await self._rescued(place, given, scores)
                 return
             if not isinstance(reply, Trained):
-                await self._failed(worker, model, given, reply)
+                await self._failed(place, reply)
                 return
             scores.append(reply.score)
             verdict = await self._ask(
-                master.report, holder, given.trial, epoch, reply.score, time.time(), reply.loss
+                master.report, place.holder, given.trial, epoch, reply.score, time.time(), reply.loss
             )
-            self._told(worker, model, given, reply, verdict)
+            self._told(place, reply, verdict)
+            if verdict is Verdict.PAUSE and max(scores) > reply.score:
+                await self._best_stored(place, given, scores)
             if verdict not in (Verdict.CONTINUE, Verdict.DROP):
                 stops, pauses = verdict is Verdict.STOP, verdict is Verdict.PAUSE
-                kept = await self._kept(worker, model, name, given, best=stops, paused=pauses)
+                kept = await self._kept(place, best=stops, paused=pauses)
                 if kept is None:
                     return
                 score = max(scores) if stops else reply.score
-                await self._stored(worker, master, given.trial, epoch, score, verdict, kept)
+                await self._stored(place, epoch, score, verdict, kept)
             if verdict not in (Verdict.CONTINUE, Verdict.PUT):
-                await self._under(worker, Drop(0, name), master, given.trial)
+                await self._under(place, Drop(0, self._name(place)))
+                return
+            if self._stopping:
+                await self._rescued(place, given, scores)
                 return
             if self._pausing:
-                await self._put_down(worker, model, name, given, scores)
+                await self._put_down(place, given, scores)
                 return
 
-    async def _put_down(
-        self, worker: Worker, model: str, name: str, given: Assignment, scores: list[float]
-    ) -> None:
+    async def _rescued(self, place: _Place, given: Assignment, scores: list[float]) -> None:
+        """The job was stopped in the middle of a trial: it ends with the best of its epochs, if any."""
+        master = self._masters[place.model]
+        if scores:
+            kept = await self._kept(place, best=True, paused=False)
+            if kept is None:
+                return
+            await self._ask(master.finish, place.holder, given.trial, max(scores), time.time(), kept)
+        else:
+            await self._ask(master.lose, place.holder, given.trial, "the job was stopped")
+        await self._under(place, Drop(0, self._name(place)))
+
+    async def _put_down(self, place: _Place, given: Assignment, scores: list[float]) -> None:
         """Store where a trial stands, and its best epoch since it began here; another worker may go on."""
-        master, last = self._masters[model], given.start_epoch + len(scores)
+        master, last = self._masters[place.model], given.start_epoch + len(scores)
         best = given.start_epoch + 1 + scores.index(max(scores))
         checkpoints: list[Checkpoint] = []
         for epoch in sorted({best, last}) if self._task.pausable else ():
             ends = epoch == last
-            kept = await self._kept(worker, model, name, given, best=not ends, paused=ends)
+            kept = await self._kept(place, best=not ends, paused=ends)
             if kept is None:
                 return
             checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept))
         if checkpoints:
-            await self._ask(master.suspend, _holder(worker), given.trial, checkpoints, self._pausing)
+            await self._ask(master.suspend, place.holder, given.trial, checkpoints, self._pausing)
         else:
-            await self._ask(master.release, _holder(worker), given.trial, self._pausing)
-        await self._under(worker, Drop(0, name), master, given.trial)
+            await self._ask(master.release, place.holder, given.trial, self._pausing)
+        await self._under(place, Drop(0, self._name(place)))
 
-    def _train(self, model: str, name: str, start: str, given: Assignment, epoch: int) -> Train:
+    def _train(self, place: _Place, start: str, given: Assignment, epoch: int) -> Train:
         return Train(
             0,
-            trial=name,
-            spec=self.spec.train_spec(model, given),
+            trial=self._name(place),
+            spec=self.spec.train_spec(place.model, given),
             snapshot=str(self.file),
             classes=list(self.snapshot.facts["classes"]),
             start=start,
@@ -222,58 +317,75 @@ class Run:
             epoch=epoch,
         )
 
+    def _name(self, place: _Place) -> str:
+        return f"{self.job.id}/{place.model}/{place.trial}"
+
     async def _start(self, model: str, given: Assignment) -> str:
         """The checkpoint that a trial begins from; "" = random weights."""
         origin = (self.spec.pretrained or {}).get(model)
         digest = given.parent or (origin and origin["checkpoint"])
         return str(await self.weights(digest)) if digest else ""
 
-    async def _kept(
-        self, worker: Worker, model: str, name: str, given: Assignment, *, best: bool, paused: bool
-    ) -> str | None:
+    async def _best_stored(self, place: _Place, given: Assignment, scores: list[float]) -> None:
+        """A trial pauses after an epoch that was not its best: the best one counts if it is the study's."""
+        kept = await self._kept(place, best=True, paused=False)
+        if kept is not None:
+            best = given.start_epoch + 1 + scores.index(max(scores))
+            await self._stored(place, best, max(scores), Verdict.PUT, kept)
+
+    async def _kept(self, place: _Place, *, best: bool, paused: bool) -> str | None:
         """The digest of a trial's weights, which are where they last before the master hears of them.
 
-        None where the worker could not write them; that the trial failed, the master then knows.
+        Where there is no space they are asked for again. None where the worker could not write them; that
+        the trial failed, the master then knows.
         """
-        master = self._masters[model]
-        keep = Keep(0, name, str(self._parameters.folder), best=best, paused=paused)
-        reply = await self._under(worker, keep, master, given.trial)
-        if not isinstance(reply, Kept):
-            await self._failed(worker, model, given, reply)
-            return None
-        lasting = asyncio.to_thread(self._parameters.keep, reply.checkpoint)
-        await self._leased(worker, master, given.trial, lasting)
+        pause_s = _RETRY_FIRST_S
+        while True:
+            keep = Keep(0, self._name(place), str(self._parameters.folder), best=best, paused=paused)
+            reply = await self._under(place, keep)
+            if isinstance(reply, Kept):
+                break
+            if not isinstance(reply, Failed) or reply.code != _NO_SPACE or self._stopping:
+                await self._failed(place, reply)
+                return None
+            pause_s = await self._rested(reply.message, pause_s)
+        self.trouble = ""
+        await self._lasts(place, reply.checkpoint)
         return reply.checkpoint
 
-    async def _stored(
-        self,
-        worker: Worker,
-        master: Master,
-        trial: int,
-        epoch: int,
-        score: float,
-        verdict: Verdict,
-        checkpoint: str,
-    ) -> None:
+    async def _lasts(self, place: _Place, digest: str) -> None:
+        """A checkpoint is where it outlasts this machine. Raises `ServiceError` where the archive hangs."""
+        keeping = asyncio.to_thread(self._parameters.keep, digest)
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                await self._leased(place, keeping)
+        except TimeoutError as exc:
+            raise ServiceError(f"the archive has not taken a checkpoint within {_BEGIN_S:g} s") from exc
+
+    async def _stored(self, place: _Place, epoch: int, score: float, verdict: Verdict, digest: str) -> None:
+        master = self._masters[place.model]
         if verdict is Verdict.STOP:
-            await self._ask(master.finish, _holder(worker), trial, score, time.time(), checkpoint)
-        elif not await self._ask(master.stored, _holder(worker), trial, epoch, score, checkpoint):
-            with contextlib.suppress(ServiceError):  # `collect` finds it
-                await asyncio.to_thread(self._parameters.discard, checkpoint)
+            await self._ask(master.finish, place.holder, place.trial, score, time.time(), digest)
+        elif not await self._ask(master.stored, place.holder, place.trial, epoch, score, digest):
+            with contextlib.suppress(ServiceError, OSError):  # `collect` finds it
+                await asyncio.to_thread(self._parameters.discard, digest)
 
-    async def _failed(self, worker: Worker, model: str, given: Assignment, reply: Message) -> None:
+    async def _failed(self, place: _Place, reply: Message) -> None:
         reason = reply.message if isinstance(reply, Failed) else f"it answered with {reply.kind!r}"
-        log.warning("trial failed job=%d %s trial=%d reason=%r", self.job.id, model, given.trial, reason)
-        await self._ask(self._masters[model].fail, _holder(worker), given.trial, reason, time.time())
-        self._tell({"event": "failed", "model": model, "trial": given.trial, "reason": reason})
+        log.warning(
+            "trial failed job=%d %s trial=%d reason=%r", self.job.id, place.model, place.trial, reason
+        )
+        master = self._masters[place.model]
+        await self._ask(master.fail, place.holder, place.trial, reason, time.time())
+        self._tell({"event": "failed", "model": place.model, "trial": place.trial, "reason": reason})
 
-    def _told(self, worker: Worker, model: str, given: Assignment, reply: Trained, verdict: Verdict) -> None:
+    def _told(self, place: _Place, reply: Trained, verdict: Verdict) -> None:
         self._tell(
             {
                 "event": "epoch",
-                "model": model,
-                "trial": given.trial,
-                "worker": worker.name,
+                "model": place.model,
+                "trial": place.trial,
+                "worker": place.worker.name,
                 "epoch": reply.epoch,
                 "score": reply.score,
                 "loss": reply.loss,
@@ -283,34 +395,150 @@ class Run:
             }
         )
 
-    async def _under(self, worker: Worker, message: Message, master: Master, trial: int) -> Message:
-        """The reply to a message."""
-        ask = Ask(worker, message)
-        self._under_way.add(ask)
-        try:
-            return await self._leased(worker, master, trial, ask.reply())
-        finally:
-            self._under_way.discard(ask)
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _under(self, place: _Place, message: Message) -> Message:
+        """The reply to a message, once it is the job's turn on the worker."""
+        begins = isinstance(message, Train) and message.epoch == message.start_epoch + 1
+        steps = _Steps(max(self._lease_s, _BEGIN_S if begins or isinstance(message, Keep) else 0.0))
+
+        async def asked() -> Message:
+            async with place.turns.turn(self.job.id):
+                steps.begin(time.monotonic())
+                ask = Ask(place.worker, message)
+                self._under_way.add(ask)
+                if self._stopping and isinstance(message, Train):
+                    ask.cancel()
+                try:
+                    return await ask.reply()
+                finally:
+                    self._under_way.discard(ask)
+
+        return await self._leased(place, asked(), steps)
 
     async def _leased(
-        self, worker: Worker, master: Master, trial: int, result: Awaitable[_Result]
+        self, place: _Place, result: Awaitable[_Result], steps: _Steps | None = None
     ) -> _Result:
-        """The result; the trial's lease is kept alive meanwhile."""
+        """The result; the trial's lease is kept alive for as long as steps are taken towards it."""
         coming = asyncio.ensure_future(result)
+        master = self._masters[place.model]
         try:
             while True:
-                done, _ = await asyncio.wait({coming}, timeout=master.spec.lease_s / _BEATS_PER_LEASE)
+                done, _ = await asyncio.wait({coming}, timeout=self._lease_s / _BEATS_PER_LEASE)
                 if done:
                     return coming.result()
-                await self._ask(master.beat, _holder(worker), trial, time.time())
+                if steps is not None and steps.are_counted:
+                    steps.saw(await _looked(place.worker), time.monotonic())
+                    if steps.have_ended(time.monotonic(), self._lease_s):
+                        await self._hung(place, coming)
+                        continue
+                await self._ask(master.beat, place.holder, place.trial, time.time())
         finally:
             coming.cancel()
 
-    async def _ask(self, question: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
+    async def _hung(self, place: _Place, coming: asyncio.Future[_Result]) -> None:
+        """End a training process that hangs, and the worker where even that cannot be done."""
+        where = f"job={self.job.id} {place.model} trial={place.trial} worker={place.worker.name}"
+        log.error("training hangs: its process is ended %s", where)
+        ended = asyncio.ensure_future(place.worker.call(EndTraining(0)))
+        await asyncio.wait({coming}, timeout=_END_S)
+        ended.cancel()
+        if not coming.done():
+            place.worker.kill("its training process hangs, and it does not end it")
+            await asyncio.wait({coming}, timeout=_END_S)
+
+    # ── records ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, question: Callable[[], _Result]) -> _Result:
         async with self._asking:
-            return await asyncio.to_thread(question, *arguments)
+            return await asyncio.to_thread(question)
+
+    async def _ask(self, question: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
+        """The master's answer, asked again for as long as it cannot be written down.
+
+        Each of its verbs may be said twice. Raises `OSError` where the job is stopped meanwhile.
+        """
+
+        def answered() -> _Result:
+            if self.trouble:  # leases ran out while no beat could be written
+                for model, holder, trial in self._held:
+                    self._masters[model].beat(holder, trial, time.time())
+            return question(*arguments)
+
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                async with self._asking:
+                    answer = await asyncio.to_thread(answered)
+            except OSError as error:
+                if self._stopping and self.trouble:
+                    raise
+                pause_s = await self._rested(f"records cannot be written: {error}", pause_s)
+            else:
+                self.trouble = ""
+                return answer
+
+    async def _rested(self, trouble: str, pause_s: float) -> float:
+        """Wait in trouble; how long to wait the next time."""
+        if not self.trouble:
+            log.warning("job waits job=%d reason=%r", self.job.id, trouble)
+            self._tell({"event": "trouble", "reason": trouble})
+        self.trouble = trouble
+        await asyncio.sleep(pause_s)
+        return min(2 * pause_s, _RETRY_MOST_S)
+
+
+class _Place:
+    """Where a trial is trained: on this life of a worker, since its successor has the same name."""
+
+    def __init__(self, worker: Worker, turns: Turns, model: str, given: Assignment) -> None:
+        self.worker = worker
+        self.turns = turns
+        self.model = model
+        self.trial = given.trial
+        self.holder = _holder(worker)
+
+
+class _Steps:
+    """Of a training process towards one reply: whether it still takes some."""
+
+    def __init__(self, begin_s: float) -> None:
+        self._begin_s = begin_s  # that may pass before the first
+        self._since_s: float | None = None
+        self._steps: int | None = None
+        self._stepped = False
+
+    def begin(self, now_s: float) -> None:
+        """The message is sent."""
+        self._since_s = now_s
+
+    @property
+    def are_counted(self) -> bool:
+        """Whether the worker is on it, and not on another job's."""
+        return self._since_s is not None
+
+    def saw(self, steps: int | None, now_s: float) -> None:
+        """As many in all; None = it did not say."""
+        if steps is None or steps == self._steps:
+            return
+        self._stepped = self._steps is not None
+        self._steps, self._since_s = steps, now_s
+
+    def have_ended(self, now_s: float, lease_s: float) -> bool:
+        """Whether none was taken for a lease, or none at all for longer than it takes to begin."""
+        patience_s = lease_s if self._stepped else self._begin_s
+        return self._since_s is not None and now_s - self._since_s > patience_s
+
+
+async def _looked(worker: Worker) -> int | None:
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            reply = await worker.call(Look(0))
+    except TimeoutError:
+        return None
+    return reply.steps if isinstance(reply, Looked) else None
 
 
 def _holder(worker: Worker) -> str:
-    """Who holds a lease: this life of the worker, since its successor has the same name."""
+    """Who holds a lease."""
     return f"{worker.name}.{id(worker):x}"

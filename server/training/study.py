@@ -30,7 +30,7 @@ from server.training.messages import (
 from server.training.policy import Fresh, Resume, Rules, best_checkpoint, improves
 from server.training.trial import Checkpoint, Trial, random_of
 
-__all__ = ["Master", "StudySpec"]
+__all__ = ["Master", "StudySpec", "progress_of"]
 
 _SAME_ERRORS = 3  # at the start, that end a study: what comes next would meet it too
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
@@ -194,16 +194,7 @@ class Master:
 
     def progress(self) -> Progress:
         """The study as people see it."""
-        trials = self._ledger.trials()
-        best = best_checkpoint(trials)
-        return Progress(
-            trials=[trial.progress() for trial in trials],
-            epochs_used=sum(trial.charged for trial in trials),
-            epochs_budget=self.spec.budget_epochs,
-            best_score=best and best[1].score,
-            best_trial=best and best[0].number,
-            best_checkpoint=best and best[1].digest,
-        )
+        return progress_of(self.spec, self._ledger.trials())
 
     def _begin(self, proposal: Fresh, worker: str, now_s: float) -> Assignment:
         number = len(self._ledger.trials())
@@ -252,6 +243,19 @@ class Master:
 
     def _lose(self, trial: Trial, reason: str) -> None:
         self._ledger.save(trial.lost(reason, self.spec.max_attempts))
+
+
+def progress_of(spec: StudySpec, trials: Sequence[Trial]) -> Progress:
+    """A study as people see it, of its records."""
+    best = best_checkpoint(trials)
+    return Progress(
+        trials=[trial.progress() for trial in trials],
+        epochs_used=sum(trial.charged for trial in trials),
+        epochs_budget=spec.budget_epochs,
+        best_score=best and best[1].score,
+        best_trial=best and best[0].number,
+        best_checkpoint=best and best[1].digest,
+    )
 
 
 def _same_error(trials: Sequence[Trial], forgiven: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 
 from gpu_worker.protocol import (
     Cancel,
+    Done,
     Drop,
+    EndTraining,
     Evaluate,
     Evaluated,
     Failed,
@@ -24,6 +27,8 @@ from gpu_worker.protocol import (
     Inspected,
     Keep,
     Kept,
+    Look,
+    Looked,
     Message,
     Train,
     Trained,
@@ -212,3 +217,86 @@ def is_alive(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+# ── how far it is ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_look_is_answered_in_the_middle_of_an_epoch_and_its_steps_rise(
+    worker: WorkerProcess, snapshot: Path
+) -> None:
+    slow = {**SPEC, "size": 128, "batch_rows": 2}
+    trained(worker.ask(train("looked at", 1, snapshot, spec=slow)))
+    message = train("looked at", 2, snapshot, spec=slow)
+    message.id = 500
+    worker.send(message)
+    steps: list[int] = []
+    number = 501
+    reply = worker.ask_beside(Look(number))
+    while isinstance(reply, Looked):
+        steps.append(reply.steps)
+        number += 1
+        reply = worker.ask_beside(Look(number))
+    trained(reply or message)
+    assert isinstance(worker.receive(), Looked), "of the last look"
+    assert len(set(steps)) > 3
+    assert steps == sorted(steps)
+
+
+def test_a_training_process_that_hangs_is_ended_and_the_next_message_has_another(
+    photos: Path, snapshot: Path
+):
+    with WorkerProcess(f"--media-root={photos}") as worker:
+        assert isinstance(worker.ask(Look(1)), Failed), "there is none yet"
+        trained(worker.ask(train("hung", 1, snapshot)))
+        (process,) = children(worker)
+        os.kill(process, signal.SIGSTOP)
+        message = train("hung", 2, snapshot)
+        message.id = 7
+        worker.send(message)
+        replies = {
+            reply.id: reply for reply in (worker.ask_beside(EndTraining(8)), worker.receive()) if reply
+        }
+        assert isinstance(replies[8], Done)
+        lost = replies[7]
+        assert isinstance(lost, Failed)
+        assert lost.code == "worker_lost"
+        trained(worker.ask(train("again", 1, snapshot)))
+
+
+def test_a_trial_that_was_cancelled_still_gives_its_best_epoch(
+    worker: WorkerProcess, snapshot: Path, tmp_path: Path
+) -> None:
+    trained(worker.ask(train("cancelled", 1, snapshot)))
+    message = train("cancelled", 2, snapshot, spec={**SPEC, "size": 96, "batch_rows": 2})
+    message.id = 21
+    worker.send(Cancel(22, 21), message)
+    reply = worker.receive()
+    if isinstance(reply, Failed):
+        assert reply.code == "cancelled"
+    kept(worker.ask(Keep(23, "cancelled", str(tmp_path), best=True)))
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+
+
+def test_a_checkpoint_that_finds_no_space_is_told_so_and_leaves_nothing(
+    worker: WorkerProcess, snapshot: Path
+) -> None:
+    full = Path("/dev/shm") / f"ml_udf-full-{os.getpid()}"
+    full.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        full.rmdir()
+        pytest.skip(f"no filesystem may be mounted here: {mounted.stderr.decode()}")
+    try:
+        trained(worker.ask(train("full", 1, snapshot)))
+        for best, paused in ((False, True), (True, False)):
+            reply = worker.ask(Keep(31, "full", str(full), best=best, paused=paused))
+            assert isinstance(reply, Failed)
+            assert (reply.code, list(full.iterdir())) == ("no_space", [])
+        subprocess.run(["mount", "-o", "remount,size=64m", str(full)], check=True)
+        kept(worker.ask(Keep(32, "full", str(full))))
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+        full.rmdir()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from optuna.storages import InMemoryStorage
 
-from server.training.ledger import open_storage
+from server.training.journal import open_journal
 from server.training.messages import Assignment
 from server.training.study import Master
 from tests.unit.training.simulation import ParameterStore, Worker, inputs, run, spec_of
@@ -161,11 +161,11 @@ def test_a_retry_that_is_trained_to_the_end_has_the_weights_of_a_trial_that_nobo
 
 def test_a_line_that_was_half_written_into_the_journal_is_cut_off(tmp_path):
     journal = tmp_path / "journal"
-    run(Master(spec_of(budget_epochs=10), open_storage(str(journal))))
+    run(Master(spec_of(budget_epochs=10), open_journal(str(journal))))
     with journal.open("a") as file:
         file.write('{"op_code": 8, "worker_id": "x", "tri')
     for budget in (20, 30):
-        master = Master(spec_of(budget_epochs=budget), open_storage(str(journal)))
+        master = Master(spec_of(budget_epochs=budget), open_journal(str(journal)))
         assert master.progress().epochs_used == budget - 10
         run(master)
         whole(master, budget)
@@ -173,10 +173,10 @@ def test_a_line_that_was_half_written_into_the_journal_is_cut_off(tmp_path):
 
 CHILD = """
 import sys
-from server.training.ledger import open_storage
+from server.training.journal import open_journal
 from server.training.study import Master
 from tests.unit.training.simulation import ParameterStore, Worker, spec_of
-master = Master(spec_of("costudy", budget_epochs=400, lease_s=5), open_storage(sys.argv[1]))
+master = Master(spec_of("costudy", budget_epochs=400, lease_s=5), open_journal(sys.argv[1]))
 worker = Worker("child", ParameterStore())
 while worker.given is not None or worker.ask(master, 0.0):
     worker.step(master, 0.0)
@@ -196,7 +196,7 @@ def test_a_master_process_killed_with_kill_9_is_gone_on_with_from_its_journal(tm
     child.wait()
     child.stdout.close()
     spec = spec_of("costudy", budget_epochs=90, lease_s=5)
-    master = Master(spec, open_storage(journal))
+    master = Master(spec, open_journal(journal))
     used = master.progress().epochs_used
     assert 40 <= used < 90
     held = [trial for trial in master.trials() if trial.worker == "child"]
@@ -252,12 +252,12 @@ def test_a_process_killed_with_kill_9_at_any_message_leaves_a_study_that_ends_wh
         child = os.fork()
         if not child:
             try:
-                doomed = Doomed(Master(spec, open_storage(journal)), messages)
+                doomed = Doomed(Master(spec, open_journal(journal)), messages)
                 run_from(doomed, "before", ParameterStore(Files(folder)), 0.0)  # type: ignore[arg-type]
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
-        master = Master(spec, open_storage(journal))
+        master = Master(spec, open_journal(journal))
         before = master.trials()
         finished = [trial for trial in before if trial.state == "finished"]
         best = master.progress().best_score or 0.0

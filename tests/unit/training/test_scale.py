@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.training.ledger import open_storage
+from server.training.journal import open_journal
 from server.training.messages import Assignment
 from server.training.study import Master
 from server.training.trial import random_of
@@ -32,7 +32,7 @@ def first_in_first_out_s(pieces_s: Sequence[float], workers: int) -> float:
 @pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 def test_workers_wait_for_the_master_less_than_a_twentieth_of_their_time(tmp_path, policy, workers):
-    master = Master(spec_of(policy, budget_epochs=150, lease_s=1e6), open_storage(str(tmp_path / "journal")))
+    master = Master(spec_of(policy, budget_epochs=150, lease_s=1e6), open_journal(str(tmp_path / "journal")))
     pieces_s: list[float] = []
     # The processor's time, not the wall's: other programs on the machine must not fail the test.
     ended_s = run(master, workers, epoch_s, clock=time.process_time, pieces_s=pieces_s)
