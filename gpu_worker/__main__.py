@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import logging
+import os
+import resource
 import signal
 import socket
 import sys
@@ -51,6 +53,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         help="of all models; 0 = by the device",
     )
     add("--resident-models", type=int, default=_DEFAULTS.resident_models, help="at once; 0 = by their bytes")
+    add("--memory-bytes", type=int, default=_DEFAULTS.memory_bytes, help="of this process; 0 = no limit")
     add(
         "--allow-import",
         action="store_true",
@@ -65,8 +68,15 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         max_input_bytes=flags.max_input_bytes,
         resident_bytes=flags.resident_bytes,
         resident_models=flags.resident_models,
+        memory_bytes=flags.memory_bytes,
         allow_import=flags.allow_import,
     )
+
+
+def _bound_memory(most_bytes: int) -> None:
+    """Allocations beyond it fail, here and in the training process, and with them one request."""
+    if most_bytes > 0:
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
 
 
 def _on_sigterm(act: Callable[[], None]) -> None:
@@ -101,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fd, settings = parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     die_with_parent()
+    os.umask(0o077)  # what training writes is the owner's alone
+    _bound_memory(settings.memory_bytes)
     try:
         connection = socket.socket(fileno=fd)
         engine = Engine(settings)

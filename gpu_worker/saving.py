@@ -19,7 +19,6 @@ from gpu_worker.model_files import MANIFEST_FILE
 __all__ = ["WEIGHTS_FILE", "save_model", "write_tensors"]
 
 WEIGHTS_FILE = "model.safetensors"
-_READABLE = 0o644  # safetensors writes for its user alone; a database's own user may have to read it
 
 
 def save_model(manifest: Manifest, weights: Mapping[str, Tensor], *, replace: bool = False) -> Manifest:
@@ -34,7 +33,6 @@ def save_model(manifest: Manifest, weights: Mapping[str, Tensor], *, replace: bo
     os.makedirs(parent, exist_ok=True)
     coming = tempfile.mkdtemp(prefix=f".{name}-", dir=parent)
     try:
-        os.chmod(coming, 0o755)
         path = os.path.join(coming, WEIGHTS_FILE)
         write_tensors(path, weights)
         manifest = dataclasses.replace(
@@ -56,7 +54,6 @@ def write_tensors(path: str, tensors: Mapping[str, Tensor], metadata: dict[str, 
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, coming, metadata
         )
-        os.chmod(coming, _READABLE)
         _flush(coming)
         os.replace(coming, path)
     except BaseException:

@@ -19,6 +19,7 @@ class Settings:
     max_pixels, max_input_bytes: limits of one image, by its header, and of one row.
     resident_bytes, resident_models: bounds of what is loaded at once; 0 bytes = by the device's memory,
         0 models = as many as the bytes allow.
+    memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
     allow_import: whether model.json may name an architecture by import path. That runs the code it names,
         so only an operator who trusts everyone able to register a model turns it on.
     """
@@ -30,4 +31,5 @@ class Settings:
     max_input_bytes: int = 32 * _MIB
     resident_bytes: int = 0
     resident_models: int = 16
+    memory_bytes: int = 0
     allow_import: bool = False

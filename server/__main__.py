@@ -74,10 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from server.listener import Listener
     from server.log import configure_logging
     from server.storage import StartError
+    from server.workers.environment import worker_environment
 
+    os.umask(0o077)  # what this process and its workers make is the owner's alone
     configure_logging(settings.log_level)
     try:
-        app = create_app(settings, token, ask_token)
+        more = [name.strip() for name in settings.worker_env.split(",") if name.strip()]
+        app = create_app(settings, token, ask_token, worker_environment(os.environ, more))
     except StartError as error:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # as above
         return 3

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +65,15 @@ _THREADS = 32
 class App:
     """The ASGI application, and its services while it runs."""
 
-    def __init__(self, settings: Settings, access: Access, storage: Storage) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        access: Access,
+        storage: Storage,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._settings = settings
+        self._environment = environment
         self._storage = storage
         self._api = FastAPI(
             title="ml_udf",
@@ -117,7 +124,7 @@ class App:
         loop.set_exception_handler(supervisor.callback_failed)
         # Most of them wait for a disk or a database: a registry that is locked must not keep all of them.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
-        async with _running(self._settings, self._storage, supervisor) as services:
+        async with _running(self._settings, self._storage, supervisor, self._environment) as services:
             settings = self._settings
             codec = Codec(settings.max_rows, services.latencies.of_rows, settings.max_reply_bytes)
             large = LargeJson()
@@ -139,8 +146,15 @@ class App:
                 large.close()
 
 
-def create_app(settings: Settings, token: str | None = None, ask_token: str | None = None) -> App:
+def create_app(
+    settings: Settings,
+    token: str | None = None,
+    ask_token: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> App:
     """The server as an application, its storage open; the rest runs from its lifespan on.
+
+    environment: of the workers; None for this process's own.
 
     Raises `StartError`.
     """
@@ -152,11 +166,16 @@ def create_app(settings: Settings, token: str | None = None, ask_token: str | No
         ask_class=settings.ask_class,
         ask_priority=settings.ask_priority,
     )
-    return App(settings, access, open_storage(settings))
+    return App(settings, access, open_storage(settings), environment)
 
 
 @contextlib.asynccontextmanager
-async def _running(settings: Settings, storage: Storage, supervisor: Supervisor) -> AsyncIterator[Services]:
+async def _running(
+    settings: Settings,
+    storage: Storage,
+    supervisor: Supervisor,
+    environment: Mapping[str, str] | None,
+) -> AsyncIterator[Services]:
     """Everything that runs, closed in the opposite order."""
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(storage.engine.dispose)
@@ -206,6 +225,7 @@ async def _running(settings: Settings, storage: Storage, supervisor: Supervisor)
             functools.partial(_worker_command, settings),
             Timing(start_s=settings.worker_start_s),
             supervisor.tasks(),
+            environment,
         )
         stack.push_async_callback(housekeeping.close)
         stack.push_async_callback(pool.close)
@@ -265,6 +285,7 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         f"--max-input-bytes={settings.max_input_bytes}",
         f"--resident-bytes={settings.resident_bytes}",
         f"--resident-models={settings.resident_models}",
+        f"--memory-bytes={settings.worker_memory_bytes}",
         *(["--allow-import"] if settings.allow_import else []),
     ]
 

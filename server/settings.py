@@ -29,6 +29,9 @@ class Settings:
     port: int = _setting(8080, "port to listen on; 0 picks a free one")
     port_file: Path | None = _setting(None, "file that receives the port once the server answers")
     home: Path = _setting(Path("~/.ml_udf"), "folder of everything durable: registry, models, functions")
+    home_group: str = _setting(
+        "", "group that may read the home's models and functions, as a database with local: endpoints must"
+    )
     database_url: str = _setting("", "registry database; empty = SQLite in the home folder")
     token_file: Path | None = _setting(None, "file that holds the bearer token every client must send")
     ask_token_file: Path | None = _setting(
@@ -60,6 +63,10 @@ class Settings:
     threads: int = _setting(0, "compute threads per worker on a CPU; 0 = the cores shared among the workers")
     resident_bytes: int = _setting(0, "bytes of models that a worker may hold; 0 = what the device has")
     resident_models: int = _setting(16, "models that a worker may hold; 0 = as many as its bytes allow")
+    worker_memory_bytes: int = _setting(0, "most memory of a worker process on a CPU; 0 = no limit")
+    worker_env: str = _setting(
+        "", "names of environment variables that workers need beside the usual ones, comma-separated"
+    )
     worker_start_s: float = _setting(120.0, "time that a starting worker has before it is started again")
     worker_hang_s: float = _setting(
         120.0, "a worker that is on one batch for so long is ended and started again; 0 = never"

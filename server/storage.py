@@ -5,6 +5,7 @@ Blocking, and done before the event loop runs, so that a wrong folder or databas
 
 from __future__ import annotations
 
+import grp
 from dataclasses import dataclass
 
 from alembic.util import CommandError
@@ -14,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.settings import Settings
 from server.store.artifacts import Artifacts
 from server.store.database import migrate, open_database
+from server.store.readers import Readers
 from server.store.repository import Repository
 from server.training.archive import Archive, ArchiveUnknown
 
@@ -41,7 +43,11 @@ def open_storage(settings: Settings) -> Storage:
     except ArchiveUnknown as exc:
         raise StartError(f"--parameters-url: {exc}") from exc
     try:
-        artifacts = Artifacts(settings.home, settings.max_model_bytes)
+        readers = Readers(grp.getgrnam(settings.home_group).gr_gid if settings.home_group else None)
+    except KeyError as exc:
+        raise StartError(f"--home-group: there is no group {settings.home_group!r} on this host") from exc
+    try:
+        artifacts = Artifacts(settings.home, settings.max_model_bytes, readers)
     except OSError as exc:
         raise StartError(f"the home folder {settings.home} cannot be used: {exc.strerror}") from exc
     try:

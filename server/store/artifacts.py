@@ -21,6 +21,7 @@ from gpu_worker.model_files import MANIFEST_FILE, MOST_MANIFEST_BYTES, open_regu
 from gpu_worker.onnx_file import OnnxRefused, check_onnx
 from server.errors import BadOption, BodyTooLarge
 from server.store.manifest import check_name, model_from_manifest
+from server.store.readers import Readers, close_to_others
 
 __all__ = ["Artifacts"]
 
@@ -28,14 +29,17 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Artifacts:
-    """The files below one home folder."""
+    """The files below one home folder, closed to all but `readers`."""
 
-    def __init__(self, home: Path, max_model_bytes: int) -> None:
+    def __init__(self, home: Path, max_model_bytes: int, readers: Readers | None = None) -> None:
+        self._readers = readers or Readers()
         self._models = home / "models"
         self._functions = home / "functions"
         self._max_model_bytes = max_model_bytes
+        self._readers.admit_to_home(home)
+        close_to_others(home)
         for folder in (self._models, self._functions):
-            folder.mkdir(parents=True, exist_ok=True)
+            self._readers.admit_to_folder(folder)
 
     def model_directory(self, name: str, version: int) -> Path:
         """Where a version lives. Raises `BadOption` for a name that could leave the folder."""
@@ -72,7 +76,7 @@ class Artifacts:
         """
         target = self.model_directory(str(manifest.get("name")), _version(manifest))
         model_from_manifest(manifest, target)  # everything checked before the first byte is written
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self._readers.admit_to_folder(target.parent)
         staging = Path(tempfile.mkdtemp(prefix=".installing-", dir=self._models))
         try:
             complete = self._write(dict(manifest), weights, staging)
@@ -83,7 +87,7 @@ class Artifacts:
                         f"{target} holds other weights; versions never change: use another version"
                     )
                 return there, target
-            staging.chmod(0o755)
+            self._readers.admit_to_folder(staging)
             os.rename(staging, target)
             _flush_folder(target.parent)
             return complete, target
@@ -114,7 +118,7 @@ class Artifacts:
     def write_function(self, name: str, deployed: Mapping[str, Any]) -> None:
         """Publish a function's deployed form for `local:`."""
         path = self._functions / f"{check_name(name, 'function')}.json"
-        _write_whole(path, json.dumps(deployed, indent=1).encode())
+        self._write_whole(path, json.dumps(deployed, indent=1).encode())
 
     def remove_function(self, name: str) -> None:
         """Take a function's deployed form away; none is fine."""
@@ -142,11 +146,25 @@ class Artifacts:
                     out.write(chunk)
                 out.flush()
                 os.fsync(out.fileno())
+                self._readers.admit_to_file(out.fileno())
                 _check_runtime(manifest, out)
             _check_sum(manifest, digest.hexdigest())
             manifest["sha256"] = digest.hexdigest()
-        _write_whole(staging / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
+        self._write_whole(staging / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         return manifest
+
+    def _write_whole(self, path: Path, data: bytes) -> None:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as out:
+            try:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+                self._readers.admit_to_file(out.fileno())
+                os.replace(out.name, path)
+            except BaseException:
+                os.unlink(out.name)
+                raise
+        _flush_folder(path.parent)
 
     def _there(self, target: Path) -> dict[str, Any]:
         if not target.exists():
@@ -191,20 +209,6 @@ def _open_weights(path: Path) -> BufferedReader:
         return open_regular(path)
     except OSError as exc:
         raise BadOption(f"the weights {path} cannot be read: {exc.strerror}") from exc
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as out:
-        try:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-            os.fchmod(out.fileno(), 0o644)
-            os.replace(out.name, path)
-        except BaseException:
-            os.unlink(out.name)
-            raise
-    _flush_folder(path.parent)
 
 
 def _flush_folder(folder: Path) -> None:

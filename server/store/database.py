@@ -32,7 +32,9 @@ def open_database(url: str, lock_patience_s: float = _LOCK_PATIENCE_S) -> Engine
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database and parsed.database != ":memory:":
-            Path(parsed.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+            path = Path(parsed.database).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o600)  # SQLite gives the files beside it the same mode
         engine = create_engine(parsed, connect_args={"timeout": lock_patience_s})
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)

@@ -13,7 +13,7 @@ import itertools
 import logging
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,11 +82,20 @@ class LocalWorker:
 
 
 class LocalPool:
-    """`count` workers; `command_for(index, fd)` is the command line of each."""
+    """`count` workers; `command_for(index, fd)` is the command line of each.
+
+    environment: their variables; None for this process's own.
+    """
 
     def __init__(
-        self, count: int, command_for: CommandFor, timing: Timing | None = None, tasks: Tasks | None = None
+        self,
+        count: int,
+        command_for: CommandFor,
+        timing: Timing | None = None,
+        tasks: Tasks | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._environment = environment
         self._command_for = command_for
         self._timing = timing or Timing()
         self._states = [WorkerState(f"w{index}", "starting", None, 0, None, "") for index in range(count)]
@@ -176,6 +185,7 @@ class LocalPool:
                 *self._command_for(index, theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
+                env=self._environment,
                 # A terminal's Ctrl-C is the server's to handle: it lets its workers finish first.
                 start_new_session=True,
             )

@@ -21,6 +21,7 @@ from ml_udf.cli.app import app
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.duckdb import Registration
 from tests.inference_server import InferenceServer, inference_server
+from tests.models import hashing_model
 from tests.training_data import draw_photos
 
 JOB_S = 90.0
@@ -248,6 +249,38 @@ def test_watchers_are_told_of_every_epoch_until_the_job_ends(server: InferenceSe
     assert events[0]["event"] == "job"
     assert events[-1] == {"job": job, "event": "ended", "state": "done", "reason": events[-1]["reason"]}
     assert [event["epoch"] for event in events if event["event"] == "epoch"]
+
+
+@pytest.mark.security
+def test_everything_in_a_used_home_is_the_owners_alone(server: InferenceServer) -> None:
+    made_by_tests = {"server.log", "connections.toml"}
+    found = [path for path in server.home.rglob("*") if path.name not in made_by_tests]
+    kinds = {path.suffix for path in found}
+    assert {".parquet", ".safetensors", ".journal", ".json", ".db"} <= kinds, "the home has been used"
+    opened = {str(path): oct(path.stat().st_mode) for path in found if path.stat().st_mode & 0o077}
+    assert opened == {}
+
+
+@pytest.mark.security
+def test_workers_get_none_of_the_servers_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ML_UDF_DATABASE_URL", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    monkeypatch.setenv("WANTED", "yes")
+    with inference_server(tmp_path / "home", flags=["--worker-env=WANTED"]) as running:
+        (worker,) = running.worker_pids()
+        variables = Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
+        names = {variable.partition(b"=")[0] for variable in variables}
+        assert not names & {b"ML_UDF_DATABASE_URL", b"PGPASSWORD"}
+        assert {b"PATH", b"WANTED"} <= names
+
+
+def test_a_worker_has_no_more_memory_than_it_is_given(tmp_path: Path) -> None:
+    with inference_server(tmp_path / "home", flags=[f"--worker-memory-bytes={3 << 30}"]) as running:
+        running.deploy(hashing_model(tmp_path, "text_hash"), "udf_text")  # by a worker that has started
+        (worker,) = running.worker_pids()
+        limits = Path(f"/proc/{worker}/limits").read_text().splitlines()
+        assert next(line.split()[3] for line in limits if line.startswith("Max data size")) == str(3 << 30)
+        assert running.home.stat().st_mode & 0o077 == 0
 
 
 @pytest.fixture(scope="module")

@@ -300,7 +300,7 @@ def test_the_command_trains_a_model_that_the_worker_serves(
     assert saved["measured_on"] == "test"
     manifest = json.loads((tmp_path / "shapes" / "1" / "model.json").read_text())
     assert manifest["accuracy"] == pytest.approx(saved["accuracy"], abs=1e-5)
-    assert os.stat(tmp_path / "shapes" / "1" / "model.safetensors").st_mode & 0o777 == 0o644
+    assert os.stat(tmp_path / "shapes" / "1" / "model.safetensors").st_mode & 0o777 == 0o600
 
     engine = engines(media_roots=(str(labels.parent),))
     engine.load("shapes", saved["directory"])
