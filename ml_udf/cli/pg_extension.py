@@ -2,7 +2,9 @@
 
 Owns installing and removing. The extension's script needs to know where `ml_udf`'s Python is; that path is
 written into it here, never a setting that a user could change. The server gets its own copy of the few
-pure-Python packages it runs, readable by all and writable by the one who installed.
+pure-Python packages it runs, readable by all and writable by the one who installed. Whoever can write what
+the backend imports is its superuser, so every directory on the way to it has to belong to root, to the
+server's user or to the one who installs, and nobody else may write to it.
 """
 
 from __future__ import annotations
@@ -89,6 +91,11 @@ def install(
         raise SetupError(
             f"user {user.pw_name}, as which the server runs, cannot enter {hidden}",
             f"chmod o+x {hidden}, or name the server's user with --server-user",
+        )
+    if loose := _first_loose(_existing(python_dir), user):
+        raise SetupError(
+            f"the extension's Python would not be safe in {python_dir}: {loose}",
+            "give it to root and let nobody else write to it, or install as its owner",
         )
     local_path, notes = _local_path(server, user, local)
     module = _install_module(server, _below(root, server.lib_dir), batching, notes)
@@ -189,8 +196,8 @@ def _local_obstacle(server: PostgresServer, user: pwd.struct_passwd | None) -> t
     path = _site_packages()
     if user and (hidden := _first_unreadable(path, user)):
         return f"user {user.pw_name} cannot read {hidden}", None
-    if path.stat().st_mode & stat.S_IWOTH:
-        return f"{path} is writable by everybody", None
+    if loose := _first_loose(path, user) or _first_loose_entry(path, user):
+        return loose, None
     return "", path
 
 
@@ -211,6 +218,44 @@ def _first_unreadable(path: Path, user: pwd.struct_passwd) -> Path | None:
         if not (status.st_mode >> shift) & 0o1:
             return directory
     return None
+
+
+def _first_loose(path: Path, user: pwd.struct_passwd | None) -> str:
+    """What is wrong with the first of `path` and its parents that others could change; '' where none is."""
+    # By the name that is written down and by what it stands for: a link's own parents count as well.
+    ways = {path.absolute(), path.resolve()}
+    directories = {directory for way in ways for directory in (way, *way.parents)}
+    return next(filter(None, (_loose(one, user) for one in sorted(directories))), "")
+
+
+def _first_loose_entry(path: Path, user: pwd.struct_passwd | None) -> str:
+    """Likewise of what lies directly in `path`: a package that somebody else owns is as bad."""
+    entries = (entry for entry in sorted(path.iterdir()) if not entry.is_symlink() or entry.exists())
+    return next(filter(None, (_loose(entry, user) for entry in entries)), "")
+
+
+def _loose(path: Path, user: pwd.struct_passwd | None) -> str:
+    status = path.stat()
+    users, groups = {0, os.getuid()}, {0, os.getgid()}
+    if user is not None:
+        users.add(user.pw_uid)
+        groups.add(user.pw_gid)
+    if status.st_uid not in users:
+        return f"{path} belongs to user {_user_name(status.st_uid)}, who could change it"
+    if path.is_dir() and status.st_mode & stat.S_ISVTX:  # as /tmp: nobody renames what is another's
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return f"{path} is writable by everybody"
+    if status.st_mode & stat.S_IWGRP and status.st_gid not in groups:
+        return f"{path} is writable by group {status.st_gid}"
+    return ""
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _install_module(

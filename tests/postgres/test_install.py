@@ -254,3 +254,63 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.fixture
+def site_packages(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Packages for `local:` endpoints, below a home of their own."""
+    path = open_folder / f"home{next(_numbers)}" / "venv" / "site-packages"
+    (path / "torch").mkdir(parents=True)
+    (path / "torch" / "__init__.py").write_text("")
+    for directory in (path.parents[1], path.parents[0], path, path / "torch"):
+        directory.chmod(0o755)
+    monkeypatch.setattr(pg_extension, "_site_packages", lambda: path)
+    monkeypatch.setattr(pg_extension, "_missing_packages", list)
+    return path
+
+
+@pytest.mark.security
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("which", ["../..", "..", ".", "torch"])
+def test_packages_that_an_ordinary_user_could_change_are_not_the_backends(
+    fake: PostgresServer, site_packages: Path, which: str
+) -> None:
+    assert install(fake).local_path == site_packages
+    changed = (site_packages / which).resolve()
+    os.chown(changed, 4242, 4242)
+    done = install(fake)
+    assert done.local_path is None
+    assert f"{changed} belongs to user 4242, who could change it" in done.notes[0]
+    with pytest.raises(SetupError, match="belongs to user 4242"):
+        install(fake, local=True)
+    os.chown(changed, 0, 0)
+    for mode, who in ((0o775, "group 4242"), (0o757, "everybody")):
+        os.chown(changed, 0, 4242)
+        changed.chmod(mode)
+        assert f"{changed} is writable by {who}" in install(fake).notes[0]
+
+
+@pytest.mark.security
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files to another user")
+def test_a_link_is_followed_to_what_could_be_changed(
+    fake: PostgresServer, site_packages: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = open_folder / f"link{next(_numbers)}"
+    link.symlink_to(site_packages)
+    monkeypatch.setattr(pg_extension, "_site_packages", lambda: link)
+    assert install(fake).local_path == link
+    os.chown(site_packages.parent, 4242, 4242)
+    assert "belongs to user 4242" in install(fake).notes[0]
+
+
+@pytest.mark.security
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files to another user")
+def test_the_extensions_own_python_is_put_nowhere_that_others_could_change(fake: PostgresServer) -> None:
+    os.chown(fake.share_dir, 4242, 4242)
+    with pytest.raises(SetupError, match="belongs to user 4242"):
+        install(fake, local=False)
+    assert not list(fake.share_dir.glob("ml_udf*"))
+    os.chown(fake.share_dir, 0, 0)
+    fake.share_dir.chmod(0o777)
+    with pytest.raises(SetupError, match="writable by everybody"):
+        install(fake, local=False)
