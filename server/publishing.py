@@ -100,7 +100,7 @@ class Publisher:
         async with self._one_at_a_time:
             manifest = await asyncio.to_thread(self._artifacts.read_manifest, directory)
             name = check_name(manifest.get("name"), "model.json: 'name'")
-            return await self._serve_model(lambda: self._artifacts.adopt(directory), name)
+            return await self._serve_model(lambda: self._artifacts.adopt(directory), name, directory)
 
     async def deploy(self, name: str, body: Mapping[str, Any]) -> Function:
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
@@ -118,12 +118,24 @@ class Publisher:
                 )
             self._dispatcher.check(draft)
             await self._load(draft.members)
-            deployment = await asyncio.to_thread(self._repository.deploy, name, spec)
-            function = function_of(name, deployment.version, spec, self._catalog, self._defaults)
+
+            def made(version: int) -> Function:
+                return function_of(name, version, spec, self._catalog, self._defaults)
+
+            def stage(version: int) -> None:
+                self._artifacts.stage_function(name, deployed_form(made(version)))
+
+            try:
+                # All that takes space is written before the deployment counts.
+                deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage)
+            except Exception:
+                await asyncio.to_thread(self._artifacts.unstage_function, name)
+                raise
+            function = made(deployment.version)
             self._dispatcher.configure(function)
             for retired in self._catalog.add_function(function, SERVED_DEPLOYMENTS):
                 self._dispatcher.remove(retired)
-            await asyncio.to_thread(self._artifacts.write_function, name, deployed_form(function))
+            await asyncio.to_thread(self._artifacts.publish_function, name)
             log.info(
                 "function deployed function=%s version=%d members=%s",
                 name,
@@ -138,8 +150,8 @@ class Publisher:
         async with self._one_at_a_time:
             if not self._catalog.is_function(name):
                 raise UnknownFunction(f"there is no function {name!r} here")
-            await asyncio.to_thread(self._artifacts.remove_function, name)
             await asyncio.to_thread(self._repository.delete_function, name)
+            await asyncio.to_thread(self._artifacts.remove_function, name)
             for function in self._catalog.remove_function(name):
                 self._dispatcher.remove(function)
             log.info("function deleted function=%s", name)
@@ -176,11 +188,20 @@ class Publisher:
                 retry_after_s=10.0,
             ) from None
 
-    async def _serve_model(self, store: Callable[[], tuple[dict[str, Any], Path]], name: str) -> ModelVersion:
+    async def _serve_model(
+        self, store: Callable[[], tuple[dict[str, Any], Path]], name: str, given: Path | None = None
+    ) -> ModelVersion:
+        """`given`: the folder that somebody else made and this server must not remove."""
         if self._catalog.is_function(name):
             raise BadOption(f"{name!r} is the name of a function; functions and models share their names")
+        known = {model.directory for model in self._catalog.models()}
         manifest, directory = await asyncio.to_thread(store)
-        model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
+        try:
+            model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
+        except Exception:
+            if directory not in known:
+                await asyncio.to_thread(self._artifacts.remove_model, directory, given)
+            raise
         self._dispatcher.configure(self._catalog.add_model(model))
         log.info("model registered model=%s task=%s accuracy=%.4f", model.key, model.task, model.accuracy)
         self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")

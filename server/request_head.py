@@ -16,7 +16,7 @@ __all__ = ["MAX_HEAD_BYTES", "BadRequest", "Chunks", "Head", "Sized", "check_par
 MAX_HEAD_BYTES = 32 << 10
 
 _HEAD = re.compile(
-    rb"([A-Z]{1,20}) (/[\x21-\x7e]*) HTTP/1\.([01])\r\n"
+    rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/[\x21-\x7e]*) HTTP/1\.([01])\r\n"
     rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
 )
 _LONE = re.compile(rb"(?<!\r)\n|\r[^\n]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -74,9 +74,13 @@ def parse_head(raw: bytes) -> Head:
     method, target, minor, fields = match.groups()
     headers: dict[bytes, bytes] = {}
     lines: list[tuple[bytes, bytes]] = []
+    has_tabs = b"\t" in fields
     for line in fields.split(b"\r\n")[:-1]:
         name, _, value = line.partition(b":")
-        name, value = name.lower(), value.strip(b" \t")
+        name = name.lower()
+        if has_tabs and b"\t" in value and name in _ONCE:  # white space, or not: opinions differ
+            raise BadRequest(400, f"the header {name.decode('ascii')!r} holds a tab")
+        value = value.strip(b" \t")
         lines.append((name, value))
         if name not in headers:
             headers[name] = value

@@ -93,6 +93,8 @@ class Artifacts:
             return complete, target
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+            with contextlib.suppress(OSError):  # if it is empty, since the version could not be stored
+                target.parent.rmdir()
 
     def adopt(self, directory: Path) -> tuple[dict[str, Any], Path]:
         """Store the version in `directory` of this host, or use it where it is already in its place.
@@ -120,6 +122,19 @@ class Artifacts:
         path = self._functions / f"{check_name(name, 'function')}.json"
         self._write_whole(path, json.dumps(deployed, indent=1).encode())
 
+    def stage_function(self, name: str, deployed: Mapping[str, Any]) -> None:
+        """Write a function's deployed form beside its place, where `publish_function` finds it."""
+        self._write_whole(self._staged(name), json.dumps(deployed, indent=1).encode())
+
+    def publish_function(self, name: str) -> None:
+        """Move what was staged to its place."""
+        os.replace(self._staged(name), self._functions / f"{check_name(name, 'function')}.json")
+        _flush_folder(self._functions)
+
+    def unstage_function(self, name: str) -> None:
+        """Forget what was staged; nothing is fine."""
+        self._staged(name).unlink(missing_ok=True)
+
     def remove_function(self, name: str) -> None:
         """Take a function's deployed form away; none is fine."""
         (self._functions / f"{check_name(name, 'function')}.json").unlink(missing_ok=True)
@@ -127,6 +142,16 @@ class Artifacts:
     def functions(self) -> set[str]:
         """The names of the functions that have a deployed form."""
         return {path.stem for path in self._functions.glob("*.json")}
+
+    def remove_model(self, directory: Path, given: Path | None) -> None:
+        """Take away a version that was stored and could not be registered, unless it is what was `given`."""
+        if given is None or directory.resolve() != given.resolve():
+            shutil.rmtree(directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                directory.parent.rmdir()
+
+    def _staged(self, name: str) -> Path:
+        return self._functions / f".staged-{check_name(name, 'function')}"
 
     def _write(self, manifest: dict[str, Any], weights: IO[bytes] | None, staging: Path) -> dict[str, Any]:
         name = _weights_name(manifest)

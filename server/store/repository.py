@@ -6,7 +6,7 @@ leave. Blocking: the asyncio side calls it in a thread. Knows tables, not files 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,18 +119,21 @@ class Repository:
     # ── functions ───────────────────────────────────────────────────────────────────────────────────
 
     @once
-    def deploy(self, function: str, spec: Mapping[str, Any]) -> Deployment:
+    def deploy(
+        self, function: str, spec: Mapping[str, Any], prepare: Callable[[int], None] = lambda version: None
+    ) -> Deployment:
         """Make `spec` the function's newest deployment; the older ones but the last are retired.
 
-        Numbers never come back, not even after a deletion: a client may still hold an old one. Raises
+        Numbers never come back, not even after a deletion: a client may still hold an old one.
+        `prepare(version)` is called before it counts; if it raises, nothing has happened. Raises
         `BadOption` if a model has that name.
         """
         try:
-            return self._deploy(function, spec)
+            return self._deploy(function, spec, prepare)
         except IntegrityError:  # another server made the function's row first; now it is there
-            return self._deploy(function, spec)
+            return self._deploy(function, spec, prepare)
 
-    def _deploy(self, function: str, spec: Mapping[str, Any]) -> Deployment:
+    def _deploy(self, function: str, spec: Mapping[str, Any], prepare: Callable[[int], None]) -> Deployment:
         now = datetime.now(UTC)
         with Session(self._engine) as session:
             if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):
@@ -153,6 +156,8 @@ class Repository:
             ).all()
             for old in served[SERVED_DEPLOYMENTS:]:
                 old.retired_at = now
+            session.flush()
+            prepare(version)
             session.commit()
         return Deployment(function, version, dict(spec), now)
 

@@ -19,9 +19,11 @@ def no_space(error: BaseException | None) -> NoSpace | None:
     """What a caller is told of a full disk; None if it is something else."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
-            return NoSpace("no space left in the home folder; nothing was changed: free some and try again")
+            return NoSpace(
+                "no space left in the home folder (or for temporary files); nothing was changed: free some"
+            )
         if isinstance(error, DBAPIError) and _is_full(error.orig):
-            return NoSpace("no space left for the registry; nothing was changed: free some and try again")
+            return NoSpace("no space left for the registry; nothing was changed: free some")
         error = error.__cause__
     return None
 

@@ -1,0 +1,107 @@
+"""A full disk: what cannot be stored says so, in its own words, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.oip_wire import call, infer_body
+from tests.inference_server import InferenceServer, inference_server
+from tests.models import hashing_model
+
+INFER = "/v2/models/udf_text/infer"
+
+
+@pytest.fixture
+def small_home(tmp_path: Path) -> Iterator[Path]:
+    """A home folder on a disk of its own of 8 MiB; the log is elsewhere."""
+    home = tmp_path / "home"
+    home.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(home)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no disk of its own can be mounted here (needs root)")
+    try:
+        (home / "server.log").symlink_to(tmp_path / "server.log")
+        yield home
+    finally:
+        subprocess.run(["umount", "--lazy", str(home)], check=False)
+
+
+@pytest.fixture
+def server(small_home: Path, tmp_path: Path) -> Iterator[InferenceServer]:
+    with inference_server(small_home) as running:
+        running.deploy(hashing_model(tmp_path, "text_hash"), "udf_text", slo_ms=400)
+        yield running
+
+
+def fill(home: Path) -> Path:
+    """A file that takes all the space that is left."""
+    ballast = home / "ballast"
+    with ballast.open("wb", buffering=0) as out:
+        while True:
+            try:
+                if not out.write(bytes(4096)):
+                    break
+            except OSError:
+                break
+    return ballast
+
+
+def state(server: InferenceServer) -> dict[str, object]:
+    """What is served, and what lies in the home folder for it."""
+    home = server.home
+    return {
+        "functions": call(server.port, "GET", "/v1/functions").json(),
+        "models": call(server.port, "GET", "/v1/models").json(),
+        "published": {path.name: path.read_text() for path in (home / "functions").iterdir()},
+        "stored": sorted(str(path.relative_to(home)) for path in (home / "models").rglob("*")),
+    }
+
+
+def test_what_cannot_be_stored_is_refused_whole_and_works_once_there_is_room(
+    server: InferenceServer, tmp_path: Path
+) -> None:
+    big = hashing_model(tmp_path, "other_hash")
+    manifest = json.loads((big / "model.json").read_text())
+    ballast = fill(server.home)
+    before = state(server)
+    deployment = {"models": ["text_hash"], "slo_ms": 300}
+    for method, path, body in (
+        ("PUT", "/v1/functions/udf_text", deployment),
+        ("PUT", "/v1/functions/udf_new", deployment),
+        ("POST", "/register", {"directory": str(big)}),
+    ):
+        reply = call(server.port, method, path, body)
+        assert (path, reply.status) == (path, 507)
+        assert reply.error.startswith("no_space: no space left")
+        assert state(server) == before
+    assert call(server.port, "POST", INFER, infer_body("x")).status == 200
+    assert "Traceback" not in server.log
+    ballast.unlink()
+    reply = call(server.port, "PUT", "/v1/functions/udf_text", deployment)
+    assert (reply.status, reply.json()["slo_ms"]) == (200, 300)
+    assert call(server.port, "POST", "/register", {"directory": str(big)}).status == 200
+    assert manifest["name"] in {m["name"] for m in call(server.port, "GET", "/v1/models").json()["models"]}
+
+
+def test_after_a_restart_a_refused_change_is_not_there(server: InferenceServer, tmp_path: Path) -> None:
+    other = hashing_model(tmp_path, "other_hash")
+    ballast = fill(server.home)
+    assert call(server.port, "POST", "/register", {"directory": str(other)}).status == 507
+    assert call(server.port, "PUT", "/v1/functions/udf_text", {"models": ["text_hash"]}).status == 507
+    os.unlink(ballast)
+    before = state(server)
+    server.stop()
+    server.start()
+    after = state(server)
+    for one in (before, after):  # what is resident may differ for a moment
+        one["functions"] = [f["versions"] for f in one["functions"]["functions"]]  # type: ignore[index]
+        one["models"] = [m["name"] for m in one["models"]["models"]]  # type: ignore[index]
+    assert after == before
