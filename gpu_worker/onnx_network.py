@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from gpu_worker.device import Device
-from gpu_worker.errors import ModelUnusable
+from gpu_worker.errors import ModelUnusable, WorkerError
 from gpu_worker.manifest import InputSpec
 from gpu_worker.model_files import open_regular
 from gpu_worker.network import Floats, Inputs, IsCancelled, check, pixel_line, softmax
 from gpu_worker.onnx_file import OnnxRefused, check_onnx
 
-__all__ = ["OnnxNetwork", "open_session"]
+__all__ = ["OnnxNetwork", "first_passes", "open_session"]
+
+_WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
 
 
 def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
@@ -41,6 +48,28 @@ def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
         raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
 
 
+@contextlib.contextmanager
+def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
+    """Options of passes that end when they take too long; what they raise is the model's fault.
+
+    Raises `ModelUnusable`.
+    """
+    options = onnxruntime.RunOptions()
+    # Started in a thread that takes no signals, as threads of a worker are: it inherits that.
+    ends = threading.Timer(_WARM_UP_S, setattr, (options, "terminate", True))
+    ends.daemon = True
+    ends.start()
+    try:
+        yield options
+    except WorkerError:
+        raise
+    except Exception as exc:  # its exceptions have no common base
+        late = f"; passes of a warm-up have {_WARM_UP_S:g} s" if options.terminate else ""
+        raise ModelUnusable(f"{path} fails at its first rows: {exc}{late}") from exc
+    finally:
+        ends.cancel()
+
+
 class OnnxNetwork:
     """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape."""
 
@@ -49,6 +78,7 @@ class OnnxNetwork:
 
     def __init__(self, path: str, spec: InputSpec, device: Device) -> None:
         self.pixels = (spec.height, spec.width)
+        self._path = path
         self._session = open_session(path, device)
         self._input = self._only_input(path)
         self.resident_bytes = os.path.getsize(path)
@@ -73,15 +103,19 @@ class OnnxNetwork:
         return str(inputs[0].name)
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` black images."""
-        return self.scores(np.zeros((rows, *self.pixels, 3), np.uint8), lambda: False)
+        """The scores of `rows` black images. Raises `ModelUnusable`."""
+        with first_passes(self._path) as options:
+            return self._scores(np.zeros((rows, *self.pixels, 3), np.uint8), options)
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
         assert isinstance(inputs, np.ndarray)
         check(is_cancelled)
+        return self._scores(inputs, None)
+
+    def _scores(self, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
         if inputs.dtype == np.uint8:
             lines = inputs.reshape(-1, len(self._scale)) * self._scale + self._shift
             inputs = lines.reshape(inputs.shape).transpose(0, 3, 1, 2)
-        (logits,) = self._session.run(None, {self._input: np.ascontiguousarray(inputs)})
+        (logits,) = self._session.run(None, {self._input: np.ascontiguousarray(inputs)}, options)
         return softmax(np.asarray(logits, np.float32))

@@ -12,6 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save_file
 
+from gpu_worker import onnx_network
 from gpu_worker.device import find_device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.loader import file_sha256, load_network, warm_up
@@ -132,3 +133,48 @@ def test_other_counts_of_classes_are_refused_when_warming_up(tmp_path: Path) -> 
     (folder / "model.json").write_text(json.dumps({**manifest, "classes": ["a", "b"]}))
     with pytest.raises(ModelUnusable, match="2 classes"):
         load(folder)
+
+
+@pytest.mark.security
+def test_a_pass_that_never_ends_is_ended_and_the_model_refused(
+    module: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_network, "_WARM_UP_S", 0.3)
+    model = to_onnx(module)
+    model.graph.node[-1].output[0] = "before"
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["still_going"]),
+            helper.make_node("Add", ["sum_in", "one"], ["sum_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum_in", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("still_going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum_out", TensorProto.FLOAT, []),
+        ],
+    )
+    for name, value in {"one": np.float32(1), "yes": np.bool_(True), "trips": np.int64(2**62)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    model.graph.node.append(helper.make_node("Loop", ["trips", "yes", "one"], ["rounds"], body=body))
+    model.graph.node.append(helper.make_node("Add", ["before", "rounds"], ["logits"]))
+    folder = onnx_folder(tmp_path / "m", model)
+    with pytest.raises(ModelUnusable, match=r"fails at its first rows.*have 0\.3 s"):
+        load(folder)
+
+
+@pytest.mark.security
+def test_a_graph_that_asks_for_endless_memory_is_refused(module: Small, tmp_path: Path) -> None:
+    model = to_onnx(module)
+    model.graph.node[-1].output[0] = "before"
+    shape = np.array([2**62, 2**62], np.int64)
+    model.graph.initializer.append(numpy_helper.from_array(shape, "shape"))
+    model.graph.node.append(helper.make_node("ConstantOfShape", ["shape"], ["zeros"]))
+    model.graph.node.append(helper.make_node("ReduceSum", ["zeros"], ["s"], keepdims=0))
+    model.graph.node.append(helper.make_node("Add", ["before", "s"], ["logits"]))
+    with pytest.raises(ModelUnusable):
+        load(onnx_folder(tmp_path / "m", model))
