@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench-plan-node: $(READY) packages ## What the plan node costs, and what queries
 
 stress-plan-node: $(READY) packages ## Random cancels and dying workers under batched SQL (10 minutes)
 	$(BIN)/python -m tests.postgres.batch.stress
+
+stress-serving: $(READY) ## A server under every kind of caller while workers hang and die (10 minutes; MINUTES=…)
+	$(BIN)/python -m tests.stress --minutes $(or $(MINUTES),10)
 
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving

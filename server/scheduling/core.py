@@ -228,13 +228,14 @@ class Scheduler:
 
     def _filler(self, now_s: float, survey: _Survey) -> RunBatch | None:
         """A batch of fillers alone, if it is their turn."""
-        fillers = [pair for pair in survey.fillers if pair[1].name not in survey.awaited]
-        starving = [pair for pair in fillers if is_starving(self._filling, now_s, *pair)]
+        starving = [pair for pair in survey.fillers if is_starving(self._filling, now_s, *pair)]
+        fillers = starving or [pair for pair in survey.fillers if pair[1].name not in survey.awaited]
         if not fillers or (survey.candidates and not starving):
             return None
-        lane, worker = min(starving or fillers, key=lambda pair: pair[0].served_s)
+        lane, worker = min(fillers, key=lambda pair: pair[0].served_s)
         room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
-        full = not room.is_limited and lane.filler_rows >= lane.spec.max_batch
+        # Those that starve do not wait for the worker to be free: interactive rows would always be sooner.
+        full = bool(starving) or (not room.is_limited and lane.filler_rows >= lane.spec.max_batch)
         early_s = self._too_early_s(now_s, worker, full, lead_s=0.0 if room.is_limited else self._lead_s)
         if early_s > now_s:
             survey.wake_s = min(survey.wake_s, early_s)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from server.scheduling.arrivals import poisson
-from server.scheduling.core import RunBatch
+from server.scheduling.core import Idle, RunBatch
 from server.scheduling.simulation import Device, FunctionLoad, Load, SimulationResult, simulate
 from tests.unit.scheduling.cores import batches, core, parts, rows, spec, worker
 from tests.unit.scheduling.views import affine
@@ -138,3 +138,27 @@ def test_a_scan_that_starves_goes_before_one_that_has_just_begun() -> None:
     scheduler.submit(0.5, rows(4, 100, function="f", row_class="bulk"))
     (second,) = batches(scheduler, 0.5)
     assert second.function == "g"
+
+
+@pytest.mark.parametrize("each", [8, 3])
+def test_a_scan_does_not_starve_where_the_next_batch_is_sent_before_the_worker_is_free(each: int) -> None:
+    """Interactive rows always wait, enough for whole batches or for less, and two batches are in flight."""
+    scheduler = core(spec("f"), spec("g"), workers=(worker("w", "f", "g", in_flight_limit=2),))
+    scheduler.submit(0.0, rows(1, 10_000, function="g", row_class="bulk"))
+    now_s, request, busy_until_s, bulk_s, flying = 0.0, 2, 0.0, 0.0, list[tuple[float, int]]()
+    while now_s < 2.0:
+        for _ in range(2):
+            scheduler.submit(now_s, rows(request := request + 1, each))
+        action = scheduler.next_action(now_s)
+        while isinstance(action, RunBatch):
+            busy_until_s = max(busy_until_s, now_s) + affine(action.rows)
+            flying.append((busy_until_s, action.batch_id))
+            if action.function == "g":
+                bulk_s += affine(action.rows)
+            action = scheduler.next_action(now_s)
+        wake_s = action.until_s if isinstance(action, Idle) else now_s
+        now_s = max(now_s + 1e-4, min(wake_s, flying[0][0]))
+        if flying[0][0] <= now_s:
+            _, batch_id = flying.pop(0)
+            scheduler.finished(now_s, batch_id)
+    assert bulk_s / now_s >= 0.6 / 21
