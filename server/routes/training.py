@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +26,7 @@ router = APIRouter(tags=["training"])
 
 _PAGE = 1_000
 _PAGE_OF_TRIALS = 50
+_MEMBERS_IN_FULL = 3
 
 
 @router.get("/v1/jobs")
@@ -131,7 +132,7 @@ async def deploy_job(services: ServicesOf, job: int, request: Request) -> Respon
     deployed = await services.deployment.deploy(
         run, function, select=str(select), slo_ms=slo_ms, promote=str(promote)
     )
-    return json_reply(asdict(deployed))
+    return json_reply(asdict(deployed) | {"subsets": _telling(deployed.subsets)})
 
 
 @router.post("/v1/functions/{name}/rollback")
@@ -140,6 +141,14 @@ async def roll_back(services: ServicesOf, name: str) -> Response:
     if not services.catalog.is_function(name):
         raise UnknownFunction(f"there is no function {name!r} here")
     return json_reply(deployed_form(await services.deployment.roll_back(name)))
+
+
+def _telling(subsets: Mapping[str, float]) -> dict[str, float]:
+    """Every subset of a few members; of more, each member alone, all but each, and all together."""
+    sizes = {subset: subset.count("+") + 1 for subset in subsets}
+    most = max(sizes.values(), default=0)
+    told = range(1, most + 1) if most <= _MEMBERS_IN_FULL else (1, most - 1, most)
+    return {subset: accuracy for subset, accuracy in subsets.items() if sizes[subset] in told}
 
 
 def _event(content: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.errors import BadOption, Overloaded, ServiceError
+from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
 from server.supervision import Tasks
 from server.training.choosing import choose_models
@@ -44,7 +44,7 @@ _JOBS_AT_ONCE = 4  # on one worker, whose training process holds a trial of each
 _WIND_DOWN_S = 10.0  # that an order waits for a job to stop
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
 # What storage raises that may be well again soon: a full disk, a locked or restarted registry.
-_STORAGE = (OSError, SQLAlchemyError, Overloaded)
+_STORAGE = (OSError, SQLAlchemyError, NoSpace, Overloaded)
 
 
 class Training:

@@ -235,7 +235,8 @@ def test_a_challenger_takes_the_place_of_a_worse_function_and_keeps_it(
         "on the rows of another split that the champion has not seen, it is no worse"
     )
     members = len(second["models"])
-    assert len(second["subsets"]) == 2**members - 1, "every subset of the members has its accuracy"
+    told = 2**members - 1 if members <= 3 else 2 * members + 1
+    assert len(second["subsets"]) == told, "every subset of a few members has its accuracy"
     assert max(second["subsets"].values()) >= second["validation_accuracy"]
 
 
@@ -348,7 +349,7 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     assert value("SELECT sum(epochs) FROM ml_udf.trials WHERE job_id = %s", job) == 4
     deployed = value("SELECT to_jsonb(ml_udf.deploy('udf_pg_food', job => %s))", job)
     assert deployed["version"] == 1
-    assert len(deployed["subsets"]) == 2 ** len(deployed["models"]) - 1
+    assert max(map(len, (name.split("+") for name in deployed["subsets"]))) == len(deployed["models"])
     right = value("SELECT count(*) FROM labelled WHERE udf_pg_food(image_path) = label")
     assert right >= 0.8 * len(labelled)
     with pytest.raises(psycopg.Error, match="no earlier deployment"):

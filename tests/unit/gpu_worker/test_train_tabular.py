@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.ensemble import RandomForestClassifier
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
@@ -21,6 +23,7 @@ from gpu_worker.train.learner import row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import Stopped
 from gpu_worker.train.tabular import read_table
+from gpu_worker.train.tabular_learner import TabularLearner
 from gpu_worker.zoo import TABULAR
 
 CLASSES = ["no", "yes"]
@@ -152,3 +155,29 @@ def test_an_onnx_file_that_does_not_say_what_a_row_is_cannot_be_served(snapshot,
     onnx.save(model, path)
     with pytest.raises(ModelUnusable, match="what a row is"):
         RowNetwork(path, find_device("cpu", threads=1))
+
+
+@pytest.mark.parametrize("architecture", ["gradient_boosting", "random_forest"])
+def test_a_tables_epoch_stops_between_two_trees_and_keeps_the_best_before(
+    architecture: str, snapshot: str, tmp_path: Path
+) -> None:
+    learner = learners().begin(spec(architecture), snapshot, CLASSES, "", 0)
+    learner.learn(lambda: False)
+    asked = itertools.count()
+    with pytest.raises(Stopped):
+        learner.learn(lambda: next(asked) == 4)
+    assert next(asked) == 5, "it was asked between the trees of one epoch"
+    assert learner.epoch == 1
+    learner.write(str(tmp_path / "best.onnx"), best=True)
+
+
+def test_trees_that_grow_one_by_one_are_those_that_grow_at_once(snapshot: str) -> None:
+    learner = learners().begin(spec("random_forest"), snapshot, CLASSES, "", 0)
+    assert isinstance(learner, TabularLearner)
+    for _ in range(2):
+        learner.learn(lambda: False)
+    train, validation = (learner._snapshot.rows(split) for split in ("train", "validation"))
+    at_once = RandomForestClassifier(random_state=7, n_estimators=20, n_jobs=1)
+    at_once.fit(train.numbers, train.labels)
+    grown = learner._estimator.predict_proba(validation.numbers)
+    assert np.array_equal(grown, at_once.predict_proba(validation.numbers))

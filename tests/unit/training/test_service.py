@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import text
 
 from gpu_worker.protocol import Train
-from server.errors import BadOption, Overloaded, ServiceError
+from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
 from server.training.journal import Mastery, _Backend
 from server.training.parameters import needed
@@ -292,10 +292,14 @@ class Unwritable:
         monkeypatch.setattr(it.repository, "set_job", noted)
 
 
-REFUSALS = [OSError(errno.ENOSPC, "No space left on device"), Overloaded("the registry is locked")]
+REFUSALS = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    NoSpace("no space left for the registry"),
+    Overloaded("the registry is locked"),
+]
 
 
-@pytest.mark.parametrize("error", REFUSALS, ids=["full", "locked"])
+@pytest.mark.parametrize("error", REFUSALS, ids=["full", "registry full", "locked"])
 @on_a_loop
 async def test_an_order_that_cannot_be_stored_is_refused_and_the_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -319,7 +323,7 @@ async def test_an_order_that_cannot_be_stored_is_refused_and_the_job_goes_on(
         assert it.trained(job) == before, "what was cancelled trains no more"
 
 
-@pytest.mark.parametrize("error", REFUSALS, ids=["full", "locked"])
+@pytest.mark.parametrize("error", REFUSALS, ids=["full", "registry full", "locked"])
 @on_a_loop
 async def test_an_end_that_cannot_be_stored_is_stored_later_and_other_jobs_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
