@@ -5,7 +5,10 @@ epoch charged. What counts is the untouched test accuracy of what each rule depl
 for `branch` the ensemble selected on validation rows. Beside it stand like and like: everyone's best
 checkpoint, everyone's ensemble, and the best checkpoint averaged over the budget. Seeds pair the contenders
 (same rows, same first draws); paired Wilcoxon tests compare all with `branch random`, p-values corrected by
-Holm within each family.
+Holm within each family. A seed is one pair, its tasks averaged: they share rows, draws of knobs and digits.
+
+What is measured is what ships: budget, longest trial, patience, cooling and first trial are those of a job
+that says nothing (`tuning_run.shipped`), and the choice of members is a deployment's.
 """
 
 from __future__ import annotations
@@ -27,12 +30,20 @@ from scipy.stats import wilcoxon
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.report import RESULTS, console, write_json
-from tests.benchmarks.tuning_run import Outcome, run_study
+from tests.benchmarks.tuning_run import Outcome, run_study, shipped
 from tests.benchmarks.tuning_task import tasks
 
-CONTENDERS = ("study random", "study tpe", "costudy random", "costudy tpe", "branch random")
+CONTENDERS = (
+    "study random",
+    "study+ensemble random",
+    "study tpe",
+    "costudy random",
+    "costudy tpe",
+    "asha random",
+    "branch random",
+)
 OURS = "branch random"
-# What is compared; each over all tasks and seeds is a family of tests.
+# What is compared; each over all seeds is a family of tests.
 MEASURES = {
     "deployed": "as each rule deploys",
     "test": "best checkpoint",
@@ -89,7 +100,7 @@ def report(results: Results) -> dict[str, object]:
 
 
 def _tests(results: Results, others: Sequence[str], names: Sequence[str]) -> list[dict[str, object]]:
-    """A family for each measure over all pairs of tasks and seeds, and one of the first task by task."""
+    """A family for each measure over all seeds, and one of the first task by task."""
     if (OURS, names[0]) not in results:
         return []
     families = [[_compared(results, other, names, measure) for other in others] for measure in MEASURES]
@@ -113,12 +124,14 @@ def _tests(results: Results, others: Sequence[str], names: Sequence[str]) -> lis
 
 
 def _compared(results: Results, other: str, names: Sequence[str], measure: str) -> dict[str, object]:
-    pairs = [
-        (float(getattr(ours, measure)), float(getattr(theirs, measure)))
+    by_task = [
+        [
+            float(getattr(ours, measure)) - float(getattr(theirs, measure))
+            for ours, theirs in zip(results[OURS, name], results[other, name], strict=True)
+        ]
         for name in names
-        for ours, theirs in zip(results[OURS, name], results[other, name], strict=True)
     ]
-    gains = [ours - theirs for ours, theirs in pairs]
+    gains = [statistics.mean(of_seed) for of_seed in zip(*by_task, strict=True)]
     return {
         "against": other,
         "task": names[0] if len(names) == 1 else "all",
@@ -201,7 +214,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
         for contender in dict.fromkeys(contender for contender, _ in results):
             curves = np.array([outcome.anytime for outcome in results[contender, name]]) * 100
             policy, advisor = contender.split()
-            style = {"study": "C0", "costudy": "C1", "branch": "C2"}[policy]
+            style = {"study": "C0", "costudy": "C1", "branch": "C2", "asha": "C3"}.get(policy, "C4")
             line = {"random": "-", "tpe": "--", "gp": ":"}.get(advisor, "-.")
             axes.plot(range(1, curves.shape[1] + 1), curves.mean(axis=0), line, color=style, label=contender)
         final = [
@@ -250,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.tuning", description=__doc__)
     parser.add_argument("--seeds", type=int, default=60)
     parser.add_argument("--first-seed", type=int, default=2000)
-    parser.add_argument("--epochs", type=int, default=300, help="budget of a study")
+    parser.add_argument("--epochs", type=int, default=shipped().budget_epochs, help="of a study")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), metavar="'POLICY ADVISOR'")
     return parser

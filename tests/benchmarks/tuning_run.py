@@ -1,13 +1,18 @@
-"""One study of the tuning benchmark: the real master, one worker, the trainer of tuning_task.py."""
+"""One study of the tuning benchmark: the real master with the defaults that ship, one worker, the trainer of
+tuning_task.py, and the choice that a deployment makes.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from optuna.storages import InMemoryStorage
 
+from server.training.deployment import _MARGIN, _candidates
+from server.training.jobs import JobSpec
 from server.training.messages import Assignment, StudySpec, Verdict
 from server.training.selection import select_ensemble
 from server.training.study import Master
@@ -24,6 +29,15 @@ from tests.benchmarks.tuning_task import (
 )
 
 WORKER = "worker"
+# What a contender changes of the study that ships, by its name: "asha" is `branch` without its branches.
+POLICIES: dict[str, dict[str, Any]] = {
+    "study": {"policy": "study"},
+    "study+ensemble": {"policy": "study"},
+    "costudy": {"policy": "costudy"},
+    "asha": {"policy": "branch", "cold_share": 1.0},
+    "branch": {"policy": "branch"},
+}
+ENSEMBLES = ("branch", "asha", "study+ensemble")  # that end in a selection; the others return the best trial
 
 
 @dataclass
@@ -46,10 +60,8 @@ class Outcome:
 
     @property
     def deployed(self) -> float:
-        """Test accuracy of the artefact that the rule names: `branch` ends in the selection over its
-        checkpoints, Rafiki's Algorithms 1 and 2 return the best trial.
-        """
-        return self.ensemble if self.contender.startswith("branch") else self.test
+        """Test accuracy of the artefact that the rule names."""
+        return self.ensemble if self.contender.split()[0] in ENSEMBLES else self.test
 
     @property
     def over_time(self) -> float:
@@ -82,15 +94,18 @@ class Worker:
         knobs = {name: float(value) for name, value in given.knobs.items()}
         state = self._start(given, knobs)
         best_score, best_state, epoch = -1.0, state, given.start_epoch
+        ends = given.start_epoch + given.epochs
+        cools = None if given.cool_from is None else (given.cool_from, ends)
         while True:
             epoch += 1
             with np.errstate(all="ignore"):  # some knobs make it diverge, and their scores say so
-                train_epoch(state, self._task, knobs, epoch, given.seed)
+                train_epoch(state, self._task, knobs, epoch, given.seed, cools)
                 score = accuracy(probabilities(state, self._task.validation), self._task.validation)
             if score > best_score:
                 best_score, best_state = score, copy(state)
             self._note(state, score)
-            verdict = self._master.report(WORKER, given.trial, epoch, score, 0.0)
+            loss = 0.0 if all(np.isfinite(each).all() for each in state.weights) else float("nan")
+            verdict = self._master.report(WORKER, given.trial, epoch, score, 0.0, loss)
             if verdict in (Verdict.PUT, Verdict.PAUSE):
                 digest = f"{given.trial}/{epoch}"
                 if self._master.stored(WORKER, given.trial, epoch, score, digest):
@@ -116,19 +131,22 @@ class Worker:
         self.anytime.append(self._deployed[1])
 
 
+def shipped() -> StudySpec:
+    """The study of one model as a job that says nothing has it."""
+    (study,) = JobSpec("benchmark", models=("resnet",)).studies(0, "").values()
+    return study
+
+
+def study_of(name: str, contender: str, seed: int, budget_epochs: int) -> StudySpec:
+    """What ships, but for the space, and for what the contender changes."""
+    policy, advisor = contender.split()
+    changed = {**POLICIES[policy], "advisor": advisor, "budget_epochs": budget_epochs, "seed": seed}
+    return replace(shipped(), name=name, space=space(), **changed)
+
+
 def run_study(task: Task, contender: str, seed: int, budget_epochs: int) -> Outcome:
     """`contender` is "POLICY ADVISOR". Everyone has the same budget, patience and longest trial."""
-    policy, advisor = contender.split()
-    spec = StudySpec.from_json(
-        {
-            "name": f"{task.name} {contender} {seed}",
-            "space": space().as_json(),
-            "policy": policy,
-            "advisor": advisor,
-            "budget_epochs": budget_epochs,
-            "seed": seed,
-        }
-    )
+    spec = study_of(f"{task.name} {contender} {seed}", contender, seed, budget_epochs)
     began_s = time.perf_counter()
     master = Master(spec, InMemoryStorage())
     worker = Worker(task, master)
@@ -139,11 +157,17 @@ def run_study(task: Task, contender: str, seed: int, budget_epochs: int) -> Outc
     kept = worker.checkpoints()
     with np.errstate(all="ignore"):
         deployed = accuracy(probabilities(kept[progress.best_checkpoint], task.test), task.test)
+        found = {
+            name: kept[candidate.checkpoint.digest]
+            for name, candidate in _candidates({"net": master.trials()}).items()
+        }
         chosen = select_ensemble(
-            {name: probabilities(state, task.validation) for name, state in kept.items()},
+            {name: probabilities(state, task.validation) for name, state in found.items()},
             task.validation.labels,
+            most=8,
+            margin=_MARGIN,
         )
-        mean = sum(probabilities(kept[name], task.test) for name in chosen.members)
+        mean = sum(probabilities(found[name], task.test) for name in chosen.members)
     above = [trial for trial in progress.trials if (trial.best_score or 0.0) > 0.5]
     return Outcome(
         task=task.name,

@@ -1,10 +1,12 @@
 """What the tuning benchmark trains: three small image sets, and a perceptron in numpy that is fast enough for
-hundreds of studies. The knobs are those of Rafiki §7.1.1, with the learning rate's decay beside them.
+hundreds of studies. The knobs are those of Rafiki §7.1.1; the learning rate stays until a trial cools, as the
+shipped trainer's does.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,12 +49,11 @@ class State:
 
 def space() -> HyperSpace:
     knobs = HyperSpace()
-    knobs.add_range_knob("learning_rate", "float", 1e-3, 1.0, log=True)
-    knobs.add_range_knob("momentum", "float", 0.0, 0.99)
-    knobs.add_range_knob("weight_decay", "float", 1e-6, 1e-1, log=True)
-    knobs.add_range_knob("dropout", "float", 0.0, 0.7)
-    knobs.add_range_knob("init_std", "float", 0.005, 1.0, log=True, branching="fixed")
-    knobs.add_range_knob("rate_decay", "float", 0.8, 1.0)
+    knobs.add_range_knob("learning_rate", "float", 1e-3, 1.0, log=True, default=0.02)
+    knobs.add_range_knob("momentum", "float", 0.0, 0.99, default=0.9)
+    knobs.add_range_knob("weight_decay", "float", 1e-6, 1e-1, log=True, default=1e-4)
+    knobs.add_range_knob("dropout", "float", 0.0, 0.7, default=0.1)
+    knobs.add_range_knob("init_std", "float", 0.005, 1.0, log=True, branching="fixed", default=0.1)
     return knobs
 
 
@@ -84,15 +85,21 @@ def copy(state: State) -> State:
     return State(*([each.copy() for each in part] for part in parts))
 
 
-def train_epoch(state: State, task: Task, knobs: Mapping[str, float], epoch: int, seed: int) -> None:
-    """One pass over the training rows by SGD with momentum; `epoch` counts from 1 and sets the rate."""
+def train_epoch(
+    state: State, task: Task, knobs: Mapping[str, float], epoch: int, seed: int, cools: tuple[int, int] | None
+) -> None:
+    """One pass over the training rows by SGD with momentum; `epoch` counts from 1.
+
+    cools: the epochs after which the rate falls along a cosine, and those after which it is 0.
+    """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(task.train.labels))
-    rate = np.float32(knobs["learning_rate"] * knobs["rate_decay"] ** (epoch - 1))
     momentum, decay = np.float32(knobs["momentum"]), np.float32(knobs["weight_decay"])
     keep = 1 - knobs["dropout"]
     for first in range(0, len(order), BATCH_ROWS):
         rows = order[first : first + BATCH_ROWS]
+        fall = 0.0 if cools is None else (epoch - 1 + first / len(order) - cools[0]) / (cools[1] - cools[0])
+        rate = np.float32(knobs["learning_rate"] * 0.5 * (1 + math.cos(math.pi * fall)))
         gradients = _gradients(state, task.train.inputs[rows], task.train.labels[rows], keep, random)
         parameters = (*state.weights, *state.biases)
         for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
