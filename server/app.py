@@ -194,7 +194,8 @@ async def _running(
             room=functools.partial(_room, settings),
             measured=measured,
             starting=catalog.groups,
-            profile=Profiler(latencies).measure,
+            profile=Profiler(latencies, worker_hang_s=settings.worker_hang_s).measure,
+            patience_s=settings.worker_start_s,
             tasks=supervisor.tasks(),
         )
         dispatcher = Dispatcher(Scheduler(), bounds, latencies, metrics, residency_of)
@@ -223,7 +224,7 @@ async def _running(
         pool: WorkerPool = LocalPool(
             settings.workers,
             functools.partial(_worker_command, settings),
-            Timing(start_s=settings.worker_start_s),
+            _timing(settings),
             supervisor.tasks(),
             environment,
         )
@@ -267,6 +268,11 @@ async def _running(
 
 def _room(settings: Settings, worker: Worker) -> Room:
     return Room(settings.resident_bytes or worker.info.capacity_bytes, settings.resident_models)
+
+
+def _timing(settings: Settings) -> Timing:
+    timing = Timing(start_s=settings.worker_start_s)
+    return replace(timing, silent_s=min(timing.silent_s, settings.worker_hang_s))
 
 
 def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:

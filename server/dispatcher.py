@@ -146,8 +146,13 @@ class Dispatcher:
         """Kill the workers that hang; their rows run again elsewhere.
 
         Patience is a multiple of what was predicted; `patience_s` with batches of which nothing is known.
+        What rows wait for, and only a worker holds that may well hang, is loaded elsewhere meanwhile.
         """
-        for name, silent_s in self._core.hung(time.monotonic(), patience_s):
+        now_s = time.monotonic()
+        doubtful = self._core.doubtful(now_s)
+        for group in self.waited_for() if doubtful else ():
+            self.residents.want(group, without=doubtful)
+        for name, silent_s in self._core.hung(now_s, patience_s):
             rows = ", ".join(self._flights.on(self._workers[name]))
             self._workers[name].kill(f"it hangs: no batch came back for {silent_s:.1f} s ({rows})")
 

@@ -34,11 +34,21 @@ _TEXT = b"The laksa was rich and hot, the queue was long, and we would come agai
 
 
 class Profiler:
-    """Tries each model once on each kind of device."""
+    """Tries each model once on each kind of device.
 
-    def __init__(self, latencies: Latencies, clock: Callable[[], float] = time.perf_counter) -> None:
+    A worker that does not come back from such a batch within `worker_hang_s` is killed; 0 = never.
+    """
+
+    def __init__(
+        self,
+        latencies: Latencies,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        worker_hang_s: float = 0.0,
+    ) -> None:
         self._latencies = latencies
         self._clock = clock
+        self._worker_hang_s = worker_hang_s
         self._tried: set[tuple[str, str]] = set()
 
     async def measure(self, worker: Worker, model: ModelVersion, is_waited_for: Callable[[], bool]) -> None:
@@ -70,7 +80,7 @@ class Profiler:
                 if expected_s > _LONGEST_S or now_s + expected_s > ends_s or is_waited_for():
                     break
                 message = Infer(0, [model.key], form, [row] * rows)
-                reply = await _answer(worker, message, _PATIENCE_S)
+                reply = await self._answer(worker, message, model)
                 if not isinstance(reply, Answer) or reply.errors:
                     return profile_s
                 least_s = min(least_s, self._clock() - now_s)
@@ -79,16 +89,23 @@ class Profiler:
             profile_s[rows] = max(least_s, *profile_s.values(), 1e-6)
         return profile_s
 
-
-async def _answer(worker: Worker, message: Message, patience_s: float) -> Message | None:
-    """The worker's reply; None if it takes longer than that, and then it is told to forget it."""
-    reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    message_id = worker.send(message, lambda came: None if reply.done() else reply.set_result(came))
-    try:
-        return await asyncio.wait_for(reply, patience_s)
-    except TimeoutError:
+    async def _answer(self, worker: Worker, message: Message, model: ModelVersion) -> Message | None:
+        """The worker's reply; None if it takes long: then it is told to forget it, and watched."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Message] = loop.create_future()
+        message_id = worker.send(message, lambda came: None if reply.done() else reply.set_result(came))
+        await asyncio.wait({reply}, timeout=_PATIENCE_S)
+        if reply.done():
+            return reply.result()
         worker.cancel(message_id)
+        if self._worker_hang_s:
+            loop.call_later(self._worker_hang_s, _end_if_hung, worker, model, reply)
         return None
+
+
+def _end_if_hung(worker: Worker, model: ModelVersion, reply: asyncio.Future[Message]) -> None:
+    if not reply.done():
+        worker.kill(f"it hangs in a first batch of {model.key}")
 
 
 def _sample(model: ModelVersion) -> tuple[Form, bytes] | None:

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpu_worker.protocol import Done, Failed, Load, Loaded, Unload
+from gpu_worker.protocol import Done, Failed, Load, Loaded, Message, Unload
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
 from server.functions import ModelVersion
 from server.placement.lru import Room, Stay, evictions, starting_set
@@ -31,6 +31,7 @@ Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 
 _PROTECTED_LOADS = 5.0  # a model that rows wait for stays at least this many times its own load time,
 _PROTECTED_LEAST_S = 0.25  # and at least this long
+_PATIENCE_S = 120.0
 _DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 
 
@@ -56,7 +57,10 @@ class ResidencyListener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A live worker and what it holds: model key → when it was loaded, and how long that took."""
+    """A live worker and what it holds: model key → when it was loaded, and how long that took.
+
+    Whoever has `changing` may load and evict there.
+    """
 
     worker: Worker
     loaded: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -67,6 +71,14 @@ class _Place:
         return all(model.key in self.loaded for model in group)
 
 
+@dataclass(slots=True, eq=False)
+class _Change:
+    """Loads and evictions under way on one worker. `wanted`: whether somebody still waits for them."""
+
+    wanted: bool = True
+    error: ServiceError | None = None
+
+
 class _SizeLearned(Overloaded):
     """The worker had no room for a model, and says how much it takes."""
 
@@ -75,7 +87,8 @@ class Residency:
     """`room(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
 
     `starting()`: what a starting worker should hold. `profile(worker, model, is_waited_for)`, if there is
-    one, is awaited before rows are sent to what was loaded.
+    one, is awaited before rows are sent to what was loaded. A worker that does not carry out one message
+    within `patience_s` is killed.
     """
 
     def __init__(
@@ -87,6 +100,7 @@ class Residency:
         *,
         starting: Callable[[], Iterable[Group]] = tuple,
         profile: Profile | None = None,
+        patience_s: float = _PATIENCE_S,
         tasks: Tasks | None = None,
     ) -> None:
         self._listener = listener
@@ -101,7 +115,9 @@ class Residency:
         self._deaths: dict[str, int] = {}  # model key → workers that died of loading it, in a row
         self._a_place = asyncio.Event()
         self._starting = starting
+        self._closed = False
         self._profile = profile
+        self._patience_s = patience_s
 
     # ── what is where ───────────────────────────────────────────────────────────────────────────────
 
@@ -123,9 +139,9 @@ class Residency:
         """Model key → Unix time of its last use."""
         return dict(self._used)
 
-    def is_resident(self, group: Group) -> bool:
-        """Whether some live worker holds all of the group."""
-        return any(place.holds(group) for place in self._places.values())
+    def is_resident(self, group: Group, without: Collection[str] = ()) -> bool:
+        """Whether some live worker holds all of the group, those named in `without` left out."""
+        return any(place.holds(group) for name, place in self._places.items() if name not in without)
 
     def holds_anything(self) -> bool:
         """Whether some live worker holds some model."""
@@ -153,6 +169,7 @@ class Residency:
             self._listener.worker_lost(worker)
         if not self._places:
             self._a_place.clear()
+        self._want_again()  # what only it held: another worker may be idle meanwhile
 
     def not_there(self, worker: Worker, keys: Iterable[str]) -> None:
         """The worker says that it does not hold these (it evicted them by itself)."""
@@ -164,20 +181,27 @@ class Residency:
 
     async def close(self) -> None:
         """Stop loading."""
+        self._closed = True
         await self._tasks.close()
 
     # ── loads and evictions ───────────────────────────────────────────────────────────────────────
 
-    def want(self, group: Group) -> None:
-        """Make the group resident soon, if it is not; the listener hears how it went."""
+    def want(self, group: Group, without: Collection[str] = ()) -> None:
+        """Make the group resident soon, if it is not; the listener hears how it went.
+
+        Workers named in `without` are not counted on: they hold models, and run nothing.
+        """
         keys = tuple(model.key for model in group)
-        if not self._places or keys in self._wanted or self.is_resident(group):
-            return  # without a worker: the next one to come up asks `waited_for`
+        if self._closed or keys in self._wanted or self.is_resident(group, without):
+            return
+        if not self._places.keys() - set(without):
+            return  # the next one to come up asks `waited_for`
 
         async def bring() -> None:
             try:
-                await self.load(group)
-                await self.spread(group)
+                await self.load(group, without)
+                if not without:
+                    await self.spread(group)
             except ServiceError as error:
                 self._listener.load_failed(group, error)
             except Exception as error:  # whatever it is: its rows must not wait for nothing
@@ -191,16 +215,17 @@ class Residency:
         self._wanted.add(keys)
         self._tasks.once("load", bring(), f"load {', '.join(keys)}")
 
-    async def load(self, group: Group) -> None:
+    async def load(self, group: Group, without: Collection[str] = ()) -> None:
         """Make the group resident on one worker, evicting others; wait for a worker if there is none.
 
+        Who stops waiting leaves at once; what was begun on the worker is ended and noted all the same.
         Raises `BadOption` if a model cannot be loaded or can never fit, `Overloaded` if there is no room
         now, `WorkerLost` if the worker dies of it twice.
         """
         for attempt in (1, 2):
             while not self._places:  # the worker that came may have gone before this task's turn
                 await self._a_place.wait()
-            place = self._best_place(group)
+            place = self._best_place(group, without)
             try:
                 await self._bring(place, group, may_evict=True)
                 return
@@ -220,9 +245,13 @@ class Residency:
         """Evict models from every worker; batches under way finish first."""
         wanted = set(keys)
         for place in list(self._places.values()):
-            async with place.changing:
+
+            async def evict(change: _Change, place: _Place = place) -> None:
                 for key in wanted & place.loaded.keys():
                     await self._evict(place, key)
+
+            with contextlib.suppress(WorkerLost):  # then it holds nothing
+                await self._change(place, evict, f"unload from {place.worker.name}")
 
     async def _fill(self, place: _Place) -> None:
         """Load an empty worker, and then whatever rows wait for in vain."""
@@ -250,36 +279,66 @@ class Residency:
     def _by_recency(self, groups: Iterable[Group]) -> list[Group]:
         return sorted(groups, key=lambda group: -max(self._used.get(model.key, 0.0) for model in group))
 
-    def _best_place(self, group: Group) -> _Place:
-        """The worker that lacks least of the group; of equals, the emptiest."""
+    def _best_place(self, group: Group, without: Collection[str]) -> _Place:
+        """The worker that lacks least of the group; of equals, one where nothing changes, the emptiest."""
         return min(
             self._places.values(),
-            key=lambda place: (sum(m.key not in place.loaded for m in group), len(place.loaded)),
+            key=lambda place: (
+                place.worker.name in without,
+                sum(m.key not in place.loaded for m in group),
+                place.changing.locked(),
+                len(place.loaded),
+            ),
         )
 
     async def _bring(self, place: _Place, group: Group, *, may_evict: bool) -> None:
-        async with place.changing:
+        async def bring(change: _Change) -> None:
             # A worker that finds a model larger than was known here evicts by itself, even of this group, or
             # refuses; either way its size is known afterwards, and room is made for it.
             for _ in range(1 + 2 * len(group)):
-                await self._make_room(place, group, may_evict=may_evict)
+                await self._make_room(place, group, change, may_evict=may_evict)
                 with contextlib.suppress(_SizeLearned):
                     for model in group:
-                        if model.key not in place.loaded:
+                        if model.key not in place.loaded and change.wanted:
                             await self._load_one(place, model, may_evict=may_evict)
-                if place.holds(group):
+                if place.holds(group) or not change.wanted:
                     return
             names = ", ".join(model.key for model in group)
             raise Overloaded(f"worker {place.worker.name} does not keep {names} together")
 
-    async def _make_room(self, place: _Place, group: Group, *, may_evict: bool) -> None:
+        await self._change(place, bring, f"load on {place.worker.name}")
+
+    async def _change(self, place: _Place, work: Callable[[_Change], Awaitable[None]], name: str) -> None:
+        """Do that alone on the place. It goes on if the caller is cancelled, so that what the worker did is
+        known; but begins nothing more that is not wanted.
+        """
+        change = _Change()
+
+        async def changed() -> None:
+            try:
+                if place.gone:
+                    raise WorkerLost(f"worker {place.worker.name} is gone")
+                await work(change)
+            except ServiceError as error:
+                change.error = error
+
+        await place.changing.acquire()
+        task = self._tasks.once("change", changed(), name)
+        task.add_done_callback(lambda _: place.changing.release())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            change.wanted = False
+            raise
+        if change.error is not None:
+            raise change.error
+
+    async def _make_room(self, place: _Place, group: Group, change: _Change, *, may_evict: bool) -> None:
         wanted = {model.key: self._sizes.get(model.key, 0) for model in group}
-        while not place.holds(group):
+        while not place.holds(group) and change.wanted:
             found = evictions(self._clock(), wanted, self._stays(place), self._room(place.worker))
             if found is None:
-                raise BadOption(
-                    f"the models {', '.join(wanted)} do not fit on worker {place.worker.name} together"
-                )
+                raise _do_not_fit(place, group)
             if found and not may_evict:
                 raise Overloaded(f"worker {place.worker.name} is full")
             if isinstance(found, float):
@@ -305,7 +364,8 @@ class Residency:
         return {model.key for group in self._listener.waited_for() for model in group}
 
     async def _load_one(self, place: _Place, model: ModelVersion, *, may_evict: bool) -> None:
-        reply = await place.worker.call(Load(0, model.key, str(model.directory), may_evict))
+        message = Load(0, model.key, str(model.directory), may_evict)
+        reply = await self._ask(place, message, f"loading {model.key}")
         if isinstance(reply, Failed):
             if reply.evicted:
                 for key in reply.evicted:
@@ -339,11 +399,21 @@ class Residency:
         # First out of the dispatcher's sight, so that no batch is sent that the eviction would overtake.
         place.loaded.pop(key, None)
         self._changed(place)
-        reply = await place.worker.call(Unload(0, key))
+        reply = await self._ask(place, Unload(0, key), f"unloading {key}")
         if not isinstance(reply, Done):
             log.warning("not unloaded worker=%s model=%s reply=%s", place.worker.name, key, reply)
         else:
             log.info("model evicted worker=%s model=%s", place.worker.name, key)
+
+    async def _ask(self, place: _Place, message: Message, what: str) -> Message:
+        """The reply; a worker that takes too long is killed, and counts as lost."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await place.worker.call(message)
+        except TimeoutError:
+            reason = f"{what} took over {self._patience_s:g} s"
+        place.worker.kill(reason)
+        return Failed(message.id, WorkerLost.code, reason)
 
     def _changed(self, place: _Place) -> None:
         if place.gone:
@@ -355,6 +425,11 @@ class Residency:
         # Rows may wait for a model that has just been evicted, or whose load found no worker.
         for group in self._listener.waited_for():
             self.want(group)
+
+
+def _do_not_fit(place: _Place, group: Group) -> BadOption:
+    keys = ", ".join(model.key for model in group)
+    return BadOption(f"the models {keys} do not fit on worker {place.worker.name} together")
 
 
 def _error_of(reply: Failed, model: ModelVersion) -> ServiceError:

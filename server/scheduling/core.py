@@ -187,6 +187,10 @@ class Scheduler:
             if worker.hangs(now_s, most_s)
         ]
 
+    def doubtful(self, now_s: float) -> frozenset[str]:
+        """The workers that may well hang."""
+        return frozenset(worker.name for worker in self._workers.values() if worker.is_doubtful(now_s))
+
     def take_faults(self) -> list[PolicyFault]:
         """The policies that were put aside since the last call, because a method of theirs faulted."""
         return self._waiting.take_faults()

@@ -15,6 +15,8 @@ __all__ = ["Flight", "WorkerState", "hangs_after_s"]
 _FADE_S = 1.0
 _OVERDUE_TIMES = 2.0  # of what was predicted, and so long at least, beyond it: then it is sent nothing more
 _OVERDUE_LEAST_S = 0.25
+_DOUBTFUL_TIMES = 5.0  # what was predicted, and so long at least, it has said nothing
+_DOUBTFUL_LEAST_S = 3.0
 _HANGS_TIMES = 20.0  # what was predicted, and so long at least: then it is taken to hang
 _HANGS_LEAST_S = 15.0
 _PREDICTED_TIMES = 3.0  # what was predicted it may take in any case
@@ -93,6 +95,13 @@ class WorkerState:
         expected_s = sum(flight.predicted_s for flight in flights)
         is_guess = any(flight.is_guess for flight in flights)
         return self.silent_s(now_s) > hangs_after_s(expected_s, is_guess=is_guess, most_s=most_s)
+
+    def is_doubtful(self, now_s: float) -> bool:
+        """Whether it may well hang, so that what only it holds is worth having elsewhere too."""
+        expected_s = sum(flight.predicted_s for flight in self.flights.values())
+        return bool(self.flights) and self.silent_s(now_s) > max(
+            _DOUBTFUL_LEAST_S, _DOUBTFUL_TIMES * expected_s
+        )
 
     def work(self, now_s: float, seconds: float) -> None:
         """Interactive rows were sent that take it so long."""

@@ -73,6 +73,11 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Hang up at once, whatever has not been sent; the worker counts as lost from the next turn on."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # ── asyncio.Protocol ────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

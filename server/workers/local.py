@@ -26,6 +26,8 @@ __all__ = ["LocalPool", "LocalWorker", "Timing"]
 
 log = logging.getLogger("ml_udf.server.workers")
 
+_SECOND_LOOK_S = 0.5  # if this process stood still itself, the answer is there and not yet read
+
 # The command of worker number i, given its end of the socket.
 CommandFor = Callable[[int, int], Sequence[str]]
 
@@ -39,6 +41,8 @@ class Timing:
     backoff_most_s: float = 30.0
     steady_s: float = 60.0  # a worker that lived this long is started again at once when it dies
     term_grace_s: float = 5.0
+    ping_every_s: float = 2.0
+    silent_s: float = 30.0  # without an answer to a ping; then it counts as hung. 0 = never
 
 
 class LocalWorker:
@@ -67,18 +71,28 @@ class LocalWorker:
         log.error("worker killed worker=%s pid=%d reason=%r", self.name, self.process.pid, reason)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
+        # One that cannot die yet, as while its disk stands still, is lost all the same.
+        self._channel.abort()
 
     async def end(self, grace_s: float) -> None:
-        """Hang up and ask to end; force it after the grace."""
+        """Hang up and ask to end; force it after the grace, and leave it behind after another."""
         self._channel.close()
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
+        # `asyncio.timeout`: `wait_for` loses a cancel that comes just as the process ends.
         try:
-            await asyncio.wait_for(self.process.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self.process.wait()
         except TimeoutError:
             self.kill("it did not end when asked to")
-            await self.process.wait()
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self.process.wait()
+            except TimeoutError:
+                log.error(
+                    "worker left behind, it cannot be ended worker=%s pid=%d", self.name, self.process.pid
+                )
 
 
 class LocalPool:
@@ -153,7 +167,8 @@ class LocalPool:
         self._note(index, pid=process.pid)
         try:
             try:
-                pong = await asyncio.wait_for(channel.call(Ping(0)), self._timing.start_s)
+                async with asyncio.timeout(self._timing.start_s):
+                    pong = await channel.call(Ping(0))
             except TimeoutError:
                 return f"it did not answer within {self._timing.start_s:g} s of its start"
             if not isinstance(pong, Pong):
@@ -169,13 +184,33 @@ class LocalPool:
             )
             announced = True
             listener.worker_up(worker)
-            reason = await lost
+            reason = await self._watch(worker, lost)
             with contextlib.suppress(TimeoutError):
-                status = await asyncio.wait_for(process.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    status = await process.wait()
                 reason = f"{reason}; exit status {status}"
             return reason
         finally:
             await worker.end(self._timing.term_grace_s)
+
+    async def _watch(self, worker: LocalWorker, lost: asyncio.Future[str]) -> str:
+        """Ping until the worker is lost, and kill it if it does not answer. Why it was lost.
+
+        Its reader answers, so this sees a process that is stopped, or whose interpreter is: whatever it was
+        at, a load, a warm-up or nothing.
+        """
+        timing = self._timing
+        while timing.silent_s:
+            await asyncio.wait({lost}, timeout=timing.ping_every_s)
+            if lost.done():
+                break
+            pong: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            worker.send(Ping(0), functools.partial(_arrived, pong))
+            for patience_s in (timing.silent_s, _SECOND_LOOK_S):
+                await asyncio.wait({pong}, timeout=patience_s)
+            if not pong.done():
+                worker.kill(f"it hangs: no answer to a ping within {timing.silent_s:g} s")
+        return await lost
 
     async def _spawn(self, index: int, channel: Channel) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
@@ -199,3 +234,8 @@ class LocalPool:
 
     def _note(self, index: int, **changes: Any) -> None:  # noqa: ANN401  # fields of WorkerState
         self._states[index] = replace(self._states[index], **changes)
+
+
+def _arrived(awaited: asyncio.Future[Message], reply: Message) -> None:
+    if not awaited.done():
+        awaited.set_result(reply)

@@ -30,6 +30,9 @@ class FakeWorker:
     sizes: dict[str, int] = field(default_factory=dict)
     unloadable: dict[str, str] = field(default_factory=dict)  # model → code with which its load fails
     answers: bool = False
+    stalled: set[type[Message]] = field(default_factory=set)  # kinds that it does not get on with
+    evicts: dict[str, str] = field(default_factory=dict)  # model → whom its load displaces
+    held: list[tuple[Message, OnReply]] = field(default_factory=list)  # messages that it is stuck with
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
     resident: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
@@ -45,13 +48,15 @@ class FakeWorker:
             self.batches.append((message, on_reply))
             if self.answers:
                 asyncio.get_running_loop().call_soon(self.answer)
+        elif type(message) in self.stalled:
+            self.held.append((message, on_reply))
         else:
             asyncio.get_running_loop().call_soon(on_reply, self._carried_out(message))
         return message.id
 
     async def call(self, message: Message) -> Message:
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self.send(message, reply.set_result)
+        self.send(message, lambda came: None if reply.done() else reply.set_result(came))
         return await reply
 
     def cancel(self, message_id: int) -> None:
@@ -73,13 +78,22 @@ class FakeWorker:
         infer, on_reply = self.batches.pop(0)
         on_reply(Failed(infer.id, code, message))
 
+    def go_on(self) -> None:
+        """Carry out the message that it has been stuck with for longest."""
+        message, on_reply = self.held.pop(0)
+        on_reply(self._carried_out(message))
+
     def _carried_out(self, message: Message) -> Message:
         if isinstance(message, Load):
             self.loads.append(message.model)
+            displaced = [key for key in [self.evicts.get(message.model, "")] if key in self.resident]
+            for key in displaced:
+                self.resident.remove(key)
             if message.model in self.unloadable:
-                return Failed(message.id, self.unloadable[message.model], "it cannot be loaded")
+                code = self.unloadable[message.model]
+                return Failed(message.id, code, "it cannot be loaded", evicted=displaced)
             self.resident.append(message.model)
-            return Loaded(message.id, self.sizes.get(message.model, 10), 0.001)
+            return Loaded(message.id, self.sizes.get(message.model, 10), 0.001, displaced)
         assert isinstance(message, Unload)
         self.unloads.append(message.model)
         self.resident.remove(message.model)

@@ -188,3 +188,66 @@ asyncio.run(main())
     server.kill()
     server.wait()
     asyncio.run(until(lambda: not is_alive(worker)))
+
+
+WATCHFUL = Timing(term_grace_s=5.0, ping_every_s=0.1, silent_s=1.0)
+
+
+def test_a_worker_that_is_stopped_is_seen_whatever_it_was_at_and_replaced() -> None:
+    async def scenario() -> None:
+        async with running("good", timing=WATCHFUL) as (pool, listener):
+            await until(lambda: listener.up)
+            pid = only(pool).pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: len(listener.up) == 2)
+            assert not is_alive(pid)
+            assert listener.down == listener.up[:1]
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_is_stopped_for_a_moment_lives_on() -> None:
+    async def scenario() -> None:
+        async with running("good", timing=WATCHFUL) as (pool, listener):
+            await until(lambda: listener.up)
+            pid = only(pool).pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(0.3)
+            os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(1.5)
+            assert listener.down == []
+            assert only(pool).pid == pid
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_stood_still_itself_blames_no_worker() -> None:
+    async def scenario() -> None:
+        async with running("good", timing=Timing(ping_every_s=0.01, silent_s=0.2)) as (_, listener):
+            await until(lambda: listener.up)
+            await asyncio.sleep(0.05)
+            for _ in range(5):
+                time.sleep(0.5)  # noqa: ASYNC251  # the loop itself stands still
+                await asyncio.sleep(0.02)
+            assert listener.down == []
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_worker_is_lost_at_once_though_it_never_read_what_it_was_sent() -> None:
+    async def scenario() -> None:
+        async with running("good") as (pool, listener):
+            await until(lambda: listener.up)
+            pid = only(pool).pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            asked = asyncio.ensure_future(listener.up[0].call(Infer(0, ["m"], "text", [bytes(1 << 24)])))
+            await asyncio.sleep(0.1)
+            listener.up[0].kill("a test wants it")
+            reply = await asyncio.wait_for(asked, 1.0)
+            assert isinstance(reply, Failed)
+            assert reply.code == "worker_lost"
+
+    asyncio.run(scenario())
