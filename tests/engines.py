@@ -59,6 +59,11 @@ class DuckDb:
         self._caught = self._warnings.__enter__()
         warnings.simplefilter("always")
 
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection itself."""
+        return self._con
+
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         try:
             return self._con.execute(sql).fetchall()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ml_udf.errors import BadOption
+from ml_udf.scoring.condition import check_condition
 
 __all__ = ["BATCH_ROWS", "PATIENCE_S", "Request", "rescore_of"]
 
@@ -57,6 +58,8 @@ class Request:
                 "the answers need one place" + (", not two" if self.output else ""),
                 hint="give output, a column of the same table, or result_table, a table of their own",
             )
+        if self.condition is not None:
+            check_condition(self.condition)
         if not 1 <= self.batch_rows <= MAX_BATCH_ROWS:
             raise BadOption(
                 f"batch_rows = {self.batch_rows} is out of bounds", hint=f"use 1 to {MAX_BATCH_ROWS}"
