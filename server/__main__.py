@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import parse_qsl, urlsplit
 
 from server.settings import Settings, is_loopback
 
 __all__ = ["main", "settings_from"]
 
 _ENVIRONMENT = "ML_UDF_"
+_SECRET_URLS = ("database_url", "parameters_url")  # each has its …_file
+_SECRET_WORDS = ("password", "secret", "token", "key")
 
 
 class SettingsError(Exception):
@@ -51,6 +54,9 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         raw = given.get(item.name, environment.get(f"{_ENVIRONMENT}{item.name.upper()}"))
         if raw is not None:
             values[item.name] = _value(item.name, hints[item.name], raw)
+    for name in _SECRET_URLS:
+        _check_hidden(name, given.get(name, ""))
+        values[name] = _url(name, values.get(name, ""), values.get(f"{name}_file"))
     settings = Settings(**values)
     _check(settings)
     return settings
@@ -168,6 +174,39 @@ def _check_access(settings: Settings) -> None:
             f"refusing to listen on {settings.host} without TLS: the token and all rows could be read on the "
             "way. Give --tls-cert and --tls-key, or, where a proxy does TLS, --allow-plain"
         )
+
+
+def _check_hidden(name: str, url: str) -> None:
+    """A command line is for every user of the machine to read. Raises `SettingsError` without the URL."""
+    try:
+        parts = urlsplit(url)
+        has_secret = bool(parts.password) or any(
+            word in key.lower() for key, _ in parse_qsl(parts.query) for word in _SECRET_WORDS
+        )
+    except ValueError:
+        has_secret = "@" in url
+    if has_secret:
+        flag = f"--{name.replace('_', '-')}"
+        raise SettingsError(
+            f"{flag} holds a secret, which every user of this machine can read there: "
+            f"put the URL into a file and give {flag}-file FILE"
+        )
+
+
+def _url(name: str, url: str, path: Path | None) -> str:
+    """A URL as it was given, or as its file holds it."""
+    if path is None:
+        return url
+    flag = f"--{name.replace('_', '-')}"
+    if url:
+        raise SettingsError(f"{flag} and {flag}-file say the same thing; give one of them")
+    try:
+        text = path.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"the file of {flag}-file, {path}, cannot be read: {exc}") from exc
+    if not text or len(text.split()) != 1:
+        raise SettingsError(f"the file of {flag}-file, {path}, must hold one URL and nothing else")
+    return text
 
 
 def _token(path: Path | None) -> str | None:

@@ -33,6 +33,9 @@ class Settings:
         "", "group that may read the home's models and functions, as a database with local: endpoints must"
     )
     database_url: str = _setting("", "registry database; empty = SQLite in the home folder")
+    database_url_file: Path | None = _setting(
+        None, "file that holds the URL of the registry database, where it has a password"
+    )
     token_file: Path | None = _setting(None, "file that holds the bearer token every client must send")
     ask_token_file: Path | None = _setting(
         None, "file that holds a second token, which may ask for rows and read lists, and nothing else"
@@ -99,6 +102,9 @@ class Settings:
 
     parameters_url: str = _setting(
         "", "folder, of any filesystem that fsspec knows, that keeps training's checkpoints; empty = the home"
+    )
+    parameters_url_file: Path | None = _setting(
+        None, "file that holds the URL of the checkpoints' folder, where it has a password or key"
     )
     parameters_hot_bytes: int = _setting(
         4096 * MiB, "with --parameters-url: bytes of checkpoints whose copies stay in the home folder"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, NoReturn
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-__all__ = ["ALLOW_PLAIN", "ENDPOINT", "SSLROOTCERT", "TOKEN_FILE", "console", "fail", "token_of"]
+__all__ = ["ALLOW_PLAIN", "ENDPOINT", "SSLROOTCERT", "TOKEN_FILE", "check_dsn", "console", "fail", "token_of"]
 
 console = Console()
 _errors = Console(stderr=True)
@@ -50,6 +52,19 @@ def token_of(token_file: Path | None) -> str | None:
         return token_file.read_text().strip() or None
     except OSError as exc:
         fail(f"the token file {token_file} cannot be read: {exc.strerror}")
+
+
+def check_dsn(dsn: str) -> None:
+    """Fail where a connection string holds a password: every user of the machine can read it here."""
+    try:
+        has_password = bool(urlsplit(dsn).password) or bool(re.search(r"(^|[\s?&])password\s*=", dsn))
+    except ValueError:
+        has_password = "@" in dsn
+    if has_password:
+        fail(
+            "a password on a command line is for every user of this machine to read",
+            "put it into ~/.pgpass, or into PGPASSWORD, or name a service of pg_service.conf",
+        )
 
 
 def fail(message: str, hint: str = "") -> NoReturn:

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, token_of
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, check_dsn, console, token_of
 from ml_udf.cli.findings import Finding, failed, found, noted, show
 from ml_udf.cli.pg_doctor import check_cluster, check_installation
 from ml_udf.client import Client, Options
-from ml_udf.errors import InputError, MlUdfError
+from ml_udf.errors import InputError, MlUdfError, Unauthorized, UnknownFunction
 
 __all__ = ["doctor"]
 
@@ -40,6 +40,7 @@ def doctor(
 
     Ends with status 1 when something is broken.
     """
+    check_dsn(postgres or "")
     broken = 0
     sections: list[tuple[str, Iterator[Finding]]] = [
         ("This Python", _check_packages()),
@@ -103,11 +104,29 @@ def _check_server(client: Client) -> Iterator[Finding]:
         return
     if not client.endpoint.startswith("local:"):
         yield from _check_workers(client)
+        yield from _check_sources(client)
     functions = client.get("/v1/functions")["functions"]
     if not functions:
         yield noted("it has no functions", "register a model (POST /register), then PUT /v1/functions/NAME")
     for function in functions:
         yield _check_function(client, str(function["name"]))
+
+
+def _check_sources(client: Client) -> Iterator[Finding]:
+    """The databases that the server reads datasets from: whether each role may read, and no more."""
+    try:
+        sources = client.get("/v1/sources")["sources"]
+    except (Unauthorized, UnknownFunction):  # another's to see; a server older than this
+        return
+    for source in sources:
+        roles = ", ".join(source["roles"]) or "no database role"
+        if source["problem"]:
+            yield failed(
+                f"source {source['name']} ({roles}): {source['problem']}",
+                "a role that may SELECT and no more: docs/training.md, in the server's connections file",
+            )
+        else:
+            yield found(f"source {source['name']} reads as a role that may no more; it is for {roles}")
 
 
 def _check_workers(client: Client) -> Iterator[Finding]:

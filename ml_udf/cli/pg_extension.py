@@ -27,7 +27,7 @@ from pathlib import Path
 from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
-__all__ = ["ALLOWED_SERVERS", "Installed", "install", "sources", "uninstall"]
+__all__ = ["ALLOWED_SERVERS", "Installed", "has_module", "install", "sources", "uninstall"]
 
 ALLOWED_SERVERS = "servers.allow"  # read by ml_udf.postgres.allowed
 _ALLOWED_TEXT = """\
@@ -111,6 +111,11 @@ def install(
         _write(allowed, _ALLOWED_TEXT)
     _write(extension_dir / "ml_udf.control", (sources() / "ml_udf.control").read_text())
     return Installed(version, extension_dir, python_dir, local_path, module, notes)
+
+
+def has_module(server: PostgresServer, *, root: Path = Path("/")) -> bool:
+    """Whether the batching module's file is there."""
+    return (_below(root, server.lib_dir) / f"{MODULE}.so").exists()
 
 
 def uninstall(server: PostgresServer, *, root: Path = Path("/")) -> list[Path]:

@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, fail, token_of
+from ml_udf.cli.console import ENDPOINT, TOKEN_FILE, check_dsn, fail, token_of
+from ml_udf.cli.pg_extension import has_module
 from ml_udf.cli.pg_extension import install as install_extension
 from ml_udf.cli.pg_extension import uninstall as uninstall_extension
+from ml_udf.cli.pg_preload import RESCUE, Unasked, preloads
 from ml_udf.cli.pg_sandbox import sandbox as run_sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
@@ -74,10 +76,21 @@ def install(
 
 
 @app.command()
-def uninstall(pg_config: PgConfig = None, root: Root = Path("/")) -> None:
+def uninstall(
+    pg_config: PgConfig = None,
+    root: Root = Path("/"),
+    postgres: Annotated[
+        str, typer.Option(metavar="DSN", help="a database of the cluster, to be asked who loads the module")
+    ] = "dbname=postgres",
+    force: Annotated[bool, typer.Option("--force", help="remove a module that is loaded")] = False,
+) -> None:
     """Remove the extension's files; DROP EXTENSION ml_udf in every database first."""
+    check_dsn(postgres)
     with _told():
-        removed = uninstall_extension(PostgresServer.find(pg_config), root=root)
+        server = PostgresServer.find(pg_config)
+        if has_module(server, root=root):
+            _check_unused(postgres, force=force)
+        removed = uninstall_extension(server, root=root)
     for path in removed:
         typer.echo(f"removed {path}")
     if not removed:
@@ -104,6 +117,30 @@ def sandbox(
             typer.echo(f"PostgreSQL {cluster.server.version}, gone when psql ends: {database}")
         done = subprocess.run([*psql, *(["-c", command] if command is not None else [])], check=False)
     raise typer.Exit(done.returncode)
+
+
+def _check_unused(dsn: str, *, force: bool) -> None:
+    """Fail where sessions load the module; they could not begin any more."""
+    try:
+        found = preloads(dsn)
+    except Unasked as error:
+        typer.secho(
+            f"The cluster was not asked who loads the batching module ({error}; name it: --postgres DSN).\n"
+            "Where session_preload_libraries still names it, nobody gets in any more, except a superuser:\n"
+            f"  {RESCUE}",
+            fg=typer.colors.YELLOW,
+        )
+        return
+    if not found:
+        return
+    for one in found:
+        typer.secho(f"{one.where} loads the batching module: {one.mend};", fg=typer.colors.YELLOW)
+    if not force:
+        fail(
+            "nothing was removed: without the module's file no session could begin there",
+            "run the statements above first, or remove it all the same with --force",
+        )
+    typer.secho(f"until that is done a superuser alone gets in: {RESCUE}", fg=typer.colors.YELLOW)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, fail, token_of
+from ml_udf.cli.console import (
+    ALLOW_PLAIN,
+    ENDPOINT,
+    SSLROOTCERT,
+    TOKEN_FILE,
+    check_dsn,
+    console,
+    fail,
+    token_of,
+)
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
@@ -75,6 +84,7 @@ def score(
     """
     if (postgres is None) == (duckdb is None):
         fail("the table's database is missing", "give --postgres DSN, or --duckdb FILE")
+    check_dsn(postgres or "")
     try:
         request = Request(
             relation=table,

@@ -163,7 +163,7 @@ def _until(condition: object, within_s: float = 10.0) -> None:
     [
         (["--home=/proc/nowhere"], "the home folder /proc/nowhere cannot be used: "),
         (["--database-url=sqlite:////proc/nowhere.db"], "the registry (--database-url) cannot be opened: "),
-        (["--database-url=postgresql://me:secret@127.0.0.1:1/x"], "the registry (--database-url) cannot be"),
+        (["--database-url=postgresql://me@127.0.0.1:1/x"], "the registry (--database-url) cannot be"),
         (["--database-url=nonsense"], "the registry (--database-url) cannot be opened: "),
     ],
 )

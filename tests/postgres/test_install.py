@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from ml_udf.cli import pg_extension
 from ml_udf.cli.pg_extension import default_version, install, uninstall
-from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from ml_udf.cli.postgres import app
 
@@ -223,7 +224,8 @@ def test_a_stopped_sandbox_leaves_nothing(postgres_server: PostgresServer) -> No
 def test_a_killed_owner_leaves_no_cluster_running(postgres_server: PostgresServer) -> None:
     code = """
 import time
-from ml_udf.cli.pg_sandbox import Sandbox
+from collections.abc import Iterator
+from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
 print(Sandbox.start(PostgresServer.find(), extension=False).directory, flush=True)
 time.sleep(60)"""
@@ -314,3 +316,56 @@ def test_the_extensions_own_python_is_put_nowhere_that_others_could_change(fake:
     fake.share_dir.chmod(0o777)
     with pytest.raises(SetupError, match="writable by everybody"):
         install(fake, local=False)
+
+
+@pytest.fixture(scope="module")
+def preloading(postgres_server: PostgresServer) -> Iterator[Sandbox]:
+    """A cluster whose databases and roles load the batching module."""
+    with sandbox(postgres_server, local=False, extension=False) as running:
+        running.sql("CREATE DATABASE food; CREATE ROLE ann LOGIN")
+        running.sql("ALTER DATABASE food SET session_preload_libraries = 'ml_udf_batch'")
+        running.sql("ALTER ROLE ann IN DATABASE food SET session_preload_libraries = 'other, ml_udf_batch'")
+        running.sql("ALTER DATABASE postgres SET work_mem = '8MB'")
+        yield running
+
+
+def test_a_module_that_sessions_load_is_not_removed_and_the_databases_are_listed(
+    fake: PostgresServer, preloading: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresServer, "find", lambda _=None: fake)
+    install(fake, local=False)
+    module = fake.lib_dir / "ml_udf_batch.so"
+    module.write_text("")
+    runner = CliRunner()
+    refused = runner.invoke(app, ["uninstall", "--postgres", preloading.dsn()])
+    assert refused.exit_code == 1
+    assert 'ALTER DATABASE "food" RESET session_preload_libraries;' in refused.output
+    assert 'ALTER ROLE "ann" IN DATABASE "food" RESET session_preload_libraries;' in refused.output
+    assert "nothing was removed" in refused.output
+    assert module.exists()
+    forced = runner.invoke(app, ["uninstall", "--postgres", preloading.dsn(), "--force"])
+    assert forced.exit_code == 0, forced.output
+    assert "PGOPTIONS='-c session_preload_libraries='" in forced.output
+    assert not module.exists()
+
+
+def test_a_module_that_nobody_loads_is_removed(
+    fake: PostgresServer, preloading: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresServer, "find", lambda _=None: fake)
+    preloading.sql("ALTER DATABASE food RESET ALL; ALTER ROLE ann IN DATABASE food RESET ALL")
+    install(fake, local=False)
+    (fake.lib_dir / "ml_udf_batch.so").write_text("")
+    assert CliRunner().invoke(app, ["uninstall", "--postgres", preloading.dsn()]).exit_code == 0
+    assert not (fake.lib_dir / "ml_udf_batch.so").exists()
+
+
+def test_a_cluster_that_cannot_be_asked_is_said_with_the_way_back_in(
+    fake: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresServer, "find", lambda _=None: fake)
+    (fake.lib_dir / "ml_udf_batch.so").write_text("")
+    done = CliRunner().invoke(app, ["uninstall", "--postgres", "host=/nowhere dbname=x"])
+    assert done.exit_code == 0
+    assert "was not asked" in done.output
+    assert "PGOPTIONS" in done.output

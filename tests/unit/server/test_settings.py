@@ -130,3 +130,47 @@ def test_a_token_that_is_none_ends_the_start(
 def test_a_missing_token_file_ends_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"--token-file={tmp_path / 'none'}"]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--database-url=postgresql://me:s3cret@db/x",
+        "--database-url=postgresql://db/x?user=me&password=s3cret",
+        "--parameters-url=s3://id:s3cret@bucket/x",
+        "--parameters-url=s3://bucket/x?secret_key=s3cret",
+    ],
+)
+def test_a_secret_on_the_command_line_is_refused_and_not_shown(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag]) == 2
+    said = capsys.readouterr().err
+    assert f"{flag.partition('=')[0]}-file FILE" in said
+    assert "s3cret" not in said
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("name", ["database", "parameters"])
+def test_a_url_with_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, name: str) -> None:
+    url = f"{name}://me:s3cret@host/x"
+    (tmp_path / "url").write_text(url + "\n")
+    for arguments, environment in (
+        ([f"--{name}-url-file={tmp_path / 'url'}"], {}),
+        ([], {f"ML_UDF_{name.upper()}_URL_FILE": str(tmp_path / "url")}),
+        ([], {f"ML_UDF_{name.upper()}_URL": url}),
+    ):
+        assert getattr(settings_from(arguments, environment), f"{name}_url") == url
+
+
+@pytest.mark.parametrize("text", ["", "two words", "\n"])
+def test_a_file_that_holds_no_url_is_named_and_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "url").write_text(text)
+    with pytest.raises(SettingsError, match="must hold one URL") as caught:
+        settings_from([f"--database-url-file={tmp_path / 'url'}"], {})
+    assert "two" not in str(caught.value)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        settings_from([f"--database-url-file={tmp_path / 'none'}"], {})
+    with pytest.raises(SettingsError, match="give one of them"):
+        settings_from([f"--database-url-file={tmp_path / 'url'}", "--database-url=sqlite:///x"], {})
