@@ -100,6 +100,10 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "subsets": "MAP(VARCHAR, DOUBLE)",
                 "promoted": "BOOLEAN",
                 "p_value": "DOUBLE",
+                "looks": "BIGINT",
+                "level": "DOUBLE",
+                "majority_accuracy": "DOUBLE",
+                "warning": "VARCHAR",
             }
         )
         + "')",

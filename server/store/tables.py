@@ -8,7 +8,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, DateTime, Float, ForeignKey, Index, Integer, MetaData, String, Text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 __all__ = [
@@ -17,6 +29,7 @@ __all__ = [
     "DeploymentRow",
     "FunctionRow",
     "JobRow",
+    "LookRow",
     "ModelVersionRow",
     "SnapshotRow",
 ]
@@ -118,3 +131,27 @@ class JobRow(Base):
     found: Mapped[dict[str, Any] | None]
 
     __table_args__ = (Index(None, "state"),)
+
+
+class LookRow(Base):
+    """What some models answered to a snapshot's test rows, alone or against a rival. Never changed, but for
+    the deployment that came of it.
+    """
+
+    __tablename__ = "test_looks"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    dataset: Mapped[str] = mapped_column(String(100))
+    snapshot: Mapped[str] = mapped_column(String(64))
+    members: Mapped[str] = mapped_column(String(64))
+    rival: Mapped[str] = mapped_column(String(64))
+    job: Mapped[int] = mapped_column(Integer)
+    number: Mapped[int] = mapped_column(Integer)
+    rows: Mapped[int] = mapped_column(Integer)
+    right: Mapped[bytes] = mapped_column(LargeBinary)
+    best_single: Mapped[float] = mapped_column(Float)
+    function: Mapped[str | None] = mapped_column(String(100))
+    version: Mapped[int | None] = mapped_column(Integer)
+    looked_at: Mapped[datetime]
+
+    __table_args__ = (Index(None, "snapshot", "members"), Index(None, "dataset"))

@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from server.errors import UnknownFunction
 from server.store.database import reading, utc
 from server.store.patience import once, patient
-from server.store.tables import DatasetRow, DeploymentRow, JobRow, SnapshotRow
+from server.store.tables import DatasetRow, DeploymentRow, JobRow, LookRow, SnapshotRow
 
-__all__ = ["ACTIVE", "PAUSED", "Job", "Snapshot", "TrainingRepository"]
+__all__ = ["ACTIVE", "PAUSED", "Job", "Look", "Snapshot", "TrainingRepository"]
 
 ACTIVE = ("running",)  # states of jobs that go on when the server starts again
 PAUSED = "paused"
@@ -51,6 +51,30 @@ class Job:
     created_at: datetime
     ended_at: datetime | None
     found: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What some models answered to the test rows of a snapshot.
+
+    members: a name of the models together. rival: of those that they were compared with; "" = none. number:
+    which look it was, 1 for the first. right: a bit for each of `rows`. function, version: what was deployed
+    of it; None = nothing.
+    """
+
+    dataset: str
+    snapshot: str
+    members: str
+    rival: str
+    job: int
+    rows: int
+    right: bytes
+    best_single: float
+    number: int = 0
+    id: int = 0
+    function: str | None = None
+    version: int | None = None
+    looked_at: datetime | None = None
 
 
 class TrainingRepository:
@@ -188,11 +212,71 @@ class TrainingRepository:
                 raise UnknownFunction(f"the function {function!r} has no earlier deployment to go back to")
             return dict(rows[1].spec)
 
+    @patient
+    def test_looks(self, dataset: str, snapshot: str) -> list[Look]:
+        """The looks at a snapshot's test rows, whatever its dataset is called, and at those of the dataset's
+        other snapshots; the oldest first.
+        """
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(LookRow)
+                .where((LookRow.snapshot == snapshot) | (LookRow.dataset == dataset))
+                .order_by(LookRow.id)
+            )
+            return [_look(row) for row in rows]
+
+    @once
+    def add_test_look(self, look: Look) -> Look:
+        """Note a look, before anybody is told what was seen."""
+        with Session(self._engine) as session:
+            row = LookRow(
+                dataset=look.dataset,
+                snapshot=look.snapshot,
+                members=look.members,
+                rival=look.rival,
+                job=look.job,
+                number=look.number,
+                rows=look.rows,
+                right=look.right,
+                best_single=look.best_single,
+                looked_at=datetime.now(UTC),
+            )
+            session.add(row)
+            session.commit()
+            return _look(row)
+
+    @patient
+    def note_deployed(self, look: int, function: str, version: int) -> None:
+        """Note which deployment came of a look."""
+        with Session(self._engine) as session:
+            row = session.get(LookRow, look, with_for_update=True)
+            if row is not None:
+                row.function, row.version = function, version
+                session.commit()
+
 
 def _snapshot(row: SnapshotRow, dataset: DatasetRow | None = None) -> Snapshot:
     """As it was taken; with a `dataset`, whose newest it is, as that is registered now (of equal rows)."""
     spec = row.spec if dataset is None else dataset.spec
     return Snapshot(row.dataset, row.id, dict(spec), dict(row.facts), utc(row.taken_at))
+
+
+def _look(row: LookRow) -> Look:
+    return Look(
+        row.dataset,
+        row.snapshot,
+        row.members,
+        row.rival,
+        row.job,
+        row.rows,
+        row.right,
+        row.best_single,
+        row.number,
+        row.id,
+        row.function,
+        row.version,
+        utc(row.looked_at),
+    )
 
 
 def _job(row: JobRow) -> Job:

@@ -3,8 +3,9 @@
 "We select the models with similar performance but with different architectures": a set whose members err on
 different rows gains most as an ensemble, and models of one task do consistently across datasets. So what
 earlier jobs of the task have found tells how good each model is: how far it stayed, on average, behind the
-best of its own job. Those within `tolerance` of the best are similar; of one family only the best is taken;
-models that no job has tried come after them, so that in time each is tried.
+best of its own job. Those within `tolerance` of the best are similar; of one family only the best is taken.
+While there are models that no job has tried, one of them has the last place: so in time each is tried, though
+the first ones do well.
 """
 
 from __future__ import annotations
@@ -48,9 +49,18 @@ def choose_models(
         (model for model, gap in gaps.items() if gap - least <= tolerance),
         key=lambda model: (gaps[model], list(families).index(model)),
     )
+    best = _of_each_family(similar, families)
     untried = [model for model in dict.fromkeys((*defaults, *families)) if model not in gaps]
-    chosen: dict[str, str] = {}  # family → model
-    for model in (*similar, *untried):
-        if len(chosen) < len(defaults):
-            chosen.setdefault(families[model], model)
-    return tuple(chosen.values())
+    taken = {families[model] for model in best}
+    untried.sort(key=lambda model: families[model] in taken)  # what differs most is tried first
+    places = len(defaults)
+    tried = best[: places - 1] if untried and places > 1 else best[:places]
+    return (*tried, *untried[: places - len(tried)])
+
+
+def _of_each_family(models: Sequence[str], families: Mapping[str, str]) -> list[str]:
+    """The first of each family."""
+    first: dict[str, str] = {}
+    for model in models:
+        first.setdefault(families[model], model)
+    return list(first.values())

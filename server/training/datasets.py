@@ -177,8 +177,7 @@ class Datasets:
         return asyncio.run_coroutine_threadsafe(self._inspected(inputs), self._loop).result()
 
     async def _inspected(self, inputs: Sequence[str]) -> list[str | Unreadable]:
-        worker = await self._trainers.anyone()
-        reply = expect(await worker.call(Inspect(0, [text.encode() for text in inputs])), Inspected)
+        reply = expect(await self._trainers.ask(Inspect(0, [text.encode() for text in inputs])), Inspected)
         found: list[str | Unreadable] = list(reply.digests)
         for error in reply.errors:
             found[error["index"]] = Unreadable(inputs[error["index"]], error["code"], error["message"])

@@ -1,16 +1,19 @@
 """From a job's checkpoints to a deployed function: measured, chosen, registered, switched to.
 
-    best checkpoints ─ validation rows ─→ ensemble under the latency budget ─ test rows, once ─→ function
+    best checkpoints ─ validation rows ─→ ensemble under the latency budget ─ test rows ─→ function
 
-What is deployed are checkpoints with their lineage, never "the best parameters" trained again. The members'
-test score has an interval (Wilson), since held-out rows are few.
+What is deployed are checkpoints with their lineage, never "the best parameters" trained again. Every look at
+the test rows is noted before anybody is told of it, and makes the next one's level stricter (`champion`);
+what was seen is stored with what was deployed of it, and not looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-import math
+import logging
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,21 +24,31 @@ from numpy.typing import NDArray
 
 from gpu_worker.protocol import Evaluate, Evaluated
 from server.catalog import Catalog
-from server.errors import BadOption
+from server.errors import BadOption, UnknownFunction
 from server.functions import Function, ModelVersion
 from server.publishing import Publisher
 from server.store.manifest import check_name
-from server.store.training import TrainingRepository
-from server.training.champion import Tested, match
+from server.store.training import Look, Snapshot, TrainingRepository
+from server.training.champion import Right, Tested, interval, level_of, match
 from server.training.messages import Assignment
 from server.training.run import Run
 from server.training.selection import accuracy_of, select_ensemble, subset_accuracies
-from server.training.sharing import unseen_tests
+from server.training.sharing import (
+    Majority,
+    clusters_of_tests,
+    have_common_tests,
+    majority_of,
+    taught_by,
+    unseen_tests,
+)
+from server.training.snapshot import said_of
 from server.training.tasks import task_named
 from server.training.trainers import Trainers, expect
 from server.training.trial import Checkpoint, Trial
 
 __all__ = ["Deployed", "Deployment"]
+
+log = logging.getLogger("ml_udf.server.training")
 
 Scores = NDArray[Any]  # float32 [n, classes]
 
@@ -44,7 +57,6 @@ _LATENCY_ROWS = 64
 _MARGIN = 0.1  # of accuracy, that a member may be behind the best
 _SELECTS = ("ensemble", "best")
 _PROMOTES = ("always", "if_better")
-_Z = 1.96  # of a 95 % interval
 _NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
 
@@ -58,11 +70,23 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a checkpoint answers to a split: float32 [n, classes], int64 [n]; seconds a row."""
+
+    probabilities: Scores
+    labels: NDArray[np.int64]
+    row_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Deployed:
-    """What became of a deployment; accuracies are shares, the test's with a 95 % interval.
+    """What became of a deployment; accuracies are shares, the test's with an interval.
 
     promoted: False where what answered before stays (`version` and `models` are its then); the accuracies
-    are those of the new one all the same. p_value: of the comparison, None where there was none.
+    are those of the new one all the same. p_value: of the comparison, None where there was none. looks: how
+    often these test rows have been looked at, with this time. level: that of the comparison, and the chance
+    that the interval misses: over all looks together it is 0.05. majority_accuracy: of the answer that needs
+    no model, the most frequent class. warning: what is to be said of the new one; "" = nothing.
     """
 
     function: str
@@ -77,6 +101,10 @@ class Deployed:
     subsets: dict[str, float]
     promoted: bool = True
     p_value: float | None = None
+    looks: int = 1
+    level: float = 0.05
+    majority_accuracy: float = 0.0
+    warning: str = ""
 
 
 class Deployment:
@@ -117,14 +145,12 @@ class Deployment:
             raise BadOption(
                 f"job {run.job.id} has no checkpoint{whose} yet; the view of jobs says how it fares"
             )
-        scores: dict[str, Scores] = {}
-        latency_ms: dict[str, float] = {}
-        labels = np.zeros(0, np.int64)
-        for name, candidate in found.items():
-            spec, path = _spec(run, candidate), await run.weights(candidate.checkpoint.digest)
-            answer, scores[name] = await self._scores(run, spec, path, "validation")
-            latency_ms[name] = answer.row_s * 1000 * _LATENCY_ROWS
-            labels = np.array(answer.labels)
+        answers = await asyncio.gather(*(self._answered(run, found[name], "validation") for name in found))
+        scores = {name: answer.probabilities for name, answer in zip(found, answers, strict=True)}
+        latency_ms = {
+            name: answer.row_s * 1000 * _LATENCY_ROWS for name, answer in zip(found, answers, strict=True)
+        }
+        labels = answers[0].labels
         budget_ms = None if slo_ms is None else slo_ms / 2
         most = 8 if select == "ensemble" else 1
         chosen = select_ensemble(
@@ -132,9 +158,14 @@ class Deployment:
         )
         alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
         subsets = subset_accuracies({name: scores[name] for name in chosen.members}, labels, "mean")
-        tested = await self._tested(run, {name: found[name] for name in chosen.members})
-        right = tested.right()
-        low, high = wilson(int(right.sum()), len(right))
+        champion = await self._champion(run, function) if promote == "if_better" else None
+        members = {name: found[name] for name in chosen.members}
+        look = await self._look(run, members, alone, champion)
+        right = _unpacked(look)
+        level = level_of(look.number)
+        clusters = await asyncio.to_thread(_clusters, run.file, len(right))
+        low, high = interval(right, clusters, level)
+        majority = await asyncio.to_thread(majority_of, run.file)
         models = _model_names(function, chosen.members, found)
         told = Deployed(
             function=function,
@@ -145,18 +176,23 @@ class Deployment:
             test_low=low,
             test_high=high,
             test_rows=len(right),
-            best_single=tested.share_of(max(chosen.members, key=lambda name: alone[name])),
+            best_single=look.best_single,
             subsets={"+".join(models[name] for name in subset): score for subset, score in subsets.items()},
+            looks=look.number,
+            level=level,
+            majority_accuracy=majority.share,
+            warning=_warning(float(right.mean()), low, high, majority, run.snapshot),
         )
-        champion = await self._champion(run, function) if promote == "if_better" else None
+        if told.warning:
+            log.warning("deployment job=%d function=%s: %s", run.job.id, function, told.warning)
         if champion is not None:
-            now, theirs = champion
-            fair = await self._unseen(run, now, len(right))
-            found_better = match(right[fair], theirs.right(now.combine)[fair])
+            theirs = await self._right_of(run, champion, len(right))
+            fair = await self._unseen(run, champion, members, len(right))
+            found_better = match(right[fair], theirs[fair], None if clusters is None else clusters[fair])
             told = replace(told, p_value=found_better.p_value)
-            if not found_better.is_won:
-                keys = [model.key for model in now.members]
-                return replace(told, version=now.version, models=keys, promoted=False)
+            if not found_better.is_won(level):
+                keys = [model.key for model in champion.members]
+                return replace(told, version=champion.version, models=keys, promoted=False)
         registered = [
             await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
         ]
@@ -165,6 +201,7 @@ class Deployment:
         deployed = await self._publisher.deploy(
             function, body if slo_ms is None else {**body, "slo_ms": slo_ms}
         )
+        await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
         return replace(told, version=deployed.version, models=keys)
 
     async def roll_back(self, function: str) -> Function:
@@ -172,65 +209,126 @@ class Deployment:
         spec = await asyncio.to_thread(self._repository.deployment_before, function)
         return await self._publisher.deploy(function, spec)
 
-    async def _tested(self, run: Run, members: Mapping[str, Candidate]) -> Tested:
-        """What the members answer to the test rows."""
-        scores: dict[str, Scores] = {}
-        labels = np.zeros(0, np.int64)
-        for name, candidate in members.items():
-            spec, path = _spec(run, candidate), await run.weights(candidate.checkpoint.digest)
-            answer, scores[name] = await self._scores(run, spec, path, "test")
-            labels = np.array(answer.labels)
-        return Tested(scores, labels)
+    async def _look(
+        self,
+        run: Run,
+        members: Mapping[str, Candidate],
+        alone: Mapping[str, float],
+        champion: Function | None,
+    ) -> Look:
+        """What the members answer to the test rows; what was looked at before is not looked at again."""
+        name = _named([candidate.checkpoint.digest for candidate in members.values()])
+        rival = "" if champion is None else _named([model.key for model in champion.members])
+        known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
+        here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
+        same = next((look for look in here if look.rival == rival), None)
+        if same is not None:
+            return same
+        if here:
+            rows, right, best_single = here[0].rows, here[0].right, here[0].best_single
+        else:
+            answers = await asyncio.gather(
+                *(self._answered(run, candidate, "test") for candidate in members.values())
+            )
+            scores = {member: answer.probabilities for member, answer in zip(members, answers, strict=True)}
+            tested = Tested(scores, answers[0].labels)
+            rows, right = len(tested.labels), zlib.compress(np.packbits(tested.right()).tobytes())
+            best_single = tested.share_of(max(members, key=lambda member: alone[member]))
+        number = 1 + await asyncio.to_thread(self._looks_before, run, known)
+        look = Look(
+            run.job.dataset, run.snapshot.id, name, rival, run.job.id, rows, right, best_single, number
+        )
+        return await asyncio.to_thread(self._repository.add_test_look, look)
 
-    async def _champion(self, run: Run, function: str) -> tuple[Function, Tested] | None:
-        """What answers now, and how it answers the job's test rows; None where nothing does.
+    def _looks_before(self, run: Run, known: list[Look]) -> int:
+        """How many looks there were at these test rows, or at some of them in other snapshots. Blocking."""
+        others = {(look.dataset, look.snapshot) for look in known if look.snapshot != run.snapshot.id}
+        shared = {run.snapshot.id}
+        for dataset, snapshot in others:
+            theirs = run.file_of(self._repository.snapshot(dataset, snapshot))
+            if have_common_tests(run.file, theirs):
+                shared.add(snapshot)
+        return sum(look.snapshot in shared for look in known)
 
-        Raises `BadOption` where the two cannot be compared.
-        """
+    async def _champion(self, run: Run, function: str) -> Function | None:
+        """What answers now; None where nothing does. Raises `BadOption` where it cannot be compared."""
         if not self._catalog.is_function(function):
             return None
         champion = self._catalog.versions(function)[-1]
         if list(champion.classes) != list(run.snapshot.facts["classes"]):
             raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
         task = task_named(run.spec.task)
-        scores: dict[str, Scores] = {}
-        labels = np.zeros(0, np.int64)
         for model in champion.members:
             weights = model.directory / task.weights
             if model.task != task.name or model.runtime != task.runtime or not weights.is_file():
                 raise BadOption(f"{model.key} cannot be compared: it was not trained here; promote 'always'")
             if model.input.columns != _columns(run):
                 raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
-            spec = await asyncio.to_thread(_spec_of, model)
-            answer, scores[model.key] = await self._scores(run, spec, weights, "test")
-            labels = np.array(answer.labels)
-        return champion, Tested(scores, labels)
+        return champion
 
-    async def _unseen(self, run: Run, champion: Function, rows: int) -> NDArray[np.bool_]:
-        """For each of the test rows, whether no model of the champion was taught or chosen by it.
+    async def _right_of(self, run: Run, champion: Function, rows: int) -> Right:
+        """Which of the job's test rows the champion answers rightly: as it was stored, or by looking."""
+        manifests = [await asyncio.to_thread(_manifest, model) for model in champion.members]
+        digests = [manifest.get("trained", {}).get("checkpoint") for manifest in manifests]
+        if champion.combine == "mean" and None not in digests:
+            looks = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
+            for look in looks:
+                if (look.snapshot, look.members, look.rows) == (run.snapshot.id, _named(digests), rows):
+                    return _unpacked(look)
+        weights = task_named(run.spec.task).weights
+        answers = await asyncio.gather(
+            *(
+                self._scores(run, _spec_of(model, manifest), model.directory / weights, "test")
+                for model, manifest in zip(champion.members, manifests, strict=True)
+            )
+        )
+        names = [model.key for model in champion.members]
+        scores = {name: answer.probabilities for name, answer in zip(names, answers, strict=True)}
+        return Tested(scores, answers[0].labels).right(champion.combine)
 
-        The split of a refreshed dataset is another one. Raises `BadOption` where this cannot be told.
+    async def _unseen(
+        self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int
+    ) -> NDArray[np.bool_]:
+        """For each of the test rows, whether no model of either was taught or chosen by it.
+
+        The split of a refreshed dataset is another one, and a model may have begun from one that was taught
+        by other snapshots. Raises `BadOption` where this cannot be told.
         """
 
         def looked_up() -> NDArray[np.bool_]:
-            fair = np.ones(rows, np.bool_)
+            taught = {
+                key
+                for candidate in members.values()
+                for key in taught_by(run.job, candidate.model, self._repository.job)
+            }
             for model in champion.members:
-                trained = json.loads((model.directory / "model.json").read_bytes()).get("trained", {})
-                if trained.get("snapshot") in (None, run.snapshot.id):
+                trained = _manifest(model).get("trained", {})
+                if trained.get("snapshot") is not None:
+                    job = self._repository.job(trained["job"])
+                    taught |= set(taught_by(job, model.architecture, self._repository.job))
+            fair = np.ones(rows, np.bool_)
+            for dataset, snapshot in taught:
+                if snapshot == run.snapshot.id:
                     continue
-                dataset = self._repository.job(trained["job"]).dataset
-                theirs = self._repository.snapshot(dataset, trained["snapshot"])
-                unseen = unseen_tests(run.file, run.file_of(theirs))
+                unseen = unseen_tests(run.file, run.file_of(self._repository.snapshot(dataset, snapshot)))
                 if len(unseen) != rows:
                     raise BadOption("images of the snapshot can no longer be read; refresh the dataset")
                 fair &= unseen
             return fair
 
-        return await asyncio.to_thread(looked_up)
+        try:
+            return await asyncio.to_thread(looked_up)
+        except UnknownFunction as exc:
+            raise BadOption(
+                f"what taught the models of function {champion.name} cannot be told any more: {exc}; "
+                "promote the new one 'always'"
+            ) from exc
 
-    async def _scores(
-        self, run: Run, spec: dict[str, Any], weights: Path, split: str
-    ) -> tuple[Evaluated, Scores]:
+    async def _answered(self, run: Run, candidate: Candidate, split: str) -> _Answer:
+        weights = await run.weights(candidate.checkpoint.digest)
+        return await self._scores(run, _spec(run, candidate), weights, split)
+
+    async def _scores(self, run: Run, spec: dict[str, Any], weights: Path, split: str) -> _Answer:
         message = Evaluate(
             0,
             spec=spec,
@@ -239,9 +337,9 @@ class Deployment:
             start=str(weights),
             split=split,
         )
-        worker = await self._trainers.anyone()
-        answer = expect(await worker.call(message), Evaluated)
-        return answer, np.array([np.frombuffer(row, np.float32) for row in answer.probabilities])
+        answer = expect(await self._trainers.ask(message), Evaluated)
+        rows = np.array([np.frombuffer(row, np.float32) for row in answer.probabilities])
+        return _Answer(rows, np.array(answer.labels, np.int64), answer.row_s)
 
     async def _register(self, run: Run, model: str, candidate: Candidate, accuracy: float) -> ModelVersion:
         task = task_named(run.spec.task)
@@ -272,15 +370,35 @@ class Deployment:
             return await self._publisher.register(manifest, weights)
 
 
-def wilson(right: int, rows: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927): honest for few rows, and near 0 and 1."""
-    if rows == 0:
-        return 0.0, 1.0
-    share = right / rows
-    middle = share + _Z**2 / (2 * rows)
-    reach = _Z * math.sqrt(share * (1 - share) / rows + _Z**2 / (4 * rows**2))
-    scale = 1 + _Z**2 / rows
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
+def _named(parts: list[str]) -> str:
+    """One name for several, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+def _unpacked(look: Look) -> Right:
+    """For each test row, whether it was answered rightly."""
+    bits = np.frombuffer(zlib.decompress(look.right), np.uint8)
+    return np.unpackbits(bits, count=look.rows).astype(np.bool_)
+
+
+def _clusters(file: Path, rows: int) -> NDArray[np.int64] | None:
+    """Which test rows are one observation; None where images can no longer be read, and rows are missing."""
+    clusters = clusters_of_tests(file)
+    return clusters if len(clusters) == rows else None
+
+
+def _warning(share: float, low: float, high: float, majority: Majority, snapshot: Snapshot) -> str:
+    """What must be said of models before they answer; "" = nothing."""
+    said = []
+    if low <= majority.share:
+        said.append(
+            f"the test rows do not show it to be better than always naming {majority.label!r}: "
+            f"{share:.3f} of them are answered rightly ({low:.3f} to {high:.3f}), and {majority.share:.3f} "
+            "by that"
+        )
+    if note := said_of(snapshot.facts):
+        said.append(note)
+    return "; ".join(said)
 
 
 def _candidates(trials: Mapping[str, list[Trial]], only: str | None = None) -> dict[str, Candidate]:
@@ -332,9 +450,14 @@ def _input(run: Run) -> dict[str, Any]:
     return {"form": form}
 
 
-def _spec_of(model: ModelVersion) -> dict[str, Any]:
+def _manifest(model: ModelVersion) -> dict[str, Any]:
+    """A registered model's model.json. Blocking."""
+    manifest: dict[str, Any] = json.loads((model.directory / "model.json").read_bytes())
+    return manifest
+
+
+def _spec_of(model: ModelVersion, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What a worker is told of a registered model, to run it on a snapshot."""
-    manifest = json.loads((model.directory / "model.json").read_bytes())
     spec: dict[str, Any] = {"architecture": model.architecture}
     if model.input.height:
         spec["size"] = model.input.height

@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.errors import BadOption, NoSpace, Overloaded, ServiceError
+from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
 from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
 from server.supervision import Tasks
 from server.training.choosing import choose_models
@@ -26,7 +26,7 @@ from server.training.events import Events
 from server.training.jobs import JobSpec
 from server.training.parameters import ParameterStore
 from server.training.run import LEASE_S, Run
-from server.training.sharing import Origin, have_common_rows, may_share
+from server.training.sharing import Origin, have_common_rows, may_share, taught_by
 from server.training.snapshot import said_of
 from server.training.tasks import IMAGES, Task, task_named
 from server.training.trainers import Trainers
@@ -258,7 +258,8 @@ class Training:
         job = run.job.id
         turns.join(job)
         try:
-            worked = await run.work(worker, turns)
+            with self._trainers.busy(worker):
+                worked = await run.work(worker, turns)
         except Exception as error:
             log.exception("job failed job=%d", job)
             self._finish(run, "failed", str(error) or type(error).__name__)
@@ -331,15 +332,21 @@ class Training:
         results: list[dict[str, float]] = []
         for job in [job for job in done if job.spec.get("task", IMAGES) == task.name][-_LOOKED_BACK:]:
             found = job.found or await self._found_before(job)
-            studies = {model: study["best_score"] for model, study in found["studies"].items()}
-            results.append({model: score for model, score in studies.items() if score is not None})
+            # A model whose every trial failed was tried: it is far behind, not unknown.
+            results.append(
+                {
+                    model: study["best_score"] or 0.0
+                    for model, study in found["studies"].items()
+                    if study["trials"]
+                }
+            )
         return list(choose_models(task.families, task.defaults, results))
 
     async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
         """For each model the best checkpoint of the newest job that shares it. Raises `BadOption`."""
         if not task_named(spec.task).pausable:
             raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
-        datasets, found = self._folder / "datasets", dict[str, Origin]()
+        found: dict[str, Origin] = {}
         for job in may_share(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):
             run = await self._looked_at(job)
             studies = {} if run is None else await run.progress()
@@ -348,15 +355,25 @@ class Training:
                 for model, study in studies.items()
                 if model in spec.models and model not in found and study.best_checkpoint is not None
             }
-            ours = datasets / str(snapshot.facts["file"])
-            if fresh and run and not await asyncio.to_thread(have_common_rows, ours, run.file):
-                found |= fresh
+            for model, origin in fresh.items():
+                if not await asyncio.to_thread(self._has_seen, job, model, snapshot):
+                    found[model] = origin
         if not found:
             raise BadOption(
                 "no public job on another dataset, without rows by which this one is judged, has trained "
                 f"{', '.join(spec.models)}; leave 'pretrained' out"
             )
         return found
+
+    def _has_seen(self, job: Job, model: str, snapshot: Snapshot) -> bool:
+        """Whether a job's model, or what it began from, was shown rows that judge the snapshot. Blocking."""
+        datasets = self._folder / "datasets"
+        try:
+            taught = [self._repository.snapshot(*key) for key in taught_by(job, model, self._repository.job)]
+        except UnknownFunction:  # what taught an ancestor is not known any more
+            return True
+        ours = datasets / str(snapshot.facts["file"])
+        return any(have_common_rows(ours, datasets / str(theirs.facts["file"])) for theirs in taught)
 
     async def _found_before(self, job: Job) -> dict[str, Any]:
         """What a job has found that ended before that was stored with it."""

@@ -130,10 +130,10 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 IMAGES,
                 "path",
                 {
-                    "squeezenet": Model("squeezed", _image),
+                    "squeezenet": Model("branched", _image),
                     "resnet": Model("residual", _image),
                     "vgg": Model("plain", _image),
-                    "xception": Model("separable", _image),
+                    "xception": Model("residual", _image),
                     "inception": Model("branched", _image),
                 },
                 ("squeezenet", "resnet", "vgg"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gpu_worker.protocol import Failed, Message
@@ -22,6 +24,7 @@ class Trainers:
         self._inner = inner
         self._patience_s = patience_s
         self._workers: dict[str, Worker] = {}
+        self._busy: Counter[str] = Counter()
         self._came = asyncio.Event()
         self.on_up: Callable[[Worker], None] = lambda worker: None
 
@@ -45,12 +48,27 @@ class Trainers:
         return [self._workers[name] for name in sorted(self._workers)]
 
     async def anyone(self) -> Worker:
-        """A live worker, soon. Raises `Overloaded`."""
+        """The live worker with the fewest trials and questions under way, soon. Raises `Overloaded`."""
         try:
             await asyncio.wait_for(self._came.wait(), self._patience_s)
         except TimeoutError:
             raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
-        return self.alive()[0]
+        return min(self.alive(), key=lambda worker: self._busy[worker.name])
+
+    async def ask(self, message: Message) -> Message:
+        """The reply of a worker that has the least to do; it may be a `Failed`. Raises `Overloaded`."""
+        worker = await self.anyone()
+        with self.busy(worker):
+            return await worker.call(message)
+
+    @contextlib.contextmanager
+    def busy(self, worker: Worker) -> Iterator[None]:
+        """While it is entered, the worker has one thing more to do."""
+        self._busy[worker.name] += 1
+        try:
+            yield
+        finally:
+            self._busy[worker.name] -= 1
 
 
 class Ask:

@@ -5,6 +5,18 @@
 -- so what is updated is what is installed.
 
 
+-- ── What a deployment says ─────────────────────────────────────────────────────────────────────────
+
+-- looks: how often these test rows have been looked at, with this time. level: p_value is a reason to change
+-- below it; the stricter the more looks. majority_accuracy: test accuracy of always naming the most frequent
+-- class. warning: what is to be known before the function is used; empty = nothing.
+ALTER TYPE ml_udf.deployment
+    ADD ATTRIBUTE looks bigint,
+    ADD ATTRIBUTE level double precision,
+    ADD ATTRIBUTE majority_accuracy double precision,
+    ADD ATTRIBUTE warning text;
+
+
 -- ── The session ───────────────────────────────────────────────────────────────────────────────────────
 
 -- PRIVATE. Where this version's Python is.

@@ -24,7 +24,7 @@ from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.training_data import draw_photos
 
-JOB_S = 90.0
+JOB_S = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from server.errors import BadOption
+from server.errors import BadOption, UnknownFunction
 from server.store.training import Job
 from server.training.jobs import JobSpec
-from server.training.sharing import have_common_rows, may_share, unseen_tests
+from server.training.sharing import (
+    clusters_of_tests,
+    have_common_rows,
+    have_common_tests,
+    majority_of,
+    may_share,
+    taught_by,
+    unseen_tests,
+)
 
 TEXTS = "text-classification"
 
@@ -56,6 +64,84 @@ def test_test_rows_that_taught_or_chose_another_snapshots_models_are_known(tmp_p
     theirs = snapshot(tmp_path / "theirs", {"d": "validation", "a": "test", "c": "train", "b": "test"})
     assert unseen_tests(ours, theirs).tolist() == [True, False, False, True], "of a, c, d, e"
     assert unseen_tests(ours, ours).all()
+
+
+def test_the_snapshots_of_all_ancestors_have_taught_a_model():
+    def from_job(number: int, parent: int | None) -> Job:
+        origin = {} if parent is None else {"fasttext": {"job": parent, "checkpoint": "c"}}
+        return Job(number, f"d{number}", f"s{number}", {"pretrained": origin}, "done", "", utc_now(), None)
+
+    jobs = {number: from_job(number, number - 1 or None) for number in (1, 2, 3)}
+    assert taught_by(jobs[3], "fasttext", jobs.__getitem__) == [("d3", "s3"), ("d2", "s2"), ("d1", "s1")]
+    assert taught_by(jobs[3], "temporal_cnn", jobs.__getitem__) == [("d3", "s3")]
+    jobs[1] = from_job(1, 3)
+    with pytest.raises(UnknownFunction, match="its own ancestor"):
+        taught_by(jobs[3], "fasttext", jobs.__getitem__)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def pictures(path: Path, rows: list[tuple[str, int, str]]) -> Path:
+    columns = {"input": [row[0] for row in rows], "split": [row[2] for row in rows]}
+    contents = pa.array([row[1] for row in rows], pa.uint64())
+    pq.write_table(pa.table({**columns, "content": contents}), path)
+    return path
+
+
+def test_equal_pictures_under_other_paths_are_the_same_rows(tmp_path: Path):
+    ours = pictures(tmp_path / "ours", [("a.jpg", 1, "test"), ("b.jpg", 2, "test"), ("c.jpg", 3, "train")])
+    theirs = pictures(tmp_path / "theirs", [("x.jpg", 2, "train"), ("a.jpg", 9, "train")])
+    assert have_common_rows(ours, theirs)
+    assert unseen_tests(ours, theirs).tolist() == [True, False]
+    old = snapshot(tmp_path / "old", {"a.jpg": "train"})
+    assert unseen_tests(ours, old).tolist() == [False, True], "one that knows no contents goes by paths"
+
+
+def test_rows_that_are_gone_are_taken_for_seen(tmp_path: Path):
+    ours = snapshot(tmp_path / "ours", {"a": "test"})
+    assert have_common_rows(ours, tmp_path / "gone")
+    assert have_common_tests(ours, tmp_path / "gone")
+    with pytest.raises(UnknownFunction, match="are gone"):
+        unseen_tests(ours, tmp_path / "gone")
+
+
+def test_snapshots_share_test_rows_where_one_row_tests_in_both(tmp_path: Path):
+    ours = snapshot(tmp_path / "ours", {"a": "test", "b": "train"})
+    assert have_common_tests(ours, snapshot(tmp_path / "same", {"a": "test"}))
+    assert not have_common_tests(ours, snapshot(tmp_path / "other", {"a": "train", "b": "test"}))
+
+
+def test_the_observations_of_the_test_rows_are_the_components_or_equal_inputs(tmp_path: Path):
+    rows = {"input": list("aabc"), "split": ["test", "test", "train", "test"], "component": [7, 7, 8, 7]}
+    pq.write_table(pa.table(rows), tmp_path / "ours")
+    assert clusters_of_tests(tmp_path / "ours").tolist() == [7, 7, 7]
+    del rows["component"]
+    pq.write_table(pa.table(rows), tmp_path / "old")
+    first, second, third = clusters_of_tests(tmp_path / "old").tolist()
+    assert first == second != third
+
+
+def test_the_majority_is_the_training_rows_and_counted_among_the_test_rows(tmp_path: Path):
+    rows = {"target": list("abbbaa"), "split": ["train"] * 3 + ["test"] * 3}
+    pq.write_table(pa.table(rows), tmp_path / "ours")
+    found = majority_of(tmp_path / "ours")
+    assert found.label == "b"
+    assert found.share == pytest.approx(1 / 3)
+
+
+def test_looking_through_many_rows_takes_a_fixed_share_of_memory(tmp_path: Path):
+    """The server reads no column whole: as Arrow, these two would be 60 MB."""
+    for name, offset in (("ours", 0), ("theirs", 299_999)):
+        numbers = range(offset, offset + 300_000)
+        texts = [f"text number {number} of a snapshot, which is not short {'.' * 40}" for number in numbers]
+        pq.write_table(pa.table({"input": texts, "split": ["test"] * 300_000}), tmp_path / name)
+    before = pa.total_allocated_bytes()
+    pa.default_memory_pool().release_unused()
+    assert have_common_rows(tmp_path / "ours", tmp_path / "theirs")
+    assert unseen_tests(tmp_path / "ours", tmp_path / "theirs").all(), "their test rows taught nobody"
+    assert pa.total_allocated_bytes() - before < 1 << 20
 
 
 def test_a_jobs_visibility_is_private_unless_it_says_otherwise():

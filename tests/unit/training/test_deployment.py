@@ -1,0 +1,247 @@
+"""Deployments: test rows are looked at once for what is deployed, and each look is counted and paid for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gpu_worker.protocol import Evaluate, Evaluated, Message
+from server.store.database import migrate, open_database
+from server.store.training import TrainingRepository
+from server.training.champion import level_of
+from server.training.deployment import Deployment
+from server.training.jobs import JobSpec
+from server.training.run import Run
+from server.training.trial import Checkpoint
+
+CLASSES = ["a", "b"]
+ROWS = {"train": 40, "validation": 40, "test": 400}
+
+
+@dataclass
+class Workers:
+    """Trainers whose checkpoints answer a known share of each split rightly."""
+
+    shares: dict[str, float]
+    labels: dict[str, list[int]]
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    async def ask(self, message: Message) -> Message:
+        assert isinstance(message, Evaluate)
+        name = Path(message.start).name
+        self.asked.append((name, message.split))
+        labels = np.array(self.labels[message.split])
+        wrong = np.random.default_rng(sum(name.encode())).random(len(labels)) >= self.shares[name]
+        rows = np.eye(2, dtype=np.float32)[np.where(wrong, 1 - labels, labels)]
+        return Evaluated(1, [row.tobytes() for row in rows], labels.tolist(), 0.001)
+
+    @property
+    def looks(self) -> list[str]:
+        return [name for name, split in self.asked if split == "test"]
+
+
+@dataclass
+class House:
+    """A deployment service over a real registry; jobs are made of checkpoints' names."""
+
+    deployment: Deployment
+    repository: TrainingRepository
+    workers: Workers
+    folder: Path
+    functions: dict[str, list[Any]]
+
+    def run(self, *checkpoints: str, snapshot: str = "s") -> Run:
+        spec = JobSpec("food", task="text-classification", models=("fasttext",))
+        job = self.repository.add_job("food", snapshot, spec.as_json())
+        trials = [_trial(at, name) for at, name in enumerate(checkpoints)]
+
+        async def weights(digest: str) -> Path:
+            return self.folder / digest
+
+        async def known() -> dict[str, list[Any]]:
+            return {"fasttext": trials}
+
+        stored = self.repository.snapshot("food", snapshot)
+        run = SimpleNamespace(job=job, spec=spec, snapshot=stored, trials=known, weights=weights)
+        run.file = self.folder / f"{snapshot}.parquet"
+        run.file_of = lambda of: self.folder / f"{of.id}.parquet"
+        return cast("Run", run)
+
+
+def _trial(number: int, name: str) -> Any:
+    best = Checkpoint(1, 0.5, name)
+    return SimpleNamespace(
+        number=number, knobs={}, seed=0, scores=[0.5], origin=None, parent=None, best_checkpoint=best
+    )
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    migrate(engine)
+    repository = TrainingRepository(engine)
+    labels = {split: [0 if at % 10 < 7 else 1 for at in range(count)] for split, count in ROWS.items()}
+    write_snapshot(tmp_path / "s.parquet", labels, "")
+    facts = {"id": "s", "classes": CLASSES, "file": "s.parquet"}
+    repository.add_snapshot("food", {"name": "food"}, facts)
+    workers = Workers({}, labels)
+    functions: dict[str, list[Any]] = {}
+    catalog = SimpleNamespace(is_function=functions.__contains__, versions=functions.__getitem__)
+    deployment = Deployment(
+        cast(Any, workers), cast(Any, Publisher(functions, tmp_path)), cast(Any, catalog), repository
+    )
+    return House(deployment, repository, workers, tmp_path, functions)
+
+
+def write_snapshot(path: Path, labels: dict[str, list[int]], prefix: str, copies: int = 1) -> None:
+    splits = [split for split, found in labels.items() for _ in found]
+    numbers = range(len(splits))
+    table = {
+        "input": [f"{prefix}{number // copies}" for number in numbers],
+        "target": [CLASSES[label] for found in labels.values() for label in found],
+        "split": splits,
+        "component": [number // copies for number in numbers],
+    }
+    pq.write_table(pa.table(table), path)
+
+
+@dataclass
+class Publisher:
+    functions: dict[str, list[Any]]
+    folder: Path
+    models: dict[str, Any] = field(default_factory=dict)
+
+    async def register(self, manifest: dict[str, Any], weights: Any) -> Any:
+        directory = self.folder / f"model-{len(self.models)}"
+        directory.mkdir()
+        (directory / "model.safetensors").write_bytes(b"")
+        (directory / "model.json").write_text(json.dumps(manifest))
+        model = SimpleNamespace(
+            key=f"{manifest['name']}/{len(self.models)}",
+            directory=directory,
+            task=manifest["task"],
+            runtime=manifest["runtime"],
+            architecture=manifest["architecture"],
+            input=SimpleNamespace(columns=(), height=0),
+        )
+        self.models[model.key] = model
+        return model
+
+    async def deploy(self, name: str, body: dict[str, Any]) -> Any:
+        versions = self.functions.setdefault(name, [])
+        members = [self.models[key] for key in body["models"]]
+        versions.append(
+            SimpleNamespace(
+                name=name, version=len(versions) + 1, members=members, classes=CLASSES, combine="mean"
+            )
+        )
+        return versions[-1]
+
+
+def deploy(house: House, run: Run, **options: Any) -> Any:
+    for trial in asyncio.run(run.trials())["fasttext"]:
+        assert trial.best_checkpoint is not None
+        (house.folder / trial.best_checkpoint.digest).write_bytes(b"")
+    return asyncio.run(house.deployment.deploy(run, "udf_food", select="best", **options))
+
+
+def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_again(house: House):
+    house.workers.shares["good"] = 0.9
+    first = deploy(house, house.run("good"))
+    second = deploy(house, house.run("good"))
+    assert house.workers.looks == ["good"]
+    assert (second.test_accuracy, second.looks) == (first.test_accuracy, 1)
+    (look,) = house.repository.test_looks("food", "s")
+    assert (look.function, look.version, look.rows) == ("udf_food", 2, 400)
+
+
+def test_each_look_at_the_test_rows_makes_the_next_one_stricter(house: House):
+    names = [f"model {number}" for number in range(4)]
+    house.workers.shares |= dict.fromkeys(names, 0.9)
+    told = [deploy(house, house.run(name)) for name in names]
+    assert [found.looks for found in told] == [1, 2, 3, 4]
+    assert [found.level for found in told] == [level_of(look) for look in (1, 2, 3, 4)]
+    widths = [found.test_high - found.test_low for found in told]
+    assert widths[3] > widths[0]
+
+
+def test_challengers_that_are_no_better_do_not_win_by_being_many(house: House):
+    house.workers.shares["champion"] = 0.85
+    deploy(house, house.run("champion"))
+    for number in range(30):
+        house.workers.shares[f"challenger {number}"] = 0.85
+        told = deploy(house, house.run(f"challenger {number}"), promote="if_better")
+        assert not told.promoted
+    house.workers.shares["better"] = 0.999
+    assert deploy(house, house.run("better"), promote="if_better").promoted
+    assert house.workers.looks.count("champion") == 1, "its answers were stored"
+
+
+def test_a_snapshot_with_other_test_rows_begins_anew_and_one_with_the_same_does_not(house: House):
+    house.workers.shares |= {"one": 0.9, "two": 0.9, "three": 0.9}
+    deploy(house, house.run("one"))
+    for snapshot, prefix in (("same", ""), ("other", "new ")):
+        write_snapshot(house.folder / f"{snapshot}.parquet", house.workers.labels, prefix)
+        facts = {"id": snapshot, "classes": CLASSES, "file": f"{snapshot}.parquet"}
+        house.repository.add_snapshot("food", {"name": "food"}, facts)
+    assert deploy(house, house.run("two", snapshot="same")).looks == 2
+    assert deploy(house, house.run("three", snapshot="other")).looks == 1
+
+
+def test_an_interval_counts_equal_inputs_once(house: House):
+    house.workers.shares["good"] = 0.9
+    alone = deploy(house, house.run("good"))
+    write_snapshot(house.folder / "copies.parquet", house.workers.labels, "copy ", copies=20)
+    facts = {"id": "copies", "classes": CLASSES, "file": "copies.parquet"}
+    house.repository.add_snapshot("food", {"name": "food"}, facts)
+    copies = deploy(house, house.run("good", snapshot="copies"))
+    assert copies.test_accuracy == alone.test_accuracy
+    assert copies.test_high - copies.test_low > alone.test_high - alone.test_low
+
+
+def test_a_model_that_is_no_better_than_the_majority_is_not_deployed_without_a_word(
+    house: House, caplog: pytest.LogCaptureFixture
+):
+    house.workers.shares |= {"coin": 0.7, "good": 0.9}
+    told = deploy(house, house.run("coin"))
+    assert told.majority_accuracy == pytest.approx(0.7)
+    assert "always naming 'a'" in told.warning
+    assert told.warning in caplog.text
+    assert deploy(house, house.run("good")).warning == ""
+
+
+def test_rows_that_taught_an_ancestor_of_the_champion_do_not_judge_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    """The champion began from another dataset's model, which was taught by all but 100 of our test rows."""
+    taught = {"train": [0] * 480}
+    write_snapshot(house.folder / "older.parquet", taught, "")
+    rows = pq.read_table(house.folder / "older.parquet").slice(0, 380)
+    pq.write_table(rows, house.folder / "older.parquet")
+    house.repository.add_snapshot("old", {"name": "old"}, {"id": "older", "classes": CLASSES, "file": "x"})
+    ancestor = house.repository.add_job("old", "older", {})
+    house.workers.shares |= {"champion": 0.8, "challenger": 0.99}
+    run = house.run("champion")
+    spec = {"pretrained": {"fasttext": {"job": ancestor.id, "checkpoint": "c"}}}
+    house.repository.set_job(run.job.id, "done", "", spec)
+    deploy(house, run)
+    judged: list[int] = []
+    inner = house.deployment._unseen
+
+    async def unseen(*arguments: Any) -> Any:
+        fair = await inner(*arguments)
+        judged.append(int(fair.sum()))
+        return fair
+
+    monkeypatch.setattr(house.deployment, "_unseen", unseen)
+    assert deploy(house, house.run("challenger"), promote="if_better").promoted
+    assert judged == [100]
