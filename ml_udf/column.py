@@ -6,16 +6,18 @@ Pure. `Column.of` decides what is sent; `FunctionInfo` says in which datatype.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ml_udf.errors import InputInvalid, InputTooLarge, MlUdfError
 from ml_udf.function_info import FunctionInfo
 from ml_udf.oip import Tensor, WireError
 
-__all__ = ["MAX_VALUE_BYTES", "Column", "SubBatch", "Value", "input_tensor", "values_of"]
+__all__ = ["MAX_VALUE_BYTES", "Column", "SubBatch", "Value", "asked_by_key", "input_tensor", "values_of"]
 
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
 Value = str | bytes | float | Sequence[float] | None
 
 MAX_VALUE_BYTES = 32 << 20  # one value; larger ones are refused here, before they fill anybody's memory
@@ -159,3 +161,21 @@ def _number_value(value: Value) -> float | tuple[float, ...]:
     if len(vector) * 8 > MAX_VALUE_BYTES:
         raise InputTooLarge(f"a vector of {len(vector):,} numbers is over the limit")
     return vector
+
+
+def asked_by_key(
+    keys: Sequence[Key | None],
+    values: Sequence[Value],
+    ask: Callable[[Key, list[Value]], Sequence[Result]],
+    empty: Result,
+) -> list[Result]:
+    """Ask each key for its own rows of the column, in order of appearance; `empty` where there is none."""
+    found = [empty] * len(values)
+    rows_of: dict[Key, list[int]] = {}
+    for row, (key, _) in enumerate(zip(keys, values, strict=True)):
+        if key is not None:
+            rows_of.setdefault(key, []).append(row)
+    for key, rows in rows_of.items():
+        for row, answer in zip(rows, ask(key, [values[row] for row in rows]), strict=True):
+            found[row] = answer
+    return found

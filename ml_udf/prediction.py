@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ml_udf.column import Column, Value
@@ -24,6 +24,19 @@ class CallStats:
     retries: int = 0
     failed_rows: int = 0
     elapsed_s: float = 0.0
+
+    def __add__(self, other: CallStats) -> CallStats:
+        """What both cost together."""
+        names = [item.name for item in fields(self)]
+        return CallStats(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def add_asking(self, call: CallStats) -> None:
+        """Take in what asking cost; rows and NULLs are counted where they come in."""
+        self.distinct += call.distinct
+        self.batches += call.batches
+        self.retries += call.retries
+        self.failed_rows += call.failed_rows
+        self.elapsed_s += call.elapsed_s
 
 
 @dataclass(slots=True)

@@ -237,7 +237,7 @@ class Statement:
             )
         }
         with self._lock:
-            self._count(prediction.stats)
+            self.stats.add_asking(prediction.stats)
             self._memo.learn(fresh)  # faults too: equal inputs of a statement have one answer
             self._note_down(fresh.values())
         return fresh
@@ -284,10 +284,3 @@ class Statement:
         for answer in answers:
             if isinstance(answer.error, ServerUnreachable):
                 self._down = answer.error  # found dead once; the rest of the statement does not wait for it
-
-    def _count(self, call: CallStats) -> None:
-        self.stats.distinct += call.distinct
-        self.stats.batches += call.batches
-        self.stats.retries += call.retries
-        self.stats.failed_rows += call.failed_rows
-        self.stats.elapsed_s += call.elapsed_s

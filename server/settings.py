@@ -8,11 +8,11 @@ each one stands in docs/configuration.md.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Settings", "help_of", "is_loopback"]
+__all__ = ["Settings", "is_loopback"]
 
 MiB = 1 << 20
 
@@ -124,11 +124,6 @@ class Settings:
     def registry_url(self) -> str:
         """The SQLAlchemy URL of the registry."""
         return self.database_url or f"sqlite:///{self.home / 'registry.db'}"
-
-
-def help_of(name: str) -> str:
-    """The help text of the setting `name`. Raises `KeyError`."""
-    return str({item.name: item.metadata["help"] for item in fields(Settings)}[name])
 
 
 def is_loopback(host: str) -> bool:

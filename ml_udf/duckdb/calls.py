@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ml_udf.client import CallStats, Client
 from ml_udf.column import Value
@@ -21,11 +21,9 @@ from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
 from ml_udf.statement import Answer, Binding, Statement
 
-__all__ = ["Calls", "by_function"]
+__all__ = ["Calls"]
 
 _KEPT_STATEMENTS = 8
-
-Result = TypeVar("Result")
 
 
 class Calls:
@@ -64,11 +62,11 @@ class Calls:
     def statistics(self) -> list[dict[str, Any]]:
         """Per function, what this connection has asked so far."""
         with self._lock:
-            total = {name: (count, _sum(CallStats(), stats)) for name, (count, stats) in self._past.items()}
+            total = {name: (count, stats + CallStats()) for name, (count, stats) in self._past.items()}
             for statement in self._statements.values():
                 name = statement.binding.function
                 count, stats = total.get(name, (0, CallStats()))
-                total[name] = (count + 1, _sum(stats, statement.stats))
+                total[name] = (count + 1, stats + statement.stats)
         return [
             {
                 "name": name,
@@ -107,33 +105,5 @@ class Calls:
                 while len(self._statements) > _KEPT_STATEMENTS:
                     _, oldest = self._statements.popitem(last=False)
                     count, stats = self._past.get(oldest.binding.function, (0, CallStats()))
-                    self._past[oldest.binding.function] = (count + 1, _sum(stats, oldest.stats))
+                    self._past[oldest.binding.function] = (count + 1, stats + oldest.stats)
             return statement
-
-
-def by_function(
-    names: Sequence[str | None],
-    column: Sequence[Value],
-    ask: Callable[[Binding, list[Value]], Sequence[Result]],
-    empty: Result,
-) -> list[Result]:
-    """Ask each function named in `names` for its own rows of `column`; `empty` where no name is given."""
-    found = [empty] * len(column)
-    for name in dict.fromkeys(names):
-        if name is not None:
-            rows = [row for row, wanted in enumerate(names) if wanted == name]
-            for row, answer in zip(rows, ask(Binding(name), [column[row] for row in rows]), strict=True):
-                found[row] = answer
-    return found
-
-
-def _sum(one: CallStats, other: CallStats) -> CallStats:
-    return CallStats(
-        rows=one.rows + other.rows,
-        nulls=one.nulls + other.nulls,
-        distinct=one.distinct + other.distinct,
-        batches=one.batches + other.batches,
-        retries=one.retries + other.retries,
-        failed_rows=one.failed_rows + other.failed_rows,
-        elapsed_s=one.elapsed_s + other.elapsed_s,
-    )

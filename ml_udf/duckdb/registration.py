@@ -13,8 +13,9 @@ import pyarrow as pa
 from duckdb.func import ARROW, SPECIAL
 
 from ml_udf.client import Client
+from ml_udf.column import asked_by_key
 from ml_udf.config import Options
-from ml_udf.duckdb.calls import Calls, by_function
+from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.scalar import Scalar, parted
 from ml_udf.duckdb.surface import (
@@ -243,16 +244,16 @@ class Registration:
         return body(*columns, statement)
 
     def _predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
-        def ask(binding: Binding, column: list[Any]) -> list[Any]:
-            return self._calls.values(binding, statement, column)
+        def ask(function: str, column: list[Any]) -> list[Any]:
+            return self._calls.values(Binding(function), statement, column)
 
-        return TEXT.array(by_function(names.to_pylist(), column_of(inputs), ask, None))
+        return TEXT.array(asked_by_key(names.to_pylist(), column_of(inputs), ask, None))
 
     def _try_predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
-        def ask(binding: Binding, column: list[Any]) -> list[tuple[Answer, str | None]]:
-            return self._calls.answers(binding, statement, column)
+        def ask(function: str, column: list[Any]) -> list[tuple[Answer, str | None]]:
+            return self._calls.answers(Binding(function), statement, column)
 
-        return try_array(by_function(names.to_pylist(), column_of(inputs), ask, (Answer(), None)))
+        return try_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Answer(), None)))
 
     def _predict_many(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
         lists: list[list[Any] | None] = inputs.to_pylist()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ml_udf.column import Value
+from ml_udf.column import Value, asked_by_key
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.definitions import Definitions, Request
@@ -91,14 +91,22 @@ class Session:
         self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
     ) -> list[Any]:
         """`ml_udf.predict`'s twin: as many functions and servers as values."""
-        return _by_target(functions, values, servers, lambda target, own: self._values(target, own, "text"))
+
+        def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
+            return self._values(_generic(*pair), own, "text")
+
+        return asked_by_key(_pairs(servers, functions), values, ask, None)
 
     @reported
     def try_predict_batch(
         self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
     ) -> list[Any]:
         """`ml_udf.try_predict`'s twin."""
-        return _by_target(functions, values, servers, self._tried)
+
+        def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
+            return self._tried(_generic(*pair), own)
+
+        return asked_by_key(_pairs(servers, functions), values, ask, None)
 
     # ── definitions, servers, views ──────────────────────────────────────────────────────────────
 
@@ -195,20 +203,9 @@ def _generic(server: str, function: str) -> Target:
     return Target(server, Binding(function), needs_usage=True)
 
 
-def _by_target(
-    functions: Sequence[str | None],
-    values: Sequence[Value],
-    servers: Sequence[str | None],
-    ask: Callable[[Target, list[Value]], list[Any]],
-) -> list[Any]:
-    """Ask each (server, function) for its own rows; None where a name is NULL."""
-    found: list[Any] = [None] * len(values)
-    rows_of: dict[tuple[str, str], list[int]] = {}
-    for row, (function, _, server) in enumerate(zip(functions, values, servers, strict=True)):
-        if function is not None and server is not None:
-            rows_of.setdefault((server, function), []).append(row)
-    for (server, function), rows in rows_of.items():
-        answers = ask(_generic(server, function), [values[row] for row in rows])
-        for row, answer in zip(rows, answers, strict=True):
-            found[row] = answer
-    return found
+def _pairs(servers: Sequence[str | None], functions: Sequence[str | None]) -> list[tuple[str, str] | None]:
+    """(server, function) by row; None where either is NULL."""
+    return [
+        None if server is None or function is None else (server, function)
+        for server, function in zip(servers, functions, strict=True)
+    ]

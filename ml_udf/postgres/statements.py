@@ -9,7 +9,6 @@ use it once per statement.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -145,7 +144,7 @@ class Statements:
         """A statement that asked for `target` by itself has ended."""
         past = self._of(target)
         past.statements += 1
-        past.calls = _sum(past.calls, stats)
+        past.calls = past.calls + stats
 
     def count_wait(self, target: Target, seconds: float) -> None:
         """A call for `target` has waited for the server."""
@@ -191,7 +190,7 @@ class Statements:
         for (_, target, _, _), statement in under_way.asked.items():
             past = self._of(target)
             past.statements += 1
-            past.calls = _sum(past.calls, statement.stats)
+            past.calls = past.calls + statement.stats
         if self._backend.in_transaction():  # a statement that failed has said why
             for statement in under_way.asked.values():
                 self._warn(statement)
@@ -223,8 +222,3 @@ def _options(target: Target, texts: Sequence[str | None], *, gathered: bool) -> 
         request_rows = min(MAX_REQUEST_ROWS, -(-gathered_rows // options.max_in_flight))
         options = replace(options, batch_rows=request_rows)
     return options
-
-
-def _sum(one: CallStats, other: CallStats) -> CallStats:
-    names = [item.name for item in dataclasses.fields(CallStats)]
-    return CallStats(**{name: getattr(one, name) + getattr(other, name) for name in names})

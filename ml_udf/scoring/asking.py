@@ -139,11 +139,7 @@ class Asking:
 
     def _count(self, call: CallStats) -> None:
         with self._idle:
-            self.stats.distinct += call.distinct
-            self.stats.batches += call.batches
-            self.stats.retries += call.retries
-            self.stats.failed_rows += call.failed_rows
-            self.stats.elapsed_s += call.elapsed_s
+            self.stats.add_asking(call)
 
     def _asked(self, rows: Mapping[str, Value], options: Options, abort: Abort) -> dict[str, Answer]:
         """The rows' answers, passing faults waited for. Raises one that outlasts the patience."""

@@ -54,7 +54,7 @@ def stressed(seconds: float, plan: Plan, seed: int) -> Outcome:
         callers, faults = asyncio.run(_storm(server, seconds, plan, seed))
         wait_until(lambda: len(server.worker_pids()) == 2, 60.0)
         asyncio.run(_ask(server, {"plain": 8}, _CALM_S, f"{seed} calm"))
-        truth_s = asyncio.run(_taken(server))
+        waited_s = asyncio.run(_waited(server))
         wait_until(lambda: Samples.of(server).total("ml_udf_queue_rows") == 0, 30.0)
         metrics = Samples.of(server)
         after = Held.by(server)
@@ -74,8 +74,9 @@ def stressed(seconds: float, plan: Plan, seed: int) -> Outcome:
             queued_rows=metrics.total("ml_udf_queue_rows"),
             policies_put_aside=metrics.total("ml_udf_policy_faults_total"),
             worker_restarts=metrics.total("ml_udf_worker_restarts_total"),
-            truth_s=truth_s,
-            learned_s={rows: learned_s(server.home, "steady_hash", rows) for rows in truth_s},
+            slept_s={rows: (_DELAY_MS + _ROW_DELAY_MS * rows) / 1000 for rows in waited_s},
+            waited_s=waited_s,
+            learned_s={rows: learned_s(server.home, "steady_hash", rows) for rows in waited_s},
             server_errors=_errors(server.log),
             wrong=faults.wrong,
         )
@@ -113,7 +114,7 @@ async def _asking(
     return tallies
 
 
-async def _taken(server: InferenceServer) -> dict[int, float]:
+async def _waited(server: InferenceServer) -> dict[int, float]:
     """Rows → seconds that a batch of them takes now, as a caller sees it who is alone."""
     taken_s = {}
     for rows in (1, 4, 8):

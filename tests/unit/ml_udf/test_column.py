@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ml_udf import column as column_module
-from ml_udf.column import MAX_VALUE_BYTES, Column, SubBatch, input_tensor, values_of
+from ml_udf.column import MAX_VALUE_BYTES, Column, SubBatch, asked_by_key, input_tensor, values_of
 from ml_udf.errors import InputInvalid, InputTooLarge
 from ml_udf.oip import Tensor, WireError
+from ml_udf.prediction import CallStats
 from tests.unit.ml_udf.infos import info_of
 
 
@@ -147,3 +148,24 @@ def test_an_output_is_one_value_a_row_or_a_list_of_several():
 def test_an_output_of_another_number_of_rows_is_refused(tensor):
     with pytest.raises(WireError, match="2 rows were sent"):
         values_of(tensor, 2)
+
+
+def test_each_key_is_asked_once_for_its_own_rows_and_answers_come_back_in_order() -> None:
+    asked: list[tuple[str, list[Any]]] = []
+
+    def ask(key: str, own: list[Any]) -> list[str]:
+        asked.append((key, own))
+        return [f"{key}{value}" for value in own]
+
+    keys = ["b", None, "a", "b", "a"]
+    assert asked_by_key(keys, ["1", "2", "3", "4", "5"], ask, "-") == ["b1", "-", "a3", "b4", "a5"]
+    assert asked == [("b", ["1", "4"]), ("a", ["3", "5"])]
+    with pytest.raises(ValueError, match="zip"):
+        asked_by_key(keys, ["1"], ask, "-")
+
+
+def test_what_calls_cost_adds_up_and_rows_are_counted_where_they_come_in() -> None:
+    one, other = CallStats(1, 2, 3, 4, 5, 6, 0.5), CallStats(10, 20, 30, 40, 50, 60, 1.5)
+    assert one + other == CallStats(11, 22, 33, 44, 55, 66, 2.0)
+    one.add_asking(other)
+    assert one == CallStats(1, 2, 33, 44, 55, 66, 2.0)

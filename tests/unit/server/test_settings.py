@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from server.__main__ import SettingsError, main, settings_from
-from server.settings import Settings, help_of, is_loopback
+from server.settings import Settings, is_loopback
 
 CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(Settings)])
-def test_every_setting_stands_in_the_documentation_with_its_help(name: str) -> None:
-    text = CONFIGURATION.read_text()
-    assert f"`--{name.replace('_', '-')}`" in text
-    assert help_of(name) in text
+@pytest.mark.parametrize(("name", "text"), [(item.name, item.metadata["help"]) for item in fields(Settings)])
+def test_every_setting_stands_in_the_documentation_with_its_help(name: str, text: str) -> None:
+    documented = CONFIGURATION.read_text()
+    assert f"`--{name.replace('_', '-')}`" in documented
+    assert text in documented
 
 
 def test_the_documentation_names_no_setting_that_there_is_not() -> None:
