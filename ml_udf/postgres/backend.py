@@ -64,6 +64,9 @@ class Backend:
         self._setting = server.GetConfigOption
         self._setting.restype = ctypes.c_char_p
         self._setting.argtypes = [ctypes.c_char_p, ctypes.c_bool, ctypes.c_bool]
+        self._prepared = server.FetchPreparedStatement
+        self._prepared.restype = ctypes.c_void_p
+        self._prepared.argtypes = [ctypes.c_char_p, ctypes.c_bool]
         self._register = server.MemoryContextRegisterResetCallback
         self._register.restype = None
         self._register.argtypes = [ctypes.c_void_p, ctypes.POINTER(_ResetCallback)]
@@ -90,6 +93,10 @@ class Backend:
         """The value of a setting; None where it has none."""
         raw: bytes | None = self._setting(name, True, False)  # missing is fine; superuser-only is not asked
         return raw.decode("utf-8", "replace") if raw is not None else None
+
+    def has_prepared(self, name: bytes) -> bool:
+        """Whether the session has a prepared statement of that name."""
+        return bool(self._prepared(name, False))  # false: it is no error if there is none
 
     def statement_end_s(self) -> float | None:
         """When statement_timeout ends the statement, on time.monotonic()'s clock; None = never."""

@@ -43,7 +43,8 @@ class Session:
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
 
     def begun(self) -> Session:
-        """This session, ready; called by `ml_udf._boot()`, which alone may change something."""
+        """This session, ready; called by `ml_udf._boot()`, which may change the session."""
+        self._statements.mark()
         return self
 
     # ── functions made by ml_udf.create_function ──────────────────────────────────────────────────

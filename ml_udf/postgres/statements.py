@@ -27,6 +27,7 @@ __all__ = ["Past", "Statements", "Target"]
 
 _SETTINGS = [(setting.name, f"ml_udf.{setting.name}".encode()) for setting in SETTINGS]
 _DEFAULTS = Options()
+_MARK = b"ml_udf_statistics"
 MAX_REQUEST_ROWS = 65_536  # more is gathered only where one request at a time is wanted
 
 Key = tuple[int, "Target", tuple[str | None, ...], int]
@@ -88,7 +89,7 @@ class Statements:
         self._backend = backend
         self._endpoints = endpoints
         self._open: dict[int, _Open] = {}
-        self._past: dict[tuple[str, str], Past] = {}
+        self._past: dict[tuple[int, str, str], Past] = {}
         backend.at_abort(self.forget)
 
     def current(self, target: Target) -> Statement:
@@ -136,6 +137,16 @@ class Statements:
         if self._backend.interrupt_pending():
             self._plpy.execute("SELECT 1")
 
+    def mark(self) -> None:
+        """Begin to count, unless it has begun. A prepared statement is the sign of it.
+
+        Like them what was counted is kept through a rollback, and goes with DISCARD ALL or DEALLOCATE ALL:
+        a pooler's next client begins at nothing.
+        """
+        if not self._backend.has_prepared(_MARK):
+            self._past.clear()
+            self._plpy.execute(f"PREPARE {_MARK.decode()} AS SELECT 1")
+
     def count_failure(self, target: Target) -> None:
         """A call for `target` has failed its statement."""
         self._of(target).failed_calls += 1
@@ -157,11 +168,15 @@ class Statements:
                 statement.forget()
 
     def past(self) -> Mapping[tuple[str, str], Past]:
-        """(server, function) → what ended statements asked of it since the session began."""
-        return self._past
+        """(server, function) → what ended statements of current_user asked of it since the session began."""
+        if not self._backend.has_prepared(_MARK):
+            return {}
+        role = self._backend.role()
+        return {(server, name): past for (by, server, name), past in self._past.items() if by == role}
 
-    def _of(self, target: Target) -> Past:
-        return self._past.setdefault((target.server, target.binding.function), Past())
+    def _of(self, target: Target, role: int | None = None) -> Past:
+        by = self._backend.role() if role is None else role
+        return self._past.setdefault((by, target.server, target.binding.function), Past())
 
     def _image_binding(self, client: Client, target: Target) -> Binding:
         """Of a function whose rows are paths, the input that takes encoded images instead."""
@@ -179,6 +194,10 @@ class Statements:
                 "ml_udf cannot be called while a parallel plan is active",
                 hint="mark the functions that call it PARALLEL UNSAFE",
             )
+        if not self._backend.has_prepared(_MARK):
+            self._plpy.execute(
+                "SELECT ml_udf._boot()"
+            )  # which calls `mark`; this function may change nothing
         under_way = self._open[context] = _Open()
         self._backend.at_end_of(context, lambda: self._end(context))
         return under_way
@@ -187,8 +206,8 @@ class Statements:
         under_way = self._open.pop(context)
         for statement in under_way.asked.values():
             statement.forget()
-        for (_, target, _, _), statement in under_way.asked.items():
-            past = self._of(target)
+        for (role, target, _, _), statement in under_way.asked.items():
+            past = self._of(target, role)
             past.statements += 1
             past.calls = past.calls + statement.stats
         if self._backend.in_transaction():  # a statement that failed has said why

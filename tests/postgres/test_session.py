@@ -163,3 +163,34 @@ def test_a_closed_connection_leaves_the_server_running(cluster: Sandbox, engine:
         other.query("SELECT udf_food_name_batch(array_agg('/' || n)) FROM generate_series(1, 999) n")
         other.close()
     assert cluster.sql("SELECT pg_postmaster_start_time()") == began
+
+
+@pytest.mark.security
+def test_statistics_are_those_of_the_current_role_alone(engine: Engine) -> None:
+    listed = "SELECT name, statements FROM ml_udf.stat_functions"
+    engine.query("CREATE ROLE counted IN ROLE ml_udf_reader")
+    try:
+        engine.query("SELECT udf_food_name('/a')")
+        assert engine.query(listed) == [("udf_food_name", 1)]
+        engine.query("SET ROLE counted")
+        assert engine.query(listed) == []
+        engine.query("SELECT udf_food_name('/a')")
+        engine.query("SELECT udf_food_name('/b')")
+        assert engine.query(listed) == [("udf_food_name", 2)]
+        engine.query("RESET ROLE")
+        assert engine.query(listed) == [("udf_food_name", 1)]
+    finally:
+        engine.query("RESET ROLE; DROP OWNED BY counted; DROP ROLE counted")
+
+
+@pytest.mark.security
+def test_statistics_go_with_discard_all_and_stay_through_a_rollback(engine: Engine) -> None:
+    listed = "SELECT name, statements FROM ml_udf.stat_functions"
+    for _ in range(2):  # it counts again afterwards
+        engine.query("BEGIN")
+        engine.query("SELECT udf_food_name('/a')")
+        engine.query("ROLLBACK")
+        engine.query("SELECT udf_food_name('/a')")
+        assert engine.query(listed) == [("udf_food_name", 2)]
+        engine.query("DISCARD ALL")
+        assert engine.query(listed) == []
