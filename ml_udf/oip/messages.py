@@ -33,6 +33,8 @@ __all__ = [
     "encode_response",
 ]
 
+_MOST_DIMENSIONS = 16
+_LARGEST_DIMENSION = 1 << 48
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -248,9 +250,11 @@ def _name(raw: Mapping[str, Any]) -> str:
 
 def _shape(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:
     shape = raw.get("shape")
-    whole = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+    whole = isinstance(shape, list) and all(type(n) is int and 0 <= n <= _LARGEST_DIMENSION for n in shape)
     if not whole:
-        raise WireError(f"tensor {name!r}: 'shape' must be a list of whole numbers, got {shape!r}")
+        raise WireError(f"tensor {name!r}: 'shape' must be a list of whole numbers, got {str(shape)[:100]}")
+    if len(shape) > _MOST_DIMENSIONS:  # type: ignore[arg-type]  # a list
+        raise WireError(f"tensor {name!r}: a shape has at most {_MOST_DIMENSIONS} dimensions")
     return tuple(shape)  # type: ignore[arg-type]  # checked just above
 
 

@@ -1,0 +1,314 @@
+"""The infer route: one path for every request; what takes long is done beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import server.routes.infer as infer_module
+from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_response, encode_request
+from server.access import NOBODY, Caller
+from server.catalog import Catalog
+from server.connection import WholeRequest
+from server.large_json import LargeJson
+from server.routes.asking import Asker
+from server.routes.codec import Codec
+from server.routes.infer import InferRoute
+from server.supervision import Tasks
+from tests.unit.server.fake_worker import FakeWorker, settle
+from tests.unit.server.house import House
+from tests.unit.server.served import function, text_model
+
+PATH = "/v2/models/f/infer"
+
+
+class Station:
+    """The route over a house, and what it replied."""
+
+    def __init__(self, worker: FakeWorker, *, rows: int = 200_000, max_rows: int = 100_000) -> None:
+        self.house = House(worker, rows=rows)
+        self.catalog = Catalog(lambda model: function(model))
+        self.catalog.add_function(self.house.function, 2)
+        self.large = LargeJson()
+        self.replies: list[tuple[int, bytes, Mapping[str, str]]] = []
+        asker = Asker(self.house.dispatcher, self.house.metrics, max_rows=rows)
+        codec = Codec(max_rows, lambda model, form: lambda rows: 0.001)
+        self.route = InferRoute(self.catalog, asker, codec, self.house.metrics, self.large, Tasks(), 64 << 20)
+
+    def ask(
+        self,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        path: str = PATH,
+        caller: Caller = NOBODY,
+    ) -> Any:
+        raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
+        whole = WholeRequest(path, raw, body, asyncio.get_running_loop().time(), caller)
+        return self.route.answer(whole, lambda *reply: self.replies.append(reply))
+
+    def deploy(self, version: int) -> None:
+        served = function(text_model(), version=version, max_batch=4, batch_sizes=(1, 4))
+        self.house.dispatcher.configure(served)
+        for retired in self.catalog.add_function(served, 2):
+            self.house.dispatcher.remove(retired)
+
+    async def replied(self, count: int = 1) -> None:
+        async with asyncio.timeout(60):
+            while len(self.replies) < count:  # noqa: ASYNC110 (threads and processes answer)
+                await asyncio.sleep(0.005)
+
+
+def column(*rows: str, shape: list[int] | None = None) -> dict[str, object]:
+    return {"name": "text", "datatype": "BYTES", "shape": shape or [len(rows)], "data": list(rows)}
+
+
+def texts(*rows: str, outputs: tuple[str, ...] = (), **parameters: object) -> bytes:
+    asked: dict[str, object] = {"inputs": [column(*rows)], "parameters": parameters}
+    if outputs:
+        asked["outputs"] = [{"name": name} for name in outputs]
+    return json.dumps(asked).encode()
+
+
+def run(scene: Callable[[Station, FakeWorker], Any], *, answers: bool = True, **fields: int) -> None:
+    async def body() -> None:
+        worker = FakeWorker(answers=answers)
+        station = Station(worker, **fields)
+        try:
+            await settle()
+            await scene(station, worker)
+        finally:
+            station.large.close()
+
+    asyncio.run(body())
+
+
+# ── versions ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_request_without_a_version_goes_on_with_the_new_one_when_its_own_is_retired() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.house.residency.worker_down(worker)
+        station.ask(texts("a", "b"))
+        for version in (2, 3, 4, 5):
+            station.deploy(version)
+            await settle()
+        assert station.replies == []
+        again = FakeWorker("w1", answers=True)
+        station.house.residency.worker_up(again)
+        await station.replied()
+        (status, body, _) = station.replies[0]
+        reply = json.loads(body)
+        assert (status, reply["model_version"], reply["outputs"][0]["data"]) == (200, "5", ["a", "b"])
+
+    run(scene, answers=False)
+
+
+def test_a_request_for_one_version_is_told_when_that_is_gone() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.house.residency.worker_down(worker)
+        station.ask(texts("a"), path="/v2/models/f/versions/1/infer")
+        for version in (2, 3):
+            station.deploy(version)
+        await station.replied()
+        assert station.replies[0][0] == 410
+
+    run(scene, answers=False)
+
+
+def test_a_client_that_left_does_not_come_back_with_a_new_version() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.house.residency.worker_down(worker)
+        station.ask(texts("a")).leave()
+        for version in (2, 3):
+            station.deploy(version)
+        await settle()
+        assert station.house.dispatcher.queue_depth()["f", 3] == (0, 0)
+
+    run(scene, answers=False)
+
+
+# ── beside the event loop ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Where requests were decoded, and replies encoded, in this process: names of threads."""
+    seen: dict[str, list[str]] = {"decode_request": [], "encode_response": [], "decompressed": []}
+
+    def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            here = threading.current_thread()
+            seen[name].append("loop" if here is threading.main_thread() else "thread")
+            return work(*arguments)
+
+        return wrapped
+
+    for name in seen:
+        monkeypatch.setattr(infer_module, name, noted(name, getattr(infer_module, name)))
+    return seen
+
+
+def test_a_small_request_is_read_and_answered_at_once(threads: dict[str, list[str]]) -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(texts("a"))
+        await station.replied()
+
+    run(scene)
+    assert threads == {"decode_request": ["loop"], "encode_response": ["loop"], "decompressed": []}
+
+
+def test_a_large_binary_request_is_read_in_a_thread(threads: dict[str, list[str]]) -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        body, headers = encode_request(InferRequest([Tensor.of_bytes("text", [b"x" * 400_000, b"y"])]))
+        station.ask(body, headers)
+        await station.replied()
+        status, body, _ = station.replies[0]
+        assert status == 200
+        head = station.replies[0][2][HEADER_LENGTH]
+        assert decode_response(body, head).outputs[0].elements == [b"x" * 400_000, b"y"]
+
+    run(scene)
+    assert threads["decode_request"] == ["thread"]
+
+
+def test_a_compressed_request_is_unpacked_in_a_thread(threads: dict[str, list[str]]) -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(gzip.compress(texts("a", "b")), {"Content-Encoding": "gzip"})
+        station.ask(gzip.compress(bytes(80 << 20)), {"Content-Encoding": "gzip"})
+        station.ask(b"no gzip", {"Content-Encoding": "gzip"})
+        await station.replied(3)
+        assert sorted(reply[0] for reply in station.replies) == [200, 400, 413]
+
+    run(scene)
+    assert threads["decompressed"] == ["thread"] * 3
+
+
+def test_large_json_is_read_and_written_by_another_process(
+    threads: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: set[int] = set()
+    rows = ["word " * 30 + str(number) for number in range(9000)]
+
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(texts(*rows))
+        await station.replied()
+        status, body, headers = station.replies[0]
+        assert (status, headers["Content-Type"]) == (200, "application/json")
+        assert json.loads(body)["outputs"][0]["data"] == rows
+        assert station.large._pool is not None
+        pids.update(station.large._pool._processes)
+
+    run(scene, rows=1 << 20)
+    assert threads["decode_request"] == threads["encode_response"] == []
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"inputs": [column("x" * 1_200_000, shape=[2])]}, 400),
+        ({"inputs": [column(*[""] * 600_000)]}, 400),
+        ({"inputs": [], "parameters": {"x": "y" * 1_200_000}}, 400),
+        ({"inputs": [{"name": "a", "shape": [1] * 400_000, "datatype": "FP32", "data": [1]}]}, 400),
+    ],
+)
+def test_large_json_that_is_wrong_is_refused_like_small(said: object, status: int) -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(json.dumps(said).encode())
+        await station.replied()
+        assert station.replies[0][0] == status
+        assert len(station.replies[0][1]) < 10_000
+
+    run(scene)
+
+
+def test_a_reader_that_died_says_so_and_the_next_is_a_new_one() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        large = texts("x" * 2_000_000)
+        station.ask(large)
+        await station.replied()
+        assert station.large._pool is not None
+        for process in list(station.large._pool._processes.values()):
+            process.kill()
+            process.join(10)
+        station.ask(large)
+        station.ask(large)
+        await station.replied(3)
+        assert {reply[0] for reply in station.replies} <= {200, 503}
+        station.ask(large)
+        await station.replied(4)
+        assert station.replies[-1][0] == 200
+
+    run(scene, rows=1 << 20)
+
+
+# ── shares and claims ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.security
+def test_one_caller_cannot_fill_a_functions_queue() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.house.residency.worker_down(worker)
+        greedy, modest = Caller("ask", "10.0.0.1"), Caller("ask", "10.0.0.2")
+        for number in range(200):
+            station.ask(texts(str(number)), caller=greedy)
+        refused = len(station.replies)
+        assert 20 <= refused <= 130  # a quarter stays, and something for who is in between
+        assert {reply[0] for reply in station.replies} == {503}
+        for number in range(10):
+            station.ask(texts(str(number)), caller=modest)
+        assert len(station.replies) == refused
+
+    run(scene, answers=False, rows=100)
+
+
+def test_what_was_taken_of_a_queue_is_given_back_however_a_call_ends() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(texts("answered"))
+        station.ask(texts("left")).leave()
+        station.ask(texts("late", ml_udf_deadline_ms=1))
+        station.ask(texts("a", priority=-1))
+        station.ask(texts())
+        await asyncio.sleep(0.05)
+        while worker.batches:
+            worker.answer()
+            await settle()
+        await station.replied(4)
+        assert station.route._asker._shares._taken == {}
+
+    run(scene, answers=False)
+
+
+def test_a_request_says_its_class_goal_and_time_without_its_rows_being_read() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        def claim(body: bytes, caller: Caller = NOBODY, **headers: str) -> tuple[str, float, float]:
+            raw = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+            found = station.route.claim(WholeRequest(PATH, raw, body, 0.0, caller))
+            return found.line[1], found.goal_s, found.time_s
+
+        slo_s = station.house.function.slo_ms / 1000
+        assert claim(texts("a")) == ("interactive", slo_s, math.inf)
+        assert claim(texts("a", timeout=20_000)) == ("interactive", 0.02, 0.02)
+        assert claim(texts("a", ml_udf_deadline_ms=40, timeout=0)) == ("interactive", 0.04, 0.04)
+        assert claim(texts("a", ml_udf_slo_ms=5.5)) == ("interactive", 0.0055, math.inf)
+        assert claim(texts("a", ml_udf_class="bulk", timeout=1))[0::2] == ("bulk", math.inf)
+        assert claim(texts("a"), Caller(bulk_only=True))[0] == "bulk"
+        assert claim(texts('"timeout": 1,'))[2] == math.inf  # a text is no parameter
+        body, headers = encode_request(
+            InferRequest([Tensor.of_bytes("text", [b'"timeout": 1}'])], parameters={"timeout": 30_000})
+        )
+        length = headers[HEADER_LENGTH]
+        assert claim(body, inference_header_content_length=length)[2] == 0.03
+        unknown = WholeRequest("/v2/models/nobody/infer", {}, b"", 0.0)
+        assert station.route.claim(unknown).line == ("", "")
+
+    run(scene)
