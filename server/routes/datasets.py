@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from server.access import Caller
 from server.errors import BadOption
 from server.routes.body import json_object
 from server.routes.replies import json_reply
@@ -35,7 +36,8 @@ async def create_dataset(services: ServicesOf, request: Request) -> Response:
 @router.post("/uploads")
 async def begin_upload(services: ServicesOf, request: Request) -> Response:
     """Announce a dataset whose rows this client sends; the name of the upload."""
-    return json_reply({"upload": await services.datasets.begin(await json_object(request))}, 201)
+    caller: Caller = request.scope["ml_udf.caller"]
+    return json_reply({"upload": await services.datasets.begin(await json_object(request), caller.key)}, 201)
 
 
 @router.put("/uploads/{upload}/{part}")

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from gpu_worker.protocol import Inspect, Inspected
 from server.errors import BadOption, Overloaded, UnknownFunction
+from server.shares import may_take
 from server.store.training import Snapshot, TrainingRepository
 from server.training.connections import Connections
 from server.training.dataset_spec import PUSHED, DatasetSpec
@@ -35,6 +36,7 @@ _UPLOAD_IDLE_S = 600.0
 class _Upload:
     draft: Draft
     spec: DatasetSpec
+    caller: str = ""
     parts: int = 0
     touched_s: float = field(default_factory=time.monotonic)
     adding: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -57,6 +59,7 @@ class Datasets:
         self._trainers = trainers
         self._limits = limits
         self._uploads: dict[str, _Upload] = {}
+        self._beginning: list[str] = []  # the callers of uploads that are not there yet
         self._loop = asyncio.get_running_loop()
 
     async def all(self) -> list[Snapshot]:
@@ -93,15 +96,26 @@ class Datasets:
             raise BadOption(f"the rows of dataset {name} come from a client; register it there again")
         return await self._keep(spec, await asyncio.to_thread(self._pulled, spec, roles))
 
-    async def begin(self, form: Mapping[str, Any]) -> str:
-        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`."""
+    async def begin(self, form: Mapping[str, Any], caller: str = "") -> str:
+        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`.
+
+        caller: whoever begins it has a share of the uploads, and finds room beside others.
+        """
         spec = replace(DatasetSpec.from_json(form), source=PUSHED)
         self._drop_idle()
-        if len(self._uploads) >= _MOST_UPLOADS:
+        senders = [*self._beginning, *(under_way.caller for under_way in self._uploads.values())]
+        if len(senders) >= _MOST_UPLOADS:
             raise Overloaded(f"{_MOST_UPLOADS} datasets are being sent already", 30.0)
+        held = senders.count(caller)
+        if not may_take(held, len(senders), _MOST_UPLOADS):
+            raise Overloaded(f"this caller sends {held} datasets already, its share of {_MOST_UPLOADS}", 30.0)
         upload = secrets.token_hex(8)
-        draft = await asyncio.to_thread(Draft, spec, self._folder, self._limits, self._inspect)
-        self._uploads[upload] = _Upload(draft, spec)
+        self._beginning.append(caller)
+        try:
+            draft = await asyncio.to_thread(Draft, spec, self._folder, self._limits, self._inspect)
+        finally:
+            self._beginning.remove(caller)
+        self._uploads[upload] = _Upload(draft, spec, caller)
         return upload
 
     async def add(self, upload: str, part: int, body: bytes, *, is_json: bool = False) -> int:
