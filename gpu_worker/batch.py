@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from gpu_worker.errors import Cancelled
 from gpu_worker.forward import Tally
 from gpu_worker.intake import Piece, Size
+from gpu_worker.media import MediaRoots
 from gpu_worker.model_cache import Resident
 from gpu_worker.protocol import Answer
 from gpu_worker.shares import Share, Shares
@@ -22,7 +23,8 @@ class Batch:
 
     A batch is *closed* once `answer` is resolved. It is *over*, and `over` resolves, once none of its pieces
     is anywhere in the worker, which for a cancelled or failed batch may be later; with a pass that hangs,
-    never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first.
+    never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first. `media`:
+    below what its paths are read; None for all that the worker may read.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Batch:
         piece_rows: int,
         share: Share | None = None,
         turn: int = 0,
+        media: MediaRoots | None = None,
     ) -> None:
         self.id = request_id
         self.residents = residents
@@ -47,6 +50,7 @@ class Batch:
         self.tally = Tally(residents, len(rows), scores=scores)
         self.share = share or Shares().share()  # alone, unless it is said
         self.turn = turn
+        self.media = media
         self.answer: Future[Answer] = Future()
         self.over: Future[None] = Future()
         self._rows = rows

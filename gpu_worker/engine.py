@@ -145,8 +145,11 @@ class Engine:
         *,
         scores: bool = False,
         request_id: int = 0,
+        media_roots: Sequence[str] | None = None,
     ) -> Batch:
         """Sets the rows on their way through every one of `models`, decoded once for each input size.
+
+        media_roots: folders below which paths must lie, beside those of the settings.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
         """
@@ -170,6 +173,7 @@ class Engine:
                 piece_rows=self._piece_rows(residents, len(rows)),
                 share=self._shares.share(),
                 turn=next(self._turns),
+                media=None if media_roots is None else self._intake.media.only(media_roots),
             )
         except BaseException:
             self._cache.release(residents)
@@ -187,13 +191,14 @@ class Engine:
         rows: Sequence[bytes],
         scores: bool = False,
         cancelled: IsCancelled = lambda: False,
+        media_roots: Sequence[str] | None = None,
     ) -> Answer:
         """The answers of `models` for `rows`; `cancelled` is called in this thread every 50 ms or sooner.
 
         Raises `Cancelled` at once when it says so, whatever `cancelled` itself raises, `UnknownModel`,
         `BadRequest`, `DeviceLost`.
         """
-        batch = self.begin(models, form, rows, scores=scores)
+        batch = self.begin(models, form, rows, scores=scores, media_roots=media_roots)
         try:
             while True:
                 if cancelled():
@@ -222,12 +227,12 @@ class Engine:
             return
         if self._crew is None or batch.serial:
             then = functools.partial(self._decoded, batch, piece)
-            self._intake.decode(piece, batch.form, batch.sizes, batch.is_closed, then)
+            self._intake.decode(piece, batch.form, batch.sizes, batch.is_closed, then, batch.media)
         else:
             self._crew.submit("decode", batch.turn, self._decode_in_crew, self._crew, batch, piece)
 
     def _decode_in_crew(self, crew: Crew, batch: Batch, piece: Piece) -> None:
-        self._intake.decode_here(piece, batch.form, batch.sizes, batch.is_closed)
+        self._intake.decode_here(piece, batch.form, batch.sizes, batch.is_closed, batch.media)
         crew.submit("model", batch.turn, self._run, batch, piece)
 
     def _decoded(self, batch: Batch, piece: Piece) -> None:

@@ -85,30 +85,47 @@ class Intake:
     """Owns the input buffers; decodes in the caller's thread, or spread over `threads`. Thread-safe."""
 
     def __init__(self, settings: Settings, threads: Threads, *, pinned: bool) -> None:
-        self._media = MediaRoots(settings.media_roots)
+        self.media = MediaRoots(settings.media_roots)
         self._max_pixels = settings.max_pixels
         self._max_input_bytes = settings.max_input_bytes
         self._threads = threads
         self._buffers = Buffers(pinned=pinned)
 
-    def decode_here(self, piece: Piece, form: str, sizes: Sequence[Size], unwanted: Unwanted) -> None:
-        """Fills `piece` for each of `sizes`. Once `unwanted()` is true the remaining rows are skipped."""
+    def decode_here(
+        self,
+        piece: Piece,
+        form: str,
+        sizes: Sequence[Size],
+        unwanted: Unwanted,
+        media: MediaRoots | None = None,
+    ) -> None:
+        """Fills `piece` for each of `sizes`. Once `unwanted()` is true the remaining rows are skipped.
+
+        media: below what paths are read, if not below all that this worker may read.
+        """
         piece.expect(1)
-        self._decode_slice(piece, range(len(piece.rows)), self._reader(piece, form, sizes), unwanted)
+        row = self._reader(piece, form, sizes, media or self.media)
+        self._decode_slice(piece, range(len(piece.rows)), row, unwanted)
 
     def decode(
-        self, piece: Piece, form: str, sizes: Sequence[Size], unwanted: Unwanted, then: Callable[[], None]
+        self,
+        piece: Piece,
+        form: str,
+        sizes: Sequence[Size],
+        unwanted: Unwanted,
+        then: Callable[[], None],
+        media: MediaRoots | None = None,
     ) -> None:
         """As `decode_here`, in all threads at once; then calls `then`, in whichever was last.
 
         Rows that no network wants as pixels (`sizes` is empty) are only looked over, in this thread.
         """
         if not sizes:
-            self.decode_here(piece, form, sizes, unwanted)
+            self.decode_here(piece, form, sizes, unwanted, media)
             then()
             return
         count = len(piece.rows)
-        row = self._reader(piece, form, sizes)
+        row = self._reader(piece, form, sizes, media or self.media)
         step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count)))
         slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
         piece.expect(len(slices))
@@ -143,10 +160,10 @@ class Intake:
             self._buffers.give(buffer)
         piece.pixels = {}
 
-    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size]) -> ReadRow:
+    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size], media: MediaRoots) -> ReadRow:
         """What turns row `index` of the piece into its place in the piece's arrays, or says why it cannot."""
         try:
-            return self._reader_into_buffers(piece, form, sizes)
+            return self._reader_into_buffers(piece, form, sizes, media)
         except BaseException as exc:  # no memory: to be raised where the batch is answered
             reason = exc
 
@@ -155,7 +172,9 @@ class Intake:
 
             return refuse
 
-    def _reader_into_buffers(self, piece: Piece, form: str, sizes: Sequence[Size]) -> ReadRow:
+    def _reader_into_buffers(
+        self, piece: Piece, form: str, sizes: Sequence[Size], media: MediaRoots
+    ) -> ReadRow:
         if not sizes:
             return lambda index, row: self._look_over(row, form)
         if form == "tensor":
@@ -166,7 +185,7 @@ class Intake:
             return lambda index, row: self._read_image(piece, index, row)
         folders: dict[str, str] = {}
         return lambda index, row: self._read_image(
-            piece, index, self._media.read(row, max_bytes=self._max_input_bytes, folders=folders)
+            piece, index, media.read(row, max_bytes=self._max_input_bytes, folders=folders)
         )
 
     def _read_image(self, piece: Piece, index: int, data: bytes) -> None:

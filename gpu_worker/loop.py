@@ -163,7 +163,12 @@ class Loop:
             if len(self._batches) >= _MOST_PENDING:
                 raise NoRoom(f"{len(self._batches)} batches wait already; try again when some are answered")
             batch = self._engine.begin(
-                message.models, message.form, message.rows, scores=message.scores, request_id=message.id
+                message.models,
+                message.form,
+                message.rows,
+                scores=message.scores,
+                request_id=message.id,
+                media_roots=message.media_roots,
             )
         except Exception as exc:
             self._fail(message.id, exc)

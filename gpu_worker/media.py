@@ -26,12 +26,23 @@ class MediaRoots:
     """The folders below which paths are read.
 
     An absolute path must lie below one of them; a relative one is looked for below each, in order.
+    within: others, below one of which a file must lie as well.
     """
 
-    def __init__(self, roots: Sequence[str]) -> None:
+    def __init__(self, roots: Sequence[str], within: MediaRoots | None = None) -> None:
+        self._within = within
         self._roots = tuple(os.path.realpath(root) for root in roots)
         self._prefixes = tuple(root.rstrip("/") + "/" for root in self._roots)
         self._shows_open_files = os.path.isdir(_OPEN_FILES)
+
+    def only(self, roots: Sequence[str]) -> MediaRoots:
+        """Of these folders the part that lies below `roots`: nothing more is read, whatever they are."""
+        return MediaRoots(roots, self)
+
+    def _admits(self, resolved: str) -> bool:
+        """Whether what is at a resolved path may be looked at: a root, or something below one."""
+        below = resolved.startswith(self._prefixes) or resolved in self._roots
+        return below and (self._within is None or self._within._admits(resolved))
 
     def read(self, row: bytes, *, max_bytes: int, folders: dict[str, str] | None = None) -> bytes:
         """The bytes of the file at the UTF-8 path `row`, at most `max_bytes` of them.
@@ -56,12 +67,14 @@ class MediaRoots:
     def _regular_file(self, path: str, folders: dict[str, str]) -> str:
         """The resolved path of an existing regular file below a root. Raises `RowFault`, `OSError`."""
         if not self._roots:
-            raise RowFault("input_forbidden", f"{_shown(path)} cannot be read: the worker has no media roots")
+            raise RowFault(
+                "input_forbidden", f"{_shown(path)} cannot be read: there are no media roots for it"
+            )
         wanted = [path] if path.startswith("/") else [prefix + path for prefix in self._prefixes]
         missing: OSError | None = None
         for candidate in wanted:
             resolved = _resolve(candidate, folders)
-            if not resolved.startswith(self._prefixes) and resolved not in self._roots:
+            if not self._admits(resolved):
                 raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
             try:
                 mode = os.lstat(resolved).st_mode
@@ -78,7 +91,7 @@ class MediaRoots:
         _require_regular(os.fstat(descriptor).st_mode, path)
         if self._shows_open_files:
             opened = os.readlink(f"{_OPEN_FILES}/{descriptor}")
-            if not opened.startswith(self._prefixes):
+            if not self._admits(opened):
                 raise RowFault("input_forbidden", f"{_shown(path)} is outside the media roots")
 
 

@@ -79,6 +79,7 @@ class Infer(Message):
     form: str
     rows: list[bytes]
     scores: bool = False  # whether each member's score vectors are wanted
+    media_roots: list[str] | None = None  # folders, beside the worker's own, below which paths must lie
 
 
 @dataclass(slots=True)

@@ -183,6 +183,7 @@ async def _running(
             "slo_ms": settings.default_slo_ms,
             "max_batch": settings.default_max_batch,
             "policy": settings.default_policy,
+            "name_media_roots": settings.name_media_roots,
         }
         catalog = Catalog(lambda model: bare_function(model, defaults))
         metrics = Metrics()

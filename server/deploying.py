@@ -29,6 +29,7 @@ _FIELDS = {
     "min_confidence",
     "default",
     "input",
+    "media_roots",
 }
 _MAX_MEMBERS = 32
 _MAX_BATCH = 65_536
@@ -80,6 +81,7 @@ def function_of(
         batch_sizes=_batch_sizes(given.get("batch_sizes"), max_batch, name),
         policy=str(given["policy"]),
         policy_options=_options(given.get("policy_options", {}), name),
+        media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
     )
     return _with_form(function, given.get("input"))
 
@@ -97,6 +99,7 @@ def bare_function(model: ModelVersion, defaults: Mapping[str, Any]) -> Function:
         batch_sizes=_batch_sizes(None, max_batch, model.name),
         policy=str(defaults["policy"]),
         bare=True,
+        media_roots=_media_roots(_roots_by_default(defaults), model.name),
     )
 
 
@@ -116,6 +119,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "slo_ms": function.slo_ms,
         "min_confidence": function.min_confidence,
         "default": function.default,
+        "media_roots": None if function.media_roots is None else list(function.media_roots),
     }
 
 
@@ -217,6 +221,21 @@ def _default(raw: object, name: str) -> str | None:
     if raw is not None and not isinstance(raw, str):
         raise BadOption(f"function {name}: 'default' must be a text, not {raw!r}")
     return raw
+
+
+def _roots_by_default(defaults: Mapping[str, Any]) -> list[str] | None:
+    """Of functions and models that name none: all that are read, or nothing."""
+    return [] if defaults.get("name_media_roots") else None
+
+
+def _media_roots(raw: object, name: str) -> tuple[str, ...] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, list) or not all(isinstance(r, str) and r.startswith("/") for r in raw):
+        raise BadOption(f"function {name}: 'media_roots' must be a list of absolute paths of folders")
+    if any("\0" in root for root in raw):
+        raise BadOption(f"function {name}: 'media_roots' holds a NUL character")
+    return tuple(raw)
 
 
 def _options(raw: object, name: str) -> dict[str, Any]:

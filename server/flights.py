@@ -53,7 +53,8 @@ class Flights:
             rows += call.rows if whole else call.rows[part.offset : part.offset + part.rows]
         flight = Flight(batch, worker, function, now_s)
         self._flying[batch.batch_id] = flight
-        message = Infer(0, list(batch.members), form, rows, scores)
+        roots = None if function.media_roots is None else list(function.media_roots)
+        message = Infer(0, list(batch.members), form, rows, scores, roots)
         flight.message_id = worker.send(message, lambda reply: self._land(flight, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:

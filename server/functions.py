@@ -96,6 +96,7 @@ class Function:
     policy: str = "greedy"
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     bare: bool = False  # a model answering under its own name
+    media_roots: tuple[str, ...] | None = None  # below which its paths must lie; None for all that are read
 
     @property
     def key(self) -> str:

@@ -59,6 +59,10 @@ class Settings:
     )
     media_root: tuple[Path, ...] = _setting((), "folder below which path inputs are read; may be repeated")
 
+    name_media_roots: bool = _setting(
+        False, "read paths only for functions that name their own media_roots; for bare models none"
+    )
+
     workers: int = _setting(1, "worker processes; one per device is the rule")
     device: str = _setting(
         "auto", "device of each worker, comma-separated and repeated in turn: auto, cpu, cuda:0"

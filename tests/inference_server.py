@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -96,6 +98,14 @@ class InferenceServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def database_group() -> str:
+    """The group of the user that the tests' PostgreSQL runs as."""
+    for name in ("postgres", "nobody") if os.getuid() == 0 else ():
+        with contextlib.suppress(KeyError):
+            return grp.getgrgid(pwd.getpwnam(name).pw_gid).gr_name
+    return grp.getgrgid(os.getgid()).gr_name
 
 
 @contextlib.contextmanager

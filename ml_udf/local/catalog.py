@@ -48,6 +48,7 @@ class Function:
     min_confidence: float = 0.0
     default: str | None = None
     columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
+    media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
 
     @property
     def input_name(self) -> str:
@@ -125,6 +126,7 @@ class Catalog:
                 columns=tuple(found[0][1]["input"].get("columns", ())),
                 min_confidence=float(deployed.get("min_confidence") or 0.0),
                 default=deployed.get("default"),
+                media_roots=None if deployed.get("media_roots") is None else tuple(deployed["media_roots"]),
             )
         except (KeyError, TypeError, IndexError) as exc:
             raise BadOption(

@@ -128,6 +128,7 @@ class LocalTransport:
             rows,
             scores=function.combine == "mean",
             cancelled=cancelled,
+            media_roots=function.media_roots,
         )
         response = InferResponse(
             function.name, _outputs(function, answer, len(rows)), function.version, asked.id

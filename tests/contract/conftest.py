@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.engines import Engine, make_engine
-from tests.inference_server import InferenceServer, inference_server
+from tests.inference_server import InferenceServer, database_group, inference_server
 from tests.models import hashing_model, image_model
 
 
@@ -24,6 +24,9 @@ def photos(open_folder: Path) -> Path:
     (folder / "empty.jpg").write_bytes(b"")
     (folder / "cut.jpg").write_bytes((folder / "0.jpg").read_bytes()[:400])
     Image.new("1", (30_000, 30_000)).save(folder / "bomb.png")
+    for team in ("team", "other_team"):
+        (folder / team).mkdir()
+        (folder / team / "x.jpg").write_bytes((folder / "0.jpg").read_bytes())
     outside = open_folder / "outside"
     outside.mkdir()
     (outside / "secret.jpg").write_bytes((folder / "0.jpg").read_bytes())
@@ -34,10 +37,12 @@ def photos(open_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def server(open_folder: Path, photos: Path) -> Iterator[InferenceServer]:
     made = open_folder / "made"
-    with inference_server(open_folder / "served", media_roots=[photos]) as running:
+    flags = [f"--home-group={database_group()}"]  # its sessions read the home where the endpoint is local:
+    with inference_server(open_folder / "served", media_roots=[photos], flags=flags) as running:
         running.deploy(hashing_model(made, "text_hash"), "udf_text")
         running.deploy(image_model(made, "photo_net"), "udf_photo")
         running.deploy(hashing_model(made, "slow_hash", delay_ms=10_000), "udf_slow")
+        running.deploy(made / "photo_net" / "1", "udf_team", media_roots=[str(photos / "team")])
         yield running
 
 

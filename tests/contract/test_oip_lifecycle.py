@@ -64,6 +64,7 @@ def test_a_deployment_is_published_for_the_local_endpoint_and_taken_away(house: 
         "slo_ms": 50.0,
         "min_confidence": 0.2,
         "default": "none",
+        "media_roots": None,
     }
     assert call(house.port, "DELETE", "/v1/functions/f").status == 200
     assert not published.exists()

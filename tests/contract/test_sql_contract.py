@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.engines import Engine, SqlError
-from tests.models import label_of
+from tests.models import CLASSES, label_of
 
 VALUES = "(VALUES ('a'), (NULL), ('b'), ('a'), (''), ('ü🍜')) AS v(t)"
 
@@ -72,6 +72,17 @@ def test_each_bad_file_has_an_error_of_its_own(engine: Engine, photos, name):
         engine.query(f"SELECT udf_photo('{path}')")
     assert caught.value.sqlstate == BAD[name][0]
     assert name.split("/")[-1] in caught.value.text
+
+
+@pytest.mark.security
+def test_a_functions_own_media_roots_are_all_that_it_reads(engine: Engine, photos):
+    theirs = photos / "other_team"
+    assert engine.query(f"SELECT ml_udf.predict('udf_team', '{photos / 'team' / 'x.jpg'}')")[0][0] in CLASSES
+    assert engine.query("SELECT ml_udf.predict('udf_team', 'x.jpg')")[0][0] in CLASSES
+    for path in (theirs / "x.jpg", "../other_team/x.jpg", theirs / "absent.jpg"):
+        with pytest.raises(SqlError) as refused:
+            engine.query(f"SELECT ml_udf.predict('udf_team', '{path}')")
+        assert refused.value.sqlstate == "42501", path
 
 
 def test_a_path_outside_the_media_roots_is_refused(engine: Engine):

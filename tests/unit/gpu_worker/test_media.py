@@ -215,3 +215,27 @@ def test_a_folder_swapped_after_it_was_resolved_does_not_let_out(root: Path, tmp
     with pytest.raises(RowFault) as caught:
         roots.read(b"meals/a.jpg", max_bytes=LIMIT, folders=folders)
     assert caught.value.code == "input_forbidden"
+
+
+@pytest.mark.security
+def test_of_a_batch_only_its_own_part_of_the_roots_is_read(root: Path, tmp_path: Path) -> None:
+    (root / "other_team").mkdir()
+    (root / "other_team" / "x.jpg").write_bytes(b"theirs")
+    (root / "meals" / "away").symlink_to(root / "other_team" / "x.jpg")
+    ours = MediaRoots([str(root)]).only([str(root / "meals")])
+    assert ours.read(os.fsencode(root / "meals" / "a.jpg"), max_bytes=LIMIT) == b"inside"
+    assert ours.read(b"a.jpg", max_bytes=LIMIT) == b"inside"
+    for path in (root / "other_team" / "x.jpg", Path("../other_team/x.jpg"), Path("away"), root, Path("/")):
+        with pytest.raises(RowFault) as refused:
+            ours.read(os.fsencode(path), max_bytes=LIMIT)
+        assert refused.value.code == "input_forbidden"
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("roots", [[], ["/"], ["/etc"], [".."], ["/nowhere"]])
+def test_no_roots_of_a_batch_open_more_than_the_workers_own(root: Path, roots: list[str]) -> None:
+    media = MediaRoots([str(root)]).only(roots)
+    for path in ("/etc/passwd", "passwd", "/etc", str(root / ".." / "secret.jpg"), "/nowhere/x"):
+        with pytest.raises(RowFault) as refused:
+            media.read(path.encode(), max_bytes=LIMIT)
+        assert refused.value.code == "input_forbidden"

@@ -109,6 +109,25 @@ def test_a_model_that_is_not_registered_is_unknown(catalog: Catalog) -> None:
         deploy(catalog, models=["net/9"])
 
 
+def test_a_function_names_folders_for_its_paths_and_without_a_name_all_or_none_are_read(
+    catalog: Catalog,
+) -> None:
+    assert deploy(catalog, models=["photo"]).media_roots is None
+    named = deploy(catalog, models=["photo"], media_roots=["/photos/ours"])
+    assert named.media_roots == ("/photos/ours",)
+    assert deployed_form(named)["media_roots"] == ["/photos/ours"]
+    assert deploy(catalog, models=["photo"], media_roots=[]).media_roots == ()
+    for wrong in ("/photos", ["photos"], [7], ["/a\0b"]):
+        with pytest.raises(BadOption, match="media_roots"):
+            deploy(catalog, models=["photo"], media_roots=wrong)
+    strict = {**DEFAULTS, "name_media_roots": True}
+    assert bare_function(catalog.model("photo"), strict).media_roots == ()
+    spec = spec_from("f", {"models": ["photo"]}, catalog)
+    assert function_of("f", 1, spec, catalog, strict).media_roots == ()
+    spec = spec_from("f", {"models": ["photo"], "media_roots": ["/ours"]}, catalog)
+    assert function_of("f", 1, spec, catalog, strict).media_roots == ("/ours",)
+
+
 def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -> None:
     assert deployed_form(deploy(catalog, models=["net", "other"], default="none", version=4)) == {
         "format": 1,
@@ -124,6 +143,7 @@ def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -
         "slo_ms": 500.0,
         "min_confidence": 0.0,
         "default": "none",
+        "media_roots": None,
     }
 
 
