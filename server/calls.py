@@ -75,7 +75,7 @@ class Pending:
     missing: int = 0
     first_sent_s: float = math.inf  # when its first rows left the queue
     batches: set[int] = field(default_factory=set)  # in flight
-    rerun: list[tuple[int, int]] = field(default_factory=list)  # rows that ran on a worker that died
+    refusals: int = 0  # of its rows, by workers
     timer: asyncio.TimerHandle | None = None
     _labels: list[str] = field(default_factory=list)
     _confidences: list[float] = field(default_factory=list)

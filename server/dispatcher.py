@@ -17,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVarTuple
 
 from gpu_worker.protocol import Answer, Failed, Message
@@ -26,6 +27,7 @@ from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError,
 from server.flights import Flight, Flights
 from server.functions import Function
 from server.metrics import Metrics
+from server.quarantine import Quarantine
 from server.residency import Group, Residency, ResidencyListener
 from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, Worked, WorkerView
 from server.scheduling.registry import check_policy
@@ -35,6 +37,9 @@ from server.workers.pool import Worker
 __all__ = ["Dispatcher"]
 
 log = logging.getLogger("ml_udf.server.dispatcher")
+
+_REFUSALS = 20  # of rows of one call by workers
+_REFUSED_S = 0.05  # until rows that a worker had no room for are queued again
 
 _Args = TypeVarTuple("_Args")
 
@@ -62,6 +67,8 @@ class Dispatcher:
         self._workers: dict[str, Worker] = {}
         self._pending: dict[int, Pending] = {}
         self._flights = Flights(self._landed)
+        self._quarantine = Quarantine(self)
+        self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
         self._pump_at: asyncio.TimerHandle | None = None
@@ -135,6 +142,7 @@ class Dispatcher:
         pending.future.cancel()
         self._core.cancel(time.monotonic(), pending.request_id)
         self._flights.cancel_unwanted(pending.batches, self._pending)
+        self._quarantine.leave(pending)
         self._wake()
 
     def fail_all(self, error: ServiceError) -> None:
@@ -155,6 +163,9 @@ class Dispatcher:
         for name, silent_s in self._core.hung(now_s, patience_s):
             rows = ", ".join(self._flights.on(self._workers[name]))
             self._workers[name].kill(f"it hangs: no batch came back for {silent_s:.1f} s ({rows})")
+        worker = self._quarantine.hung(patience_s)
+        if worker is not None:
+            worker.kill(f"it hangs in one row that another died under, for over {patience_s:g} s")
 
     async def drained(self) -> None:
         """Wait until no call is under way."""
@@ -213,6 +224,7 @@ class Dispatcher:
             else:
                 if action.until_s < math.inf:
                     self._pump_at = self._call_at(action.until_s, self._wake)
+                self._quarantine.step()
                 return
 
     def _send(self, now_s: float, batch: RunBatch) -> None:
@@ -269,23 +281,25 @@ class Dispatcher:
         )
 
     def _run_again(self, now_s: float, flight: Flight, reply: Failed) -> None:
-        """Queue a lost batch's rows once more; those that were lost before fail."""
-        lost = WorkerLost(
-            f"the worker died twice under rows of {flight.function.name}: {reply.message}"
-            if reply.code == "worker_lost"
-            else f"two workers refused rows of {flight.function.name}: {reply.message}"
+        """Queue a batch's rows once more; those under which the worker died run alone from now on."""
+        refused = Overloaded(
+            f"workers refused rows of {flight.function.name} again and again: {reply.message}", 1.0
         )
         for part in flight.batch.slices:
             pending = self._pending.get(part.request_id)
             if pending is None or pending.done:
                 continue
-            end = part.offset + part.rows
-            if any(part.offset < stop and start < end for start, stop in pending.rerun):
-                pending.fail(lost)
-                continue
-            pending.rerun.append((part.offset, end))
             self._metrics.of(flight.function).rerun_rows += part.rows
-            self._resubmit(now_s, pending, part)
+            if reply.code == WorkerLost.code:
+                self._quarantine.add(pending, part)
+                continue
+            pending.refusals += 1
+            if pending.refusals > _REFUSALS:
+                pending.fail(refused)
+            elif reply.code == Overloaded.code:
+                self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part)
+            else:
+                self._resubmit(now_s, pending, part)
 
     def _resubmit(self, now_s: float, pending: Pending, part: Slice) -> None:
         if pending.done or pending.request_id not in self._pending:
@@ -301,9 +315,12 @@ class Dispatcher:
         elif rejection.code == "overloaded":
             # They were admitted before, and are in memory anyway: they wait here for their place.
             wait_s = max(0.01, rejection.retry_after_s or 0.0)
-            self._loop.call_later(wait_s, lambda: self._resubmit(time.monotonic(), pending, part))
+            self._loop.call_later(wait_s, self._resubmit_later, pending, part)
         else:
             pending.fail(error_of(rejection, pending.call.function, now_s))
+
+    def _resubmit_later(self, pending: Pending, part: Slice) -> None:
+        self._resubmit(time.monotonic(), pending, part)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:
@@ -338,12 +355,13 @@ class Dispatcher:
     def resident_changed(self, worker: Worker, resident: frozenset[str]) -> None:
         """These models may be asked of the worker now."""
         self._workers[worker.name] = worker
-        view = WorkerView(worker.name, alive=True, resident=resident, device=worker.info.device_name)
-        self._core.set_worker(time.monotonic(), view)
-        self._wake()
+        self._resident[worker.name] = resident
+        self._show(worker)
 
     def worker_lost(self, worker: Worker) -> None:
         """Send it nothing more; its batches fail right after this and run again."""
+        self._quarantine.worker_lost(worker)
+        self._resident.pop(worker.name, None)
         if self._workers.pop(worker.name, None) is not None:
             self._core.set_worker(
                 time.monotonic(), WorkerView(worker.name, alive=False, resident=frozenset())
@@ -359,4 +377,43 @@ class Dispatcher:
     def waited_for(self) -> Iterable[Group]:
         """The groups for which rows wait."""
         depth = self._core.queue_depth()
-        return [f.members for key, f in self._functions.items() if depth.get(key, (0, 0))[0]]
+        alone = self._quarantine.functions
+        return [f.members for key, f in self._functions.items() if depth.get(key, (0, 0))[0] or key in alone]
+
+    # ── rows that run alone (Ward) ────────────────────────────────────────────────────────────────
+
+    def holders(self, function: Function) -> list[Worker]:
+        """The workers that hold the function's members; if there are none, one is asked to load them."""
+        keys = {model.key for model in function.members}
+        found = [worker for name, worker in self._workers.items() if keys <= self._resident[name]]
+        if not found:
+            self.residents.want(function.members)
+        return found
+
+    def is_idle(self, worker: Worker) -> bool:
+        """Whether no batch is on it."""
+        return not self._flights.on(worker)
+
+    def set_aside(self, worker: Worker, aside: bool) -> None:
+        """The scheduler sends it nothing from now on, or may again."""
+        if self._workers.get(worker.name) is worker:
+            self._show(worker, aside=aside)
+
+    def is_wanted(self, pending: Pending) -> bool:
+        """Whether somebody waits for it, and its function is served."""
+        function = pending.call.function
+        if function.key not in self._functions:
+            pending.fail(VersionGone(f"version {function.version} of {function.name} is no longer served"))
+        return not pending.done and pending.request_id in self._pending
+
+    def wake(self) -> None:
+        """Have the scheduler asked again."""
+        self._wake()
+
+    def _show(self, worker: Worker, *, aside: bool | None = None) -> None:
+        kept = self._quarantine.keeps(worker) if aside is None else aside
+        view = WorkerView(
+            worker.name, alive=True, resident=self._resident[worker.name], device=worker.info.device_name
+        )
+        self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
+        self._wake()

@@ -16,7 +16,15 @@ from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access import NOBODY, Caller
 from server.calls import Call, Reply
 from server.ensemble.selection import Candidate, within
-from server.errors import BadInput, BadOption, BodyTooLarge, DeadlineExceeded, Forbidden, Unsupported
+from server.errors import (
+    BadInput,
+    BadOption,
+    BodyTooLarge,
+    DeadlineExceeded,
+    Forbidden,
+    Unsupported,
+    WorkerLost,
+)
 from server.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.scheduling.policy import RowClass
 from server.scheduling.terms import Latency
@@ -148,7 +156,10 @@ class Codec:
         if reply.errors and "error" not in names:
             row = min(reply.errors)
             more = f" ({len(reply.errors)} rows at fault)" if len(reply.errors) > 1 else ""
-            raise BadInput(reply.errors[row].code, f"row {row}: {reply.errors[row].message}{more}")
+            message = f"row {row}: {reply.errors[row].message}{more}"
+            if reply.errors[row].code == WorkerLost.code:
+                raise WorkerLost(message)
+            raise BadInput(reply.errors[row].code, message)
         return InferResponse(
             model_name=reply.function.name,
             model_version=str(reply.function.version),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.calls import Call, Pending
+from server.calls import Call, Pending, Reply
 from server.dispatcher import Dispatcher
 from server.functions import Function
 from server.metrics import Metrics
@@ -54,3 +54,6 @@ class House:
         labels = list(pending.future.result().labels)
         self.dispatcher.end(pending)
         return labels
+
+    def labels_of(self, reply: Reply) -> list[str]:
+        return list(reply.labels)
