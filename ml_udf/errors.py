@@ -4,10 +4,12 @@
     ├── ServerUnreachable        08001  nothing answers at the endpoint
     ├── ConnectionLost           08006  the connection broke, or answers are not protocol
     ├── Unauthorized             28000  the token is missing or wrong
+    ├── Forbidden                28000  the token is known, and may not do that
     ├── UnknownFunction          42704  no such function or model on the server
     ├── VersionGone              42704  the version that this statement began with is gone
     ├── BadOption                22023  an option or a request that the server cannot accept
     ├── Overloaded               53400  the queue is full; retry after a while
+    ├── NoSpace                  53100  the server's disk is full; nothing was changed
     ├── DeadlineExceeded         57014  the answer cannot come, or did not come, in time
     ├── Cancelled                57014  the statement was cancelled
     ├── UnknownTable             42P01  no such table or view
@@ -38,6 +40,7 @@ __all__ = [
     "Cancelled",
     "ConnectionLost",
     "DeadlineExceeded",
+    "Forbidden",
     "InputError",
     "InputForbidden",
     "InputInvalid",
@@ -48,6 +51,7 @@ __all__ = [
     "MlUdfError",
     "NoConfidentAnswer",
     "NoKey",
+    "NoSpace",
     "Overloaded",
     "ServerFault",
     "ServerUnreachable",
@@ -122,6 +126,14 @@ class Unauthorized(MlUdfError):
     )
 
 
+class Forbidden(MlUdfError):
+    """The server knows the token, and it may not do that; or the server has none, and this is a web page."""
+
+    code = "forbidden"
+    sqlstate = "28000"
+    usual_hint = "ask with a token that may (the one of --token-file may do everything)"
+
+
 class UnknownFunction(MlUdfError):
     """The server knows no function or model of this name."""
 
@@ -161,6 +173,14 @@ class Overloaded(MlUdfError):
     ) -> None:
         super().__init__(message, hint=hint, detail=detail)
         self.retry_after_s = retry_after_s
+
+
+class NoSpace(MlUdfError):
+    """The disk of the server's home folder or registry is full; nothing was changed."""
+
+    code = "no_space"
+    sqlstate = "53100"
+    usual_hint = "free some space on the server's disk, and try again"
 
 
 class DeadlineExceeded(MlUdfError):

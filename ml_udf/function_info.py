@@ -17,6 +17,7 @@ from ml_udf.errors import (
     ConnectionLost,
     InputTooLarge,
     MlUdfError,
+    NoSpace,
     Overloaded,
     ServerFault,
     Unauthorized,
@@ -36,9 +37,11 @@ _BY_STATUS: dict[int, type[MlUdfError]] = {
     404: UnknownFunction,
     410: VersionGone,
     413: InputTooLarge,
+    415: BadOption,
     502: ConnectionLost,
     503: Overloaded,
     504: ConnectionLost,
+    507: NoSpace,
 }
 
 
