@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["until", "wait_until"]
+__all__ = ["until", "wait_until", "wait_until_steady"]
 
 _LOOK_S = 0.005
 
@@ -27,3 +27,16 @@ def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
         if time.monotonic() > ends_s:
             raise TimeoutError(f"not within {within_s:g} s")
         time.sleep(_LOOK_S)
+
+
+def wait_until_steady(value: Callable[[], object], for_s: float = 0.3, within_s: float = 20.0) -> None:
+    """Wait until a value has not changed for so long. Raises TimeoutError."""
+    last, since_s = value(), time.monotonic()
+
+    def is_steady() -> bool:
+        nonlocal last, since_s
+        if (now := value()) != last:
+            last, since_s = now, time.monotonic()
+        return time.monotonic() - since_s > for_s
+
+    wait_until(is_steady, within_s)

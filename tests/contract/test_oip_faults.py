@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from tests.contract.oip_wire import Reply, call, infer_body, metric
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model
+from tests.waiting import wait_until
 
 SLOW = "/v2/models/udf_slow/infer"
 TEXT = "/v2/models/udf_text/infer"
@@ -27,13 +28,6 @@ def house(tmp_path: Path) -> Iterator[InferenceServer]:
         server.deploy(hashing_model(tmp_path, "text_hash"), "udf_text")
         server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=1000), "udf_slow", max_batch=8)
         yield server
-
-
-def until(condition: Callable[[], object], within_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def ask(server: InferenceServer, path: str, *rows: str) -> tuple[threading.Thread, list[Reply]]:
@@ -53,7 +47,7 @@ def labels_of(*rows: str) -> list[str]:
 def test_rows_of_a_killed_worker_are_answered_by_its_successor(house: InferenceServer) -> None:
     rows = [str(i) for i in range(24)]
     thread, replies = ask(house, SLOW, *rows)
-    until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") > 0)
+    wait_until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") > 0)
     (killed,) = house.kill_workers()
     thread.join(60)
     assert replies[0].status == 200
@@ -67,13 +61,13 @@ def test_rows_of_a_killed_worker_are_answered_by_its_successor(house: InferenceS
 def test_rows_under_which_two_workers_died_fail_with_worker_lost(house: InferenceServer) -> None:
     thread, replies = ask(house, SLOW, "x")
     for restarts in (1, 2):
-        until(lambda: _is_running_slowly(house))
+        wait_until(lambda: _is_running_slowly(house))
         house.kill_workers()
-        until(lambda n=restarts: metric(house.port, "ml_udf_worker_restarts_total", worker="w0") >= n)  # type: ignore[misc]  # bound early
+        wait_until(lambda n=restarts: metric(house.port, "ml_udf_worker_restarts_total", worker="w0") >= n)  # type: ignore[misc]  # bound early
     thread.join(60)
     assert replies[0].status == 500
     assert replies[0].error.startswith("worker_lost: ")
-    until(lambda: call(house.port, "POST", TEXT, infer_body("x")).status == 200)
+    wait_until(lambda: call(house.port, "POST", TEXT, infer_body("x")).status == 200)
 
 
 def _is_running_slowly(server: InferenceServer) -> bool:
@@ -88,24 +82,30 @@ def _is_running_slowly(server: InferenceServer) -> bool:
 def test_small_requests_go_on_while_a_worker_of_two_is_killed(tmp_path: Path) -> None:
     with inference_server(tmp_path / "home", flags=["--workers=2"]) as server:
         server.deploy(hashing_model(tmp_path, "text_hash", delay_ms=5), "udf_text")
-        until(lambda: len(server.worker_pids()) == 2)
+        wait_until(lambda: len(server.worker_pids()) == 2)
         wrong: list[object] = []
-        stop_s = time.monotonic() + 3.0
+        right: list[str] = []
+        stopping = threading.Event()
 
         def client(name: int) -> None:
             asked = 0
-            while time.monotonic() < stop_s:
+            while not stopping.is_set():
                 row = f"{name}-{asked}"
                 reply = call(server.port, "POST", TEXT, infer_body(row, outputs=("label",)))
                 asked += 1
                 if reply.status != 200 or reply.json()["outputs"][0]["data"] != labels_of(row):
                     wrong.append((row, reply))
+                else:
+                    right.append(row)
 
         threads = [threading.Thread(target=client, args=(name,)) for name in range(8)]
         for thread in threads:
             thread.start()
-        time.sleep(1.0)
+        wait_until(lambda: len(right) >= 100)
         os.kill(server.worker_pids()[0], signal.SIGKILL)
+        before = len(right)
+        wait_until(lambda: wrong or len(right) >= before + 200)
+        stopping.set()
         for thread in threads:
             thread.join()
         assert wrong == []
@@ -117,9 +117,9 @@ def test_a_vanished_clients_rows_leave_queue_and_worker(house: InferenceServer) 
     with socket.create_connection(("127.0.0.1", house.port)) as connection:
         head = f"POST {SLOW} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
-        until(lambda: 0 < metric(house.port, "ml_udf_queue_rows", function="udf_slow") < 64)
+        wait_until(lambda: 0 < metric(house.port, "ml_udf_queue_rows", function="udf_slow") < 64)
     began_s = time.monotonic()
-    until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") == 0, within_s=5.0)
+    wait_until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") == 0, within_s=5.0)
     thread, replies = ask(house, TEXT, "x")
     thread.join()
     # 48 rows more would have been 6 batches of a second each.
@@ -130,10 +130,10 @@ def test_a_vanished_clients_rows_leave_queue_and_worker(house: InferenceServer) 
 
 def test_sigterm_lets_requests_finish_and_takes_no_new_ones(house: InferenceServer) -> None:
     thread, replies = ask(house, SLOW, "x")
-    until(lambda: _is_running_slowly(house))
+    wait_until(lambda: _is_running_slowly(house))
     workers = house.worker_pids()
     os.kill(house.pid, signal.SIGTERM)
-    until(lambda: call(house.port, "GET", "/v2/health/ready").status == 503)
+    wait_until(lambda: call(house.port, "GET", "/v2/health/ready").status == 503)
     assert call(house.port, "GET", "/v2/health/live").status == 200
     refused = call(house.port, "POST", TEXT, infer_body("y"))
     assert (refused.status, refused.error.startswith("overloaded: ")) == (503, True)
@@ -153,7 +153,7 @@ def test_a_drain_ends_after_its_time(tmp_path: Path) -> None:
     with inference_server(tmp_path / "home", flags=["--drain-s=0.5"]) as server:
         server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
         thread, replies = ask(server, SLOW, "x")
-        until(lambda: _is_running_slowly(server))
+        wait_until(lambda: _is_running_slowly(server))
         process = server._process
         assert process is not None
         process.terminate()
@@ -169,22 +169,22 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             head = f"POST {SLOW} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            until(lambda: _is_running_slowly(server))
+            wait_until(lambda: _is_running_slowly(server))
             workers = server.worker_pids()
             process = server._process
             assert process is not None
             process.terminate()
-            until(lambda: call(server.port, "GET", "/v2/health/ready").status == 503)
+            wait_until(lambda: call(server.port, "GET", "/v2/health/ready").status == 503)
             process.send_signal(signal.SIGINT)
             process.wait(20)
-        until(lambda: not any(_is_alive(pid) for pid in workers))
+        wait_until(lambda: not any(_is_alive(pid) for pid in workers))
 
 
 def test_workers_end_when_the_server_is_killed(house: InferenceServer) -> None:
     workers = house.worker_pids()
     assert workers
     os.kill(house.pid, signal.SIGKILL)
-    until(lambda: not any(_is_alive(pid) for pid in workers))
+    wait_until(lambda: not any(_is_alive(pid) for pid in workers))
 
 
 def _is_alive(pid: int) -> bool:

@@ -16,6 +16,7 @@ from gpu_worker.errors import Cancelled, ModelUnusable, WorkerError
 from gpu_worker.zoo.hashing import Hashing
 from tests.models import hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
+from tests.waiting import wait_until, wait_until_steady
 
 Engines = Callable[..., Engine]
 
@@ -90,7 +91,8 @@ def test_rows_of_a_long_batch_are_not_all_decoded_ahead(
     monkeypatch.setattr("gpu_worker.intake.decode_image", counting)
     monkeypatch.setattr("gpu_worker.forward.Tally.add", blocked)
     batch = engine.begin(["vgg"], "path", paths * 100)
-    time.sleep(1.0)
+    wait_until(lambda: decoded)
+    wait_until_steady(lambda: len(decoded))
     seen = len(decoded)
     gate.set()
     with pytest.raises(WorkerError, match="enough"):

@@ -180,7 +180,7 @@ def test_a_batch_is_cancelled_while_it_runs_and_while_it_waits(
     worker = workers()
     worker.load(slow=slow, h=hashing)
     worker.send(*(Infer(number, ["slow"] * 25, "text", [b"a"]) for number in range(1, 6)))
-    time.sleep(0.2)
+    worker.ask(Ping(99))  # what was sent before has been taken in
     began_s = time.monotonic()
     worker.send(*(Cancel(100 + number, number) for number in range(1, 6)))
     replies = by_id([worker.receive() for _ in range(5)])
@@ -266,7 +266,7 @@ def test_it_ends_soon_when_the_socket_closes_under_a_long_batch(workers: Workers
     worker = workers()
     worker.load(h=hashing_model(tmp_path, "h", delay_ms=60_000))
     worker.send(*(Infer(number, ["h"], "text", [b"a"]) for number in range(5)))
-    time.sleep(0.2)
+    worker.ask(Ping(99))  # what was sent before has been taken in
     worker.socket.close()
     assert worker.wait() == 0
 
@@ -323,7 +323,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_is_noticed_at_once(workers: Wo
     worker = workers()
     worker.load(slow=slow)
     worker.send(Infer(1, ["slow"] * 75, "text", [b"a"]))
-    time.sleep(0.2)
+    worker.ask(Ping(99))  # what was sent before has been taken in
     worker.process.kill()
     assert worker.receive() is None
     assert worker.wait() == -signal.SIGKILL

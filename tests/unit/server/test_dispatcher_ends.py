@@ -13,6 +13,7 @@ from server.errors import BadOption, DeadlineExceeded, Overloaded, VersionGone
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
+from tests.waiting import until
 
 
 def test_a_vanished_clients_rows_leave_the_queue_at_once() -> None:
@@ -175,8 +176,12 @@ def test_a_worker_that_hangs_is_killed_and_one_that_works_is_not() -> None:
         await settle()
         house.dispatcher.end_hung_workers(10.0)
         assert worker.killed == []
-        await asyncio.sleep(0.05)
-        house.dispatcher.end_hung_workers(0.01)
+
+        def is_killed() -> bool:
+            house.dispatcher.end_hung_workers(0.01)
+            return bool(worker.killed)
+
+        await until(is_killed)
         assert len(worker.killed) == 1
 
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 from gpu_worker.protocol import Answer, Failed, Infer, Message
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerState
+from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("fake_worker_process.py")
 ROOT = Path(__file__).parents[3]
@@ -35,13 +36,6 @@ class Listener:
 
     def worker_down(self, worker: Worker) -> None:
         self.down.append(worker)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

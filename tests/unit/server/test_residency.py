@@ -14,6 +14,7 @@ from server.residency import Group, Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
+from tests.waiting import until
 
 A, B, C = (text_model(name) for name in "abc")
 
@@ -204,12 +205,10 @@ def test_two_models_that_rows_wait_for_take_turns_in_one_place() -> None:
         await house.residency.load((A,))
         house.listener.waiting = [(A,), (B,)]
         house.residency.want((B,))
-        await asyncio.sleep(0.7)
+        await until(lambda: len(worker.loads) == 3)
         house.listener.waiting = []
         await settle()
-        await asyncio.sleep(0.3)
-        assert worker.loads[:3] == ["a/1", "b/1", "a/1"]
-        assert len(worker.loads) <= 4
+        assert worker.loads == ["a/1", "b/1", "a/1"]
         await house.residency.close()
 
     asyncio.run(scenario())
