@@ -271,10 +271,13 @@ class Look(Message):
 
 @dataclass(slots=True)
 class Looked(Message):
-    """steps: that the training process has done since it began, whatever for; it works while they rise."""
+    """steps: that the training process has done since it began, whatever for; it works while they rise. on:
+    the id of the message that it is on; 0 = none.
+    """
 
     kind: ClassVar[str] = "looked"
     steps: int
+    on: int = 0
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ class Trials:
     allow_import: bool
     cancelled: set[int] = field(default_factory=set)
     steps: int = 0  # done so far: of training, and files read
+    on: int = 0  # the message under way
     _trials: dict[str, Learner] = field(default_factory=dict)
     _learners: Learners | None = None
 
@@ -259,14 +260,16 @@ def _serve(connection: socket.socket, trials: Trials) -> None:
                 if isinstance(message, Cancel):
                     trials.cancelled.add(message.target)
                 elif isinstance(message, Look):
-                    say(Looked(message.id, trials.steps))
+                    say(Looked(message.id, trials.steps, trials.on))
                 else:
                     requests.put(message)
         os._exit(0)  # whatever runs is for nobody any more
 
     threading.Thread(target=read, name="reader", daemon=True).start()
     while (message := requests.get()) is not None:
+        trials.on = message.id
         say(trials.answer(message))
+        trials.on = 0
         trials.cancelled.discard(message.id)
 
 

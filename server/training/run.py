@@ -406,6 +406,7 @@ class Run:
             async with place.turns.turn(self.job.id):
                 steps.begin(time.monotonic())
                 ask = Ask(place.worker, message)
+                steps.message = ask.id
                 self._under_way.add(ask)
                 if self._stopping and isinstance(message, Train):
                     ask.cancel()
@@ -428,7 +429,9 @@ class Run:
                 if done:
                     return coming.result()
                 if steps is not None and steps.are_counted:
-                    steps.saw(await _looked(place.worker), time.monotonic())
+                    looked = await _looked(place.worker)
+                    if looked is not None:
+                        steps.saw(looked, time.monotonic())
                     if steps.have_ended(time.monotonic(), self._lease_s):
                         await self._hung(place, coming)
                         continue
@@ -504,39 +507,51 @@ class _Steps:
 
     def __init__(self, begin_s: float) -> None:
         self._begin_s = begin_s  # that may pass before the first
+        self.message = 0
+        self._is_on_it = False  # else it is on another's message, which was sent before
         self._since_s: float | None = None
+        self._heard_s = 0.0
         self._steps: int | None = None
         self._stepped = False
 
     def begin(self, now_s: float) -> None:
         """The message is sent."""
-        self._since_s = now_s
+        self._since_s = self._heard_s = now_s
 
     @property
     def are_counted(self) -> bool:
         """Whether the worker is on it, and not on another job's."""
         return self._since_s is not None
 
-    def saw(self, steps: int | None, now_s: float) -> None:
-        """As many in all; None = it did not say."""
-        if steps is None or steps == self._steps:
-            return
-        self._stepped = self._steps is not None
-        self._steps, self._since_s = steps, now_s
+    def saw(self, looked: Looked, now_s: float) -> None:
+        """What it said of itself."""
+        self._heard_s = now_s
+        begins = looked.on == self.message and not self._is_on_it
+        self._is_on_it |= begins
+        if looked.steps != self._steps:
+            self._stepped = self._is_on_it and self._steps is not None
+            self._steps, self._since_s = looked.steps, now_s
+        elif begins:
+            self._since_s = now_s
 
     def have_ended(self, now_s: float, lease_s: float) -> bool:
-        """Whether none was taken for a lease, or none at all for longer than it takes to begin."""
-        patience_s = lease_s if self._stepped else self._begin_s
-        return self._since_s is not None and now_s - self._since_s > patience_s
+        """Whether none was taken for a lease, or none at all for longer than it takes to begin, or the
+        process says nothing.
+        """
+        if self._since_s is None:
+            return False
+        begin_s = self._begin_s if self._is_on_it else max(lease_s, _BEGIN_S)
+        patience_s = lease_s if self._stepped else begin_s
+        return now_s - self._since_s > patience_s or now_s - self._heard_s > lease_s
 
 
-async def _looked(worker: Worker) -> int | None:
+async def _looked(worker: Worker) -> Looked | None:
     try:
         async with asyncio.timeout(_LOOK_S):
             reply = await worker.call(Look(0))
     except TimeoutError:
         return None
-    return reply.steps if isinstance(reply, Looked) else None
+    return reply if isinstance(reply, Looked) else None
 
 
 def _holder(worker: Worker) -> str:

@@ -437,6 +437,8 @@ class Training:
     ) -> Job:
         """Nobody asks again for a job's end: this waits for as long as the registry cannot be written."""
         pause_s = _RETRY_FIRST_S
+        if run is not None:
+            run.trouble = f"it is {state}, which is being stored"
         while True:
             try:
                 noted = await asyncio.to_thread(self._repository.set_job, job, state, reason, None, found)

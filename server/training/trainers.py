@@ -77,7 +77,7 @@ class Ask:
     def __init__(self, worker: Worker, message: Message) -> None:
         self._worker = worker
         self._reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._id = worker.send(message, self._arrived)
+        self.id = worker.send(message, self._arrived)
 
     async def reply(self) -> Message:
         """The reply; it may be a `Failed`."""
@@ -85,7 +85,7 @@ class Ask:
 
     def cancel(self) -> None:
         """Ask the worker to stop."""
-        self._worker.cancel(self._id)
+        self._worker.cancel(self.id)
 
     def _arrived(self, message: Message) -> None:
         if not self._reply.done():  # its awaiter may have been cancelled

@@ -100,6 +100,26 @@ async def test_a_slow_epoch_whose_steps_rise_keeps_its_trial(tmp_path: Path) -> 
 
 
 @on_a_loop
+async def test_a_training_process_that_says_nothing_any_more_counts_as_hung(tmp_path: Path) -> None:
+    worker = FakeTrainer(hangs=lambda message: "/0" in message.trial and worker.silent)
+    worker.silent = True
+    async with house(tmp_path, worker, lease_s=0.3) as it:
+        job = await it.start(budget="6 epochs", policy="study")
+        await until(lambda: worker.ended)
+        worker.silent = False
+        await it.ended(job, "done")
+
+
+@on_a_loop
+async def test_an_epoch_that_waits_for_another_message_of_the_process_is_not_hung(tmp_path: Path) -> None:
+    worker = FakeTrainer(epoch_s=lambda message: 1.2 if message.epoch == 2 else 0.001, evaluates=True)
+    async with house(tmp_path, worker, lease_s=0.3) as it:
+        job = await it.start(budget="3 epochs", policy="study")
+        await it.ended(job, "done")
+        assert worker.ended == 0
+
+
+@on_a_loop
 async def test_a_worker_that_cannot_end_its_training_process_is_ended_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,9 @@ class FakeTrainer:
     error: Callable[[Train], str | None] = lambda message: None
     hangs: Callable[[Train], bool] = lambda message: False
     ends: bool = True  # whether a process that hangs can be ended
+    silent: bool = False  # it answers no look
+    evaluates: bool = False  # it is on a deployment's message, whenever it is looked at
+    ended: int = 0
     full: bool = False
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
     asked: list[Message] = field(default_factory=list)
@@ -63,13 +66,20 @@ class FakeTrainer:
         message.id = next(self._ids)
         loop = asyncio.get_running_loop()
         if isinstance(message, Look):
+            if self.silent:
+                return message.id
+            if self.evaluates:
+                loop.call_soon(on_reply, Looked(message.id, self.steps, 1_000_000))
+                return message.id
             self.steps += any(
                 isinstance(other, Train) and not self.hangs(other) for other, _ in self._under_way.values()
             )
-            loop.call_soon(on_reply, Looked(message.id, self.steps))
+            on = next(iter(self._under_way), 0)
+            loop.call_soon(on_reply, Looked(message.id, self.steps, on))
             return message.id
         if isinstance(message, EndTraining):
             if self.ends:
+                self.ended += 1
                 self.lose("the training process ended with status -9")
                 loop.call_soon(on_reply, Done(message.id))
             return message.id
