@@ -199,6 +199,10 @@ class Engine:
         `BadRequest`, `DeviceLost`.
         """
         batch = self.begin(models, form, rows, scores=scores, media_roots=media_roots)
+        return self.answer(batch, cancelled)
+
+    def answer(self, batch: Batch, cancelled: IsCancelled = lambda: False) -> Answer:
+        """What `infer` returns and raises, of a batch that `begin` has begun."""
         try:
             while True:
                 if cancelled():

@@ -1,13 +1,14 @@
 """A worker's raw answer to a batch → the function's answer: combined, thresholded, defaulted.
 
-Pure. Owns what a function promises of an answer: the rule, the confidence threshold, the default.
+Pure. Knows the worker's form of an answer and the server's; what is promised stands in `server.ensemble`.
 """
 
 from __future__ import annotations
 
 from gpu_worker.protocol import Answer, RowError
 from server.calls import Answers
-from server.ensemble.combine import Votes, combine, unconfident_rows
+from server.ensemble.combine import Votes, combine
+from server.ensemble.confident import NO_CONFIDENT_ANSWER, promised
 from server.errors import ServiceError
 from server.functions import Function
 
@@ -28,26 +29,13 @@ def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
     if len(combined.labels) != rows:
         raise ServiceError(f"a worker answered {len(combined.labels)} rows of {rows} for {function.name}")
     answered_by = ",".join(vote.member for vote in votes)
-    faulty = {error.index for error in answer.errors}
-    unsure = [
-        row for row in unconfident_rows(combined.confidences, function.min_confidence) if row not in faulty
-    ]
-    if not unsure:
-        return Answers(combined.labels, combined.confidences, combined.scores, answer.errors, answered_by)
-    if function.default is not None:
-        labels = list(combined.labels)
-        for row in unsure:
-            labels[row] = function.default
-        return Answers(
-            labels, combined.confidences, combined.scores, answer.errors, answered_by, frozenset(unsure)
-        )
-    errors = [*answer.errors, *(_no_answer(function, row, combined.confidences[row]) for row in unsure)]
-    return Answers(combined.labels, combined.confidences, combined.scores, errors, answered_by)
-
-
-def _no_answer(function: Function, row: int, confidence: float) -> RowError:
-    return RowError(
-        row,
-        "no_confident_answer",
-        f"confidence {confidence:.3f} is below the {function.min_confidence:g} that {function.name} asks for",
+    found = promised(
+        function.name,
+        combined,
+        {error.index for error in answer.errors},
+        min_confidence=function.min_confidence,
+        default=function.default,
     )
+    refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
+    errors = [*answer.errors, *refused] if refused else answer.errors
+    return Answers(found.labels, combined.confidences, combined.scores, errors, answered_by, found.defaulted)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpu_worker.errors import Cancelled as EngineCancelled
-from gpu_worker.errors import WorkerError
+from gpu_worker.errors import NoRoom, UnknownModel, WorkerError
 from gpu_worker.settings import Settings
 from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, VersionGone
 from ml_udf.local.catalog import Catalog, Function
@@ -34,11 +35,13 @@ from ml_udf.oip import (
 from ml_udf.transport import Abort, Request, Response
 
 if TYPE_CHECKING:
+    from gpu_worker.batch import Batch
     from gpu_worker.engine import Engine
     from gpu_worker.protocol import Answer
 
 __all__ = ["LocalTransport"]
 
+_LOOK_S = 0.05  # between two looks whether the call still waits
 DEFAULT_HOME = "~/.ml_udf"
 _STATUS = {"bad_option": 400, "unknown_function": 404, "version_gone": 410}
 _OPTIONS = {"media_root", "device", "threads", "max_pixels", "max_input_bytes"}
@@ -122,32 +125,53 @@ class LocalTransport:
                 )
             return bool(abort)
 
-        answer = self._ready(function).infer(
-            [member.key for member in function.members],
-            function.inputs[asked.inputs[0].name],
-            rows,
-            scores=function.combine == "mean",
-            cancelled=cancelled,
-            media_roots=function.media_roots,
-        )
+        engine, batch = self._begun(function, function.inputs[asked.inputs[0].name], rows, cancelled)
+        answer = engine.answer(batch, cancelled)
         response = InferResponse(
             function.name, _outputs(function, answer, len(rows)), function.version, asked.id
         )
         body, headers = encode_response(response, _binary(asked))
         return Response(200, {name.lower(): value for name, value in headers.items()}, body)
 
-    def _ready(self, function: Function) -> Engine:
-        """The engine with all members resident."""
-        with self._lock:
-            if self._engine is None:
-                from gpu_worker.engine import Engine
+    def _begun(
+        self, function: Function, form: str, rows: Sequence[bytes], cancelled: Callable[[], bool]
+    ) -> tuple[Engine, Batch]:
+        """Set the rows on their way through all members. Raises `Cancelled`, and what `cancelled` raises.
 
+        One thread at a time: else another could load its own models, and evict these, before the batch holds
+        them. Where batches under way leave no room, their end is waited for.
+        """
+        from gpu_worker.engine import Engine
+
+        keys = [member.key for member in function.members]
+        while not self._lock.acquire(timeout=_LOOK_S):
+            _check(cancelled)
+        try:
+            if self._engine is None:
                 self._engine = Engine(self._settings)
-            resident = set(self._engine.resident())
             for member in function.members:
-                if member.key not in resident:
-                    self._engine.load(member.key, str(member.directory))
-            return self._engine
+                while member.key not in self._engine.resident():
+                    try:
+                        self._engine.load(member.key, str(member.directory))
+                    except NoRoom:
+                        _check(cancelled)
+                        time.sleep(_LOOK_S)
+            try:
+                batch = self._engine.begin(
+                    keys,
+                    form,
+                    rows,
+                    scores=function.combine == "mean",
+                    media_roots=function.media_roots,
+                )
+            except UnknownModel as exc:
+                raise BadOption(
+                    f"the {len(keys)} models of {function.name} do not fit into memory together",
+                    hint="deploy it with fewer or smaller models",
+                ) from exc
+            return self._engine, batch
+        finally:
+            self._lock.release()
 
     def _model_row(self, model: Function) -> dict[str, Any]:
         member = model.members[0]
@@ -161,6 +185,11 @@ class LocalTransport:
             "accuracy": member.accuracy,
             "resident": resident,
         }
+
+
+def _check(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise Cancelled("the call was cancelled")
 
 
 def _settings(options: dict[str, list[str]]) -> Settings:
@@ -181,29 +210,26 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 
 def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
-    from server.ensemble.combine import Votes, combine, unconfident_rows
+    from server.ensemble.combine import Votes, combine
+    from server.ensemble.confident import NO_CONFIDENT_ANSWER, promised
 
     accuracies = {member.key: member.accuracy for member in function.members}
     votes = [Votes(m.model, accuracies[m.model], m.labels, m.confidences, m.scores) for m in answer.members]
     rule: Any = function.combine
     combined = combine(rule, votes, function.classes)
-    labels, errors = list(combined.labels), [b""] * rows
-    for error in answer.errors:
-        errors[error.index] = f"{error.code}: {error.message}".encode()
-    for row in unconfident_rows(combined.confidences, function.min_confidence):
-        if errors[row]:
-            continue
-        if function.default is not None:
-            labels[row] = function.default
-        else:
-            errors[row] = (
-                f"no_confident_answer: confidence {combined.confidences[row]:.3f} is below the "
-                f"{function.min_confidence:g} that {function.name} asks for"
-            ).encode()
+    errors = {error.index: f"{error.code}: {error.message}" for error in answer.errors}
+    found = promised(
+        function.name,
+        combined,
+        errors.keys(),
+        min_confidence=function.min_confidence,
+        default=function.default,
+    )
+    errors |= {row: f"{NO_CONFIDENT_ANSWER}: {why}" for row, why in found.refusals.items()}
     return [
-        Tensor.of_bytes("label", [label.encode() for label in labels]),
+        Tensor.of_bytes("label", [label.encode() for label in found.labels]),
         Tensor.of_numbers("confidence", "FP32", list(combined.confidences)),
-        Tensor.of_bytes("error", errors),
+        Tensor.of_bytes("error", [errors.get(row, "").encode() for row in range(rows)]),
     ]
 
 

@@ -1,0 +1,95 @@
+"""What `local:` promises where several threads share one small memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ml_udf.local.transport as local
+from gpu_worker.batch import Batch
+from gpu_worker.engine import Engine
+from gpu_worker.settings import Settings
+from ml_udf.client import Client
+from ml_udf.errors import Cancelled
+from tests.models import hashing_model, label_of
+
+THREADS = 4
+CALLS = 25
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of three models, of which one alone may be resident."""
+    for name in ("one", "two", "three"):
+        hashing_model(tmp_path / "models", name, delay_ms=1)
+    as_given = local._settings
+
+    def room_for_one(options: dict[str, list[str]]) -> Settings:
+        return dataclasses.replace(as_given(options), resident_models=1)
+
+    monkeypatch.setattr(local, "_settings", room_for_one)
+    return tmp_path
+
+
+def test_threads_that_evict_each_others_models_all_get_their_answers(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Engine.begin
+
+    def begin_late(self: Engine, *args: Any, **kwargs: Any) -> Batch:
+        time.sleep(0.005)  # between a look at what is resident and the batch's hold on it
+        return begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(Engine, "begin", begin_late)
+    client = Client(f"local:{home}")
+    faults: list[BaseException] = []
+
+    def ask(first: int) -> None:
+        try:
+            for call in range(CALLS):
+                name = ("one", "two", "three")[(first + call) % 3]
+                values = [f"{first} {call} {row}" for row in range(3)]
+                assert client.predict(name, values).values == [label_of(value) for value in values]
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    client.close()
+    assert faults == []
+
+
+def models(client: Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/v1/models")["models"]
+    return found
+
+
+def test_who_waits_for_room_can_be_cancelled(home: Path) -> None:
+    hashing_model(home / "models", "slow", delay_ms=3000)
+    client = Client(f"local:{home}")
+    busy = threading.Thread(target=client.predict, args=("slow", ["a"]))
+    busy.start()
+    end_s = time.monotonic() + 30
+    while ("slow", True) not in [(model["name"], model["resident"]) for model in models(client)]:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    waited: list[int] = []
+
+    def give_up() -> None:
+        waited.append(1)
+        if len(waited) > 10:
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        client.predict("one", ["a"], on_wait=give_up)
+    busy.join(timeout=30)
+    assert client.predict("one", ["a"]).values == [label_of("a")]
+    client.close()
