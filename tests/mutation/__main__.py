@@ -111,7 +111,8 @@ def _reach(files: list[Path], folder: Path, kept: Path | None) -> Reach:
 
 
 def _case(name: str, mutant: Mutant, by_line: dict[int, list[str]], seconds: dict[str, float]) -> Case:
-    found = {test for line in mutant.lines for test in by_line.get(line, []) if seconds[test] <= _SLOW_S}
+    lines = by_line if mutant.at_import else mutant.lines
+    found = {test for line in lines for test in by_line.get(line, []) if seconds[test] <= _SLOW_S}
     tests: list[str] = []
     total_s = 0.0
     for test in sorted(found, key=lambda test: (seconds[test], test)):

@@ -47,6 +47,7 @@ class Mutant:
     before: str
     after: str
     source: str
+    at_import: bool = False  # in the body of a class, which runs when the module is imported
 
     @property
     def name(self) -> str:
@@ -58,14 +59,16 @@ def mutants_of(source: str) -> list[Mutant]:
     """All mutants of a module, in the order of its lines."""
     found: list[Mutant] = []
     text = _Text(source)
-    for scope, statement in _statements(ast.parse(source).body, ""):
+    for scope, statement, at_import in _statements(ast.parse(source).body, "", at_import=True):
         if not scope:
             continue
         for node, changed in _changes(statement):
             start, end = text.span(node)
             after = text.replaced(start, end, changed)
             lines = tuple(range(statement.lineno, _head_end(statement) + 1))
-            mutant = Mutant(scope, lines, text.lines_at(node), text.line_with(node, changed), after)
+            mutant = Mutant(
+                scope, lines, text.lines_at(node), text.line_with(node, changed), after, at_import
+            )
             try:
                 compile(after, "mutant", "exec")
             except SyntaxError:
@@ -106,24 +109,25 @@ class _Text:
         return " ".join((raw + self._bytes[end : self._starts[node.end_lineno]]).decode().split())
 
 
-def _statements(body: list[ast.stmt], scope: str) -> Iterator[tuple[str, ast.stmt]]:
+def _statements(body: list[ast.stmt], scope: str, *, at_import: bool) -> Iterator[tuple[str, ast.stmt, bool]]:
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             inner = f"{scope}.{statement.name}" if scope else statement.name
-            if isinstance(statement, ast.ClassDef) and any(
-                isinstance(base, ast.Name | ast.Subscript) and "Protocol" in ast.unparse(base)
-                for base in statement.bases
-            ):
-                continue
-            yield from _statements(statement.body, inner)
+            is_class = isinstance(statement, ast.ClassDef)
+            if not (is_class and _is_protocol(statement)):
+                yield from _statements(statement.body, inner, at_import=at_import and is_class)
             continue
-        yield scope, statement
-        for field in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(statement, field, []), scope)
-        for handler in getattr(statement, "handlers", []):
-            yield from _statements(handler.body, scope)
-        for case in getattr(statement, "cases", []):
-            yield from _statements(case.body, scope)
+        yield scope, statement, at_import
+        blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(statement, "handlers", [])]
+        blocks += [case.body for case in getattr(statement, "cases", [])]
+        for block in blocks:
+            yield from _statements(block, scope, at_import=at_import)
+
+
+def _is_protocol(statement: ast.stmt) -> bool:
+    bases = statement.bases if isinstance(statement, ast.ClassDef) else []
+    return any("Protocol" in ast.unparse(base) for base in bases)
 
 
 def _head_end(statement: ast.stmt) -> int:

@@ -114,6 +114,25 @@ def test_a_triton_that_takes_no_batches_larger_than_its_own_gets_none():
     assert [len(rows) for rows in sorted(transport.sent)] == [3, 3, 2]
 
 
+def test_what_is_begun_keeps_to_that_limit_too():
+    class Triton(FakeTransport):
+        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+            if request.path.endswith("/config"):
+                return Response(200, {}, b'{"max_batch_size": 3}')
+            return super().send(request, timeout_s=timeout_s, abort=abort)
+
+    transport = Triton(ours=False)
+    begun = client_of(transport).begin("f", [f"{n}" for n in range(4)], Options(batch_rows=5), version="1")
+    assert begun is not None
+    begun.wait()
+    assert sorted(len(rows) for rows in transport.sent) == [1, 3]
+    ours = FakeTransport()
+    begun = client_of(ours).begin("f", [f"{n}" for n in range(4)], Options(batch_rows=2), version="1")
+    assert begun is not None
+    begun.wait()
+    assert [len(rows) for rows in ours.sent] == [2, 2]
+
+
 def test_json_routes_are_asked_as_they_say():
     transport = Routes()
     client = client_of(transport)
@@ -164,12 +183,14 @@ def test_any_request_can_be_aborted_by_what_on_wait_raises():
 def test_closed_it_lets_go_of_its_connections_and_threads():
     transport = Routes()
     client = client_of(transport)
+    before = set(threading.enumerate())
     client.ask(Request("GET", "/v1/jobs"), timeout_s=5)
-    mine = [thread for thread in threading.enumerate() if thread.name.startswith("ml_udf")]
+    mine = set(threading.enumerate()) - before
     client.close()
     assert transport.closed
     for thread in mine:
         thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_call_begun_leaves_at_once_and_is_waited_for_later():

@@ -74,6 +74,12 @@ def test_sub_batches_are_cut_by_bytes_and_a_large_value_travels_alone(monkeypatc
     ]
 
 
+def test_a_first_value_that_is_too_large_travels_alone_too(monkeypatch):
+    monkeypatch.setattr(column_module, "SUB_BATCH_BYTES", 10)
+    column = Column.of([b"d" * 30, b"e"], "BYTES")
+    assert [batch.rows for batch in column.sub_batches(100)] == [[b"d" * 30], [b"e"]]
+
+
 def test_numbers_count_eight_bytes_each(monkeypatch):
     monkeypatch.setattr(column_module, "SUB_BATCH_BYTES", 24)
     assert [len(batch.rows) for batch in Column.of(list(range(7)), "INT64").sub_batches(100)] == [3, 3, 1]

@@ -19,7 +19,8 @@ from ml_udf.errors import (
     ServerUnreachable,
 )
 from ml_udf.exchange import Answers, Exchange
-from ml_udf.transport import Abort, Response
+from ml_udf.oip import InferRequest, InferResponse, Tensor, encode_response
+from ml_udf.transport import Abort, Request, Response
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 from tests.unit.ml_udf.infos import info_of
 
@@ -128,6 +129,45 @@ def test_a_row_that_does_not_fit_the_datatype_is_a_fault_of_its_rows():
     exchange = Exchange(FakeTransport(), info_of("FP32", (2,)), Options(), math.inf)
     answers = exchange.answer(SubBatch(0, [(1.0, 2.0, 3.0)]), Abort())
     assert [type(e) for e in answers.errors] == [InputInvalid]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("input_not_found: a is not there", "input_not_found", "a is not there"),
+        ("input_not_found: ", "input_not_found", "input_not_found: "),
+        ("something else", "internal", "something else"),
+    ],
+)
+def test_a_rows_error_is_told_by_its_code_and_keeps_its_words(text, code, message):
+    transport = FakeTransport()
+    answers = InferResponse(
+        "f",
+        [
+            Tensor.of_bytes("label", [b""]),
+            Tensor.of_numbers("confidence", "FP32", [0.0]),
+            Tensor.of_bytes("error", [text.encode()]),
+        ],
+        "3",
+        "",
+    )
+    body, headers = encode_response(answers, InferRequest([]))
+    transport.faults = [Response(200, {name.lower(): value for name, value in headers.items()}, body)]
+    (error,) = ask(exchange_of(transport), b"a").errors
+    assert error is not None
+    assert (error.code, error.message) == (code, message)
+
+
+def test_infer_requests_may_be_sent_again_on_a_new_connection():
+    asked: list[Request] = []
+
+    class Keeps(FakeTransport):
+        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+            asked.append(request)
+            return super().send(request, timeout_s=timeout_s, abort=abort)
+
+    ask(exchange_of(Keeps()), b"a")
+    assert [request.may_repeat for request in asked] == [True]
 
 
 def test_room_for_answers_and_for_one_error_of_all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -166,6 +167,23 @@ def test_closed_it_lets_its_threads_go_and_can_be_used_again():
     assert not any(thread.is_alive() for thread in mine)
     assert list(flight.run([2], echo, max_in_flight=1)) == [(2, 20)]
     flight.close()
+
+
+def test_closing_does_not_wait_for_what_still_runs():
+    runs, ends = threading.Event(), threading.Event()
+
+    def one(task: int, abort: Abort, left: Callable[[], None]) -> None:
+        left()
+        runs.set()
+        ends.wait(20)
+
+    flight = Flight()
+    flight.begin([1], one)
+    assert runs.wait(10)
+    began_s = time.monotonic()
+    flight.close()
+    assert time.monotonic() - began_s < 10
+    ends.set()
 
 
 def await_true(condition) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 import weakref
+from collections.abc import Callable, Hashable
 
 import pytest
 
@@ -169,3 +170,35 @@ def test_a_remembered_error_has_lost_its_frames_and_those_of_its_causes() -> Non
     assert error.__traceback__ is None
     assert error.__cause__ is not None
     assert error.__cause__.__traceback__ is None
+
+
+def test_numbers_and_nothing_are_their_own_keys() -> None:
+    assert [memo_key(None), memo_key(7), memo_key(2.5)] == [None, 7, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        (lambda number: f"{number:5}", Answer("x" * 2_000)),
+        (lambda number: f"{number:2000}", Answer("x")),
+        (lambda number: tuple([float(number)] * 80), Answer("x")),
+        (lambda number: f"{number:5}", Answer([0.5] * 80)),
+        (lambda number: f"{number:5}", Answer(error=InputNotFound("x" * 2_000))),
+    ],
+    ids=["values", "keys", "vectors as keys", "vectors as values", "messages"],
+)
+def test_large_entries_count_for_what_they_take(key: Callable[[int], Hashable], answer: Answer) -> None:
+    memo = Memo(200_000)
+    for number in range(1_000):
+        memo.learn({key(number): answer})
+    remembered = sum(key(number) in memo for number in range(1_000))
+    assert 30 < remembered < 110  # of about 2,300 to 3,000 bytes each
+
+
+def test_old_answers_that_are_asked_for_count_again() -> None:
+    memo = Memo(100_000)
+    for number in range(2_000):
+        memo.learn({f"input {number:5}": Answer("answer", 0.5)})
+        for earlier in range(max(0, number - 300), number, 7):
+            memo.get(f"input {earlier:5}")
+    assert sum(f"input {number:5}" in memo for number in range(2_000)) < 400

@@ -125,8 +125,15 @@ def test_at_the_deadline_a_dead_server_is_said_to_be_dead(clock):
 def test_an_aborted_call_is_not_tried_again():
     abort = Abort()
     abort.set()
+    counted: list[int] = []
     with pytest.raises(Overloaded):
-        with_retries(failing(Overloaded("full")), deadline_s=time.monotonic() + 60, abort=abort)
+        with_retries(
+            failing(Overloaded("full")),
+            deadline_s=time.monotonic() + 60,
+            abort=abort,
+            on_retry=lambda: counted.append(1),
+        )
+    assert counted == []
 
 
 def test_an_abort_during_a_pause_ends_the_pause_and_nothing_is_sent_again():
