@@ -30,6 +30,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as NotYet
@@ -91,6 +92,8 @@ class Engine:
         self._serial_thread = Threads(1, "serial")
         self._shares = Shares()
         self._turns = itertools.count()
+        self._loading = threading.Lock()
+        self._one_core_each = False  # whether torch's passes run so in the model threads
         self._closed = False
         self._pieces_ahead = 2 * self._model_threads.count + 1
 
@@ -218,9 +221,12 @@ class Engine:
     def _load(self, manifest: Manifest) -> Network:
         network = load_network(manifest, self.device, allow_import=self.settings.allow_import)
         if manifest.runtime == "torch" and network.cuttable and not self.device.is_cuda:
-            from gpu_worker.torch_network import use_one_core_each
+            with self._loading:
+                if not self._one_core_each:
+                    from gpu_worker.torch_network import use_one_core_each
 
-            use_one_core_each(self._model_threads)
+                    use_one_core_each(self._model_threads)
+                    self._one_core_each = True
         # Not in the caller's thread, whose torch threads would be started, and left over.
         self._model_threads.submit(warm_up, network, manifest).result()
         return network

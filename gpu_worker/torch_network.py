@@ -14,6 +14,7 @@ batches into pieces.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -31,6 +32,7 @@ from gpu_worker.zoo.blocks import fold_batch_norms
 
 __all__ = ["TorchNetwork", "use_one_core_each"]
 
+_one_at_a_time = threading.Lock()
 _EXAMPLE_ROWS = 2
 _PLANNING_RUNS = 2  # passes that a traced network plans its later ones by
 
@@ -38,17 +40,19 @@ _PLANNING_RUNS = 2  # passes that a traced network plans its later ones by
 def use_one_core_each(threads: Threads) -> None:
     """Makes passes run by `threads` run in the one of them that was asked, for good.
 
-    torch keeps a number per thread and a default for threads that have not asked yet. That default, and the
-    number of the calling thread, are left as they were: in a notebook they belong to the user.
+    torch keeps a number per thread and a default for threads that have not asked yet. That default is left as
+    it was: in a notebook it belongs to the user. Passes under way are not waited for.
     """
-    default = torch.get_num_threads()
+    threads.set_up(_use_one_core)
 
-    def use_one_core() -> None:
-        torch.get_num_threads()  # the first call in a thread gives it the default
-        torch.set_num_threads(1)
 
-    threads.each(use_one_core)
-    torch.set_num_threads(default)
+def _use_one_core() -> None:
+    with _one_at_a_time:
+        default = torch.get_num_threads()  # the first call in a thread gives it the default
+        torch.set_num_threads(1)  # which sets the default too
+        gives_back = threading.Thread(target=torch.set_num_threads, args=(default,))
+        gives_back.start()
+        gives_back.join()
 
 
 class TorchNetwork:

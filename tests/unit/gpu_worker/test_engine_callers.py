@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gpu_worker.decode import decode_image
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled, ModelUnusable, WorkerError
+from gpu_worker.network import Floats, Inputs, IsCancelled
 from gpu_worker.zoo.hashing import Hashing
-from tests.models import hashing_model, label_of
+from tests.models import CLASSES, hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
 from tests.waiting import wait_until, wait_until_steady
 
@@ -182,6 +184,56 @@ def test_models_are_evicted_for_others_but_not_while_their_rows_are_in_flight(
     assert batch.answer.result(30).members[0].labels == [label_of("x")]
     assert engine.load("c", str(hashing_model(tmp_path, "c"))).evicted == ["slow"]
     assert engine.resident() == ["b", "c"]
+
+
+def test_a_load_waits_for_no_pass_under_way(
+    engines: Engines,
+    paths: list[bytes],
+    media: Path,
+    vgg: Path,
+    resnet: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engines(threads=2, media_roots=(str(media),))
+    engine.load("vgg", str(vgg))
+    pass_may_end, in_pass = threading.Event(), threading.Event()
+    (resident,) = engine._cache.acquire(["vgg"])
+    scores = resident.network.scores
+
+    def long_pass(inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        in_pass.set()
+        assert pass_may_end.wait(60)
+        return scores(inputs, is_cancelled)
+
+    monkeypatch.setattr(resident.network, "scores", long_pass)
+    batch = engine.begin(["vgg"], "image", [noise(1)])
+    assert in_pass.wait(30)
+    loading = threading.Thread(target=engine.load, args=("resnet", str(resnet)))
+    loading.start()
+    loading.join(40)
+    is_loaded = not loading.is_alive()
+    pass_may_end.set()
+    loading.join(30)
+    assert is_loaded, "loading waited for a pass of another model"
+    assert batch.answer.result(30).members[0].labels[0] in CLASSES
+
+
+def test_torchs_own_default_of_threads_is_the_callers_still(
+    engines: Engines, vgg: Path, resnet: Path
+) -> None:
+    torch.set_num_threads(3)
+    engine = engines(threads=2)
+    seen: list[int] = []
+    for key, folder in (("vgg", vgg), ("resnet", resnet)):
+        engine.load(key, str(folder))
+        fresh = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        fresh.start()
+        fresh.join()
+    inside: list[int] = []
+    engine._model_threads.submit(lambda: inside.append(torch.get_num_threads())).result(30)
+    assert inside == [1]
+    assert seen == [3, 3]
+    assert torch.get_num_threads() == 3
 
 
 def test_no_bound_on_the_number_of_models_is_none(engines: Engines, tmp_path: Path) -> None:

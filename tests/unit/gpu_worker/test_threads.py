@@ -27,12 +27,35 @@ def test_none_runs_before_the_first_use_and_all_run_after_it(threads: Threads) -
     assert threading.active_count() == before + 3
 
 
-def test_each_runs_once_in_every_thread(threads: Threads) -> None:
-    seen: list[int] = []
-    for _ in range(20):
-        threads.each(lambda: seen.append(threading.get_ident()))
-    assert len(seen) == 60
-    assert all(len(set(seen[at : at + 3])) == 3 for at in range(0, 60, 3))
+def test_a_setup_runs_once_in_every_thread_before_its_next_task(threads: Threads) -> None:
+    setups: list[tuple[int, int]] = []
+    together = threading.Barrier(3)
+
+    def task() -> None:
+        together.wait(10)
+        assert (threading.get_ident(), 1) in setups
+
+    for number in range(3):
+        threads.set_up(lambda number=number: setups.append((threading.get_ident(), number)))  # type: ignore[misc]
+    for _ in range(2):
+        for future in [threads.submit(task) for _ in range(3)]:
+            future.result(10)
+    assert len(setups) == len(set(setups)) == 9
+
+
+def assert_comes(event: threading.Event) -> None:
+    assert event.wait(30)
+
+
+def test_a_setup_waits_for_no_other_thread(threads: Threads) -> None:
+    busy = threading.Event()
+    ran = threading.Event()
+    long = threads.submit(lambda: assert_comes(busy))
+    threads.set_up(ran.set)
+    threads.submit(lambda: None).result(10)
+    assert ran.is_set()
+    assert not long.done()
+    busy.set()
 
 
 def test_what_a_task_raises_comes_out_of_its_future_and_harms_no_other(threads: Threads) -> None:
