@@ -75,8 +75,8 @@ class ArrayStore:
     def open(self, key: str, write: Callable[[ArrayWriter], None]) -> tuple[Arrays, dict[str, Any]]:
         """The arrays of the snapshot under `key`, and the facts of their writer.
 
-        write: called where they are not there. The arrays may be written to; that changes no file. Raises
-        `OSError`, and what `write` raises.
+        write: called where they are not there. The arrays are read-only, so that they count for no limit of
+        this process's memory. Raises `OSError`, and what `write` raises.
         """
         rows = self._snapshot.stat()  # a snapshot's file is never changed; another one may take its place
         named = hashlib.sha256(f"{rows.st_size} {rows.st_mtime_ns} {key}".encode()).hexdigest()
@@ -124,7 +124,7 @@ def _array(path: Path, form: str, shape: list[int]) -> NDArray[Any]:
     rows = path.stat().st_size // row_bytes if row_bytes else 0
     if not rows:  # a file of no bytes cannot be mapped
         return np.zeros((0, *shape), kind)
-    return np.asarray(np.memmap(path, kind, mode="c", shape=(rows, *shape)))
+    return np.asarray(np.memmap(path, kind, mode="r", shape=(rows, *shape)))
 
 
 def _size(place: Path) -> int:

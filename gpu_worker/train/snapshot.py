@@ -129,7 +129,7 @@ def read_texts(
         split: Texts(
             mapped[f"{split}.tokens"],
             mapped[f"{split}.ends"],
-            torch.from_numpy(mapped[f"{split}.labels"]),
+            torch.from_numpy(mapped[f"{split}.labels"].copy()),  # torch has no read-only tensors
             tuple(classes),
             width,
         )

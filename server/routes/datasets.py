@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from server.access import Caller
 from server.errors import BadOption
-from server.routes.body import json_object
+from server.routes.body import ClientGone, json_object
 from server.routes.replies import json_reply
+from server.routes.vanished import while_connected
 from server.services import ServicesOf
 from server.store.training import Snapshot
 from server.training.split import BY_SMALLEST_ROW
@@ -17,6 +19,8 @@ from server.training.split import BY_SMALLEST_ROW
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+_GONE = 499  # nobody reads it
 
 
 @router.get("")
@@ -30,7 +34,7 @@ async def create_dataset(services: ServicesOf, request: Request) -> Response:
     """Register a query over a connection of the server's, `source`, and take its first snapshot."""
     form = await json_object(request)
     roles = _roles(form.pop("roles", None))
-    return json_reply(_described(await services.datasets.pull(form, roles)), 201)
+    return await _taken(request, services.datasets.pull(form, roles, _caller(request, roles)), 201)
 
 
 @router.post("/uploads")
@@ -75,7 +79,21 @@ async def refresh_dataset(services: ServicesOf, name: str, request: Request) -> 
     """Run the registered query again; what jobs and models were trained on stays as it was."""
     form = await json_object(request) if await request.body() else {}
     roles = _roles(form.get("roles"))
-    return json_reply(_described(await services.datasets.refresh(name, roles)))
+    return await _taken(request, services.datasets.refresh(name, roles, _caller(request, roles)), 200)
+
+
+async def _taken(request: Request, taking: Coroutine[Any, Any, Snapshot], status: int) -> Response:
+    """The snapshot; its query ends where the client hangs up."""
+    try:
+        return json_reply(_described(await while_connected(request.receive, taking)), status)
+    except ClientGone:
+        return Response(status_code=_GONE)
+
+
+def _caller(request: Request, roles: list[str] | None) -> str:
+    """Whose share of the queries a request takes: a token's, or that of a database's session role with it."""
+    caller: Caller = request.scope["ml_udf.caller"]
+    return f"{caller.key} {roles[0] if roles else ''}"
 
 
 def _roles(given: object) -> list[str] | None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from server.calls import Pending
 from server.routes.body import ClientGone, Receive
 from server.supervision import Tasks
 
-__all__ = ["VanishedClients"]
+__all__ = ["VanishedClients", "while_connected"]
+
+_Result = TypeVar("_Result")
 
 _LOOK_S = 0.05
 
@@ -53,3 +57,26 @@ class VanishedClients:
         while (await receive())["type"] != "http.disconnect":
             pass
         pending.fail(ClientGone())
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """The result of `work`, which is cancelled when the client hangs up; then raises `ClientGone`.
+
+    For work that takes seconds. The request's body has been read to its end.
+    """
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,20 @@ class Connections:
         self._statement_timeout_ms = int(statement_timeout_s * 1000)
 
     @contextlib.contextmanager
-    def batches(self, spec: DatasetSpec, roles: Sequence[str] | None) -> Iterator[Iterator[pa.RecordBatch]]:
+    def batches(
+        self,
+        spec: DatasetSpec,
+        roles: Sequence[str] | None,
+        on_open: Callable[[Callable[[], None]], None] = lambda end: None,
+    ) -> Iterator[Iterator[pa.RecordBatch]]:
         """The rows of a dataset's query in the order of its key. Raises `BadOption` with the cause.
 
-        roles: of a database, in whose name its session asks; None = the holder of the token in person
+        roles: of a database, in whose name its session asks; None = the holder of the token in person.
+        on_open: is given what ends the query under way, in whatever thread it is called.
         """
         source = self._source(spec.source, roles)
         connection = self._opened(spec.source, source)
+        on_open(connection.cancel)
         try:
             powers = _powers(connection)
             if powers:

@@ -2,17 +2,24 @@
 
 from a connection   the server reads the query's rows itself
 pushed              a client runs the query and sends Arrow, in numbered parts that may be sent again
+
+Both have threads of their own: however slow a database is, the rest of the server has its threads. A caller
+has a share of the queries under way; a query ends when nobody waits for it any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,9 +33,13 @@ from server.training.rows_json import record_batch
 from server.training.snapshot import Draft, Facts, Limits, Unreadable
 from server.training.trainers import Trainers, expect
 
-__all__ = ["Datasets"]
+__all__ = ["Datasets", "Stop", "Stopped"]
+
+_Result = TypeVar("_Result")
 
 _MOST_UPLOADS = 16
+_MOST_QUERIES = 8
+_UPLOAD_THREADS = 4
 _UPLOAD_IDLE_S = 600.0
 
 
@@ -40,6 +51,40 @@ class _Upload:
     parts: int = 0
     touched_s: float = field(default_factory=time.monotonic)
     adding: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Stopped(Exception):
+    """Nobody waits for a query's rows any more."""
+
+
+class Stop:
+    """Ends a query, from another thread than its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._ends: Callable[[], object] = lambda: None
+
+    def set(self) -> None:
+        """End it. Blocking: a database is asked to."""
+        with self._lock:
+            self._is_set = True
+            ends = self._ends
+        ends()
+
+    def then(self, ends: Callable[[], object]) -> None:
+        """Let `ends` be called by `set`; at once where that was before."""
+        with self._lock:
+            self._ends = ends
+            is_set = self._is_set
+        if is_set:
+            ends()
+
+    def check(self) -> None:
+        """Raises `Stopped` after `set`."""
+        with self._lock:
+            if self._is_set:
+                raise Stopped
 
 
 class Datasets:
@@ -60,6 +105,10 @@ class Datasets:
         self._limits = limits
         self._uploads: dict[str, _Upload] = {}
         self._beginning: list[str] = []  # the callers of uploads that are not there yet
+        self._queries = ThreadPoolExecutor(_MOST_QUERIES, "dataset query")
+        self._adding = ThreadPoolExecutor(_UPLOAD_THREADS, "dataset upload")
+        self._under_way: Counter[str] = Counter()  # queries, by caller
+        self._stops: set[Stop] = set()
         self._loop = asyncio.get_running_loop()
 
     async def all(self) -> list[Snapshot]:
@@ -78,23 +127,24 @@ class Datasets:
         """The connections, for whom they are, and what is wrong with them."""
         return await asyncio.to_thread(self._connections.checked)
 
-    async def pull(self, form: Mapping[str, Any], roles: Sequence[str] | None) -> Snapshot:
+    async def pull(self, form: Mapping[str, Any], roles: Sequence[str] | None, caller: str = "") -> Snapshot:
         """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`.
 
-        roles: of a database, in whose name its session asks; None = the holder of the token in person
+        roles: of a database, in whose name its session asks; None = the holder of the token in person.
+        caller: whose share of the queries this takes. Cancelled, it ends the query.
         """
         spec = DatasetSpec.from_json(form)
         if spec.source == PUSHED:
             raise BadOption("'source' must name a connection of the server, or rows must be sent")
-        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec, roles))
+        return await self._keep(spec, await self._query(spec, roles, caller))
 
-    async def refresh(self, name: str, roles: Sequence[str] | None) -> Snapshot:
+    async def refresh(self, name: str, roles: Sequence[str] | None, caller: str = "") -> Snapshot:
         """Take a new snapshot by the query that is registered. Raises as `pull`."""
         known = await self.newest(name)
         spec = DatasetSpec.from_json(known.spec)
         if spec.source == PUSHED:
             raise BadOption(f"the rows of dataset {name} come from a client; register it there again")
-        return await self._keep(spec, await asyncio.to_thread(self._pulled, spec, roles))
+        return await self._keep(spec, await self._query(spec, roles, caller))
 
     async def begin(self, form: Mapping[str, Any], caller: str = "") -> str:
         """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`.
@@ -112,7 +162,7 @@ class Datasets:
         upload = secrets.token_hex(8)
         self._beginning.append(caller)
         try:
-            draft = await asyncio.to_thread(Draft, spec, self._folder, self._limits, self._inspect)
+            draft = await self._in_thread(Draft, spec, self._folder, self._limits, self._inspect)
         finally:
             self._beginning.remove(caller)
         self._uploads[upload] = _Upload(draft, spec, caller)
@@ -129,7 +179,7 @@ class Datasets:
                 raise BadOption(f"part {part} came before part {under_way.parts}")
             if part == under_way.parts:
                 try:
-                    await asyncio.to_thread(_add_json if is_json else _add, under_way.draft, body)
+                    await self._in_thread(_add_json if is_json else _add, under_way.draft, body)
                 except BaseException:
                     await self.drop(upload)
                     raise
@@ -141,7 +191,7 @@ class Datasets:
         under_way = self._upload(upload)
         async with under_way.adding:
             try:
-                facts = await asyncio.to_thread(under_way.draft.freeze)
+                facts = await self._in_thread(under_way.draft.freeze)
             finally:
                 await self.drop(upload)
         return await self._keep(under_way.spec, facts)
@@ -150,12 +200,16 @@ class Datasets:
         """Forget an upload; none is fine."""
         under_way = self._uploads.pop(upload, None)
         if under_way is not None:
-            await asyncio.to_thread(under_way.draft.close)
+            await self._in_thread(under_way.draft.close)
 
     async def close(self) -> None:
-        """Forget all uploads."""
+        """End the queries, forget all uploads."""
+        for stop in list(self._stops):
+            await asyncio.to_thread(stop.set)
         for upload in list(self._uploads):
             await self.drop(upload)
+        self._queries.shutdown(wait=False, cancel_futures=True)
+        self._adding.shutdown(wait=False, cancel_futures=True)
 
     def _upload(self, upload: str) -> _Upload:
         under_way = self._uploads.get(upload)
@@ -170,16 +224,54 @@ class Datasets:
             if under_way.touched_s < before_s:
                 self._uploads.pop(upload).draft.close()
 
-    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None) -> Facts:
-        """Blocking: in a thread."""
-        draft = Draft(spec, self._folder, self._limits, self._inspect)
+    async def _query(self, spec: DatasetSpec, roles: Sequence[str] | None, caller: str) -> Facts:
+        """The rows of a connection, frozen. Raises as `pull`."""
+        held, taken = self._under_way[caller], self._under_way.total()
+        if taken >= _MOST_QUERIES:
+            raise Overloaded(f"{_MOST_QUERIES} queries for datasets are under way already", 10.0)
+        if not may_take(held, taken, _MOST_QUERIES):
+            raise Overloaded(
+                f"this caller has {held} queries for datasets under way, its share of {_MOST_QUERIES}", 10.0
+            )
+        stop = Stop()
+        self._under_way[caller] += 1
+        self._stops.add(stop)
+        work = self._loop.run_in_executor(self._queries, self._pulled, spec, roles, stop)
+
+        def over(work: asyncio.Future[Facts]) -> None:
+            # Its thread has ended, which may be later than its caller.
+            self._under_way -= Counter([caller])
+            self._stops.discard(stop)
+            if not work.cancelled():
+                work.exception()  # whoever waited has been told
+
+        work.add_done_callback(over)
         try:
-            with self._connections.batches(spec, roles) as batches:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._loop.run_in_executor(None, stop.set)
+            raise
+
+    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None, stop: Stop) -> Facts:
+        """Blocking: in a thread. Raises `Stopped`, and as `pull`."""
+
+        def inspect(inputs: Sequence[str]) -> list[str | Unreadable]:
+            stop.check()
+            return self._inspect(inputs)
+
+        draft = Draft(spec, self._folder, self._limits, inspect)
+        try:
+            with self._connections.batches(spec, roles, stop.then) as batches:
                 for batch in batches:
+                    stop.check()
                     draft.add(batch)
+            stop.check()
             return draft.freeze()
         finally:
             draft.close()
+
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
+        return await self._loop.run_in_executor(self._adding, functools.partial(work, *arguments))
 
     async def _keep(self, spec: DatasetSpec, facts: Facts) -> Snapshot:
         return await asyncio.to_thread(

@@ -75,11 +75,21 @@ def test_a_writer_that_fails_leaves_nothing(snapshot: str):
     assert list((Path(snapshot).parent / ".arrays").iterdir()) == []
 
 
-def test_what_is_written_into_mapped_arrays_changes_no_file(snapshot: str):
-    arrays, _ = ArrayStore(snapshot).open("a", numbers(5, []))
-    arrays["numbers"][0] = 99
-    again, _ = ArrayStore(snapshot).open("a", numbers(5, []))
-    assert again["numbers"][0] == 0
+def test_mapped_arrays_are_read_only_and_count_for_no_limit_of_memory(snapshot: str):
+    def write(arrays: ArrayWriter) -> None:
+        arrays.append("numbers", np.zeros(8 << 20))
+
+    ArrayStore(snapshot).open("a", write)
+    before = data_bytes()
+    arrays, _ = ArrayStore(snapshot).open("a", write)
+    assert arrays["numbers"].sum() == 0.0
+    assert not arrays["numbers"].flags.writeable
+    assert data_bytes() - before < 8 << 20, "64 MiB are mapped"
+
+
+def data_bytes() -> int:
+    """What RLIMIT_DATA counts."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGESIZE")
 
 
 @pytest.mark.security
