@@ -107,12 +107,12 @@ def test_slow_queries_leave_the_server_its_threads(tmp_path: Path) -> None:
 
 def test_a_caller_has_a_share_of_the_queries(tmp_path: Path) -> None:
     async def run(datasets: Datasets, database: SlowDatabase) -> None:
-        greedy = [asyncio.create_task(datasets.pull(FORM, None, "greedy")) for _ in range(4)]
-        await until(lambda: database.begun == 4)
-        with pytest.raises(Overloaded, match="this caller has 4 queries"):
-            await datasets.pull(FORM, None, "greedy")
+        greedy = [asyncio.create_task(datasets.pull(FORM, None, "greedy")) for _ in range(6)]
+        await until(lambda: database.begun == 6)
+        with pytest.raises(Overloaded, match="this caller has 6 queries"):
+            await asyncio.wait_for(datasets.pull(FORM, None, "greedy"), SOON_S)
         other = asyncio.create_task(datasets.pull(FORM, None, "modest"))
-        await until(lambda: database.begun == 5)
+        await until(lambda: database.begun == 7)
         database.let_go.set()
         await asyncio.gather(*greedy, other)
         assert (await datasets.pull(FORM, None, "greedy")).dataset == "moods", "what is over counts no more"
