@@ -223,8 +223,7 @@ class Residency:
         now, `WorkerLost` if the worker dies of it twice.
         """
         for attempt in (1, 2):
-            while not self._places:  # the worker that came may have gone before this task's turn
-                await self._a_place.wait()
+            await self._someone()
             place = self._best_place(group, without)
             try:
                 await self._bring(place, group, may_evict=True)
@@ -232,6 +231,15 @@ class Residency:
             except WorkerLost:
                 if attempt == 2:
                     raise
+
+    async def _someone(self) -> None:
+        """Wait until there is a worker. Raises `Overloaded`."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while not self._places:  # the one that came may have gone before this task's turn
+                    await self._a_place.wait()
+        except TimeoutError:
+            raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
 
     async def spread(self, group: Group) -> None:
         """Load the group on every worker that has room for it, evicting nothing."""

@@ -74,9 +74,14 @@ class Settings:
     worker_env: str = _setting(
         "", "names of environment variables that workers need beside the usual ones, comma-separated"
     )
-    worker_start_s: float = _setting(120.0, "time that a starting worker has before it is started again")
+    worker_start_s: float = _setting(
+        120.0,
+        "time that a starting worker has, and a load or an eviction, before the worker is started again",
+    )
     worker_hang_s: float = _setting(
-        120.0, "a worker that is on one batch for so long is ended and started again; 0 = never"
+        120.0,
+        "a worker that ends no batch for so long is started again; sooner once what batches take is known "
+        "(20 times that, 15 s at least), and if it answers no ping for 30 s; 0 = never",
     )
 
     max_body_bytes: int = _setting(64 * MiB, "largest request body, before and after decompression")

@@ -253,3 +253,12 @@ def test_a_closed_residency_begins_nothing() -> None:
         assert worker.loads == []
 
     run(scenario)
+
+
+def test_a_load_waits_for_a_worker_and_not_for_ever() -> None:
+    async def scenario() -> None:
+        house = House()
+        with pytest.raises(Overloaded, match="no worker is up"):
+            await house.residency.load((A,))
+
+    run(scenario)
