@@ -65,14 +65,38 @@ class Statement:
         self._lock = threading.Lock()
         self._pinning = threading.Lock()
 
-    def values(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> list[Any]:
-        """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`)."""
-        answers = self.answers(values, on_wait, raise_faults=self.options.on_error == "error")
-        for value, answer in zip(values, answers, strict=True):
-            if answer.error is not None and len(self._nulled) < _MAX_NULLED:
+    def values(
+        self,
+        values: Sequence[Value],
+        on_wait: Callable[[], None] | None = None,
+        fit: Callable[[Any], Any] | None = None,
+    ) -> list[Any]:
+        """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`).
+
+        fit  an answer as the engine wants it; what it raises of `MlUdfError` is a fault of the row
+        """
+        raises = self.options.on_error == "error"
+        answers = self.answers(values, on_wait, raise_faults=raises)
+        found: list[Any] = []
+        for row, (value, answer) in enumerate(zip(values, answers, strict=True)):
+            fitted, fault = answer.value, answer.error
+            if fit is not None and fitted is not None:
+                try:
+                    fitted = fit(fitted)
+                except MlUdfError as misfit:
+                    fitted, fault = None, misfit
+                    if raises:
+                        raise self._at_row(misfit, row, value) from None
+            if fault is not None and len(self._nulled) < _MAX_NULLED:
                 self._nulled.add(memo_key(value))
-                self._first_fault = self._first_fault or answer.error
-        return [answer.value for answer in answers]
+                self._first_fault = self._first_fault or fault
+            found.append(fitted)
+        return found
+
+    def absorb(self, other: Statement) -> None:
+        """Count the rows that another use of the same function made NULL as this one's."""
+        self._nulled |= other._nulled
+        self._first_fault = self._first_fault or other._first_fault
 
     def begin(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> bool:
         """Send the values that have no answer yet, without waiting: `values` and `answers` will.
@@ -172,12 +196,13 @@ class Statement:
         if raise_faults:
             for row, answer in enumerate(found):
                 if answer.error is not None:
-                    detail = (
-                        f"first at row {row + 1} of the call: {self.binding.function}({short(values[row])})"
-                    )
-                    answer.error.detail = answer.error.detail or detail
-                    raise answer.error.with_traceback(None)
+                    raise self._at_row(answer.error, row, values[row]).with_traceback(None)
         return found
+
+    def _at_row(self, error: MlUdfError, row: int, value: Value) -> MlUdfError:
+        place = f"first at row {row + 1} of the call: {self.binding.function}({short(value)})"
+        error.detail = error.detail or place
+        return error
 
     def _claimed(
         self, unknown: Mapping[Hashable, Value], answers: dict[Hashable, Answer]

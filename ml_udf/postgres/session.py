@@ -7,6 +7,7 @@ change of client, so nothing that depends on who asks is kept beyond a statement
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,8 @@ from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.endpoints import Endpoints
-from ml_udf.postgres.faults import reported
+from ml_udf.postgres.faults import Refused, reported
+from ml_udf.postgres.fitting import Fitting
 from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
@@ -38,6 +40,7 @@ class Session:
         self._endpoints = Endpoints(self.spi, backend, local_path)
         self._statements = Statements(plpy, backend, self._endpoints)
         self._definitions = Definitions(self.spi, backend, self._statements)
+        self._fitting = Fitting(self.spi)
         self._views = Views(self.spi, self._statements)
         self._training = TrainingVerbs(self.spi, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
@@ -80,6 +83,12 @@ class Session:
     @reported
     def predict_many(self, function: str, values: Sequence[Value], server: str) -> list[Any]:
         """`ml_udf.predict_many`."""
+        if any(isinstance(value, list) for value in values):
+            raise Refused(
+                "2202E",
+                "ml_udf.predict_many takes an array of one dimension",
+                hint="SELECT array_agg(x) FROM unnest(…) AS x makes one of all elements",
+            )
         return self._values(_generic(server, function), values, "text")
 
     @reported
@@ -175,8 +184,10 @@ class Session:
             return statement.begin(values, self._statements.check_interrupts)
 
     def _values(self, target: Target, values: Sequence[Value], returns: str) -> list[Any]:
+        fit = None if returns == "text" else functools.partial(self._fitting.value, sql_type=returns)
         with self._asking(target, values) as statement:
-            return fitted(statement.values(values, self._statements.check_interrupts), returns)
+            found = statement.values(values, self._statements.check_interrupts, fit)
+            return fitted(found, returns) if fit is None else found
 
     def _tried(self, target: Target, values: Sequence[Value]) -> list[Composite | None]:
         with self._asking(target, values) as statement:

@@ -9,7 +9,7 @@ use it once per statement.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -211,7 +211,7 @@ class Statements:
             past.statements += 1
             past.calls = past.calls + statement.stats
         if self._backend.in_transaction():  # a statement that failed has said why
-            for statement in under_way.asked.values():
+            for statement in _by_function(under_way.asked):
                 self._warn(statement)
 
     def _client(self, under_way: _Open, target: Target) -> Client:
@@ -226,6 +226,16 @@ class Statements:
         if (fault := statement.fault_report()) is not None:
             more = {name: text for name, text in (("detail", fault.detail), ("hint", fault.hint)) if text}
             self._plpy.warning(fault.message, **more)
+
+
+def _by_function(asked: Mapping[Key, Statement]) -> Iterable[Statement]:
+    """One for each function, with the faults of all its uses: `predict` and the function's own are one."""
+    found: dict[tuple[str, str], Statement] = {}
+    for (_, target, _, _), statement in asked.items():
+        first = found.setdefault((target.server, target.binding.function), statement)
+        if first is not statement:
+            first.absorb(statement)
+    return found.values()
 
 
 def _options(target: Target, texts: Sequence[str | None], *, gathered: bool) -> Options:

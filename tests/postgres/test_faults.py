@@ -49,6 +49,42 @@ def test_on_error_null_hides_no_mistake_of_the_statement_itself(engine: Engine, 
     assert caught.value.sqlstate == state
 
 
+def test_predict_beside_the_function_itself_warns_once(engine: Engine) -> None:
+    engine.query("SET ml_udf.on_error = 'null'")
+    engine.query(f"SELECT udf_food_name(path), ml_udf.predict('udf_food_name', path) FROM {ROWS}")
+    (warning,) = engine.warnings
+    assert warning.message.startswith("udf_food_name: 2 inputs could not be answered")
+
+
+@pytest.mark.parametrize("kind", ["mood", "float8", "integer", "jsonb", "few", "date"])
+def test_an_answer_that_is_no_value_of_the_type_is_a_fault_of_its_row(engine: Engine, kind: str) -> None:
+    engine.query(
+        "CREATE TYPE mood AS ENUM ('c0', 'c1'); CREATE DOMAIN few AS text CHECK (VALUE IN ('c0', 'c1'))"
+    )
+    engine.query("SELECT ml_udf.create_function('feeling', 'food', returns => %s)", kind)
+    bad = next(f"/{n}" for n in range(100) if label_of(f"/{n}") not in ("c0", "c1"))
+    good = next(f"/{n}" for n in range(100) if label_of(f"/{n}") in ("c0", "c1"))
+    if kind in ("mood", "few"):
+        assert engine.value(f"SELECT feeling('{good}')::text") == label_of(good)
+    with pytest.raises(psycopg.errors.DatatypeMismatch) as caught:
+        engine.query(f"SELECT feeling(path) FROM (VALUES ('{bad}'), (NULL)) AS v(path)")
+    told = caught.value.diag
+    assert f"the answer '{label_of(bad)}' is no value of type " in (told.message_primary or "")
+    assert f"food('{bad}')" in (told.message_detail or "")
+    assert "returns => 'text'" in (told.message_hint or "")
+    engine.query("SET ml_udf.on_error = 'null'")
+    assert engine.value(f"SELECT feeling('{bad}')") is None
+    (warning,) = engine.warnings
+    assert warning.message.startswith(
+        "food: 1 input could not be answered and gave NULL; the first: wrong_type"
+    )
+
+
+def test_an_array_of_two_dimensions_is_refused_by_name(engine: Engine) -> None:
+    with pytest.raises(psycopg.errors.ArraySubscriptError, match="an array of one dimension"):
+        engine.query("SELECT ml_udf.predict_many('food', ARRAY[['/a'], ['/b']])")
+
+
 def test_each_statement_has_its_own_warning(engine: Engine) -> None:
     engine.query("SET ml_udf.on_error = 'null'")
     with engine.connection.transaction():
