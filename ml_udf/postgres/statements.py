@@ -112,7 +112,7 @@ class Statements:
         statement = under_way.asked.get(key)
         if statement is None:
             client = self._client(under_way, target)
-            options = _options(target, key[2], gathered=backend.setting(b"ml_udf.batching") is not None)
+            options = _options(target, key[2], gather_rows=self._gather_rows())
             binding = self._image_binding(client, target) if target.sends_bytes else target.binding
             statement = Statement(client, binding, options, deadline_s=statement_end_s)
             statement.version = under_way.version(target)
@@ -130,7 +130,7 @@ class Statements:
     def options(self, target: Target) -> Options:
         """The settings of now, for calls of `target`. Raises `BadOption`."""
         texts = [self._backend.setting(name) for _, name in _SETTINGS]
-        return _options(target, texts, gathered=self._backend.setting(b"ml_udf.batching") is not None)
+        return _options(target, texts, gather_rows=self._gather_rows())
 
     def check_interrupts(self) -> None:
         """Act on a cancel, a timeout or a termination that waits: raises plpy's error, or does not return."""
@@ -173,6 +173,11 @@ class Statements:
             return {}
         role = self._backend.role()
         return {(server, name): past for (by, server, name), past in self._past.items() if by == role}
+
+    def _gather_rows(self) -> int:
+        if self._backend.setting(b"ml_udf.batching") is None:
+            return 0
+        return int(self._backend.setting(b"ml_udf.gather_rows") or 0)
 
     def _of(self, target: Target, role: int | None = None) -> Past:
         by = self._backend.role() if role is None else role
@@ -238,16 +243,16 @@ def _by_function(asked: Mapping[Key, Statement]) -> Iterable[Statement]:
     return found.values()
 
 
-def _options(target: Target, texts: Sequence[str | None], *, gathered: bool) -> Options:
+def _options(target: Target, texts: Sequence[str | None], *, gather_rows: int) -> Options:
     """The session's settings over those that the function was created with. Raises `BadOption`.
 
-    gathered  whether the batching module is loaded. Then `ml_udf.batch_rows` is how many rows it gathers;
-              they leave together, as `max_in_flight` requests.
+    gather_rows  how many rows the batching module gathers; 0 = it is not loaded. They leave together, as
+                 `max_in_flight` requests, unless `batch_rows` says how large a request is.
     """
     set_now = {name: text for (name, _), text in zip(_SETTINGS, texts, strict=True) if text}
-    gathered_rows = int(set_now.pop("batch_rows")) if gathered and "batch_rows" in set_now else 0
-    options = _DEFAULTS.overridden({**dict(target.options), **set_now})
-    if gathered_rows:
-        request_rows = min(MAX_REQUEST_ROWS, -(-gathered_rows // options.max_in_flight))
+    given = {**dict(target.options), **set_now}
+    options = _DEFAULTS.overridden(given)
+    if gather_rows and "batch_rows" not in given:
+        request_rows = min(MAX_REQUEST_ROWS, -(-gather_rows // options.max_in_flight))
         options = replace(options, batch_rows=request_rows)
     return options

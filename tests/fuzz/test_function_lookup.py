@@ -115,6 +115,8 @@ def set_up(engine: Engine, random: Random, on_error: str, *, postgres: bool) -> 
     engine.set("batch_rows", rows := random.choice(("1", "3", "20", "256")))
     settings.append(f"batch_rows = {rows}")
     if postgres:
+        engine.set("gather_rows", rows := random.choice(("1", "3", "20", "4096")))
+        settings.append(f"gather_rows = {rows}")
         for name in ("enable_hashjoin", "enable_mergejoin", "enable_nestloop", "ml_udf.overlap"):
             engine.query(f"SET {name} = {(value := random.choice(('on', 'on', 'off')))}")
             settings.append(f"{name} = {value}")

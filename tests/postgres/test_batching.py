@@ -57,13 +57,17 @@ def test_plain_sql_is_batched(batching: Engine, fake_server: OipServer, call: st
 def test_what_the_node_gathers_leaves_as_several_requests_at_once(
     batching: Engine, fake_server: OipServer
 ) -> None:
-    batching.query("SET ml_udf.batch_rows = 400; SET ml_udf.max_in_flight = 4")
+    batching.query("SET ml_udf.gather_rows = 400; SET ml_udf.max_in_flight = 4")
     batching.query("SELECT count(udf_food_name('/' || n)) FROM generate_series(1, 400) n")
     assert max(map(len, fake_server.requests)) <= 100
+    fake_server.forget()
+    batching.query("SET ml_udf.batch_rows = 30")
+    batching.query("SELECT count(udf_food_name('/' || n)) FROM generate_series(1, 400) n")
+    assert max(map(len, fake_server.requests)) == 30
 
 
 def test_one_warning_counts_the_inputs_of_all_batches(batching: Engine) -> None:
-    batching.query("SET ml_udf.on_error = 'null'; SET ml_udf.batch_rows = 50")
+    batching.query("SET ml_udf.on_error = 'null'; SET ml_udf.gather_rows = 50")
     batching.query("SELECT count(udf_food_name('missing' || n)) FROM generate_series(1, 300) n")
     (warning,) = batching.warnings
     assert warning.message.startswith("udf_food_name: 300 inputs could not be answered")

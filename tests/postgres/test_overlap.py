@@ -34,7 +34,7 @@ def engine(batching_cluster: Sandbox, fake_server: OipServer) -> Iterator[Engine
     engine = Engine(batching_cluster.dsn("overlap"))
     engine.query(f"ALTER SERVER ml_udf OPTIONS (SET url '{fake_server.url}')")
     engine.query(f"CREATE TEMP TABLE log AS SELECT n, '/' || n AS path FROM generate_series(1, {ROWS}) AS n")
-    engine.query(f"SET ml_udf.batch_rows = {BATCH}; SET ml_udf.max_in_flight = 1")
+    engine.query(f"SET ml_udf.gather_rows = {BATCH}; SET ml_udf.max_in_flight = 1")
     engine.query("SELECT udf_food_name('/warm'), food('/warm')")
     fake_server.forget()
     yield engine
@@ -198,7 +198,7 @@ def test_a_twin_that_calls_another_gets_its_answers(engine: Engine) -> None:
 
 
 def test_memory_of_both_batches_stays_within_work_mem(engine: Engine, fake_server: OipServer) -> None:
-    engine.query("SET work_mem = '64kB'; SET ml_udf.batch_rows = 4096")
+    engine.query("SET work_mem = '64kB'; SET ml_udf.gather_rows = 4096")
     engine.query("SELECT count(udf_food_name(path || repeat('x', 1000))) FROM log")
     assert max(map(len, fake_server.requests)) <= 32
 

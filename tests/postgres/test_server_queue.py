@@ -87,7 +87,7 @@ def stopped(cluster: Sandbox, server: InferenceServer, how: str, *, in_block: bo
     """Stop a scan while one of its batches runs and most of its rows wait behind it."""
     with psycopg.connect(cluster.dsn("queued"), autocommit=True) as connection:
         connection.execute(f"SELECT {FUNCTION}('warm')".encode())
-        connection.execute("SET ml_udf.batch_rows = 1000")
+        connection.execute("SET ml_udf.gather_rows = 1000")
         if how == "statement_timeout":
             connection.execute(f"SET statement_timeout = {TIMEOUT_MS}".encode())
         if in_block:
@@ -140,7 +140,7 @@ def test_a_stop_takes_the_rows_of_its_own_statement_alone(
             return other.execute(f"SELECT {FUNCTION}('mine')".encode()).fetchone()
 
     with psycopg.connect(scanned.dsn("queued"), autocommit=True) as connection, ThreadPoolExecutor(2) as pool:
-        connection.execute("SET ml_udf.batch_rows = 1000")
+        connection.execute("SET ml_udf.gather_rows = 1000")
         with worker_halted(inference):
             scan = pool.submit(failed, connection)
             until(lambda: waiting_rows(inference) >= ROWS / 2)

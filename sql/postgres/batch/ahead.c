@@ -159,7 +159,7 @@ batch_run_ahead(BatchState *state)
 	if (!state->overlaps || state->child_done || state->batch.pending != NULL)
 		return;
 	if (state->protect &&
-		(state->layer.limit_count != NULL || state->target < batch_rows))
+		(state->layer.limit_count != NULL || state->target < gather_rows))
 		return;
 	if (!begin_batch(state))
 		return;

@@ -206,13 +206,13 @@ plan_batch(BatchState *state, int *target, int64 *max_rows)
 
 	if (!state->protect)
 	{
-		*target = batch_rows;
-		*max_rows = (int64) batch_rows * ROWS_PER_INPUT;
+		*target = gather_rows;
+		*max_rows = (int64) gather_rows * ROWS_PER_INPUT;
 		return;
 	}
 	if (wanted > 0)
 	{
-		*target = (int) Min(wanted, (int64) batch_rows);
+		*target = (int) Min(wanted, (int64) gather_rows);
 		*max_rows = wanted;
 
 		/* ours is a node type that ExecSetTupleBound() does not look behind */
@@ -225,9 +225,9 @@ plan_batch(BatchState *state, int *target, int64 *max_rows)
 	}
 	if (state->target == 0)
 		state->target = BATCH_FIRST;
-	else if (state->target < batch_rows)
+	else if (state->target < gather_rows)
 		state->target *= BATCH_GROWTH;
-	state->target = Min(state->target, batch_rows);
+	state->target = Min(state->target, gather_rows);
 	*target = state->target;
 	*max_rows = (int64) *target * ROWS_PER_INPUT;
 }

@@ -23,7 +23,7 @@ extern void _PG_init(void);
 #pragma GCC visibility pop
 
 bool		batch_enabled = true;
-int			batch_rows = 4096;
+int			gather_rows = 4096;
 bool		batch_everything = false;
 bool		batch_overlap = true;
 
@@ -99,10 +99,10 @@ _PG_init(void)
 							 "Off calls them row by row, as PostgreSQL does on its own.",
 							 &batch_enabled, true,
 							 PGC_USERSET, 0, NULL, forget_plans, NULL);
-	DefineCustomIntVariable("ml_udf.batch_rows",
+	DefineCustomIntVariable("ml_udf.gather_rows",
 							"Largest number of inputs in one batch.",
 							"A batch also ends when its rows and inputs fill work_mem.",
-							&batch_rows, 4096, 1, 1 << 20,
+							&gather_rows, 4096, 1, 1 << 20,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("ml_udf.overlap",

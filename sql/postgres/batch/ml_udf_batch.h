@@ -38,7 +38,7 @@
 
 /* settings, ml_udf_batch.c */
 extern bool batch_enabled;
-extern int	batch_rows;
+extern int	gather_rows;
 extern bool batch_everything;
 extern bool batch_overlap;
 

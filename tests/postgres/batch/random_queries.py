@@ -35,7 +35,7 @@ Depth = int  # of nesting that is left; the generator has methods named after SQ
 def random_settings(random: Random) -> list[str]:
     """SET LOCAL statements: a planner in some mood, batches of some size."""
     settings = [f"SET LOCAL enable_{name} = {random.random() < 0.7}" for name in random.sample(PLANNER, 4)]
-    settings.append(f"SET LOCAL ml_udf.batch_rows = {random.choice((1, 2, 7, 64, 4096))}")
+    settings.append(f"SET LOCAL ml_udf.gather_rows = {random.choice((1, 2, 7, 64, 4096))}")
     settings.append(f"SET LOCAL jit = {random.random() < 0.03}")  # slow, at these costs
     if random.random() < 0.2:
         settings.append("SET LOCAL work_mem = '64kB'")

@@ -56,7 +56,7 @@ def run(server: PostgresServer, suite: str, mode: str, build: Path, source: Path
     with tempfile.TemporaryDirectory(prefix="ml_udf-regress-") as folder:
         work = Path(folder)
         module = Path(shutil.copy(build_module(server), work))
-        forced = ["ml_udf.batch_everything = on", "ml_udf.batch_rows = 64"] if mode == "forced" else []
+        forced = ["ml_udf.batch_everything = on", "ml_udf.gather_rows = 64"] if mode == "forced" else []
         config = [f"session_preload_libraries = '{module}'", "fsync = off", *forced, *settings]
         (work / "extra.conf").write_text("\n".join(config) + "\n")
         for path in (work, *work.iterdir()):

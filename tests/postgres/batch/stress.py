@@ -128,7 +128,7 @@ class Stress:
         connection.prepare_threshold = None
         # So that at these few rows batches follow each other, and requests too.
         # PostgreSQL keeps buffers of temporary tables for good, up to 8 MB: not what is weighed here.
-        connection.execute("SET ml_udf.batch_rows = 512; SET temp_buffers = '800kB'")
+        connection.execute("SET ml_udf.gather_rows = 512; SET temp_buffers = '800kB'")
         return connection
 
     def _one(

@@ -21,7 +21,7 @@ LATER = """
 
 @pytest.fixture
 def later(own: Session) -> Session:
-    own.must(LATER, "SET ml_udf.batch_rows = 100")
+    own.must(LATER, "SET ml_udf.gather_rows = 100")
     return own
 
 

@@ -25,10 +25,10 @@ def test_a_reader_of_everything_gets_full_batches_at_once(own: Session) -> None:
 
 
 def test_batch_rows_is_the_largest_batch(own: Session) -> None:
-    own.must("SET ml_udf.batch_rows = 100")
+    own.must("SET ml_udf.gather_rows = 100")
     assert sizes(own.must("SELECT sum(score(id)) FROM big WHERE id <= 250")) == [100, 100, 50]
     assert max(sizes(own.must("SELECT score(id) FROM big"))) == 100
-    own.must("SET ml_udf.batch_rows = 1")
+    own.must("SET ml_udf.gather_rows = 1")
     assert sizes(own.must("SELECT score(id) FROM items LIMIT 3")) == [1, 1, 1]
 
 

@@ -8,8 +8,8 @@ from tests.postgres.batch.session import Session
 
 
 def test_settings_have_defaults_and_bounds(own: Session) -> None:
-    assert own.must("SHOW ml_udf.batching", "SHOW ml_udf.batch_rows").rows == [("on",), ("4096",)]
-    error = own.run("SET ml_udf.batch_rows = 0").error
+    assert own.must("SHOW ml_udf.batching", "SHOW ml_udf.gather_rows").rows == [("on",), ("4096",)]
+    error = own.run("SET ml_udf.gather_rows = 0").error
     assert error is not None
     assert error[0] == "22023"
 
