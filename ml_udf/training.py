@@ -16,10 +16,11 @@ from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from ml_udf.transport import Request
 
-__all__ = ["ARROW", "JSON", "TrainingCalls"]
+__all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls"]
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
+PUSHED = "push"  # the source of a dataset whose rows a client has sent
 
 # A query may run, and a deployment load models, for that long.
 _LONG_S = 3600.0

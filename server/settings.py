@@ -103,7 +103,7 @@ class Settings:
     max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
 
     connections_file: Path | None = _setting(
-        None, "TOML file of databases that datasets may be read from, name = 'postgresql://…' a line"
+        None, "TOML file of databases that datasets may be read from, and for whom: docs/training.md"
     )
     max_dataset_rows: int = _setting(10_000_000, "most rows of a dataset")
     max_dataset_bytes: int = _setting(16_384 * MiB, "most bytes of a dataset's rows")

@@ -87,12 +87,11 @@ def run(options: Options, console: Console) -> bool:
         draw(folder, options.album, console)
 
         console.rule("[bold]2 · An inference server and a PostgreSQL")
-        connections = folder.resolve() / "connections.toml"
         with console.status("Starting the server"):
-            server = serving(folder / "home", folder / "images", folder / "server.log", connections)
+            server = serving(folder / "home", folder / "images", folder / "server.log")
             url = stack.enter_context(server)
         console.print(f"{url} has workers that train and that answer.")
-        postgres = find_postgres(stack, folder, url, connections, console) if options.postgres else None
+        postgres = find_postgres(stack, folder, url, console) if options.postgres else None
 
         console.rule("[bold]3 · From labelled photos to SQL functions, in SQL")
         deployed = train_and_deploy(folder, url, postgres, options.epochs, console)
@@ -134,13 +133,11 @@ def draw(folder: Path, album: Album, console: Console) -> None:
         draw_album(folder, album, advance)
 
 
-def find_postgres(
-    stack: ExitStack, folder: Path, url: str, connections: Path, console: Console
-) -> Engine | None:
+def find_postgres(stack: ExitStack, folder: Path, url: str, console: Console) -> Engine | None:
     """A private PostgreSQL with the tables; None, said aloud, where there can be none."""
     try:
         with console.status("Starting a private PostgreSQL"):
-            engine = open_postgres(stack, folder, url, connections)
+            engine = open_postgres(stack, folder, url)
     except SetupError as error:
         console.print(f"[yellow]PostgreSQL is left out: {error}[/yellow]")
         return None

@@ -5,7 +5,6 @@ Owns what an engine needs before its first question; knows no question and no mo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer
 
 __all__ = ["Engine", "create_functions", "open_duckdb", "open_postgres"]
-
-READER = "training_data"  # the role by which the inference server reads datasets
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +39,13 @@ def open_duckdb(stack: ExitStack, folder: Path, endpoint: str) -> Engine:
     return Engine("DuckDB", ask_duckdb(con))
 
 
-def open_postgres(stack: ExitStack, folder: Path, url: str, connections: Path) -> Engine:
-    """A private PostgreSQL cluster that has the tables and the extension. Raises `SetupError`.
-
-    connections: the inference server's connections file; it gets the one that reads the lessons, by a role
-    that may read nothing else.
-    """
+def open_postgres(stack: ExitStack, folder: Path, url: str) -> Engine:
+    """A private PostgreSQL cluster that has the tables and the extension. Raises `SetupError`."""
     cluster = Sandbox.start(PostgresServer.find(), batching=None)
     stack.callback(cluster.stop)
     uri = cluster.database("food", url=url)
     connection = stack.enter_context(psycopg.connect(uri, autocommit=True))
     load_postgres(connection, folder)
-    connection.execute(f"CREATE ROLE {READER} LOGIN; GRANT SELECT ON lessons TO {READER}".encode())
-    # A JSON string is a TOML string.
-    connections.write_text(f"default = {json.dumps(cluster.dsn('food', user=READER))}\n")
     return Engine(f"PostgreSQL {cluster.server.version}", ask_postgres(connection), uri)
 
 

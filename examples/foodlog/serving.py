@@ -28,10 +28,10 @@ class ServerDidNotStart(Exception):
 
 
 @contextmanager
-def serving(home: Path, media_root: Path, log_file: Path, connections: Path) -> Iterator[str]:
+def serving(home: Path, media_root: Path, log_file: Path) -> Iterator[str]:
     """Run the server on a free loopback port, a worker for each core; gives its URL.
 
-    connections: the file of databases that it may read datasets from. Raises `ServerDidNotStart`.
+    Raises `ServerDidNotStart`.
     """
     home.mkdir(parents=True, exist_ok=True)
     port_file = home / "port"
@@ -39,7 +39,6 @@ def serving(home: Path, media_root: Path, log_file: Path, connections: Path) -> 
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", "server", "--port=0", f"--port-file={port_file}"]
     command += [f"--home={home}", f"--media-root={media_root}", f"--workers={workers}"]
-    command += [f"--connections-file={connections}"]
     with log_file.open("wb") as log:
         # In a group of its own: Ctrl-C reaches this process alone, which then ends the server, once.
         process = subprocess.Popen(

@@ -21,25 +21,12 @@ from ml_udf.duckdb.surface import CATALOG, predict_macro, quoted
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.function_info import FunctionInfo
-from ml_udf.training import TrainingCalls
+from ml_udf.training import PUSHED, TrainingCalls
 
 __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
 
 FUNCTIONS_CATALOG = "ml_udf_functions"  # of macros alone: its name on the search path hides no table
 
-_PUSHED = "push"  # the source of a dataset whose rows a client has sent
-_REGISTERED = (
-    "name",
-    "query",
-    "target",
-    "key",
-    "task",
-    "input",
-    "entity",
-    "time",
-    "validation",
-    "test",
-)
 _PART_ROWS = 20_000
 _PART_BYTES = 16 << 20
 
@@ -148,6 +135,7 @@ class TrainingFunctions:
         self._client = client
         self._session = calls
         self._predict = predict
+        self._own: dict[str, dict[str, Any]] = {}  # datasets by name, as they were registered here
         self._deployed = deployed
         self._beside: duckdb.DuckDBPyConnection | None = None  # a connection that owns what was deployed
 
@@ -166,7 +154,9 @@ class TrainingFunctions:
 
     def _answer(self, calls: TrainingCalls, verb: str, given: dict[str, Any], path: str) -> dict[str, Any]:
         if verb == "create_dataset":
-            return calls.push(given, self._parts(given, path))
+            made = calls.push(given, self._parts(given, path))
+            self._own[_text(given, "name")] = given
+            return made
         if verb == "refresh_dataset":
             return self._refresh(calls, _text(given, "dataset"), path)
         if verb == "train":
@@ -185,10 +175,15 @@ class TrainingFunctions:
 
     def _refresh(self, calls: TrainingCalls, name: str, path: str) -> dict[str, Any]:
         known = calls.dataset(name)
-        if known["source"] != _PUSHED:  # the server reads it
+        if known["source"] != PUSHED:  # the server reads it
             return calls.refresh(name)
-        given = {field: known[field] for field in _REGISTERED}
-        return calls.push(given, self._parts(given, path))
+        own = self._own.get(name)
+        if own is None:
+            raise BadOption(
+                f"the query of dataset {name} was not registered by this connection",
+                hint="call ml_udf.create_dataset again: what others registered is not run on your data",
+            )
+        return calls.push(own, self._parts(own, path))
 
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
         function = _text(given, "function")

@@ -42,7 +42,7 @@ class Session:
         self._definitions = Definitions(self.spi, backend, self._statements)
         self._fitting = Fitting(self.spi)
         self._views = Views(self.spi, self._statements)
-        self._training = TrainingVerbs(self.spi, self._statements, self._definitions)
+        self._training = TrainingVerbs(self.spi, backend, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
 
     def begun(self) -> Session:

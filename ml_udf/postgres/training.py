@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ml_udf.errors import BadOption
+from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.dataset_rows import DatasetRows
 from ml_udf.postgres.definitions import Definitions, Request
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER
-from ml_udf.training import JSON, TrainingCalls
+from ml_udf.training import JSON, PUSHED, TrainingCalls
 
 __all__ = ["TRAINING_VIEWS", "TrainingVerbs"]
 
@@ -85,8 +86,10 @@ TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
 class TrainingVerbs:
     """What SQL asks of a server's training service."""
 
-    def __init__(self, spi: Spi, statements: Statements, definitions: Definitions) -> None:
+    def __init__(self, spi: Spi, backend: Backend, statements: Statements, definitions: Definitions) -> None:
         self._spi = spi
+        self._backend = backend
+        self._own: dict[tuple[int, str, str], Mapping[str, Any]] = {}  # by role, server and dataset
         self._rows = DatasetRows(spi.plpy)
         self._statements = statements
         self._definitions = definitions
@@ -95,9 +98,9 @@ class TrainingVerbs:
         """The SQL function `verb`. Raises `Refused`, and the errors of the client."""
         calls = TrainingCalls(self._statements.client(server), self._statements.check_interrupts)
         if verb == "create_dataset":
-            return self._create_dataset(calls, given)["snapshot"]
+            return self._create_dataset(calls, given, server)["snapshot"]
         if verb == "refresh_dataset":
-            return calls.refresh(given["dataset"], self._roles())["snapshot"]
+            return self._refresh_dataset(calls, given["dataset"], server)["snapshot"]
         if verb == "train":
             return calls.train(given)["id"]
         if verb == "deploy":
@@ -114,7 +117,7 @@ class TrainingVerbs:
             return calls.extend(given["job"], given["budget_epochs"])["state"]
         raise BadOption(f"there is nothing to train by the name of {verb!r}")
 
-    def _create_dataset(self, calls: TrainingCalls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _create_dataset(self, calls: TrainingCalls, given: Mapping[str, Any], server: str) -> dict[str, Any]:
         dataset = {name: value for name, value in given.items() if name not in ("search_path", "source")}
         if given["source"] is not None:
             return calls.pull({**dataset, "source": given["source"]}, self._roles())
@@ -129,7 +132,20 @@ class TrainingVerbs:
             self._statements.check_interrupts,
         )
         with contextlib.closing(parts):
-            return calls.push(dataset, parts, JSON)
+            made = calls.push(dataset, parts, JSON)
+        self._own[self._backend.role(), server, given["name"]] = given
+        return made
+
+    def _refresh_dataset(self, calls: TrainingCalls, name: str, server: str) -> dict[str, Any]:
+        if calls.dataset(name)["source"] != PUSHED:
+            return calls.refresh(name, self._roles())
+        own = self._own.get((self._backend.role(), server, name))
+        if own is None:
+            raise BadOption(
+                f"the query of dataset {name} was not registered by you in this session",
+                hint="call ml_udf.create_dataset again: what others registered is not run with your rights",
+            )
+        return self._create_dataset(calls, own, server)
 
     def _roles(self) -> list[str]:
         """current_user and the roles whose rights they have, as the operator may name them for a source."""

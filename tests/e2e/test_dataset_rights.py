@@ -224,8 +224,23 @@ def test_the_query_of_somebody_else_is_not_run_with_the_callers_rights(
     owner: psycopg.Connection[Any], as_role: Callable[[str], Any]
 ) -> None:
     made(as_role("alice"), "trap")
-    with pytest.raises(Refused, match="come from a client; register it there again"):
+    with pytest.raises(Refused, match="was not registered by you in this session") as caught:
         owner.execute("SELECT ml_udf.refresh_dataset('trap')")
+    assert "ml_udf.create_dataset" in (caught.value.diag.message_hint or "")
+
+
+def test_a_session_reads_its_own_query_again_with_the_role_that_registered_it(
+    owner: psycopg.Connection[Any], as_role: Callable[[str], Any]
+) -> None:
+    known = made(owner, "again", QUERY + " WHERE who = 'alice'")
+    refresh = "SELECT ml_udf.refresh_dataset('again')"
+    assert owner.execute(refresh).fetchone() == (known["snapshot"],)
+    owner.execute("SET ROLE alice")
+    with pytest.raises(Refused, match="was not registered by you"):
+        owner.execute(refresh)
+    owner.execute("RESET ROLE")
+    with pytest.raises(Refused, match="was not registered by you"):
+        as_role("bob").execute(refresh)
 
 
 def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sources: Path) -> None:

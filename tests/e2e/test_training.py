@@ -109,7 +109,7 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
 
 
 def test_duckdb_refreshes_a_dataset_by_the_query_that_is_registered(
-    con: tuple[duckdb.DuckDBPyConnection, Registration],
+    con: tuple[duckdb.DuckDBPyConnection, Registration], server: InferenceServer
 ):
     db, _ = con
 
@@ -131,6 +131,10 @@ def test_duckdb_refreshes_a_dataset_by_the_query_that_is_registered(
     assert db.execute("SELECT ml_udf.refresh_dataset('words')").fetchall() == [(first,)], "the rows are equal"
     db.execute("INSERT INTO words SELECT i, i // 4, 'w' || i, i % 2 FROM range(80, 160) t(i)")
     ((second,),) = db.execute("SELECT ml_udf.refresh_dataset('words')").fetchall()
+    with duckdb.connect() as other:
+        ml_udf.duckdb.register(other, server.url, functions=[])
+        with pytest.raises(duckdb.Error, match="was not registered by this connection"):
+            other.execute("SELECT ml_udf.refresh_dataset('words')").fetchall()
     after = shown()
     assert (after["snapshot"], after["rows"]) == (second, 160)
     assert second != first
