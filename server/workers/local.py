@@ -38,7 +38,7 @@ class Timing:
 
     start_s: float = 120.0
     backoff_first_s: float = 0.1
-    backoff_most_s: float = 30.0
+    backoff_most_s: float = 5.0  # rows wait for it: a worker killed now and then must not be long away
     steady_s: float = 60.0  # a worker that lived this long is started again at once when it dies
     term_grace_s: float = 5.0
     ping_every_s: float = 2.0
