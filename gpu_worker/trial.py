@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_PIXELS = 64
 _NICENESS = 10
-_MOST_TRIALS = 4
+_MOST_TRIALS = 8  # twice as many as a server has under way here
 
 
 @dataclass(slots=True)
@@ -116,6 +116,9 @@ class Trials:
             lesson = learner.learn(lambda: self._stepped(message.id))
         except Stopped as exc:  # the trial stays: its best epoch may still be wanted
             raise Cancelled(str(exc)) from exc
+        except Exception:  # of a trial that failed nobody says Drop
+            del self._trials[message.trial]
+            raise
         took_s = time.monotonic() - began_s
         return Trained(message.id, message.epoch, lesson.loss, lesson.score, took_s, learner.skipped)
 

@@ -222,7 +222,8 @@ def test_an_integer_that_a_branch_may_only_lower_stays_an_integer(explore: float
         assert float(trial.knobs["batch_rows"]) <= float(parent.knobs["batch_rows"])
 
 
-def test_costudys_share_of_cold_starts_falls_as_trials_end_well_or_badly() -> None:
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_costudys_share_of_cold_starts_falls_with_every_trial_that_ends(ends: str) -> None:
     cold = {}
     for ended in (0, 30):
         starts = 0
@@ -235,7 +236,7 @@ def test_costudys_share_of_cold_starts_falls_as_trials_end_well_or_badly() -> No
             for number in range(ended):
                 worker = f"w{number}"
                 other = assigned(master, worker)
-                if number % 2:
+                if ends == "badly":
                     master.report(worker, other.trial, 1, math.nan, 0.0)
                 else:
                     master.finish(worker, other.trial, 0.1, 0.0, None)

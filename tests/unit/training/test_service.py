@@ -440,7 +440,7 @@ def test_a_write_that_fails_half_way_leaves_the_journal_as_it_was(
 async def test_a_small_job_does_not_wait_for_a_big_one_beside_it(tmp_path: Path) -> None:
     worker = FakeTrainer(epoch_s=lambda message: 0.3 if "resnet" in message.trial else 0.01)
     async with house(tmp_path, worker) as it:
-        big = await it.start(budget="2000 epochs")
+        big = await it.start(budget="2000 epochs", policy="study", max_epochs=500, patience=500)
         await until(lambda: it.trained(big) >= 3)
         began_s = time.monotonic()
         small = await it.start(dataset="t", models=["random_forest"], budget="60 epochs")
