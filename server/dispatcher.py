@@ -239,16 +239,18 @@ class Dispatcher:
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
         worked = Worked(reply.work_s, reply.stay_s) if isinstance(reply, Answer | Failed) else None
-        self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
+        try:
+            self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
+        except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel
+            self._loop.call_exception_handler({"message": "a batch taught nothing", "exception": exc})
         self._wake()
         if isinstance(reply, Answer):
             try:
                 self._scatter(flight, reply)
-            except ServiceError as error:
-                log.error(
-                    "batch unusable function=%s worker=%s error=%r", batch.function, batch.worker, error
-                )
-                self._fail(batch.slices, error)
+            except Exception as exc:
+                log.error("batch unusable function=%s worker=%s", batch.function, batch.worker, exc_info=exc)
+                unusable = ServiceError(f"a worker's answer for {flight.function.name} cannot be used")
+                self._fail(batch.slices, exc if isinstance(exc, ServiceError) else unusable)
             return
         if not isinstance(reply, Failed):
             reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")

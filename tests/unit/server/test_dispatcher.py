@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from gpu_worker.protocol import Answer, MemberAnswer
 from server.errors import BadOption, ServiceError, VersionGone, WorkerLost
 from server.scheduling.latency_model import LatencyModel
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -243,5 +245,57 @@ def test_rows_of_a_removed_version_that_are_on_a_worker_are_answered_and_counted
         await settle()
         assert house.labels(pending) == ["a"]
         assert list(house.metrics.items()) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_bug_in_learning_costs_no_answer(
+    monkeypatch: pytest.MonkeyPatch, expected_callback_errors: list[dict[str, Any]]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug in learning")
+
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        monkeypatch.setattr("server.scheduling.lanes.Lane.learn", broken)
+        worker.answer()  # where a socket's callback would be: what it raises would close the socket
+        assert house.labels(pending) == ["a"]
+
+    asyncio.run(scenario())
+    (context,) = expected_callback_errors
+    assert "a bug in learning" in str(context["exception"])
+    expected_callback_errors.clear()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(1, [], []),
+        Answer(1, [MemberAnswer("nobody/1", ["a"], [1.0])], []),
+        Answer(1, [MemberAnswer("net/1", ["a", "b"], [1.0, 1.0])], []),
+        Answer(1, [MemberAnswer("net/1", None, [1.0])], []),  # type: ignore[arg-type]  # a broken worker
+    ],
+)
+def test_an_answer_that_cannot_be_used_fails_its_rows_and_no_others(answer: Answer) -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        _, on_reply = worker.batches.pop(0)
+        on_reply(answer)
+        with pytest.raises(ServiceError, match="for f"):
+            pending.future.result()
+        house.dispatcher.end(pending)
+        good = house.ask("b")
+        await settle()
+        worker.answer()
+        await settle()
+        assert house.labels(good) == ["b"]
 
     asyncio.run(scenario())

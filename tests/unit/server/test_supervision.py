@@ -7,13 +7,21 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import server
 from server.app import create_app
 from server.settings import Settings
+from server.store.training import TrainingRepository
 from server.supervision import Patience, Supervisor
+from server.training.parameters import ParameterStore
+from server.training.service import Training
+from server.training.trainers import Trainers
+from server.workers.local import LocalPool
+from server.workers.pool import WorkerListener
+from tests.unit.server.fake_worker import FakeWorker
 
 HURRIED = Patience(pause_first_s=0.001, pause_most_s=0.002, steady_s=60.0, most_failures=3)
 
@@ -24,6 +32,7 @@ UNWATCHED = {
     "listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
     "training/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
     "training/datasets.py": "awaited where it is made, by a thread",
+    "training/service.py": "a wait that is awaited, or cancelled, where it is made",
 }
 
 
@@ -168,3 +177,43 @@ def test_a_server_that_cannot_go_on_stops_as_if_told_to(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (signals, app.ended_by) == ([signal.SIGTERM], "supervise w0 failed 10 times in a row")
+
+
+def test_the_life_of_workers_goes_on_after_a_bug_in_the_watch_over_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Failing(3)
+
+    async def scenario() -> None:
+        supervisor = Supervisor(patience=Patience(0.001, 0.002))
+        monkeypatch.setattr(LocalPool, "_supervise", lambda *_: lives())
+        pool = LocalPool(1, lambda index, fd: [], tasks=supervisor.tasks())
+        await pool.start(cast(WorkerListener, object()))
+        await asyncio.wait_for(lives.runs.wait(), 5)
+        assert supervisor.failures == {"worker": 3}
+        await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_training_goes_on_after_a_bug_in_its_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    work = Failing(3)
+
+    async def scenario() -> None:
+        supervisor = Supervisor(patience=Patience(0.001, 0.002))
+        monkeypatch.setattr(Training, "_work", lambda *_: work())
+        trainers = Trainers(cast(WorkerListener, Quiet()), 1.0)
+        training = Training(
+            cast(TrainingRepository, None), tmp_path, cast(ParameterStore, None), trainers, supervisor.tasks()
+        )
+        trainers.worker_up(FakeWorker())
+        await asyncio.wait_for(work.runs.wait(), 5)
+        assert supervisor.failures == {"train": 3}
+        await training.close()
+
+    asyncio.run(scenario())
+
+
+class Quiet:
+    def worker_up(self, worker: object) -> None:
+        pass
