@@ -46,7 +46,7 @@ from gpu_worker.manifest import Manifest, read_manifest
 from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files import FORMS
 from gpu_worker.network import IsCancelled, Network
-from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS
+from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.protocol import Answer
 from gpu_worker.settings import Settings
 from gpu_worker.shares import Shares
@@ -173,7 +173,13 @@ class Engine:
                 form,
                 rows,
                 scores=scores,
-                piece_rows=self._piece_rows(residents, len(rows)),
+                piece_rows=min(
+                    self._piece_rows(residents, len(rows)),
+                    rows_that_fit(
+                        {model.network.pixels for model in residents if model.network.pixels},
+                        is_cuda=self.device.is_cuda,
+                    ),
+                ),
                 share=self._shares.share(),
                 turn=next(self._turns),
                 media=None if media_roots is None else self._intake.media.only(media_roots),

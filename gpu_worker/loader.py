@@ -16,6 +16,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.manifest import Manifest
 from gpu_worker.model_files import open_regular
 from gpu_worker.network import Network
+from gpu_worker.piece_sizes import rows_that_fit
 from gpu_worker.zoo import ARCHITECTURES, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITECTURES
 from gpu_worker.zoo.hashing import Hashing
 
@@ -49,7 +50,9 @@ def warm_up(network: Network, manifest: Manifest) -> None:
 
     Raises `ModelUnusable` when a row does not get one finite score for each class.
     """
-    for rows in _WARM_UP_ROWS:
+    sizes = [network.pixels] if network.pixels else []
+    for most_rows in _WARM_UP_ROWS:
+        rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
         scores = network.warm_up(rows)
         if scores.shape != (rows, len(manifest.classes)):
             raise ModelUnusable(

@@ -13,10 +13,12 @@ Hears what pieces took, and says how large the next should be. Knows no model an
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections import deque
+from collections.abc import Iterable
 
-__all__ = ["LARGEST_PIECE_ROWS", "PieceSizes"]
+__all__ = ["LARGEST_PIECE_ROWS", "PieceSizes", "rows_that_fit"]
 
 _SIZES = (64, 32, 16, 8, 4)
 LARGEST_PIECE_ROWS = _SIZES[0]
@@ -25,6 +27,20 @@ _RECENT = 8  # the least of so many counts: what disturbs a pass makes it slower
 _AGAIN = 1024  # passes, after which the other sizes are tried again
 _HANDING_S = 0.0002  # that each piece costs beside its pass
 _CHEAPER = 0.97  # than the larger size, to be worth more pieces
+
+
+_MOST_PIXEL_BYTES = 64 << 20  # of a piece, as bytes; a network's own arrays are some tens of times that
+_MOST_PIXEL_BYTES_CUDA = 256 << 20
+
+
+def rows_that_fit(sizes: Iterable[tuple[int, int]], *, is_cuda: bool) -> int:
+    """Rows of a piece whose pixels, at each of `sizes` (H, W), take no more memory than a piece may have.
+
+    A model may ask for pictures of 4096×4096: as many rows of those as of small ones would fill the machine.
+    """
+    row_bytes = sum(3 * height * width for height, width in sizes)
+    most_bytes = _MOST_PIXEL_BYTES_CUDA if is_cuda else _MOST_PIXEL_BYTES
+    return max(1, most_bytes // row_bytes) if row_bytes else sys.maxsize
 
 
 class PieceSizes:

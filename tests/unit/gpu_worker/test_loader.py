@@ -244,3 +244,21 @@ def test_every_architecture_takes_any_input_size_and_gives_one_logit_a_class(
 def test_every_architecture_takes_a_width(architecture: str) -> None:
     narrow, wide = (build_module(architecture, 3, {"width": width}) for width in (16, 32))
     assert sum(p.numel() for p in narrow.parameters()) < sum(p.numel() for p in wide.parameters())
+
+
+@pytest.mark.security
+def test_a_model_of_very_large_pictures_takes_few_of_them_at_once(model: Path) -> None:
+    change(model, lambda m: m["input"].update(height=4096, width=4096))
+    manifest = read_manifest(str(model))
+    network = load_network(manifest, CPU)
+    asked: list[int] = []
+
+    class Counting:
+        pixels = network.pixels
+
+        def warm_up(self, rows: int) -> np.ndarray:
+            asked.append(rows)
+            return np.full((rows, len(manifest.classes)), 0.25, np.float32)
+
+    warm_up(Counting(), manifest)  # type: ignore[arg-type]  # all that a warm-up needs
+    assert asked == [1, 1]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gpu_worker.piece_sizes import PieceSizes
+from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS, PieceSizes, rows_that_fit
 
 Costs = Callable[[int], float]  # seconds of a pass, by rows
 
@@ -71,3 +71,11 @@ def test_single_rows_teach_nothing_about_pieces():
     for _ in range(100):
         sizes.observe(1, 1e-6)
     assert sizes.rows(64) == 64
+
+
+def test_the_pixels_of_a_piece_are_bounded_and_small_ones_are_not() -> None:
+    assert rows_that_fit([(4096, 4096)], is_cuda=False) == 1
+    assert rows_that_fit([(224, 224)], is_cuda=False) > LARGEST_PIECE_ROWS
+    assert rows_that_fit([(224, 224)], is_cuda=True) > 1024
+    assert rows_that_fit([(512, 512), (256, 256)], is_cuda=False) == (64 << 20) // (3 * (512**2 + 256**2))
+    assert rows_that_fit([], is_cuda=False) > 1 << 40
