@@ -17,7 +17,7 @@ from ml_udf.column import Column, SubBatch, Value
 from ml_udf.config import Options
 from ml_udf.exchange import ROW_FAULTS, Answers, Exchange
 from ml_udf.flight import Flight
-from ml_udf.function_info import FunctionInfo, ServerInfo, function_info, json_of
+from ml_udf.function_info import FunctionInfo, ServerInfo, function_info, json_of, repository_rows
 from ml_udf.pending import Pending
 from ml_udf.prediction import CallStats, Prediction, all_failed, short, spread
 from ml_udf.retry import left_s, with_retries
@@ -70,14 +70,13 @@ class Client:
         """
         if version is not None and (known := self._known.get((function, version, input_name, output_name))):
             return known
-        if self._server is None:
-            self._server = ServerInfo.read(self.get("/v2", timeout_s=timeout_s))
+        server = self._server_info(timeout_s)
         path = f"/v2/models/{quote(function, safe='')}"
         metadata = self.get(path, timeout_s=timeout_s)
         info = function_info(
             {"name": function, **metadata},
-            {} if self._server.ours else self._triton_config(path, timeout_s),
-            server=self._server,
+            {} if server.ours else self._triton_config(path, timeout_s),
+            server=server,
             version=version,
             input_name=input_name,
             output_name=output_name,
@@ -209,6 +208,19 @@ class Client:
         exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
         return Pending(column, exchange, self._flight.begin(batches, exchange.answer, on_wait=on_wait))
 
+    def listed(self, what: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> list[dict[str, Any]]:
+        """The server's `functions`, `models`, `datasets`, `jobs` or `trials`: columns as in `ml_udf.views`.
+
+        A server that is not ours tells its models by the protocol's repository index; they are its functions
+        as well, and it trains nothing.
+        """
+        if self._server_info(timeout_s).ours:
+            rows: list[dict[str, Any]] = self.get(f"/v1/{what}", timeout_s=timeout_s)[what]
+            return rows
+        if what not in ("functions", "models"):
+            return []
+        return repository_rows(self._send(_with_json("POST", "/v2/repository/index", {}), timeout_s))
+
     def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
         """Read a JSON route, such as `/v1/functions`."""
         return json_of(self._send(Request("GET", path), timeout_s))
@@ -244,6 +256,11 @@ class Client:
     def _send(self, request: Request, timeout_s: float) -> Response:
         return self._transport.send(request, timeout_s=timeout_s, abort=Abort())
 
+    def _server_info(self, timeout_s: float) -> ServerInfo:
+        if self._server is None:
+            self._server = ServerInfo.read(self.get("/v2", timeout_s=timeout_s))
+        return self._server
+
     def _triton_config(self, path: str, timeout_s: float) -> dict[str, Any]:
         response = self._send(Request("GET", path + "/config"), timeout_s)
         return json_of(response) if response.status == 200 else {}  # Triton's own; others have none
@@ -268,10 +285,7 @@ class Client:
         for batch, reply in self._flight.run(
             tasks(), exchange.answer, max_in_flight=exchange.options.max_in_flight, on_wait=on_wait
         ):
-            rows = slice(batch.first, batch.first + len(batch.rows))
-            answers.values[rows] = reply.values
-            answers.confidences[rows] = reply.confidences
-            answers.errors[rows] = reply.errors
+            answers.fill(batch, reply)
             found_error = found_error or (stop_at_error and any(reply.errors))
             batches += 1
         return answers, batches

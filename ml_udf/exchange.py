@@ -61,6 +61,13 @@ class Answers:
         """`rows` rows that all met the same error."""
         return cls([None] * rows, [None] * rows, [error] * rows)
 
+    def fill(self, batch: SubBatch, reply: Answers) -> None:
+        """Put the answers to one sub-batch into their places."""
+        rows = slice(batch.first, batch.first + len(batch.rows))
+        self.values[rows] = reply.values
+        self.confidences[rows] = reply.confidences
+        self.errors[rows] = reply.errors
+
 
 @dataclass(slots=True)
 class Exchange:

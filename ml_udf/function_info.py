@@ -27,7 +27,9 @@ from ml_udf.errors import (
 )
 from ml_udf.transport import Response
 
-__all__ = ["FunctionInfo", "ServerInfo", "error_of", "function_info", "json_of"]
+REPOSITORY_INDEX = "/v2/repository/index"
+
+__all__ = ["FunctionInfo", "ServerInfo", "error_of", "function_info", "json_of", "repository_rows"]
 
 _MOST_CHARS = 2_000  # of an error's text
 _BY_STATUS: dict[int, type[MlUdfError]] = {
@@ -171,6 +173,26 @@ def json_of(response: Response) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConnectionLost("the endpoint answered JSON that is not an object")
     return value
+
+
+def repository_rows(response: Response) -> list[dict[str, Any]]:
+    """The models of the protocol's repository index. Raises the error that the reply stands for."""
+    if response.status >= 400:
+        raise error_of(response)
+    try:
+        told = json.loads(response.body)
+        return [
+            {
+                "name": str(model["name"]),
+                "version": str(model.get("version", "")),
+                "resident": str(model.get("state", "")).upper() == "READY",
+            }
+            for model in told
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConnectionLost(
+            "the endpoint's list of models cannot be read", hint="is it an Open Inference Protocol server?"
+        ) from exc
 
 
 def error_of(response: Response) -> MlUdfError:

@@ -29,10 +29,7 @@ class Pending:
         answers = Answers.empty(len(self.column.distinct))
         batches = 0
         for batch, reply in self.underway.results(on_wait):
-            rows = slice(batch.first, batch.first + len(batch.rows))
-            answers.values[rows] = reply.values
-            answers.confidences[rows] = reply.confidences
-            answers.errors[rows] = reply.errors
+            answers.fill(batch, reply)
             batches += 1
         prediction = spread(self.column, answers, self.exchange.info.version)
         prediction.stats = CallStats(

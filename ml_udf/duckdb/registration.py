@@ -18,17 +18,12 @@ from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.scalar import Scalar, parted
-from ml_udf.duckdb.surface import (
-    CATALOG,
-    GENERIC,
-    catalog_statements,
-    function_macro,
-    quoted,
-)
+from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function_macro
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
 from ml_udf.duckdb.vectors import TEXT, TEXTS, Vector, column_of, fitting, try_array
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.function_info import FunctionInfo
+from ml_udf.quoting import quoted
 from ml_udf.statement import Answer, Binding
 
 __all__ = ["Registration", "register"]
@@ -268,8 +263,7 @@ class Registration:
     def _view_rows(self, view: str) -> list[dict[str, Any]]:
         if view == "stat_functions":
             return self._calls.statistics()
-        rows: list[dict[str, Any]] = self._client.get(f"/v1/{view}")[view]
-        return rows
+        return self._client.listed(view)
 
 
 def _path_of(database: str, schema: str) -> str:

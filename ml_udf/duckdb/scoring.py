@@ -17,10 +17,11 @@ import duckdb
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.function_info import FunctionInfo
+from ml_udf.quoting import qualified
 from ml_udf.scoring import Asking, Column, Layout, Page, Request, Tally, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.layout import Source
-from ml_udf.scoring.names import qualified, split_name
+from ml_udf.scoring.names import split_name
 from ml_udf.scoring.pages import Key, next_rows
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ml_udf.config import SETTINGS, Options
+from ml_udf.quoting import quoted
+from ml_udf.views import VIEWS
 
 __all__ = [
     "CATALOG",
@@ -22,7 +24,6 @@ __all__ = [
     "function_macro",
     "options_of",
     "predict_macro",
-    "quoted",
 ]
 
 # (name, kind) of each value of a table's row; empty where a function takes one value.
@@ -47,85 +48,16 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
     "predict_many": (("fn", "inputs"), "VARCHAR[]"),
 }
 
-_VIEWS = {
-    "functions": {
-        "name": "VARCHAR",
-        "version": "VARCHAR",
-        "task": "VARCHAR",
-        "models": "VARCHAR[]",
-        "policy": "VARCHAR",
-        "slo_ms": "DOUBLE",
-    },
-    "models": {
-        "name": "VARCHAR",
-        "version": "VARCHAR",
-        "task": "VARCHAR",
-        "architecture": "VARCHAR",
-        "accuracy": "DOUBLE",
-        "resident": "BOOLEAN",
-    },
-    "datasets": {
-        "name": "VARCHAR",
-        "snapshot": "VARCHAR",
-        "task": "VARCHAR",
-        "source": "VARCHAR",
-        "query": "VARCHAR",
-        "target": "VARCHAR",
-        "rows": "BIGINT",
-        "classes": "VARCHAR[]",
-        "splits": "STRUCT(train BIGINT, validation BIGINT, test BIGINT)",
-        "unreadable": "BIGINT",
-        "unreadable_rows": "STRUCT(input VARCHAR, code VARCHAR, message VARCHAR)[]",
-        "taken_at": "TIMESTAMPTZ",
-    },
-    "jobs": {
-        "id": "BIGINT",
-        "dataset": "VARCHAR",
-        "snapshot": "VARCHAR",
-        "state": "VARCHAR",
-        "reason": "VARCHAR",
-        "models": "VARCHAR[]",
-        "policy": "VARCHAR",
-        "advisor": "VARCHAR",
-        "epochs_used": "BIGINT",
-        "epochs_budget": "BIGINT",
-        "trials": "BIGINT",
-        "best_score": "DOUBLE",
-        "best_model": "VARCHAR",
-        "created_at": "TIMESTAMPTZ",
-        "ended_at": "TIMESTAMPTZ",
-    },
-    "trials": {
-        "job_id": "BIGINT",
-        "model": "VARCHAR",
-        "trial": "BIGINT",
-        "state": "VARCHAR",
-        "knobs": "JSON",
-        "warm": "BOOLEAN",
-        "parent_trial": "BIGINT",
-        "worker": "VARCHAR",
-        "epochs": "BIGINT",
-        "score": "DOUBLE",
-        "best_score": "DOUBLE",
-        "checkpoint": "VARCHAR",
-        "reason": "VARCHAR",
-    },
-    "stat_functions": {
-        "name": "VARCHAR",
-        "statements": "BIGINT",
-        "rows": "BIGINT",
-        "rows_sent": "BIGINT",
-        "batches": "BIGINT",
-        "retries": "BIGINT",
-        "failed_rows": "BIGINT",
-        "seconds": "DOUBLE",
-    },
+_STATISTICS = {
+    "name": "VARCHAR",
+    "statements": "BIGINT",
+    "rows": "BIGINT",
+    "rows_sent": "BIGINT",
+    "batches": "BIGINT",
+    "retries": "BIGINT",
+    "failed_rows": "BIGINT",
+    "seconds": "DOUBLE",
 }
-
-
-def quoted(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def function_macro(name: str, columns: Columns = ()) -> str:
@@ -164,7 +96,7 @@ def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]
             f"CREATE OR REPLACE MACRO {CATALOG}.{name}({arguments}) AS "
             f"{quoted(scalar_of[name])}({arguments}, {_STATEMENT})"
         )
-    for view, columns in _VIEWS.items():
+    for view, columns in {**VIEWS, "stat_functions": _STATISTICS}.items():
         shape = "[{" + ", ".join(f'"{column}": "{kind}"' for column, kind in columns.items()) + "}]"
         statements.append(
             f"CREATE OR REPLACE VIEW {CATALOG}.{view} AS SELECT unnest(from_json("

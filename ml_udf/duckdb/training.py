@@ -17,10 +17,11 @@ import pyarrow as pa
 from ml_udf.client import Client
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
-from ml_udf.duckdb.surface import CATALOG, predict_macro, quoted
+from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.function_info import FunctionInfo
+from ml_udf.quoting import quoted
 from ml_udf.training import PUSHED, TrainingCalls
 
 __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]

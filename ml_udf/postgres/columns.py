@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ml_udf.postgres.wrapper import COST, granted, quoted
+from ml_udf.postgres.wrapper import COST, granted
+from ml_udf.quoting import quoted
 
 __all__ = ["DEPENDENTS", "ROW", "ColumnFunction"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_udf.errors import BadOption
 from ml_udf.postgres.spi import Plpy
-from ml_udf.postgres.wrapper import quoted
+from ml_udf.quoting import quoted
 
 __all__ = ["DatasetRows"]
 

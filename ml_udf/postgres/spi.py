@@ -43,12 +43,6 @@ class Plpy(Protocol):
     def rollback(self) -> None:
         """End the transaction, forgetting it."""
 
-    def quote_literal(self, text: str, /) -> str:
-        """An SQL literal."""
-
-    def quote_ident(self, text: str, /) -> str:
-        """An SQL identifier."""
-
 
 class Spi:
     """Queries with prepared plans."""

@@ -23,7 +23,7 @@ from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER
 from ml_udf.training import JSON, PUSHED, TrainingCalls
 
-__all__ = ["TRAINING_VIEWS", "TrainingVerbs"]
+__all__ = ["TrainingVerbs"]
 
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """
@@ -31,56 +31,6 @@ _ROLES = """
     WHERE u.rolname = current_user AND r.rolname !~ '^pg_'
       AND (r.oid = u.oid OR (NOT u.rolsuper AND pg_catalog.pg_has_role(u.oid, r.oid, 'USAGE')))
     ORDER BY r.oid <> u.oid, 1 LIMIT 1000"""
-
-# The columns of a view, as the server names them.
-TRAINING_VIEWS: Mapping[str, tuple[str, ...]] = {
-    "datasets": (
-        "name",
-        "snapshot",
-        "task",
-        "source",
-        "query",
-        "target",
-        "rows",
-        "classes",
-        "splits",
-        "unreadable",
-        "unreadable_rows",
-        "taken_at",
-    ),
-    "jobs": (
-        "id",
-        "dataset",
-        "snapshot",
-        "state",
-        "reason",
-        "models",
-        "policy",
-        "advisor",
-        "epochs_used",
-        "epochs_budget",
-        "trials",
-        "best_score",
-        "best_model",
-        "created_at",
-        "ended_at",
-    ),
-    "trials": (
-        "job_id",
-        "model",
-        "trial",
-        "state",
-        "knobs",
-        "warm",
-        "parent_trial",
-        "worker",
-        "epochs",
-        "score",
-        "best_score",
-        "checkpoint",
-        "reason",
-    ),
-}
 
 
 class TrainingVerbs:

@@ -7,13 +7,12 @@ does not answer costs a warning, not the view.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
-from ml_udf.postgres.training import TRAINING_VIEWS
+from ml_udf.views import VIEWS
 
 __all__ = ["Views"]
 
@@ -34,17 +33,15 @@ class Views:
 
     def functions(self) -> list[Row]:
         """The functions of every server that current_user may use."""
-        columns = ("name", "version", "task", "models", "policy", "slo_ms")
-        return self._of_servers("functions", columns)
+        return self._of_servers("functions")
 
     def models(self) -> list[Row]:
         """The models of every server that current_user may use."""
-        columns = ("name", "version", "task", "architecture", "accuracy", "resident")
-        return self._of_servers("models", columns)
+        return self._of_servers("models")
 
     def training(self, view: str) -> list[Row]:
         """`datasets`, `jobs` or `trials` of every server that current_user may use."""
-        rows = self._of_servers(view, TRAINING_VIEWS[view])
+        rows = self._of_servers(view)
         return [
             {name: json.dumps(value) if _is_json(value) else value for name, value in row.items()}
             for row in rows
@@ -72,20 +69,20 @@ class Views:
             for (server, function), past in sorted(self._statements.past().items())
         ]
 
-    def _of_servers(self, what: str, columns: Sequence[str]) -> list[Row]:
+    def _of_servers(self, what: str) -> list[Row]:
         rows: list[Row] = []
         for found in self._spi.rows(_USABLE):
             server = found["name"]
             try:
-                told = self._statements.client(server).get(f"/v1/{what}")
+                told = self._statements.client(server).listed(what)
             except MlUdfError as error:
                 self._spi.plpy.warning(
                     f"server {server} does not tell its {what}: {error.message}",
                     **({"hint": error.hint} if error.hint else {}),
                 )
             else:
-                for row in told.get(what, []):
-                    rows.append({"server": server} | {column: row.get(column) for column in columns})
+                for row in told:
+                    rows.append({"server": server} | {column: row.get(column) for column in VIEWS[what]})
         return rows
 
 

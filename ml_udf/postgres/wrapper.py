@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ml_udf.client import FunctionInfo
+from ml_udf.quoting import quoted
 
-__all__ = ["COST", "READER", "Wrapper", "granted", "quoted"]
+__all__ = ["COST", "READER", "Wrapper", "granted"]
 
 COST = 10_000  # so that cheap conditions are evaluated first, and the call moves behind ORDER BY … LIMIT
 READER = "ml_udf_reader"
@@ -150,11 +151,6 @@ def granted(signature: str, role: str | None) -> list[str]:
         grantee = "PUBLIC" if role == "public" else quoted(role)
         statements.append(f"GRANT EXECUTE ON FUNCTION {signature} TO {grantee}")
     return statements
-
-
-def quoted(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _literal(text: str) -> str:

@@ -7,19 +7,9 @@ from collections.abc import Iterable
 
 from ml_udf.errors import BadOption
 
-__all__ = ["found_name", "qualified", "quoted", "split_name"]
+__all__ = ["found_name", "split_name"]
 
 _PART = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s".]+))\s*(\.|\Z)')
-
-
-def quoted(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def qualified(*parts: str) -> str:
-    """`"schema"."table"`."""
-    return ".".join(map(quoted, parts))
 
 
 def split_name(text: str) -> list[str]:

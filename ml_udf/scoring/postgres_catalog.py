@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import Column, Source
-from ml_udf.scoring.names import qualified, split_name
+from ml_udf.scoring.names import split_name
 
 __all__ = ["PostgresCatalog", "Sql"]
 

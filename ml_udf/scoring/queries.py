@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ml_udf.quoting import quoted
 from ml_udf.scoring.layout import Layout
-from ml_udf.scoring.names import quoted
 from ml_udf.scoring.pages import Key
 
 __all__ = ["Queries"]

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ml_udf.errors import BadOption, UnknownTable, WrongType
 from ml_udf.function_info import FunctionInfo
+from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import (
     ROLES,
     Layout,
@@ -18,7 +19,7 @@ from ml_udf.scoring.layout import (
     places_in,
     value_type_of,
 )
-from ml_udf.scoring.names import qualified, split_name
+from ml_udf.scoring.names import split_name
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import Request
 

@@ -12,6 +12,7 @@ from ml_udf.client import Client, Options
 from ml_udf.duckdb.pauses import LONGEST_S, PAUSE_S, Pauses
 from ml_udf.duckdb.registration import Registration, register
 from ml_udf.errors import BadOption
+from tests.postgres.oip_server import oip_server
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 
 
@@ -166,3 +167,14 @@ def test_pipelines_that_run_at_once_share_what_is_under_way(threads: int):
     assert len(rows) == 300_000
     assert sent_rows(transport) == 24
     registration.close()
+
+
+def test_a_server_that_is_not_ours_tells_its_models():
+    with oip_server(ours=False) as server:
+        con = duckdb.connect()
+        registration = register(con, server.url, functions={"ask_food": "food"})
+        listed = con.execute("SELECT name, resident FROM ml_udf.models").fetchall()
+        assert listed == [("udf_food_name", True), ("food", True)]
+        assert con.execute("SELECT name FROM ml_udf.functions").fetchall() == [("udf_food_name",), ("food",)]
+        assert con.execute("FROM ml_udf.trials").fetchall() == []
+        registration.close()

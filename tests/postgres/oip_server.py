@@ -126,6 +126,9 @@ class OipServer:
         self.paths.append(handler.path)
         if not self._authorized(handler):
             return
+        if handler.path == "/v2/repository/index":
+            _json(handler, 200, [{"name": n, "version": "1", "state": "READY"} for n in self.functions])
+            return
         version = handler.path.partition("/versions/")[2].partition("/")[0]
         if version not in ("", self.version):
             name = handler.path.split("/")[3]
@@ -240,7 +243,7 @@ def _rows(tensor: Tensor) -> list[list[float]]:
     return [list(numbers[at : at + width]) for at in range(0, len(numbers), width)]
 
 
-def _json(handler: BaseHTTPRequestHandler, status: int, body: dict[str, Any]) -> None:
+def _json(handler: BaseHTTPRequestHandler, status: int, body: dict[str, Any] | list[dict[str, str]]) -> None:
     _send(handler, status, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
 

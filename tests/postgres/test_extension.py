@@ -15,9 +15,10 @@ import pytest
 from ml_udf.cli.pg_doctor import check_cluster
 from ml_udf.cli.pg_extension import default_version, sources
 from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.views import VIEWS
 from server.version import VERSION
 from tests.postgres.fixtures import Databases, Engine
-from tests.postgres.oip_server import OipServer, label_of
+from tests.postgres.oip_server import OipServer, label_of, oip_server
 
 OURS = "pronamespace = 'ml_udf'::regnamespace"
 # What a call by a role with EXECUTE on one made function needs; none of them takes or gives anything.
@@ -33,6 +34,25 @@ SHAPE = """
             FROM pg_class c WHERE c.oid = d.objid AND d.classid = 'pg_class'::regclass)
     FROM pg_depend d WHERE d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
       AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'ml_udf') ORDER BY 1"""
+
+
+def test_the_views_have_the_columns_that_every_engine_shows(engine: Engine) -> None:
+    for view, columns in VIEWS.items():
+        rows = engine.query(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+            f"ml_udf.{view}",
+        )
+        assert [name for (name,) in rows if name in columns] == list(columns)
+
+
+def test_a_server_that_is_not_ours_tells_its_models(postgres_engine: Callable[..., Engine]) -> None:
+    with oip_server(ours=False) as foreign:
+        engine = postgres_engine(foreign.url)
+        names = [("udf_food_name",), ("food",)]
+        assert engine.query("SELECT name FROM ml_udf.models WHERE resident") == names
+        assert engine.query("SELECT name FROM ml_udf.functions WHERE version = '1'") == names
+        assert engine.query("SELECT * FROM ml_udf.jobs") == []
+        assert engine.warnings == []
 
 
 def test_every_function_pins_its_search_path(engine: Engine) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ml_udf.errors import BadOption
+from ml_udf.quoting import qualified
 from ml_udf.scoring import Column, Layout, Page, Request
-from ml_udf.scoring.names import found_name, qualified, split_name
+from ml_udf.scoring.names import found_name, split_name
 from ml_udf.scoring.pages import next_rows
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of

@@ -1,0 +1,75 @@
+"""The views over what servers tell: their columns, in order, as the server names them, with DuckDB's types.
+
+PostgreSQL's types stand in the extension's script, which a test holds against this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["VIEWS"]
+
+VIEWS: Mapping[str, Mapping[str, str]] = {
+    "functions": {
+        "name": "VARCHAR",
+        "version": "VARCHAR",
+        "task": "VARCHAR",
+        "models": "VARCHAR[]",
+        "policy": "VARCHAR",
+        "slo_ms": "DOUBLE",
+    },
+    "models": {
+        "name": "VARCHAR",
+        "version": "VARCHAR",
+        "task": "VARCHAR",
+        "architecture": "VARCHAR",
+        "accuracy": "DOUBLE",
+        "resident": "BOOLEAN",
+    },
+    "datasets": {
+        "name": "VARCHAR",
+        "snapshot": "VARCHAR",
+        "task": "VARCHAR",
+        "source": "VARCHAR",
+        "query": "VARCHAR",
+        "target": "VARCHAR",
+        "rows": "BIGINT",
+        "classes": "VARCHAR[]",
+        "splits": "STRUCT(train BIGINT, validation BIGINT, test BIGINT)",
+        "unreadable": "BIGINT",
+        "unreadable_rows": "STRUCT(input VARCHAR, code VARCHAR, message VARCHAR)[]",
+        "taken_at": "TIMESTAMPTZ",
+    },
+    "jobs": {
+        "id": "BIGINT",
+        "dataset": "VARCHAR",
+        "snapshot": "VARCHAR",
+        "state": "VARCHAR",
+        "reason": "VARCHAR",
+        "models": "VARCHAR[]",
+        "policy": "VARCHAR",
+        "advisor": "VARCHAR",
+        "epochs_used": "BIGINT",
+        "epochs_budget": "BIGINT",
+        "trials": "BIGINT",
+        "best_score": "DOUBLE",
+        "best_model": "VARCHAR",
+        "created_at": "TIMESTAMPTZ",
+        "ended_at": "TIMESTAMPTZ",
+    },
+    "trials": {
+        "job_id": "BIGINT",
+        "model": "VARCHAR",
+        "trial": "BIGINT",
+        "state": "VARCHAR",
+        "knobs": "JSON",
+        "warm": "BOOLEAN",
+        "parent_trial": "BIGINT",
+        "worker": "VARCHAR",
+        "epochs": "BIGINT",
+        "score": "DOUBLE",
+        "best_score": "DOUBLE",
+        "checkpoint": "VARCHAR",
+        "reason": "VARCHAR",
+    },
+}
