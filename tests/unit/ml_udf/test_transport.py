@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from ml_udf.client import Client
-from ml_udf.errors import BadOption, ConnectionLost, DeadlineExceeded, InputTooLarge, MlUdfError
+from ml_udf.errors import (
+    BadOption,
+    ConnectionLost,
+    DeadlineExceeded,
+    InputTooLarge,
+    MlUdfError,
+    ServerUnreachable,
+)
 from ml_udf.training import TrainingCalls
 from ml_udf.transport import Abort, HttpTransport, Request
 
@@ -256,3 +266,41 @@ def test_authorities_are_for_https_and_have_to_be_there() -> None:
 
 def send(transport: HttpTransport, request: Request) -> int:
     return transport.send(request, timeout_s=10.0, abort=Abort()).status
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that nobody but itself vouches for, with its key."""
+    path = tmp_path_factory.mktemp("tls") / "own.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ml_udf"
+    made = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "-", "-out", "-"]
+    path.write_bytes(subprocess.run(made, check=True, capture_output=True).stdout)
+    return path
+
+
+@pytest.mark.security
+def test_a_server_is_believed_by_the_authority_that_was_named_alone(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    listener = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except ssl.SSLError:
+                continue  # a client that did not believe it
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(OK)
+
+    threading.Thread(target=serve, daemon=True).start()
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    with contextlib.closing(Client(url, token="t", sslrootcert=str(certificate))) as client:
+        assert client.get("/v2") == {}
+    with contextlib.closing(Client(url, token="t")) as client, pytest.raises(ServerUnreachable) as caught:
+        client.get("/v2")
+    assert "certificate" in caught.value.message
+    listener.close()
