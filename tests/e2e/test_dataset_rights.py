@@ -9,7 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from ml_udf.cli.app import app
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.client import Client
 from tests.inference_server import InferenceServer, inference_server
@@ -307,3 +309,12 @@ def test_a_cancelled_dataset_leaves_nothing_behind(
     while left := list(server.home.rglob("slow/.taking-*")):
         assert time.monotonic() < end_s, left
         time.sleep(0.1)
+
+
+def test_doctor_says_which_sources_may_more_than_read(server: InferenceServer, sources: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", "--endpoint", server.url], env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    told = " ".join(done.output.split())
+    assert "source root (*): its role is a superuser" in told
+    assert "source all reads as a role that may no more; it is for analysts" in told
+    assert "source plain reads as a role that may no more; it is for no database role" in told

@@ -106,9 +106,15 @@ def posts(calls: TrainingCalls) -> dict[str, Callable[[], object]]:
     }
 
 
+READS = {"dataset", "datasets", "job", "jobs", "trials", "watch"}
 CHANGES = sorted(
     posts(TrainingCalls(Client("http://127.0.0.1")))
 )  # names alone: nothing is asked of the client
+
+
+def test_every_call_that_changes_something_is_tried_here() -> None:
+    verbs = {name for name in vars(TrainingCalls) if not name.startswith("_")}
+    assert len(verbs - READS) == len(CHANGES)
 
 
 @pytest.mark.parametrize("point", ["head", "body", "status", "part"])
