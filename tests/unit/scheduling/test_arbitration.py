@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -115,3 +116,10 @@ def test_a_large_batch_that_is_lost_already_does_not_push_out_one_that_can_be_me
 def test_a_batch_that_just_meets_its_goal_can_be_met() -> None:
     exact, later = candidate("exact", 1, 0.0078125, 0.0078125), candidate("later", 1, 0.0078125, 1.0)
     assert chosen([later, exact]) == "exact"
+
+
+def test_a_batch_that_two_workers_may_run_takes_half_as_long_of_the_line() -> None:
+    first, second = candidate("first", 1, 0.02, 0.03), candidate("second", 64, 0.02, 0.035)
+    assert chosen([first, second]) == "second"  # both on one worker: 40 ms, and the fewer rows give way
+    shared = [replace(first, workers=2), replace(second, workers=2)]
+    assert chosen(shared) == "first"  # 20 ms of each of two: both can be met

@@ -94,3 +94,10 @@ def test_the_strain_rises_with_batches_that_skip_heads_and_falls_with_those_that
     for _ in range(50):
         state, _ = policy.decide(state, all_fit)
     assert state["strain"] < 0.01
+
+
+def test_a_row_that_only_a_slow_batch_would_make_late_is_tried() -> None:
+    state = {**Goodput().initial({}), "correction": 1.3, "typical": 1.0}
+    # 6 ms are left: a row takes 5.25 ms, or 6.8 ms in a slow batch
+    assert taken(decide("goodput", view([0.044]), state)) == (0, 1)
+    assert taken(decide("goodput", view([0.044, 0.044]), state)) == (0, 1)
