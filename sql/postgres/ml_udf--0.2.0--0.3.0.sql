@@ -161,3 +161,12 @@ DROP FUNCTION
     ml_udf._create_function_0_2(text, text, name, regtype, regtype, jsonb, text, text, boolean, name),
     ml_udf._create_dataset_0_2(text, text, text, text, text, text, text, text, text, double precision, double precision, text),
     ml_udf._deploy_0_2(text, bigint, text, double precision, text, name, text);
+
+
+-- ── What datasets show ─────────────────────────────────────────────────────────────────────────────
+-- Their queries and classes are values of rows that a reader may not be allowed to see.
+
+REVOKE SELECT ON ml_udf.datasets FROM ml_udf_reader;
+REVOKE EXECUTE ON FUNCTION ml_udf._server_datasets() FROM ml_udf_reader;
+GRANT SELECT ON ml_udf.datasets TO ml_udf_trainer;
+GRANT EXECUTE ON FUNCTION ml_udf._server_datasets() TO ml_udf_trainer;
