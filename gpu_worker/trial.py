@@ -127,8 +127,11 @@ class Trials:
         self.steps += 1
         return request in self.cancelled
 
-    def _read(self, row: bytes) -> bytes:
+    def _step(self) -> None:
         self.steps += 1
+
+    def _read(self, row: bytes) -> bytes:
+        self._step()
         return self.media.read(row, max_bytes=self.max_input_bytes)
 
     def _begin(self, message: Train) -> Learner:
@@ -186,6 +189,7 @@ class Trials:
                 self._read,
                 self.max_pixels,
                 self.allow_import,
+                self._step,
             )
         return self._learners
 
@@ -250,7 +254,7 @@ def _step_aside() -> None:
 
 def _serve(connection: socket.socket, trials: Trials) -> None:
     requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-
+    inspections: queue.SimpleQueue[Inspect] = queue.SimpleQueue()
     saying = threading.Lock()
 
     def say(reply: Message) -> None:
@@ -264,10 +268,18 @@ def _serve(connection: socket.socket, trials: Trials) -> None:
                     trials.cancelled.add(message.target)
                 elif isinstance(message, Look):
                     say(Looked(message.id, trials.steps, trials.on))
+                elif isinstance(message, Inspect):
+                    inspections.put(message)
                 else:
                     requests.put(message)
         os._exit(0)  # whatever runs is for nobody any more
 
+    def inspect() -> None:
+        # Beside the epoch under way, not behind it: a dataset of many pictures asks hundreds of times.
+        while True:
+            say(trials.answer(inspections.get()))
+
+    threading.Thread(target=inspect, name="inspector", daemon=True).start()
     threading.Thread(target=read, name="reader", daemon=True).start()
     while (message := requests.get()) is not None:
         trials.on = message.id

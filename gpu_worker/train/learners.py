@@ -32,12 +32,13 @@ _MOST_HELD = 16
 
 @dataclass(slots=True)
 class Learners:
-    """read: path → the file's bytes; raises `RowFault`."""
+    """read: path → the file's bytes; raises `RowFault`. on_step: hears of rows as they are read."""
 
     device: str
     read: Callable[[bytes], bytes]
     max_pixels: int
     allow_import: bool
+    on_step: Callable[[], None] = lambda: None
     most_bytes: int = 2 << 30
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
@@ -74,7 +75,7 @@ class Learners:
 
             # The checkpoint's own columns: a snapshot that it was not fitted on has other means and texts.
             table = table_of(start)
-            rows_of_table = read_table(snapshot, classes, table, (split,))
+            rows_of_table = read_table(snapshot, classes, table, (split,), self.on_step)
             found = evaluated(rows_of_table, split, start)
             return found if found.labels else None
         spec = train_spec(raw)
@@ -90,7 +91,7 @@ class Learners:
 
             def read() -> Snapshot:
                 module = cast("TextModule", build_module(spec.architecture, len(classes), options))
-                return read_texts(path, classes, module.tokeniser, module.encode)
+                return read_texts(path, classes, module.tokeniser, module.encode, self.on_step)
         else:
             key = (path, spec.input.height, spec.input.width)
 
@@ -110,7 +111,9 @@ class Learners:
     def _table(self, path: str, classes: Sequence[str]) -> TableSnapshot:
         from gpu_worker.train.tabular import read_table
 
-        found: TableSnapshot = self._held((path, "table"), lambda: read_table(path, classes))
+        found: TableSnapshot = self._held(
+            (path, "table"), lambda: read_table(path, classes, on_step=self.on_step)
+        )
         return found
 
     def _held(self, key: tuple[object, ...], read: Callable[[], Any]) -> Any:  # noqa: ANN401  # of the kind

@@ -103,10 +103,11 @@ def read_texts(
     classes: Sequence[str],
     tokeniser: str,
     encode: Callable[[Sequence[str]], torch.Tensor],
+    on_step: Callable[[], None] = lambda: None,
 ) -> Snapshot:
     """The texts of a snapshot as tokens: read and encoded once for each tokeniser, then mapped from disk.
 
-    encode: n texts → int32 [n, tokens]. Raises `OSError`.
+    encode: n texts → int32 [n, tokens]. on_step: called for every some thousand rows. Raises `OSError`.
     """
     index = {label: at for at, label in enumerate(classes)}
 
@@ -116,6 +117,7 @@ def read_texts(
             _append(arrays, split, encode([]), [], 0)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_TEXTS, columns=["input", "target", "split"]):
+                on_step()
                 texts, targets, splits = (column.to_pylist() for column in batch.columns)
                 for split in set(splits):
                     rows = [row for row, side in enumerate(splits) if side == split]

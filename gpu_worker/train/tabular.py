@@ -7,7 +7,7 @@ numbers once for each table that they are seen by; memory does not depend on how
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,23 +52,29 @@ class TableSnapshot:
 
 
 def read_table(
-    path: str, classes: Sequence[str], table: Table | None = None, splits: Sequence[str] = SPLITS
+    path: str,
+    classes: Sequence[str],
+    table: Table | None = None,
+    splits: Sequence[str] = SPLITS,
+    on_step: Callable[[], None] = lambda: None,
 ) -> TableSnapshot:
     """The rows of some splits; the first time the file is read twice, to fit and to convert.
 
-    table: one that was fitted before. Raises `ValueError` for a file without columns, or too wide; `OSError`.
+    table: one that was fitted before. on_step: called for every some thousand rows. Raises `ValueError` for a
+    file without columns, or too wide; `OSError`.
     """
     index = {label: at for at, label in enumerate(classes)}
 
     def write(arrays: ArrayWriter) -> None:
         with pq.ParquetFile(path) as file:
             kinds = _kinds(file, path)
-            fitted = _fitted(file, kinds) if table is None else table
+            fitted = _fitted(file, kinds, on_step) if table is None else table
             arrays.facts["table"] = fitted.as_json()
             for split in splits:  # of each, were it empty
                 _append(arrays, split, fitted, [], np.zeros(0, np.int64))
             named = [Column(kind["name"], kind["kind"]) for kind in kinds]
             for batch in _batches(file, "input", "target", "split"):
+                on_step()
                 texts, targets, sides = (column.to_pylist() for column in batch.columns)
                 for split in set(sides).intersection(splits):
                     rows = [row for row, side in enumerate(sides) if side == split]
@@ -91,11 +97,12 @@ def _kinds(file: pq.ParquetFile, path: str) -> list[dict[str, str]]:
     return kinds
 
 
-def _fitted(file: pq.ParquetFile, kinds: Sequence[Mapping[str, str]]) -> Table:
+def _fitted(file: pq.ParquetFile, kinds: Sequence[Mapping[str, str]], on_step: Callable[[], None]) -> Table:
     named = [Column(kind["name"], kind["kind"]) for kind in kinds]
 
     def training() -> Iterator[list[Any]]:
         for batch in _batches(file, "input", "split"):
+            on_step()
             for text, split in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 if split == "train":
                     yield values_of(text, named)

@@ -81,11 +81,12 @@ class TabularLearner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
             self._fit(self._estimator, self.epoch + 1, train, check)
+        score = _accuracy(self._estimator, validation, check)
+        loss = _log_loss(self._estimator, train, check)
         self.epoch += 1
-        score = _accuracy(self._estimator, validation)
         if score > self._best_score:
             self._best, self._best_score = copy.deepcopy(self._estimator), score
-        return Lesson(_log_loss(self._estimator, train), score)
+        return Lesson(loss, score)
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""
@@ -146,27 +147,28 @@ def _runner(path: str) -> Callable[[Floats], Floats]:
     return run
 
 
-def _parts(rows: Rows) -> Iterator[Rows]:
+def _parts(rows: Rows, check: Callable[[], None] = lambda: None) -> Iterator[Rows]:
     """Some rows at a time: estimators take several numbers of memory for each number that they are shown."""
     for start in range(0, len(rows.labels), _PART_ROWS):
+        check()
         part = slice(start, start + _PART_ROWS)
         yield Rows(rows.numbers[part], rows.labels[part])
 
 
-def _accuracy(estimator: Estimator, rows: Rows) -> float:
+def _accuracy(estimator: Estimator, rows: Rows, check: Callable[[], None]) -> float:
     right = [
         int((estimator.predict_proba(part.numbers).argmax(axis=1) == part.labels).sum())
-        for part in _parts(rows)
+        for part in _parts(rows, check)
     ]
     return sum(right) / max(1, len(rows.labels))
 
 
-def _log_loss(estimator: Estimator, rows: Rows) -> float:
+def _log_loss(estimator: Estimator, rows: Rows, check: Callable[[], None]) -> float:
     """The mean of −log p of the labels, as scikit-learn's `log_loss`."""
     least = float(np.finfo(np.float64).eps)
     lost = [
         float(-np.log(np.clip(p[np.arange(len(p)), part.labels], least, 1 - least)).sum())
-        for part in _parts(rows)
+        for part in _parts(rows, check)
         for p in (np.asarray(estimator.predict_proba(part.numbers), np.float64),)
     ]
     return sum(lost) / max(1, len(rows.labels))

@@ -145,6 +145,15 @@ def test_a_trial_stops_when_it_is_told_to(snapshot):
         learner.learn(lambda: True)
 
 
+def test_rows_that_become_arrays_are_heard_of_as_steps(snapshot, tmp_path: Path):
+    own = tmp_path / "own.parquet"
+    own.write_bytes(Path(snapshot).read_bytes())
+    steps: list[int] = []
+    ours = Learners("cpu", lambda row: row, 1, False, lambda: steps.append(1))
+    ours.begin(spec("random_forest"), str(own), CLASSES, "", 0)
+    assert len(steps) == 2, "to fit, and to convert"
+
+
 def test_an_onnx_file_that_does_not_say_what_a_row_is_cannot_be_served(snapshot, tmp_path: Path):
     learner = learners().begin(spec("logistic_regression"), snapshot, CLASSES, "", 0)
     learner.learn(lambda: False)

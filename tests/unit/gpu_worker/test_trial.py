@@ -104,6 +104,16 @@ def test_inspecting_tells_equal_files_and_unreadable_ones(
     assert found == [(3, "input_undecodable"), (4, "input_not_found"), (5, "input_forbidden")]
 
 
+def test_inspecting_does_not_wait_behind_an_epoch(worker: WorkerProcess, photos: Path, snapshot: Path):
+    message = train("busy", 1, snapshot, spec={**SPEC, "batch_rows": 2})
+    message.id = 30
+    worker.send(message, Inspect(31, [b"0.png"]))
+    assert isinstance(worker.receive(), Inspected)
+    over = worker.receive()
+    assert isinstance(over, Trained)
+    assert over.id == 30
+
+
 def test_a_trial_learns_and_its_best_epoch_can_be_kept_and_evaluated(
     worker: WorkerProcess, snapshot: Path, tmp_path: Path
 ):

@@ -1,0 +1,70 @@
+"""Which worker is asked: the one with the least to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from gpu_worker.protocol import Done, Message
+from server.training.trainers import Trainers
+from server.workers.pool import Worker
+
+
+@dataclass
+class Busy:
+    """A worker whose replies come when `over` is set."""
+
+    name: str
+    over: asyncio.Event
+    asked: list[Message] = field(default_factory=list)
+
+    async def call(self, message: Message) -> Message:
+        self.asked.append(message)
+        await self.over.wait()
+        return Done(message.id)
+
+
+class Nobody:
+    def worker_up(self, worker: Worker) -> None:
+        """Nobody is told."""
+
+    def worker_down(self, worker: Worker) -> None:
+        """Nobody is told."""
+
+
+def with_workers(work: Callable[[Trainers, list[Busy], asyncio.Event], Any]) -> None:
+    async def run() -> None:
+        over = asyncio.Event()
+        workers = [Busy(name, over) for name in ("a", "b", "c")]
+        trainers = Trainers(Nobody(), 1.0)
+        for worker in workers:
+            trainers.worker_up(cast("Worker", worker))
+        await work(trainers, workers, over)
+
+    asyncio.run(run())
+
+
+def test_a_question_goes_to_a_worker_that_trains_nothing() -> None:
+    async def work(trainers: Trainers, workers: list[Busy], over: asyncio.Event) -> None:
+        first, _, third = workers
+        over.set()
+        with trainers.busy(cast("Worker", first)), trainers.busy(cast("Worker", third)):
+            await trainers.ask(Done(0))
+        assert [len(worker.asked) for worker in workers] == [0, 1, 0]
+        await trainers.ask(Done(0))
+        assert len(first.asked) == 1, "what is over counts no more"
+
+    with_workers(work)
+
+
+def test_questions_at_once_are_dealt_out() -> None:
+    async def work(trainers: Trainers, workers: list[Busy], over: asyncio.Event) -> None:
+        asked = [asyncio.create_task(trainers.ask(Done(0))) for _ in range(6)]
+        await asyncio.wait(asked, timeout=0.05)
+        assert [len(worker.asked) for worker in workers] == [2, 2, 2]
+        over.set()
+        await asyncio.gather(*asked)
+
+    with_workers(work)
