@@ -17,7 +17,6 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from server.access import Access
-from server.backpressure import Backpressure
 from server.catalog import Catalog
 from server.deploying import bare_function
 from server.dispatcher import Dispatcher
@@ -128,7 +127,7 @@ class App:
             settings = self._settings
             codec = Codec(settings.max_rows, services.latencies.of_rows, settings.max_reply_bytes)
             large = LargeJson()
-            self.front.infer = InferRoute(
+            infer = InferRoute(
                 services.catalog,
                 services.asker,
                 codec,
@@ -137,7 +136,7 @@ class App:
                 supervisor.tasks(),
                 settings.max_body_bytes,
             )
-            self.front.backpressure = Backpressure(self.front.infer)
+            self.front.open(infer)
             self.services = api.state.services = services
             try:
                 yield

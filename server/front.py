@@ -38,19 +38,17 @@ _CODES = {
 
 
 class Front:
-    """`infer` and the `backpressure` before it are set once the services run.
-
-    Bodies are bounded by `max_body_bytes`, uploads by their own.
-    """
-
-    infer: InferRoute
-    backpressure: Backpressure
+    """Bodies are bounded by `max_body_bytes`, uploads by their own. `open` it before the first request."""
 
     def __init__(self, inner: ASGIApp, access: Access, *, max_body_bytes: int, max_upload_bytes: int) -> None:
         self._inner = inner
         self._access = access
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
+
+    def open(self, infer: InferRoute) -> None:
+        """The services run: rows go to this route."""
+        self._backpressure = Backpressure(infer)
 
     # ── connection.Application ──────────────────────────────────────────────────────────────────────
 
@@ -78,7 +76,7 @@ class Front:
 
     def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
         """Answer a request for rows."""
-        return self.backpressure.answer(request, reply)
+        return self._backpressure.answer(request, reply)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of the framework's, or run the lifespan."""
