@@ -14,6 +14,7 @@ import hmac
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -123,7 +124,7 @@ def rule_of(method: str, path: str) -> Rule:
     return _NO_RULE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Caller:
     """Who sent a request: which token, from which address; what their rows may claim at most.
 
@@ -136,7 +137,7 @@ class Caller:
     bulk_only: bool = False
     most_urgent: int = 1
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What tells callers apart who share something."""
         return f"{self.token}@{self.address}"

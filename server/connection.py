@@ -4,8 +4,8 @@
                                       ├→ rows: the whole body, then Application.answer (no task, no ASGI)
                                       └→ everything else: an exchange of the framework's
 
-Most requests are alike: one POST of rows, here in one piece. A head that is the same as the one before it
-on its connection is neither read nor decided on again.
+Most requests are alike: one POST of rows, here in one piece. A head of rows that differs from the one before
+it on its connection in nothing but the body's length is neither read nor decided on again.
 
 What a client may cost before and beside its rows is bounded: bytes of a head, the time it takes, the rate
 of a body and of a reply being read, idle connections, their number. Once a second all connections are looked
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Limits:
     least_bytes_per_s: float = 1024.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would make it three times as dear to make
 class WholeRequest:
     """A request for rows that is here to its end; names of `headers` are in lower case.
 
@@ -191,6 +192,8 @@ class _Pace:
         return late_s > 0 and self.done < late_s * limits.least_bytes_per_s
 
 
+_LENGTH = re.compile(rb"\r\ncontent-length:[ ]*([0-9]+)", re.IGNORECASE)
+
 # What a connection is at. Plain numbers: they are looked at for every piece of data.
 # DROPPING: the framework has replied without the rest of the body, which is still coming.
 _HEAD, _BODY, _ANSWERING, _EXCHANGE, _DROPPING, _LEAVING = range(6)
@@ -211,8 +214,8 @@ class Connection(asyncio.Protocol):
         self._since_s = 0.0
         self._held = b""  # bytes that are nobody's yet
         self._looked = 0  # how many of them cannot be wrong
-        self._last_raw = b""  # the head before, as it was sent
-        self._last: tuple[Head, Admitted] | None = None
+        self._last: tuple[Head, Admitted] | None = None  # the head before
+        self._around: tuple[bytes, bytes] | None = None  # what stood before and after its body's length
         self._any = False  # whether it has sent a whole head
         self._waiting: Waiting | None = None
         self._exchange: Exchange | None = None
@@ -345,7 +348,8 @@ class Connection(asyncio.Protocol):
                     return
                 self._looked = 0
                 raw = held[:end]
-                if self._last is None or raw != self._last_raw:
+                length = self._length_alone(raw)
+                if length is None:
                     if end > MAX_HEAD_BYTES:
                         raise too_long()
                     head = parse_head(raw)
@@ -354,18 +358,40 @@ class Connection(asyncio.Protocol):
                     if isinstance(verdict, Refused):
                         self._refuse(verdict, head, end)
                         continue
-                    self._last_raw, self._last = raw, (head, verdict)
-                head, admitted = self._last
+                    length = self._know(raw, head, verdict)
             except BadRequest as error:
                 self._refuse(self._app.refusal(error.status, error.message), None)
                 return
-            length = head.length
+            assert self._last is not None
+            head, admitted = self._last
             if admitted.whole and length is not None and len(held) >= end + length:
                 self._held = held[end + length :]
                 self._answer(head, admitted, held[end : end + length])
             else:
                 self._held = b""
-                self._begin(head, admitted, held[end:])
+                self._begin(head, admitted, length, held[end:])
+
+    def _know(self, raw: bytes, head: Head, admitted: Admitted) -> int | None:
+        """Remember what was decided on a head; its body's length."""
+        self._last, self._around = (head, admitted), None
+        length = head.length
+        if admitted.whole and length:
+            match = _LENGTH.search(raw)
+            assert match is not None
+            self._around = raw[: match.start(1)], raw[match.end(1) :]
+        return length
+
+    def _length_alone(self, raw: bytes) -> int | None:
+        """The length of the body, of a head that differs from the one before in nothing else."""
+        if self._around is None:
+            return None
+        before, after = self._around
+        digits = raw[len(before) : len(raw) - len(after)]
+        if not (digits.isdigit() and len(digits) < 10 and raw.startswith(before) and raw.endswith(after)):
+            return None
+        length = int(digits)
+        assert self._last is not None
+        return length if 0 < length <= self._last[1].limit_bytes else None
 
     def _refuse(self, refused: Refused, head: Head | None, end: int = 0) -> None:
         """Reply to a head at once. If its body is not here, or nobody knows where it ends, that is all."""
@@ -398,9 +424,9 @@ class Connection(asyncio.Protocol):
 
     # ── bodies ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, head: Head, admitted: Admitted, data: bytes) -> None:
+    def _begin(self, head: Head, admitted: Admitted, length: int | None, data: bytes) -> None:
         """A request whose body is not whole yet, or that is the framework's."""
-        self._body = Chunks() if head.length is None else Sized(head.length)
+        self._body = Chunks() if length is None else Sized(length)
         self._pace = _Pace(time.monotonic())
         if admitted.whole:
             self._at = _BODY

@@ -35,6 +35,8 @@ class Application:
         path, query = path_of(head.target)
         if head.headers.get(b"authorization") == b"wrong":
             return Refused(401, b"{}", {})
+        if head.length is not None and head.length > self.limit_bytes:
+            return Refused(413, b"{}", {})
         return Admitted(path, query, is_infer(path), self.limit_bytes, NOBODY)
 
     def refusal(self, status: int, message: str) -> Refused:
@@ -202,8 +204,31 @@ def test_requests_of_both_ways_may_come_in_any_pieces_over_one_connection(size: 
 
 def test_a_head_like_the_one_before_it_is_decided_on_once():
     async def test(application: Application, connections: Connections, port: int) -> None:
-        await replies(port, [request() * 5 + request("/v2/models/n/infer") * 5], 10)
+        first, second = request(), request("/v2/models/n/infer")
+        await replies(port, [first * 5 + second * 5 + request("/v2/models/n/infer", b"another") * 2], 12)
         assert application.admitted == 2
+
+    run(test)
+
+
+def test_a_head_that_differs_in_more_than_the_length_is_decided_on_anew():
+    async def test(application: Application, connections: Connections, port: int) -> None:
+        application.limit_bytes = 1000
+        plain, at_limit = request(), request(body=b"x" * 1000)
+        with_more = request("/v2/models/m/infer", BODY, "X-Content-Length: 7")
+        sent = [plain, with_more, request(body=b""), plain, at_limit]
+        answers = await replies(port, [b"".join(sent)], len(sent))
+        assert [answer["bytes"] for answer in answers] == [300, 300, 0, 300, 1000]
+        assert application.admitted == 4
+        wrong = [plain, request("/v2/models/m/infer", BODY, "Authorization: wrong")]
+        first, second = await replies(port, [b"".join(wrong)], 2)
+        assert (first["way"], second) == ("short", {})
+        over = await raw(port, plain + request(body=b"x" * 1001)[:-1])
+        assert over.count(b"HTTP/1.1 200") == 1
+        assert over.count(b"HTTP/1.1 413") == 1
+        tricked = plain.replace(b"Content-Length: 300", b"Content-Length: 300\r\nContent-Length: 300")
+        refused = await raw(port, plain + tricked)
+        assert (refused.count(b"HTTP/1.1 200"), refused.count(b"HTTP/1.1 400")) == (1, 1)
 
     run(test)
 
