@@ -101,3 +101,8 @@ def test_a_row_that_only_a_slow_batch_would_make_late_is_tried() -> None:
     # 6 ms are left: a row takes 5.25 ms, or 6.8 ms in a slow batch
     assert taken(decide("goodput", view([0.044]), state)) == (0, 1)
     assert taken(decide("goodput", view([0.044, 0.044]), state)) == (0, 1)
+
+
+def test_unless_told_otherwise_two_percent_of_the_rate_are_given_up_for_rows_and_nothing_waits() -> None:
+    state = Goodput().initial({})
+    assert (state["tolerance"], state["delay_s"]) == (0.02, 0.0)
