@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -27,7 +27,7 @@ from pathlib import Path
 from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
-__all__ = ["ALLOWED_SERVERS", "Installed", "has_module", "install", "sources", "uninstall"]
+__all__ = ["ALLOWED_SERVERS", "Installed", "has_module", "hidden_from", "install", "sources", "uninstall"]
 
 ALLOWED_SERVERS = "servers.allow"  # read by ml_udf.postgres.allowed
 _ALLOWED_TEXT = """\
@@ -192,6 +192,14 @@ def _local_path(
     return None, [f"local: endpoints will not work ({reason}); http:// endpoints will"]
 
 
+def hidden_from(user: pwd.struct_passwd, paths: Iterable[Path]) -> str:
+    """Why `user` cannot read all of `paths`; '' where it can."""
+    for path in paths:
+        if hidden := _first_unreadable(path, user):
+            return f"user {user.pw_name} cannot read {hidden}"
+    return ""
+
+
 def _local_obstacle(server: PostgresServer, user: pwd.struct_passwd | None) -> tuple[str, Path | None]:
     linked, ours = server.python_version(), sys.version_info[:2]
     if linked is not None and linked != ours:
@@ -199,8 +207,8 @@ def _local_obstacle(server: PostgresServer, user: pwd.struct_passwd | None) -> t
     if missing := _missing_packages():
         return f"not installed here: {', '.join(missing)}; pip install 'ml_udf[worker]'", None
     path = _site_packages()
-    if user and (hidden := _first_unreadable(path, user)):
-        return f"user {user.pw_name} cannot read {hidden}", None
+    if user and (reason := hidden_from(user, [path])):
+        return reason, None
     if loose := _first_loose(path, user) or _first_loose_entry(path, user):
         return loose, None
     return "", path

@@ -19,12 +19,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ml_udf.cli.pg_extension import ALLOWED_SERVERS, Installed, install
+from ml_udf.cli.pg_extension import ALLOWED_SERVERS, Installed, hidden_from, install
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 
 __all__ = ["SUPERUSER", "Sandbox", "sandbox"]
@@ -128,6 +128,10 @@ class Sandbox:
         if done.returncode:
             raise SetupError(f"the sandbox refused {text.split('(')[0][:60]!r}: {done.stderr.strip()}")
         return done.stdout.strip()
+
+    def hides(self, paths: Iterable[Path]) -> str:
+        """Why what runs inside the server cannot read all of `paths`; '' where it can."""
+        return hidden_from(self._user, paths)
 
     def log(self) -> str:
         """The server's log so far."""
