@@ -13,7 +13,7 @@ from server.routes.body import ClientGone, json_object
 from server.routes.replies import json_reply
 from server.routes.vanished import while_connected
 from server.services import ServicesOf
-from server.store.training import Snapshot
+from server.store.training import Look, Snapshot
 from server.training.split import BY_SMALLEST_ROW
 
 __all__ = ["router"]
@@ -68,10 +68,11 @@ async def drop_upload(services: ServicesOf, upload: str) -> Response:
 
 @router.get("/{name}")
 async def show_dataset(services: ServicesOf, name: str) -> Response:
-    """A dataset as it is registered, and every snapshot of it in the order in which they were taken."""
+    """A dataset as it is registered, and every snapshot of it and every look at their test rows, by age."""
     newest = await services.datasets.newest(name)
     snapshots = [_described(snapshot) for snapshot in await services.datasets.snapshots(name)]
-    return json_reply({**_described(newest), "snapshots": snapshots})
+    looks = [_looked(look) for look in await services.datasets.looks(name)]
+    return json_reply({**_described(newest), "snapshots": snapshots, "looks": looks})
 
 
 @router.post("/{name}/refresh")
@@ -103,6 +104,20 @@ def _roles(given: object) -> list[str] | None:
     if not isinstance(given, list) or not all(isinstance(role, str) for role in given):
         raise BadOption("'roles' must be a list of the names of roles")
     return given
+
+
+def _looked(look: Look) -> dict[str, Any]:
+    """A look at test rows, and what was deployed of it."""
+    return {
+        "snapshot": look.snapshot,
+        "number": look.number,
+        "job": look.job,
+        "function": look.function,
+        "version": look.version,
+        "test_accuracy": float(look.answered_rightly().mean()),
+        "test_rows": look.rows,
+        "looked_at": None if look.looked_at is None else look.looked_at.isoformat(),
+    }
 
 
 def _described(snapshot: Snapshot) -> dict[str, Any]:

@@ -5,11 +5,14 @@ Knows tables; knows no study and no files.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
@@ -75,6 +78,16 @@ class Look:
     function: str | None = None
     version: int | None = None
     looked_at: datetime | None = None
+
+    @staticmethod
+    def packed(right: NDArray[np.bool_]) -> bytes:
+        """`right`, as it is stored."""
+        return zlib.compress(np.packbits(right).tobytes())
+
+    def answered_rightly(self) -> NDArray[np.bool_]:
+        """For each test row, whether it was answered rightly."""
+        bits = np.frombuffer(zlib.decompress(self.right), np.uint8)
+        return np.unpackbits(bits, count=self.rows).astype(np.bool_)
 
 
 class TrainingRepository:

@@ -62,7 +62,10 @@ class DatasetSpec:
             value = getattr(self, item.name)
             if item.name in ("validation", "test"):
                 if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise BadOption(f"dataset {self.name}: {item.name!r} must be a number, not {value!r}")
+                    raise BadOption(
+                        f"dataset {self.name}: {item.name!r} must be a share of the rows, "
+                        f"a number such as 0.15, not {value!r}"
+                    )
             elif value is None and item.default is None:
                 continue
             elif not isinstance(value, str) or not value:
@@ -84,6 +87,9 @@ class DatasetSpec:
         unknown = sorted(given.keys() - known)
         if unknown:
             raise BadOption(f"a dataset has no field {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        columns = given.get("input")
+        if isinstance(columns, list) and columns and all(isinstance(name, str) for name in columns):
+            given["input"] = ", ".join(columns)
         missing = [name for name in ("name", "query", "target", "key") if name not in given]
         if missing:
             raise BadOption(f"a dataset needs {missing[0]!r}")

@@ -26,7 +26,7 @@ import pyarrow as pa
 from gpu_worker.protocol import Inspect, Inspected
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.shares import may_take
-from server.store.training import Snapshot, TrainingRepository
+from server.store.training import Look, Snapshot, TrainingRepository
 from server.training.connections import Connections
 from server.training.dataset_spec import PUSHED, DatasetSpec
 from server.training.rows_json import record_batch
@@ -122,6 +122,10 @@ class Datasets:
     async def snapshots(self, name: str) -> list[Snapshot]:
         """Every snapshot of a dataset, the oldest first; none where there is no dataset."""
         return await asyncio.to_thread(self._repository.snapshots, name)
+
+    async def looks(self, name: str) -> list[Look]:
+        """Every look at the test rows of a dataset's snapshots, the oldest first."""
+        return await asyncio.to_thread(self._repository.test_looks, name, "")
 
     async def sources(self) -> list[dict[str, Any]]:
         """The connections, for whom they are, and what is wrong with them."""

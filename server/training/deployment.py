@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +160,7 @@ class Deployment:
         champion = await self._champion(run, function) if promote == "if_better" else None
         members = {name: found[name] for name in chosen.members}
         look = await self._look(run, members, alone, champion)
-        right = _unpacked(look)
+        right = look.answered_rightly()
         level = level_of(look.number)
         clusters = await asyncio.to_thread(_clusters, run.file, len(right))
         low, high = interval(right, clusters, level)
@@ -232,7 +231,7 @@ class Deployment:
             )
             scores = {member: answer.probabilities for member, answer in zip(members, answers, strict=True)}
             tested = Tested(scores, answers[0].labels)
-            rows, right = len(tested.labels), zlib.compress(np.packbits(tested.right()).tobytes())
+            rows, right = len(tested.labels), Look.packed(tested.right())
             best_single = tested.share_of(max(members, key=lambda member: alone[member]))
         number = 1 + await asyncio.to_thread(self._looks_before, run, known)
         look = Look(
@@ -274,7 +273,7 @@ class Deployment:
             looks = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
             for look in looks:
                 if (look.snapshot, look.members, look.rows) == (run.snapshot.id, _named(digests), rows):
-                    return _unpacked(look)
+                    return look.answered_rightly()
         weights = task_named(run.spec.task).weights
         answers = await asyncio.gather(
             *(
@@ -373,12 +372,6 @@ class Deployment:
 def _named(parts: list[str]) -> str:
     """One name for several, whatever their order."""
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
-
-
-def _unpacked(look: Look) -> Right:
-    """For each test row, whether it was answered rightly."""
-    bits = np.frombuffer(zlib.decompress(look.right), np.uint8)
-    return np.unpackbits(bits, count=look.rows).astype(np.bool_)
 
 
 def _clusters(file: Path, rows: int) -> NDArray[np.int64] | None:

@@ -52,7 +52,10 @@ class Shares:
 
     def __post_init__(self) -> None:
         if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 0.9):
-            raise BadOption("'validation' and 'test' are shares of the rows, above 0 and together below 0.9")
+            raise BadOption(
+                "'validation' and 'test' are shares of the rows, above 0 and together below 0.9, "
+                f"such as 0.15; not {self.validation:g} and {self.test:g}"
+            )
 
 
 class RowNumbers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -353,3 +354,31 @@ def test_texts_are_frozen_as_they_are_the_empty_one_too(take: Taken) -> None:
 def test_a_task_that_there_is_not_is_refused_with_those_there_are() -> None:
     with pytest.raises(BadOption, match="tabular-classification"):
         replace(TABLE, task="divination")
+
+
+FORM = {
+    "name": "churn",
+    "query": "SELECT …",
+    "target": "label",
+    "key": "id",
+    "task": "tabular-classification",
+}
+
+
+def test_columns_to_learn_from_may_be_a_list() -> None:
+    assert DatasetSpec.from_json({**FORM, "input": ["age", "plan"]}).input == "age, plan"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"validation": 15}, "such as 0.15; not 15 and 0.15"),
+        ({"test": "0.2"}, "a number such as 0.15, not '0.2'"),
+        ({"input": ["age", 3]}, "'input' must be a text"),
+        ({"inputs": "age"}, "no field 'inputs'; there are entity, input, key"),
+        ({"task": "tables"}, "'task' must be one of image-classification"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_with_what_can(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(message)):
+        DatasetSpec.from_json({**FORM, **given})

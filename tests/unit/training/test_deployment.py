@@ -162,6 +162,7 @@ def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_agai
     assert (second.test_accuracy, second.looks) == (first.test_accuracy, 1)
     (look,) = house.repository.test_looks("food", "s")
     assert (look.function, look.version, look.rows) == ("udf_food", 2, 400)
+    assert look.answered_rightly().mean() == first.test_accuracy
 
 
 def test_each_look_at_the_test_rows_makes_the_next_one_stricter(house: House):
