@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from server.access import Caller
-from server.errors import BadOption
+from server.errors import BadOption, BodyTooLarge
 from server.routes.body import ClientGone, json_object
 from server.routes.replies import json_reply
 from server.routes.vanished import while_connected
@@ -17,6 +17,8 @@ from server.store.training import Look, Snapshot
 from server.training.split import BY_SMALLEST_ROW
 
 __all__ = ["router"]
+
+_JSON_PART_BYTES = 8 << 20
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
@@ -49,7 +51,10 @@ async def add_part(services: ServicesOf, upload: str, part: int, request: Reques
     """Rows: an Arrow IPC stream, or JSON. Part 0, 1, …; one that is sent again is not taken twice."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = content_type == "application/json"
-    number = await services.datasets.add(upload, part, await request.body(), is_json=is_json)
+    body = await request.body()
+    if is_json and len(body) > _JSON_PART_BYTES:  # its parser lets nothing else run, in whatever thread
+        raise BodyTooLarge(f"a part in JSON has at most {_JSON_PART_BYTES} bytes; send fewer rows at a time")
+    number = await services.datasets.add(upload, part, body, is_json=is_json)
     return json_reply({"next": number})
 
 

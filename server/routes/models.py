@@ -19,7 +19,7 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["models"])
 
-_MANIFEST_BYTES = 8 << 20
+_MANIFEST_BYTES = 2 << 20  # read on the event loop
 
 
 @router.post("/register")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import zlib
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from server.errors import BadOption, BodyTooLarge, ServiceError, Unsupported
-from server.routes.body import decompressed
+from server.routes.body import decompressed, json_object
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -40,3 +42,25 @@ def test_a_body_that_is_not_what_its_encoding_says_is_refused(
 ) -> None:
     with pytest.raises(error):
         decompressed([body], encoding, 100)
+
+
+def read_json(body: bytes, **wish: bool) -> dict[str, Any]:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return asyncio.run(json_object(Request({"type": "http", "headers": []}, receive), **wish))
+
+
+def test_json_is_an_object_and_nothing_only_where_that_is_allowed() -> None:
+    assert read_json(b'{"a": 1}') == {"a": 1}
+    assert read_json(b"", may_be_empty=True) == {}
+    for wrong in (b"", b"[1]", b"{", b"[" * 100_000):
+        with pytest.raises(BadOption):
+            read_json(wrong)
+
+
+@pytest.mark.security
+def test_json_that_would_stop_the_event_loop_for_long_is_refused() -> None:
+    text = b'{"a": "' + b"x" * (1 << 20) + b'"}'
+    with pytest.raises(BodyTooLarge):
+        read_json(text)
