@@ -220,7 +220,9 @@ def test_the_registry_may_live_in_postgresql(tmp_path: Path, request: pytest.Fix
     cluster = request.getfixturevalue("cluster")
     cluster.sql("CREATE DATABASE oip_lifecycle")
     url = cluster.dsn("oip_lifecycle", tcp=True)
-    with inference_server(tmp_path / "home", flags=[f"--database-url={url}"]) as server:
+    (tmp_path / "url").write_text(url)
+    (tmp_path / "url").chmod(0o600)
+    with inference_server(tmp_path / "home", flags=[f"--database-url-file={tmp_path / 'url'}"]) as server:
         server.deploy(hashing_model(tmp_path, "text_hash"), "f")
         assert not (server.home / "registry.db").exists()
         server.stop()

@@ -30,6 +30,7 @@ UNWATCHED = {
     "supervision.py": "the supervisor itself",
     "connection.py": "the framework's part of a request: what it raises becomes a reply",
     "listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
+    "routes/vanished.py": "awaited where it is made, beside its client's leaving",
     "training/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
     "training/datasets.py": "awaited where it is made, by a thread",
     "training/service.py": "a wait that is awaited, or cancelled, where it is made",
