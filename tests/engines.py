@@ -131,6 +131,9 @@ def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Eng
     if name == "duckdb":
         return DuckDb(endpoint)
     cluster: Sandbox = request.getfixturevalue("cluster")
+    installed = cluster.installed
+    if endpoint.startswith("local:") and installed is not None and installed.local_path is None:
+        pytest.skip(f"LOCAL ENDPOINTS NOT TESTED: {installed.notes}")
     if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
         cluster.sql("CREATE DATABASE contract")
         cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
