@@ -34,11 +34,13 @@ pytestmark = pytest.mark.security
 SECRET = "/etc/passwd"
 MEMORY_BYTES = 6 << 30
 SIDE = 8
+PATIENCE_S = 150.0  # a changed loop may run for as long as a pass of a warm-up may
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerProcess]:
     with WorkerProcess("--memory-bytes", str(MEMORY_BYTES), "--threads", "2") as running:
+        running.socket.settimeout(PATIENCE_S)
         yield running
 
 
