@@ -354,6 +354,19 @@ def test_a_release_that_another_function_overtook_still_holds() -> None:
     assert [batch.function for batch in batches(scheduler, 1.01)] == ["f"]
 
 
+def test_a_lane_that_ran_a_moment_ago_is_not_silent_and_refuses_what_cannot_be_met() -> None:
+    scheduler = core()
+    scheduler.submit(0.0, rows(1))
+    scheduler.cancel(0.0, 1)
+    scheduler.submit(1.5, rows(2))
+    (batch,) = batches(scheduler, 1.5)
+    scheduler.finished(1.506, batch.batch_id)
+    hopeless = scheduler.submit(1.7, rows(3, deadline_s=1.701))
+    assert hopeless is not None
+    assert hopeless.code == "deadline_exceeded"
+    assert scheduler.submit(3.0, rows(4, deadline_s=3.001)) is None  # silent for a second: worth a try
+
+
 class OnlyTheFirst:
     name = "only-the-first"
 
