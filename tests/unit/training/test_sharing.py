@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from server.errors import BadOption, UnknownFunction
-from server.store.training import Job
+from server.store.database import migrate, open_database
+from server.store.training import Job, TrainingRepository
 from server.training.jobs import JobSpec
+from server.training.service import Training
 from server.training.sharing import (
     clusters_of_tests,
     have_common_rows,
@@ -77,6 +80,26 @@ def test_the_snapshots_of_all_ancestors_have_taught_a_model():
     jobs[1] = from_job(1, 3)
     with pytest.raises(UnknownFunction, match="its own ancestor"):
         taught_by(jobs[3], "fasttext", jobs.__getitem__)
+
+
+def test_a_model_whose_ancestor_has_seen_our_test_rows_is_not_begun_from(tmp_path: Path):
+    """Ours tests what taught the grandparent; the parent alone has seen none of it."""
+    (tmp_path / "datasets").mkdir()
+    ours = {"a": "test", "b": "validation", "c": "train"}
+    for name, rows in (("ours", ours), ("parent", {"x": "train"}), ("grandparent", {"a": "train"})):
+        snapshot(tmp_path / "datasets" / name, rows)
+    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    migrate(engine)
+    repository = TrainingRepository(engine)
+    for name in ("ours", "parent", "grandparent"):
+        repository.add_snapshot(name, {"name": name}, {"id": name, "file": name})
+    first = repository.add_job("grandparent", "grandparent", {})
+    origin = {"pretrained": {"fasttext": {"job": first.id, "checkpoint": "c"}}}
+    second = repository.add_job("parent", "parent", origin)
+    training = cast("Training", SimpleNamespace(_folder=tmp_path, _repository=repository))
+    judged = repository.snapshot("ours")
+    assert Training._has_seen(training, second, "fasttext", judged)
+    assert not Training._has_seen(training, second, "temporal_cnn", judged), "it began from nothing"
 
 
 def utc_now() -> datetime:
