@@ -21,6 +21,7 @@ from gpu_worker.onnx_file import OnnxRefused, check_onnx
 
 __all__ = ["OnnxNetwork", "first_passes", "open_session"]
 
+_FATAL = 4  # of ONNX Runtime's levels of logging
 _WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
 
 
@@ -36,7 +37,7 @@ def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     # One core a pass: the engine runs passes side by side (see there).
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = _FATAL  # errors are raised: in the log a stranger could fill it
     # Never by the file's name: its other format is not the one that was looked over.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     providers = ["CPUExecutionProvider"]
@@ -55,6 +56,7 @@ def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
     Raises `ModelUnusable`.
     """
     options = onnxruntime.RunOptions()
+    options.log_severity_level = _FATAL
     # Started in a thread that takes no signals, as threads of a worker are: it inherits that.
     ends = threading.Timer(_WARM_UP_S, setattr, (options, "terminate", True))
     ends.daemon = True
