@@ -183,6 +183,17 @@ class HttpTransport:
         )
         try:
             connection.connect()
+        except ssl.SSLCertVerificationError as exc:
+            raise ServerUnreachable(
+                f"the certificate of {self._shown} is not trusted: {exc.verify_message}",
+                hint="sslrootcert names the file of the authorities (PEM) that may vouch for it; the url's"
+                " host has to be one of the certificate's names",
+            ) from exc
+        except ssl.SSLError as exc:
+            raise ServerUnreachable(
+                f"TLS with {self._shown} failed: {_reason(exc)}",
+                hint="does it serve https (ml-udf serve --tls-cert)? where it does not, write http://",
+            ) from exc
         except (OSError, UnicodeError) as exc:
             raise ServerUnreachable(f"nothing answers at {self._shown}: {_reason(exc)}") from exc
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,16 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
+from server.scheduling.registry import POLICIES
 from server.settings import Settings, is_loopback
 
 __all__ = ["main", "settings_from"]
 
 _ENVIRONMENT = "ML_UDF_"
 _SECRET_URLS = ("database_url", "parameters_url")  # each has its …_file
+_HOST_NAME = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+")
+_VARIABLE = re.compile(r"\s*(?:[A-Za-z_][A-Za-z0-9_]*)?\s*")
+_KINDS = {bool: "on or off", int: "a whole number", float: "a number"}
 _SECRET_WORDS = ("password", "secret", "token", "key")
 
 
@@ -130,7 +135,7 @@ def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting'
         return Path(raw)
     except ValueError as exc:
         raise SettingsError(
-            f"--{name.replace('_', '-')} {raw!r} is not {getattr(kind, '__name__', kind)}"
+            f"--{name.replace('_', '-')} {raw!r} is not {_KINDS.get(kind, 'a value for it')}"
         ) from exc
 
 
@@ -152,6 +157,20 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
+    wrong = [name for name in settings.allowed_host if not _HOST_NAME.fullmatch(name)]
+    if wrong:
+        raise SettingsError(
+            f"--allowed-host {wrong[0]!r} is not the name of a host, alone: photos.example.org"
+        )
+    wrong = [name for name in settings.worker_env.split(",") if not _VARIABLE.fullmatch(name)]
+    if wrong and settings.worker_env:
+        raise SettingsError(f"--worker-env: {wrong[0]!r} is not the name of a variable; write A,B")
+    policy = settings.default_policy
+    if ":" not in policy and policy not in POLICIES:
+        raise SettingsError(f"--default-policy {policy!r} is not known; known: {', '.join(POLICIES)}")
+    wrong_roots = [root for root in settings.media_root if root.exists() and not root.is_dir()]
+    if wrong_roots:
+        raise SettingsError(f"--media-root {wrong_roots[0]} is not a folder")
     _check_access(settings)
 
 
@@ -228,15 +247,36 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    files = [one.expanduser() for one in (settings.tls_cert, settings.tls_key) if one is not None]
+    certificate = settings.tls_cert.expanduser()
+    key = certificate if settings.tls_key is None else settings.tls_key.expanduser()
+    for flag, file in (("cert", certificate), ("key", key), ("client-ca", settings.tls_client_ca)):
+        if file is not None:
+            _check_readable(f"--tls-{flag}", file.expanduser())
     try:
-        context.load_cert_chain(files[0], files[-1], password=_no_password)
-        if settings.tls_client_ca is not None:
-            context.load_verify_locations(settings.tls_client_ca.expanduser())
-            context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-        raise SettingsError(f"the TLS files of --tls-cert, --tls-key, --tls-client-ca: {exc}") from exc
+        where = (
+            f"--tls-key {key}" if settings.tls_key is not None else "no --tls-key is given, so its key too"
+        )
+        raise SettingsError(
+            f"--tls-cert {certificate} ({where}) must hold a certificate and its own private key: {exc}"
+        ) from exc
+    if settings.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(settings.tls_client_ca.expanduser())
+        except (OSError, ValueError) as exc:
+            raise SettingsError(
+                f"--tls-client-ca {settings.tls_client_ca} holds no certificate: {exc}"
+            ) from exc
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _check_readable(flag: str, file: Path) -> None:
+    try:
+        file.open("rb").close()
+    except OSError as exc:
+        raise SettingsError(f"{flag} {file} cannot be read: {exc.strerror}") from exc
 
 
 def _no_password() -> str:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
-from urllib.parse import urlsplit
 
 from starlette.routing import compile_path
 
@@ -111,6 +110,12 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/trials"): Rule("ask"),
 }
 
+# A host and perhaps a port, whole: what a general parser of URLs lets through behind `]` or before `@` is
+# another host to somebody else.
+_HOST_PORT = rb"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z._-]+))(?::([0-9]{0,5}))?"
+_AUTHORITY = re.compile(_HOST_PORT)
+_PAGE = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://" + _HOST_PORT)
+
 _MATCHED: dict[str, list[tuple[re.Pattern[str], Rule]]] = {}
 for (_method, _path), _rule in RULES.items():
     _MATCHED.setdefault(_method, []).append((compile_path(_path)[0], _rule))
@@ -198,10 +203,10 @@ class Access:
         to loopback for a while makes the page's own host of it. Programs send no Origin, and say loopback.
         """
         origin = head.headers.get(b"origin")
-        if origin is not None and not self._is_own(_host_of(origin)):
+        if origin is not None and not self._is_own(_host_of(_PAGE, origin)):
             raise Forbidden("web pages of other hosts may not call a server without a token")
         host = head.headers.get(b"host")
-        if host is not None and not self._is_own(_host_of(b"//" + host)):
+        if host is not None and not self._is_own(_host_of(_AUTHORITY, host)):
             raise Forbidden(
                 "a server without a token answers to the names of this machine alone; "
                 "--allowed-host adds one, --token-file makes names not matter"
@@ -211,17 +216,16 @@ class Access:
         return host is not None and (is_loopback(host) or host in self._hosts)
 
 
-def _host_of(url: bytes) -> str | None:
-    """The host of an origin or of `//host:port`; None if there is none, or the port is no port."""
-    try:
-        parts = urlsplit(url.decode("ascii"))
-        port = parts.port
-    except ValueError:
+def _host_of(form: re.Pattern[bytes], text: bytes) -> str | None:
+    """The host of an origin, or of `host:port`; None if it has another form, or the port is no port."""
+    match = form.fullmatch(text)
+    if match is None:
         return None
-    whole = parts.netloc
-    if "@" in whole or parts.path not in ("",) or parts.query or parts.fragment or port == 0:
+    address, name, port = match.groups()
+    if port and not 0 < int(port) < 1 << 16:
         return None
-    return parts.hostname
+    found: bytes = address or name
+    return found.decode("ascii").lower()
 
 
 def _check_content(head: Head, content: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from ml_udf.errors import BadOption
+from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Plpy
 from ml_udf.quoting import quoted
 
@@ -97,7 +98,10 @@ class DatasetRows:
     def _columns(self, selected: str, key: str, target: str) -> list[tuple[str, str, str]]:
         """(name, type that is sent, SQL that makes it) of each column of the query."""
         # As a cursor it has to be one statement that returns rows; nothing of it runs yet.
-        self._plpy.cursor(selected).close()
+        try:
+            self._plpy.cursor(selected).close()
+        except self._plpy.SPIError as error:
+            raise _refused(error) from None
         described = self._plpy.execute(f"{selected} LIMIT 0")
         names, oids = list(described.colnames()), list(described.coltypes())
         for what, name in (("key", key), ("target", target)):
@@ -122,6 +126,17 @@ class DatasetRows:
 
     def _one(self, query: str) -> Any:  # noqa: ANN401  # the query's type
         return self._plpy.execute(query)[0]["found"]
+
+
+def _refused(error: Any) -> Refused:  # noqa: ANN401  # a plpy.SPIError
+    _, detail, hint, *_ = error.spidata or (None, None, None)
+    is_wrong_text = error.sqlstate == "42601"  # PostgreSQL's hint would be about what stands around the query
+    return Refused(
+        error.sqlstate or "XX000",
+        f"PostgreSQL refused the dataset's query: {error}",
+        detail=detail or "",
+        hint="give one SELECT" if is_wrong_text else hint or "",
+    )
 
 
 def _encoded(columns: Sequence[tuple[str, str, str]], rows: Sequence[dict[str, Any]]) -> bytes:

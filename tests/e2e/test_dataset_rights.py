@@ -103,6 +103,16 @@ def test_a_dataset_holds_the_rows_that_its_caller_may_see(as_role: Callable[[str
     assert made(as_role("bob"), "of_bob")["classes"] == ["SECRET0", "SECRET1", "SECRET2"]
 
 
+@pytest.mark.parametrize(
+    "query", ["DELETE FROM comments", "SELECT 1; SELECT 2", "SELECT 1) AS x; SELECT 2 --", "SELEC 1"]
+)
+def test_a_query_that_is_not_one_select_is_told_so(as_role: Callable[[str], Any], query: str) -> None:
+    with pytest.raises(psycopg.Error, match="PostgreSQL refused the dataset's query") as caught:
+        made(as_role("alice"), "bad", query)
+    assert caught.value.sqlstate == "42601"
+    assert caught.value.diag.message_hint == "give one SELECT"
+
+
 def test_what_the_caller_may_not_read_is_refused_by_postgresql(as_role: Callable[[str], Any]) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for table hidden"):
         made(as_role("alice"), "bad", "SELECT * FROM hidden")

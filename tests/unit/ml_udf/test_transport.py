@@ -309,4 +309,22 @@ def test_a_server_is_believed_by_the_authority_that_was_named_alone(certificate:
     with contextlib.closing(Client(url, token="t")) as client, pytest.raises(ServerUnreachable) as caught:
         client.get("/v2")
     assert "certificate" in caught.value.message
+    assert "sslrootcert" in caught.value.hint
     listener.close()
+
+
+def test_a_server_without_tls_that_is_called_by_https_is_said_to_be_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with contextlib.closing(Client(url, token="t")) as client, pytest.raises(ServerUnreachable) as caught:
+            client.get("/v2")
+    assert caught.value.message.startswith(f"TLS with {url} failed")
+    assert "write http://" in caught.value.hint

@@ -160,6 +160,10 @@ def test_a_path_is_judged_as_the_framework_reads_it(guarded: App) -> None:
         "127.0.0.1:x",
         "127.0.0.1/evil",
         "[::1",
+        "[::1].evil.example",
+        "[::1]evil.example:8080",
+        "127.0.0.1 evil.example",
+        "localhost:99999",
         "0.0.0.0",
         "192.168.1.1",
         "",
@@ -169,6 +173,25 @@ def test_a_name_that_is_made_to_point_to_loopback_is_refused(app: App, host: str
     assert status(ask(app.front, "GET", "/v2", host=host)) == 403
     if host:
         assert status(ask(app.front, "GET", "/v2", origin=f"http://{host}")) == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "",
+        "localhost",
+        "//localhost",
+        "file://localhost",
+        "http://localhost/",
+        "http://[::1].evil.example",
+        "chrome-extension://localhost",
+        "http://evil.example\\@localhost",
+        "http://localhost http://evil.example",
+    ],
+)
+def test_an_origin_that_is_no_web_page_of_this_machine_is_refused(app: App, origin: str) -> None:
+    assert status(ask(app.front, "GET", "/v2", origin=origin)) == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "127.8.8.8", "[::1]:8080"])

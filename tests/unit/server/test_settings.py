@@ -47,7 +47,14 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--port=many"], "--port 'many' is not int"),
+        (["--port=many"], "--port 'many' is not a whole number"),
+        (["--head-timeout-s=soon"], "--head-timeout-s 'soon' is not a number"),
+        (["--default-policy=fastest"], "--default-policy 'fastest' is not known; known: goodput, greedy"),
+        (["--allowed-host=http://photos.example"], "is not the name of a host"),
+        (["--allowed-host=photos.example:8080"], "is not the name of a host"),
+        (["--worker-env=A B"], "'A B' is not the name of a variable"),
+        (["--worker-env=A,B=1"], "'B=1' is not the name of a variable"),
+        ([f"--media-root={__file__}"], "is not a folder"),
         (["--workers=0"], "--workers must be more than 0"),
         (["--drain-s=-1"], "--drain-s cannot be -1"),
         (["--drain-s=nan"], "--drain-s cannot be nan"),
@@ -100,7 +107,7 @@ def test_a_certificate_that_is_none_ends_the_start(
         (tmp_path / "cert.pem").write_text(content)
     assert main([f"--tls-cert={tmp_path / 'cert.pem'}"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("ml_udf server: the TLS files")
+    assert said.startswith(f"ml_udf server: --tls-cert {tmp_path / 'cert.pem'} ")
     assert "Traceback" not in said
 
 
