@@ -107,7 +107,8 @@ class App:
 
     async def _drain_calls(self, dispatcher: Dispatcher) -> None:
         try:
-            await asyncio.wait_for(dispatcher.drained(), self._settings.drain_s)
+            async with asyncio.timeout(self._settings.drain_s):
+                await dispatcher.drained()
         except TimeoutError:
             dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
 

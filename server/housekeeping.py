@@ -87,7 +87,8 @@ class Housekeeping:
     async def _store_notes(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._measured.came.wait(), self._write_every_s)
+                async with asyncio.timeout(self._write_every_s):
+                    await self._measured.came.wait()
             await self._store()
 
     async def _store(self) -> None:

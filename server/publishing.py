@@ -180,7 +180,8 @@ class Publisher:
 
     async def _load(self, members: tuple[ModelVersion, ...]) -> None:
         try:
-            await asyncio.wait_for(self._residency.load(members), self._load_patience_s)
+            async with asyncio.timeout(self._load_patience_s):
+                await self._residency.load(members)
         except TimeoutError:
             raise Overloaded(
                 f"no worker loaded {members_named(members)} within {self._load_patience_s:g} s; "

@@ -213,7 +213,8 @@ class Training:
         for run in runs:
             run.pause("the server was stopped")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(run.rests() for run in runs)), within_s)
+            async with asyncio.timeout(within_s):
+                await asyncio.gather(*(run.rests() for run in runs))
 
     async def close(self) -> None:
         """Let go of everything; jobs that run go on when the server starts again."""

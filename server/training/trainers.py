@@ -50,7 +50,8 @@ class Trainers:
     async def anyone(self) -> Worker:
         """The live worker with the fewest trials and questions under way, soon. Raises `Overloaded`."""
         try:
-            await asyncio.wait_for(self._came.wait(), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                await self._came.wait()
         except TimeoutError:
             raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
         return min(self.alive(), key=lambda worker: self._busy[worker.name])

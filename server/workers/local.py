@@ -80,7 +80,6 @@ class LocalWorker:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
-        # `asyncio.timeout`: `wait_for` loses a cancel that comes just as the process ends.
         try:
             async with asyncio.timeout(grace_s):
                 await self.process.wait()

@@ -163,11 +163,22 @@ def test_every_task_of_the_server_is_watched() -> None:
 
 
 def _makes_a_task(path: Path) -> bool:
-    names = {"create_task", "ensure_future", "TaskGroup", "run_coroutine_threadsafe"}
+    return _names(path, {"create_task", "ensure_future", "TaskGroup", "run_coroutine_threadsafe"})
+
+
+def _names(path: Path, names: set[str]) -> bool:
+    """Whether the module uses any of them: as an attribute, by itself, or in an import."""
     return any(
-        getattr(node, "attr", getattr(node, "id", None)) in names
+        not names.isdisjoint(getattr(node, field, None) for field in ("attr", "id", "name"))
         for node in ast.walk(ast.parse(path.read_text()))
     )
+
+
+def test_no_wait_of_the_server_can_lose_a_cancel() -> None:
+    """`asyncio.wait_for` drops one that comes just as what it awaits is over; `asyncio.timeout` does not."""
+    root = Path(server.__file__).parent
+    losing = [str(path.relative_to(root)) for path in root.rglob("*.py") if _names(path, {"wait_for"})]
+    assert losing == []
 
 
 def test_a_server_that_cannot_go_on_stops_as_if_told_to(tmp_path: Path) -> None:
