@@ -11,7 +11,8 @@ from pathlib import Path
 from gpu_worker.protocol import PREFIX_BYTES, Load, Loaded, Message, decode, encode, frame_length
 
 REPOSITORY = Path(__file__).parents[3]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # trials are niced: on a machine that has other work they take their time
+_END_S = 15.0
 
 
 class WorkerProcess:
@@ -33,7 +34,7 @@ class WorkerProcess:
         self.socket.close()
         if self.process.poll() is None:
             try:
-                self.process.wait(PATIENCE_S / 4)
+                self.process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.communicate()
