@@ -14,7 +14,23 @@ from types import FrameType
 
 from ml_udf.errors import Cancelled
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "told_of_ctrl_c"]
+
+_DUCKDB_SAW_IT = "Query interrupted"
+
+
+@contextlib.contextmanager
+def told_of_ctrl_c() -> Iterator[None]:
+    """Raises KeyboardInterrupt for Ctrl-C wherever it comes.
+
+    A query that is running when it comes may end with a RuntimeError of DuckDB's instead.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != _DUCKDB_SAW_IT:
+            raise
+        raise KeyboardInterrupt from error
 
 
 class Interrupts:

@@ -16,6 +16,7 @@ import duckdb
 
 from ml_udf.client import Client
 from ml_udf.config import Options
+from ml_udf.duckdb.interrupts import told_of_ctrl_c
 from ml_udf.function_info import FunctionInfo
 from ml_udf.quoting import qualified
 from ml_udf.scoring import Asking, Column, Layout, Page, Request, Tally, score
@@ -88,7 +89,7 @@ def score_connection(
     on_progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """`score_table` with what it makes. By a cursor of its own: `con` may be in a transaction."""
-    with con.cursor() as cursor:
+    with told_of_ctrl_c(), con.cursor() as cursor:
         info = client.look_up(request.function, version=request.version)
         layout = resolved(_DuckDbCatalog(cursor), request, info)
         store = _DuckDbStore(cursor, layout, info.version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import duckdb
 import pytest
 
 from ml_udf.duckdb import score_table
+from ml_udf.duckdb.interrupts import told_of_ctrl_c
 from ml_udf.errors import InputNotFound, MlUdfError, NoKey, UnknownColumn, UnknownTable, WrongType
 from tests.postgres.oip_server import OipServer, label_of, oip_server
 
@@ -225,6 +227,33 @@ def test_ctrl_c_ends_the_command_soon_and_says_how_to_go_on(tmp_path: Path, serv
     out, _ = run.communicate(timeout=30)
     assert run.returncode == 130
     assert "run the same command again to go on" in out
+
+
+def test_ctrl_c_within_a_query_is_ctrl_c(
+    con: duckdb.DuckDBPyConnection, server: OipServer, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> int:
+        """As DuckDB tells of Ctrl-C, where it looks for it itself."""
+        raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr("ml_udf.duckdb.scoring._DuckDbStore.write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scored(con, server, output="food")
+
+
+def test_duckdb_tells_of_ctrl_c_in_a_way_that_is_known(con: duckdb.DuckDBPyConnection):
+    def queries_until_it() -> None:
+        end_s = time.monotonic() + 20
+        with told_of_ctrl_c():
+            while time.monotonic() < end_s:
+                con.execute("SELECT count(*), max(image_path || age) FROM foodlog").fetchall()
+
+    for _ in range(20):
+        key = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        key.start()
+        with pytest.raises(KeyboardInterrupt):
+            queries_until_it()
+        key.join()
 
 
 def test_the_command_without_a_database_says_which_options_name_one(server: OipServer):
