@@ -40,7 +40,12 @@ def show(finding: Finding) -> bool:
     """Print a finding; whether it is a broken link."""
     mark, style = _MARKS[finding.state]
     console.print(f"  {mark}", style=style, end=" ")
-    console.print(finding.text, markup=False, highlight=False)
+    console.print(_plain(finding.text), markup=False, highlight=False)
     if finding.mend:
-        console.print(f"    → {finding.mend}", markup=False, highlight=False)
+        console.print(f"    → {_plain(finding.mend)}", markup=False, highlight=False)
     return finding.state == "fail"
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey: names of functions and servers' answers are anybody's."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)

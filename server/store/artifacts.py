@@ -40,6 +40,7 @@ class Artifacts:
         close_to_others(home)
         for folder in (self._models, self._functions):
             self._readers.admit_to_folder(folder)
+            self._readers.admit_to_all(folder)  # an earlier server may have had another group, or none
 
     def model_directory(self, name: str, version: int) -> Path:
         """Where a version lives. Raises `BadOption` for a name that could leave the folder."""

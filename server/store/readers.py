@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,19 @@ class Readers:
     def admit_to_file(self, file: Path | int) -> None:
         """Give a file, by path or descriptor, the mode of all files here. Raises `OSError`."""
         self._admit(file, 0o600, 0o640)
+
+    def admit_to_all(self, folder: Path) -> None:
+        """Give what is the server's own below a folder the modes of here. Raises `OSError`."""
+        for place, folders, files in os.walk(folder):
+            for name in folders:
+                self._admit_if_own(Path(place, name), 0o700, 0o750)
+            for name in files:
+                self._admit_if_own(Path(place, name), 0o600, 0o640)
+
+    def _admit_if_own(self, place: Path, own: int, with_group: int) -> None:
+        status = place.lstat()
+        if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
+            self._admit(place, own, with_group)
 
     def _admit(self, place: Path | int, own: int, with_group: int) -> None:
         if self.group is not None:

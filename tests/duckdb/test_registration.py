@@ -190,6 +190,37 @@ except (KeyboardInterrupt, duckdb.Error, RuntimeError):
 """
 
 
+COMMAND_LINE = """
+import sys, typer
+import ml_udf.duckdb
+from ml_udf.cli.sql import sql
+from ml_udf.client import Client, Options
+from ml_udf.duckdb.registration import Registration
+from tests.unit.ml_udf.fake_transport import FakeTransport
+client = Client("http://fake", transport=FakeTransport(delay_s=60))
+ml_udf.duckdb.register = lambda con, *_, **__: Registration(con, client, {"udf_f": "f"}, Options())
+print("ready", flush=True)
+sys.argv = ["sql", "SELECT count(udf_f(i::VARCHAR)) FROM range(3) AS r(i)"]
+typer.run(sql)
+"""
+
+
+def test_ctrl_c_ends_the_command_line_with_one_word():
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND_LINE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=15)
+        assert "error: interrupted" in out + err
+        assert "Traceback" not in err
+    finally:
+        process.kill()
+
+
 def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
     process = subprocess.Popen(
         [sys.executable, "-c", CTRL_C], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()

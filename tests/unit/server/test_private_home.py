@@ -83,6 +83,24 @@ def test_a_group_reads_models_and_functions_and_nothing_else(tmp_path: Path) -> 
     assert mode(home / "registry.db") == 0o600
 
 
+def test_a_group_that_is_named_later_reads_what_was_there_before(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    filled(home)
+    outside = tmp_path / "elsewhere.json"
+    outside.touch(0o604)
+    (home / "functions/linked.json").symlink_to(outside)
+    group = grp.getgrgid(os.getgid())
+    open_storage(Settings(home=home, home_group=group.gr_name)).engine.dispose()
+    assert mode(outside) == 0o604
+    (home / "functions/linked.json").unlink()
+    below = [path for folder in ("models", "functions") for path in (home / folder).rglob("*")]
+    assert below
+    assert {mode(path) for path in below} == {0o750, 0o640}
+    assert {path.stat().st_gid for path in below} == {group.gr_gid}
+    open_storage(Settings(home=home)).engine.dispose()
+    assert others(home) == {}
+
+
 def test_a_group_that_does_not_exist_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="--home-group"):
         open_storage(Settings(home=tmp_path, home_group="no-such-group"))
