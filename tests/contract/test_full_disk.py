@@ -15,6 +15,7 @@ from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 
 INFER = "/v2/models/udf_text/infer"
+ROLLBACK = "/v1/functions/udf_text/rollback"
 
 
 @pytest.fixture
@@ -105,3 +106,23 @@ def test_after_a_restart_a_refused_change_is_not_there(server: InferenceServer, 
         one["functions"] = [f["versions"] for f in one["functions"]["functions"]]  # type: ignore[index]
         one["models"] = [m["name"] for m in one["models"]["models"]]  # type: ignore[index]
     assert after == before
+
+
+def test_a_rollback_that_cannot_be_stored_changes_nothing_and_works_once_there_is_room(
+    server: InferenceServer,
+) -> None:
+    changed = {"models": ["text_hash"], "slo_ms": 300}
+    assert call(server.port, "PUT", "/v1/functions/udf_text", changed).json()["slo_ms"] == 300
+    ballast = fill(server.home)
+    before = state(server)
+    reply = call(server.port, "POST", ROLLBACK, {})
+    assert (reply.status, reply.error.startswith("no_space: no space left")) == (507, True)
+    assert state(server) == before
+    assert call(server.port, "POST", INFER, infer_body("x")).status == 200
+    ballast.unlink()
+    reply = call(server.port, "POST", ROLLBACK, {})
+    assert (reply.status, reply.json()["slo_ms"]) == (200, 400)
+    server.stop()
+    server.start()
+    served = call(server.port, "GET", "/v1/functions/udf_text").json()
+    assert served["slo_ms"] == 400, "what was rolled back stays so over a restart"
