@@ -76,10 +76,6 @@ def sql(
         fail(fault.report() if fault and fault.message in str(error) else str(error))
     except KeyboardInterrupt:
         fail("interrupted")
-    except RuntimeError as error:
-        if "interrupted" not in str(error):  # DuckDB's word for Ctrl-C, where it sees the key first
-            raise
-        fail("interrupted")
     finally:
         registration.flush_warnings()
         registration.close()

@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,7 +43,6 @@ _FROZEN = pa.schema([*_STAGED, ("split", pa.string()), ("component", pa.int64())
 _SPLIT_KEY = "ml_udf.split_rule"
 _LEAST_ROWS = 10
 _LISTED = 20
-_SAID = 3
 _INSPECTED_ROWS = 256
 _UNREADABLE_LEAST = 10
 _UNREADABLE_SHARE = 0.01
@@ -97,14 +97,16 @@ class Facts:
 
 
 def said_of(facts: Mapping[str, Any]) -> str:
-    """What who trains on a snapshot must know of its split; "" where there is nothing."""
-    said = [
-        f"the class {label!r} is in the {' and '.join(sides)} rows alone: no model learns it"
-        for label, sides in sorted(facts.get("untaught", {}).items())
-        if sides
-    ]
-    more = f"; and {len(said) - _SAID} more" if len(said) > _SAID else ""
-    return "; ".join(said[:_SAID]) + more
+    """What who trains on a snapshot must know of its split; "" where there is nothing.
+
+    Counts and no names: a job is shown to those who may not see what stands in the rows.
+    """
+    classes = Counter(" and ".join(sides) for sides in facts.get("untaught", {}).values() if sides)
+    return "; ".join(
+        f"{count} {'class is' if count == 1 else 'classes are'} in the {sides} rows alone:"
+        f" no model learns {'it' if count == 1 else 'them'}"
+        for sides, count in sorted(classes.items())
+    )
 
 
 class Draft:

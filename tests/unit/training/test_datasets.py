@@ -131,7 +131,17 @@ def test_a_class_that_no_training_row_shows_is_none_of_the_classes_and_is_said(t
     assert facts.classes == ("a", "b")
     assert facts.untaught == {"new": ["test"]}
     assert {row["split"] for row in frozen if row["target"] == "new"} == {"test"}
-    assert said_of(facts.as_json()) == "the class 'new' is in the test rows alone: no model learns it"
+    assert said_of(facts.as_json()) == "1 class is in the test rows alone: no model learns it"
+
+
+@pytest.mark.security
+def test_what_is_said_of_a_split_to_all_who_see_jobs_holds_no_value_of_a_row() -> None:
+    untaught = {"SECRET1": ["test"], "SECRET2": ["validation", "test"], "SECRET3": ["test"], "known": []}
+    assert said_of({"untaught": untaught}) == (
+        "2 classes are in the test rows alone: no model learns them; "
+        "1 class is in the validation and test rows alone: no model learns it"
+    )
+    assert said_of({"untaught": {}}) == ""
 
 
 def test_rows_that_reach_over_a_cut_in_time_are_left_out_and_counted(take: Taken) -> None:
