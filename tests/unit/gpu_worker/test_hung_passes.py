@@ -20,6 +20,7 @@ from gpu_worker.protocol import Answer, Cancel, Failed, Infer, Ping, Pong
 from tests.models import label_of
 from tests.unit.gpu_worker.pictures import noise
 from tests.unit.gpu_worker.worker_process import REPOSITORY, WorkerProcess
+from tests.waiting import wait_until
 
 Workers = Callable[..., WorkerProcess]
 PATIENCE_S = 20.0
@@ -30,15 +31,16 @@ import torch
 
 
 class Pass(torch.nn.Module):
-    '''Takes black images as they come (the warm-up); others take `row_s` each.'''
+    '''Takes black images as they come (the warm-up); others take `row_s` each, and a file says so.'''
 
-    def __init__(self, classes, row_s):
+    def __init__(self, classes, row_s, begun):
         super().__init__()
         self.head = torch.nn.Linear(3, classes)
-        self.row_s = row_s
+        self.row_s, self.begun = row_s, begun
 
     def forward(self, x):
         if x.amax() > x.amin():
+            open(self.begun, "w").close()
             time.sleep(self.row_s * len(x))
         return self.head(x.mean(dim=(2, 3)))
 """
@@ -62,7 +64,7 @@ def slow_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[fl
             "task": "image-classification",
             "runtime": "torch",
             "architecture": "their_pass:Pass",
-            "architecture_options": {"row_s": row_s},
+            "architecture_options": {"row_s": row_s, "begun": str(tmp_path / "begun")},
             "classes": ["a", "b"],
             "weights": "model.safetensors",
             "input": {"form": "image", "height": 8, "width": 8},
@@ -80,20 +82,13 @@ def ended(pid: int) -> bool:
         return True
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def test_a_cancelled_batch_is_answered_when_its_pass_is_over_and_not_before(
-    workers: Workers, slow_images: Callable[[float], Path]
+    workers: Workers, slow_images: Callable[[float], Path], tmp_path: Path
 ) -> None:
     worker = workers("--allow-import")
     worker.load(slow=slow_images(1.5))
     worker.send(Infer(1, ["slow"], "image", [noise(1)]))
-    time.sleep(0.3)
+    wait_until((tmp_path / "begun").exists)
     began_s = time.monotonic()
     reply = worker.ask_beside(Cancel(2, 1))
     assert isinstance(reply, Failed)
@@ -104,12 +99,12 @@ def test_a_cancelled_batch_is_answered_when_its_pass_is_over_and_not_before(
 
 
 def test_a_pass_that_hangs_is_never_answered_though_it_is_cancelled_and_all_else_is(
-    workers: Workers, slow_images: Callable[[float], Path], hashing: Path
+    workers: Workers, slow_images: Callable[[float], Path], hashing: Path, tmp_path: Path
 ) -> None:
     worker = workers("--allow-import", "--threads", "2")
     worker.load(hung=slow_images(10_000.0), h=hashing)
     worker.send(Infer(1, ["hung"], "image", [noise(1)]))
-    time.sleep(0.3)
+    wait_until((tmp_path / "begun").exists)
     worker.send(Cancel(2, 1))
     assert isinstance(worker.ask(Ping(3)), Pong)
     answer = worker.ask(Infer(4, ["h"], "text", [b"a"]))
@@ -121,12 +116,12 @@ def test_a_pass_that_hangs_is_never_answered_though_it_is_cancelled_and_all_else
 
 
 def test_a_worker_whose_pass_hangs_ends_soon_after_its_socket_and_says_where_it_hung(
-    workers: Workers, slow_images: Callable[[float], Path]
+    workers: Workers, slow_images: Callable[[float], Path], tmp_path: Path
 ) -> None:
     worker = workers("--allow-import")
     worker.load(hung=slow_images(10_000.0))
     worker.send(Infer(1, ["hung"], "image", [noise(1)]))
-    time.sleep(0.3)
+    wait_until((tmp_path / "begun").exists)
     worker.socket.close()
     assert worker.process.wait(PATIENCE_S) != 0
     assert "their_pass.py" in worker.errors()
@@ -134,7 +129,7 @@ def test_a_worker_whose_pass_hangs_ends_soon_after_its_socket_and_says_where_it_
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["a pass hangs", "it is stopped"])
 def test_a_killed_parent_leaves_no_worker_whatever_that_does(
-    slow_images: Callable[[float], Path], stopped: bool
+    slow_images: Callable[[float], Path], tmp_path: Path, stopped: bool
 ) -> None:
     hung = slow_images(10_000.0)
     program = f"""
@@ -155,13 +150,13 @@ time.sleep(600)
     )
     assert parent.stdout is not None
     worker = int(parent.stdout.readline())
-    time.sleep(0.3)
+    wait_until((tmp_path / "begun").exists)
     if stopped:
         os.kill(worker, signal.SIGSTOP)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    until(lambda: ended(worker))
+    wait_until(lambda: ended(worker))
 
 
 def test_batches_that_are_worked_on_together_each_report_their_own_time_in_whatever_order_they_end(

@@ -11,6 +11,7 @@ import pytest
 
 from ml_udf.flight import Flight
 from ml_udf.transport import Abort
+from tests.waiting import wait_until
 
 
 class Stop(Exception):
@@ -60,7 +61,7 @@ def test_on_wait_is_called_while_a_task_runs():
     calls: list[float] = []
 
     def slow(task: int, abort: Abort) -> None:
-        time.sleep(0.3)
+        wait_until(lambda: len(calls) >= 3)
 
     list(Flight().run([1], slow, max_in_flight=1, on_wait=lambda: calls.append(time.monotonic())))
     assert len(calls) >= 3
