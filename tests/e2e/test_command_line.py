@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -10,9 +11,11 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ml_udf.client import Client
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model
 
@@ -80,6 +83,25 @@ def test_doctor_finds_all_links_whole(server: InferenceServer) -> None:
     assert found.returncode == 0, found.stdout
     assert "udf_label (version 1) answered a probe" in found.stdout
     assert "All links hold." in found.stdout
+
+
+@pytest.mark.parametrize("most", ["interactive", "bulk"])
+def test_doctor_is_content_with_a_token_that_may_ask(tmp_path: Path, most: str) -> None:
+    (tmp_path / "all").write_text("0123456789abcdef-all")
+    (tmp_path / "ask").write_text("0123456789abcdef-ask")
+    tokens = [f"--token-file={tmp_path / 'all'}", f"--ask-token-file={tmp_path / 'ask'}"]
+    guarded = InferenceServer(tmp_path / "home", flags=[*tokens, f"--ask-class={most}"])
+    try:
+        model = hashing_model(tmp_path, "asked")
+        with contextlib.closing(Client(guarded.url, token="0123456789abcdef-all")) as client:
+            client.post("/register", {"directory": str(model)})
+            client.put("/v1/functions/udf_asked", {"models": ["asked"]})
+        found = ml_udf("doctor", "--token-file", str(tmp_path / "ask"), endpoint=guarded.url)
+    finally:
+        guarded.stop()
+    assert found.returncode == 0, found.stdout
+    assert "udf_asked (version 1) answered a probe" in found.stdout
+    assert "this token may ask and read" in found.stdout
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("sql", "SELECT 1"), ("jobs",)])
