@@ -64,6 +64,10 @@ def register(
     Raises the errors of `ml_udf.errors`; nothing is registered then.
     """
     try:
+        if not isinstance(options, Options | None):
+            raise BadOption(
+                "options is no Options", hint="from ml_udf.client import Options; options=Options(slo_ms=200)"
+            )
         client = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
         return Registration(con, client, functions, options or Options())
     except MlUdfError as error:

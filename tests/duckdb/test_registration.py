@@ -190,6 +190,11 @@ except (KeyboardInterrupt, duckdb.Error, RuntimeError):
 """
 
 
+def test_options_that_are_none_are_refused_before_a_statement_asks():
+    with pytest.raises(BadOption, match="no Options"):
+        ml_udf.duckdb.register(duckdb.connect(), "http://127.0.0.1:9", options={"slo_ms": 200})  # type: ignore[arg-type]
+
+
 COMMAND_LINE = """
 import sys, typer
 import ml_udf.duckdb
