@@ -95,6 +95,7 @@ def test_a_disk_that_fills_while_a_job_trains_stops_nothing_for_good(small_disk:
                 assert shown(server, job)["state"] == reply.json()["state"]
                 continue
             assert reply.status_code in (503, 507), reply.text
+            assert "space" in reply.json()["error"], reply.text
             assert shown(server, job)["state"] == "running"
         ballast.unlink()
         if shown(server, job)["state"] == "running":
