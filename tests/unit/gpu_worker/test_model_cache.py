@@ -12,7 +12,7 @@ import pytest
 
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.manifest import InputSpec, Manifest
-from gpu_worker.model_cache import ModelCache
+from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.network import Network
 
 MANIFEST = Manifest("/m", "m", 1, "text-classification", "torch", "hashing", ("a",), InputSpec())
@@ -238,3 +238,11 @@ def test_batches_go_on_while_another_model_loads() -> None:
         may_end.set()
     thread.join(10)
     assert cache.keys() == ["a", "b"]
+
+
+def test_a_models_time_per_row_is_the_first_passs_and_then_smoothed() -> None:
+    resident = Resident("m", MANIFEST, cast(Network, Sized(10)))
+    resident.observe(4, 0.8)
+    assert resident.row_s == pytest.approx(0.2)
+    resident.observe(10, 1.0)
+    assert resident.row_s == pytest.approx(0.8 * 0.2 + 0.2 * 0.1)

@@ -1,0 +1,91 @@
+"""Which worker a batch goes to: where it begins first, and none where that one has no room yet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from server.scheduling.routing import backlog_s, worker_for
+
+
+@dataclass
+class Place:
+    """A worker as routing sees it."""
+
+    name: str
+    free_s: float = 0.0
+    room: bool = True
+    is_reserved: bool = False
+    view: Any = field(default_factory=lambda: SimpleNamespace(device="cpu"))
+
+    def has_room(self, now_s: float) -> bool:
+        return self.room
+
+    def starts_at_s(self, now_s: float) -> float:
+        return max(now_s, self.free_s)
+
+
+class Line:
+    """A function's rows: `rows` interactive ones wait, a row takes 10 ms, `swaps` by worker."""
+
+    def __init__(self, rows: int = 0, max_batch: int = 8, **swaps: float) -> None:
+        self.interactive = SimpleNamespace(rows=rows)
+        self.spec = SimpleNamespace(max_batch=max_batch)
+        self._swaps = swaps
+
+    def swap_s(self, worker: Place) -> float:
+        return self._swaps.get(worker.name, 0.0)
+
+    def predicted_s(self, rows: int, device: str) -> float:
+        return 0.01 * rows
+
+
+def route(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
+    chosen = worker_for(1.0, line, workers, waiting or {})  # type: ignore[arg-type]  # what it looks at
+    return None if chosen is None else chosen.name
+
+
+def test_the_worker_that_is_free_first_gets_it() -> None:
+    assert route(Line(), Place("a", 3.0), Place("b", 2.0), Place("c", 2.5)) == "b"
+
+
+def test_of_two_that_begin_at_once_the_one_with_room_gets_it_and_else_the_first() -> None:
+    assert route(Line(), Place("a", room=False), Place("b")) == "b"
+    assert route(Line(), Place("a"), Place("b", room=False)) == "a"
+    assert route(Line(), Place("a"), Place("b")) == "a"
+
+
+def test_it_waits_for_the_one_that_begins_first_though_another_has_room() -> None:
+    assert route(Line(), Place("a", 2.0, room=False), Place("b", 5.0)) is None
+
+
+def test_a_swap_counts_as_time_and_a_worker_that_cannot_is_never_chosen() -> None:
+    assert route(Line(a=4.0), Place("a", 1.0), Place("b", 3.0)) == "b"
+    assert route(Line(a=1.0), Place("a", 1.0), Place("b", 3.0)) == "a"
+    assert route(Line(a=math.inf), Place("a")) is None
+    assert route(Line(a=math.inf), Place("a"), Place("b", 9.0)) == "b"
+
+
+def test_a_worker_that_is_reserved_is_passed_over() -> None:
+    assert route(Line(), Place("a", is_reserved=True), Place("b", 9.0)) == "b"
+
+
+def test_what_others_wait_for_a_full_worker_counts_before_this_batch() -> None:
+    full, later = Place("a", 2.0, room=False), Place("b", 2.2)
+    line = Line(rows=4)  # 40 ms of its own
+    assert route(line, full, later, waiting={"a": 0.14, "b": 0.0}) is None  # 2.0 + 0.1 is before 2.2
+    assert route(line, full, later, waiting={"a": 0.34, "b": 0.0}) == "b"
+    assert route(line, full, Place("b", 2.05), waiting={"a": 0.0, "b": 0.0}) is None  # never negative
+    swaps = Line(rows=4, a=0.1)  # it must be loaded there first: the others' line is not its line
+    assert route(swaps, full, later, waiting={"a": 9.0, "b": 0.0}) is None
+
+
+def test_what_waits_is_shared_by_the_workers_that_hold_the_model() -> None:
+    workers = (Place("a"), Place("b"), Place("c"))
+    both, one, none = Line(rows=20, c=1.0), Line(rows=3, b=1.0, c=1.0), Line()
+    waiting = backlog_s((both, one, none), workers)  # type: ignore[arg-type]  # what it looks at
+    assert waiting == pytest.approx({"a": 0.04 + 0.03, "b": 0.04, "c": 0.0})  # 8 rows at most are a batch
