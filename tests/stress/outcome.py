@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = ["Held", "Outcome", "Samples", "learned_s"]
 _MEMORY_SHARE = 0.10  # more than at the start, after every buffer has had its size once
 _MEMORY_LEAST = 24 << 20
 _LATENCY_SHARE = 0.10
+_REGISTRY_FILES = 15
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 
@@ -31,18 +33,28 @@ class Held:
     """What a server holds."""
 
     resident_bytes: int
-    open_files: int
+    open_files: int  # but the registry's
+    registry_files: int  # of the database's pool, which keeps five connections of up to three files
     threads: int
 
     @classmethod
     def by(cls, server: InferenceServer) -> Held:
         process = Path(f"/proc/{server.pid}")
         pages = int((process / "statm").read_text().split()[1])
+        files = list(_open_files(process / "fd"))
+        of_registry = sum("registry.db" in file for file in files)
         return cls(
             pages * os.sysconf("SC_PAGE_SIZE"),
-            len(os.listdir(process / "fd")),
+            len(files) - of_registry,
+            of_registry,
             len(os.listdir(process / "task")),
         )
+
+
+def _open_files(folder: Path) -> Iterator[str]:
+    for link in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            yield os.readlink(link)
 
 
 class Samples:
@@ -111,6 +123,8 @@ class Outcome:
             found.append(f"the server holds {grown >> 20} MiB more than before")
         if self.after.open_files > self.before.open_files + 4:
             found.append(f"{self.after.open_files} files are open, {self.before.open_files} were before")
+        if self.after.registry_files > _REGISTRY_FILES:
+            found.append(f"{self.after.registry_files} files of the registry are open")
         failures = self.task_failures.items()
         found += [f"task {kind} failed {count:g} times" for kind, count in failures if count]
         found += [f"no task {kind} runs" for kind, count in self.tasks.items() if not count]
@@ -167,8 +181,9 @@ class Outcome:
             f"{self.before.resident_bytes / 2**20:.1f} → {self.after.resident_bytes / 2**20:.1f}",
         )
         rest.add_row(
-            "open files, threads",
+            "open files, the registry's, threads",
             f"{self.before.open_files} → {self.after.open_files}, "
+            f"{self.before.registry_files} → {self.after.registry_files}, "
             f"{self.before.threads} → {self.after.threads}",
         )
         rest.add_row("background tasks that failed", f"{sum(self.task_failures.values()):g}")
