@@ -10,7 +10,20 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-__all__ = ["ALLOW_PLAIN", "ENDPOINT", "SSLROOTCERT", "TOKEN_FILE", "check_dsn", "console", "fail", "token_of"]
+__all__ = [
+    "ALLOW_PLAIN",
+    "ENDPOINT",
+    "INTERRUPTED",
+    "SSLROOTCERT",
+    "TOKEN_FILE",
+    "check_dsn",
+    "console",
+    "fail",
+    "token_of",
+]
+
+INTERRUPTED = 130
+"""The status after Ctrl-C: 128 + SIGINT, as of every program that the shell ran."""
 
 console = Console()
 _errors = Console(stderr=True)
@@ -67,10 +80,10 @@ def check_dsn(dsn: str) -> None:
         )
 
 
-def fail(message: str, hint: str = "") -> NoReturn:
-    """Say what is wrong and what to do, and end with status 1."""
+def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
+    """Say what is wrong and what to do, and end with that status."""
     _errors.print("error:", style="bold red", end=" ")
     _errors.print(message, markup=False, highlight=False)
     if hint:
         _errors.print(f"  {hint}", markup=False, highlight=False)
-    raise typer.Exit(1)
+    raise typer.Exit(status)

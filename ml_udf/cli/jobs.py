@@ -53,7 +53,7 @@ def jobs(
     except MlUdfError as error:
         fail(error.message, error.hint)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _tell(calls: TrainingCalls, job: int, verbs: Sequence[str], budget_epochs: int | None) -> None:

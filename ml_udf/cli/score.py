@@ -114,7 +114,7 @@ def score(
         )
     except KeyboardInterrupt:
         console.print(f"interrupted: {_GO_ON}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     _tell(tally)
 
 

@@ -10,7 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, fail, token_of
+from ml_udf.cli.console import (
+    ALLOW_PLAIN,
+    ENDPOINT,
+    INTERRUPTED,
+    SSLROOTCERT,
+    TOKEN_FILE,
+    console,
+    fail,
+    token_of,
+)
 from ml_udf.errors import MlUdfError
 
 __all__ = ["sql"]
@@ -75,7 +84,7 @@ def sql(
         fault = registration.last_error
         fail(fault.report() if fault and fault.message in str(error) else str(error))
     except KeyboardInterrupt:
-        fail("interrupted")
+        fail("interrupted", status=INTERRUPTED)
     finally:
         registration.flush_warnings()
         registration.close()

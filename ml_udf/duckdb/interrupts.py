@@ -17,18 +17,20 @@ from ml_udf.errors import Cancelled
 __all__ = ["Interrupts", "told_of_ctrl_c"]
 
 _DUCKDB_SAW_IT = "Query interrupted"
+_FUNCTION_SAW_IT = "\nKeyboardInterrupt: "
 
 
 @contextlib.contextmanager
 def told_of_ctrl_c() -> Iterator[None]:
     """Raises KeyboardInterrupt for Ctrl-C wherever it comes.
 
-    A query that is running when it comes may end with a RuntimeError of DuckDB's instead.
+    A query that is running when it comes may end with a RuntimeError of DuckDB's instead, and one whose
+    function was waiting with DuckDB's error for what a function raised.
     """
     try:
         yield
-    except RuntimeError as error:
-        if str(error) != _DUCKDB_SAW_IT:
+    except Exception as error:
+        if str(error) != _DUCKDB_SAW_IT and _FUNCTION_SAW_IT not in str(error):
             raise
         raise KeyboardInterrupt from error
 

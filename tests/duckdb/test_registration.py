@@ -222,6 +222,7 @@ def test_ctrl_c_ends_the_command_line_with_one_word():
         out, err = process.communicate(timeout=15)
         assert "error: interrupted" in out + err
         assert "Traceback" not in err
+        assert process.returncode == 130
     finally:
         process.kill()
 

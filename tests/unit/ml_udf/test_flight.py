@@ -158,9 +158,11 @@ def test_what_is_dropped_is_aborted():
 
 
 def test_closed_it_lets_its_threads_go_and_can_be_used_again():
+    others = set(threading.enumerate())
     flight = Flight()
     assert list(flight.run([1], echo, max_in_flight=1)) == [(1, 10)]
-    mine = {thread for thread in threading.enumerate() if thread.name.startswith("ml_udf")}
+    mine = {thread for thread in threading.enumerate() if thread.name.startswith("ml_udf")} - others
+    assert mine
     flight.close()
     flight.close()
     for thread in mine:
