@@ -17,8 +17,8 @@ from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, WorkerError
 from gpu_worker.loop import Loop
 from gpu_worker.parent import die_with_parent
-from gpu_worker.protocol import FrameError
 from gpu_worker.settings import Settings
+from gpu_worker.wire.protocol import FrameError
 
 __all__ = ["main"]
 

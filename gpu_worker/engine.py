@@ -36,21 +36,21 @@ from collections.abc import Sequence
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
-from gpu_worker.batch import Batch
-from gpu_worker.crew import Crew
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, Cancelled, WorkerError
-from gpu_worker.intake import Intake, Piece
-from gpu_worker.loader import load_network, warm_up, weights_bytes
-from gpu_worker.manifest import Manifest, read_manifest
 from gpu_worker.model_cache import ModelCache, Resident
-from gpu_worker.model_files import FORMS
-from gpu_worker.network import IsCancelled, Network
-from gpu_worker.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
-from gpu_worker.protocol import Answer
+from gpu_worker.model_files.manifest import Manifest, read_manifest
+from gpu_worker.model_files.regular import FORMS
+from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
+from gpu_worker.networks.network import IsCancelled, Network
+from gpu_worker.pipeline.batch import Batch
+from gpu_worker.pipeline.crew import Crew
+from gpu_worker.pipeline.intake import Intake, Piece
+from gpu_worker.pipeline.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
+from gpu_worker.pipeline.shares import Shares
 from gpu_worker.settings import Settings
-from gpu_worker.shares import Shares
 from gpu_worker.threads import Threads
+from gpu_worker.wire.protocol import Answer
 
 __all__ = ["Engine", "LoadReport"]
 
@@ -229,7 +229,7 @@ class Engine:
         if manifest.runtime == "torch" and network.cuttable and not self.device.is_cuda:
             with self._loading:
                 if not self._one_core_each:
-                    from gpu_worker.torch_network import use_one_core_each
+                    from gpu_worker.networks.torch_network import use_one_core_each
 
                     use_one_core_each(self._model_threads)
                     self._one_core_each = True

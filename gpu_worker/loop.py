@@ -25,11 +25,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from gpu_worker.batch import Batch
 from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, NoRoom, WorkerError
-from gpu_worker.frames import receive
-from gpu_worker.protocol import (
+from gpu_worker.pipeline.batch import Batch
+from gpu_worker.train.trainer import Trainer
+from gpu_worker.wire.frames import receive
+from gpu_worker.wire.protocol import (
     Answer,
     Cancel,
     Done,
@@ -51,7 +52,6 @@ from gpu_worker.protocol import (
     Unload,
     reply_frame,
 )
-from gpu_worker.trainer import Trainer
 
 __all__ = ["Loop"]
 

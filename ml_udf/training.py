@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ml_udf.client import Client
+from ml_udf.client.transport import Request
 from ml_udf.errors import MlUdfError
-from ml_udf.transport import Request
 
 __all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls"]
 
@@ -48,7 +48,7 @@ class TrainingCalls:
     def push(self, dataset: Mapping[str, Any], parts: Iterable[bytes], content_type: str = ARROW) -> Json:
         """Register a dataset whose rows are sent, in the order of the key; its snapshot.
 
-        parts: Arrow IPC streams; or, with the content type JSON, what server/training/rows_json.py reads
+        parts: Arrow IPC streams; or, with the content type JSON, what training/datasets/rows_json.py reads
         """
         upload = self._post("/v1/datasets/uploads", dict(dataset))["upload"]
         where = f"/v1/datasets/uploads/{upload}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
-from server.scheduling.registry import POLICIES
+from server.scheduling.policies.registry import POLICIES
 from server.settings import Settings, is_loopback
 
 __all__ = ["main", "settings_from"]
@@ -81,9 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     # Here, so that `--help` and a wrong setting answer at once.
     from server.app import create_app
-    from server.connection import Limits
-    from server.listener import Listener
-    from server.log import configure_logging
+    from server.http.connection import Limits
+    from server.http.listener import Listener
+    from server.observability.log import configure_logging
     from server.storage import StartError
     from server.workers.environment import worker_environment
 

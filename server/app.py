@@ -16,40 +16,40 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from server.access import Access
-from server.catalog import Catalog
-from server.deploying import bare_function
-from server.dispatcher import Dispatcher
+from server.access.rules import Access
+from server.catalog.catalog import Catalog
+from server.catalog.function_spec import bare_function
+from server.catalog.latencies import Latencies
+from server.catalog.publisher import Publisher
 from server.errors import Overloaded
-from server.front import Front
 from server.housekeeping import Housekeeping, Measured
-from server.large_json import LargeJson
-from server.latencies import Latencies
-from server.metrics import Exposition, Metrics
+from server.http.front import Front
+from server.http.large_json import LargeJson
+from server.http.replies import map_errors
+from server.observability.metrics import Exposition, Metrics
 from server.placement.lru import Room
-from server.profiling import Profiler
-from server.publishing import Publisher
-from server.residency import Residency
+from server.placement.profiling import Profiler
+from server.placement.residency import Residency
 from server.routes import classify, datasets, functions, health, models, oip, sources, training
-from server.routes.asking import Asker
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
-from server.routes.replies import map_errors
 from server.scheduling.core import Scheduler
 from server.services import Services
+from server.serving.asker import Asker
+from server.serving.dispatcher import Dispatcher
+from server.serving.scheduler_adapter import QueueBounds
 from server.settings import Settings
 from server.storage import Storage, open_storage
 from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
-from server.training.connections import Connections
-from server.training.datasets import Datasets
-from server.training.deployment import Deployment
-from server.training.parameters import ParameterStore
-from server.training.service import Training
-from server.training.snapshot import Limits
-from server.training.trainers import Trainers
-from server.translation import QueueBounds
+from server.training.checkpoints.parameters import ParameterStore
+from server.training.datasets.connections import Connections
+from server.training.datasets.datasets import Datasets
+from server.training.datasets.snapshot import Limits
+from server.training.jobs.service import Training
+from server.training.jobs.trainers import Trainers
+from server.training.promotion.deployment import Deployment
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerPool

@@ -12,11 +12,11 @@ import logging
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.dispatcher import Dispatcher
+from server.catalog.functions import ModelVersion
+from server.catalog.latencies import Latencies
 from server.errors import ServiceError
-from server.functions import ModelVersion
-from server.latencies import Latencies
-from server.residency import Residency
+from server.placement.residency import Residency
+from server.serving.dispatcher import Dispatcher
 from server.store.repository import Repository
 from server.supervision import Tasks
 

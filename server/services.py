@@ -7,17 +7,17 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from server.catalog import Catalog
-from server.dispatcher import Dispatcher
-from server.latencies import Latencies
-from server.metrics import Exposition, Metrics
-from server.publishing import Publisher
-from server.residency import Residency
-from server.routes.asking import Asker
+from server.catalog.catalog import Catalog
+from server.catalog.latencies import Latencies
+from server.catalog.publisher import Publisher
+from server.observability.metrics import Exposition, Metrics
+from server.placement.residency import Residency
+from server.serving.asker import Asker
+from server.serving.dispatcher import Dispatcher
 from server.settings import Settings
-from server.training.datasets import Datasets
-from server.training.deployment import Deployment
-from server.training.service import Training
+from server.training.datasets.datasets import Datasets
+from server.training.jobs.service import Training
+from server.training.promotion.deployment import Deployment
 from server.workers.pool import WorkerPool
 
 __all__ = ["Services", "ServicesOf"]

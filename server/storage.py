@@ -17,7 +17,7 @@ from server.store.artifacts import Artifacts
 from server.store.database import migrate, open_database
 from server.store.readers import Readers
 from server.store.repository import Repository
-from server.training.archive import Archive, ArchiveUnknown
+from server.training.checkpoints.archive import Archive, ArchiveUnknown
 
 __all__ = ["StartError", "Storage", "open_storage"]
 

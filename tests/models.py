@@ -51,7 +51,7 @@ def image_model(directory: Path, name: str, architecture: str = "squeezenet", *,
     import torch
     from safetensors.torch import save_file
 
-    from gpu_worker.loader import build_module
+    from gpu_worker.networks.loader import build_module
 
     torch.manual_seed(seed)
     module = build_module(architecture, len(CLASSES), {})

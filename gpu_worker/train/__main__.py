@@ -27,8 +27,8 @@ import torch
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import WorkerError
-from gpu_worker.manifest import InputSpec, Manifest
-from gpu_worker.saving import save_model
+from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.model_files.saving import save_model
 from gpu_worker.train.augment import Augment
 from gpu_worker.train.examples import read_examples
 from gpu_worker.train.images import decode_examples

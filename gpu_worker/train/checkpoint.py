@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gpu_worker.saving import write_tensors
+from gpu_worker.model_files.saving import write_tensors
 
 __all__ = [
     "Checkpoint",

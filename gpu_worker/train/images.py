@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_worker.decode import decode_image
 from gpu_worker.device import usable_cores
 from gpu_worker.errors import RowFault
-from gpu_worker.manifest import InputSpec
+from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.examples import Example, Split
 from gpu_worker.train.spec import TrainSpec
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from gpu_worker.errors import BadRequest
-from gpu_worker.saving import write_tensors
+from gpu_worker.model_files.saving import write_tensors
 from gpu_worker.train.checkpoint import optimiser_file, read_optimiser, write_optimiser
 from gpu_worker.train.learner import Evaluation, Lesson, row_time
 from gpu_worker.train.loop import Lessons, accuracy_of, answers_of, begin, probabilities_of, train_epoch

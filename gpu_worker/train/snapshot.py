@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from gpu_worker.decode import decode_image
 from gpu_worker.errors import RowFault
+from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.images import Images
 from gpu_worker.train.loop import Lessons

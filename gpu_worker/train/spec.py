@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpu_worker.manifest import InputSpec
+from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.train.augment import Augment
 
 __all__ = ["Schedule", "TrainSpec"]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gpu_worker.network import Floats
-from gpu_worker.row_network import COLUMNS_KEY
-from gpu_worker.table import Column, Table, values_of
+from gpu_worker.networks.network import Floats
+from gpu_worker.networks.row_network import COLUMNS_KEY
+from gpu_worker.networks.table import Column, Table, values_of
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 

@@ -1,7 +1,7 @@
 """scikit-learn's estimators, a few trees or iterations an epoch, written as ONNX.
 
-A checkpoint holds the columns with the model (`gpu_worker.row_network`), and is run by ONNX Runtime once it
-is written: what the validation rows said of the estimator, the file says too. It cannot be trained on: trials
+A checkpoint holds the columns with the model (`networks.row_network`), and is run by ONNX Runtime once it is
+written: what the validation rows said of the estimator, the file says too. It cannot be trained on: trials
 neither pause nor begin from another's checkpoint.
 """
 
@@ -23,10 +23,10 @@ from sklearn.linear_model import LogisticRegression
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.network import Floats
-from gpu_worker.onnx_network import open_session
-from gpu_worker.row_network import COLUMNS_KEY, PROBABILITIES
-from gpu_worker.table import Table
+from gpu_worker.networks.network import Floats
+from gpu_worker.networks.onnx_network import open_session
+from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES
+from gpu_worker.networks.table import Table
 from gpu_worker.train.learner import Evaluation, Lesson, row_time
 from gpu_worker.train.loop import Stopped
 from gpu_worker.train.tabular import Rows, TableSnapshot

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
 
 __all__ = ["Hashing"]
 

@@ -10,7 +10,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, console, fail, token_of
+from ml_udf.cli.console import (
+    ALLOW_PLAIN,
+    ENDPOINT,
+    INTERRUPTED,
+    SSLROOTCERT,
+    TOKEN_FILE,
+    console,
+    fail,
+    token_of,
+)
 from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from ml_udf.training import TrainingCalls

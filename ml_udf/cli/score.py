@@ -14,6 +14,7 @@ import typer
 from ml_udf.cli.console import (
     ALLOW_PLAIN,
     ENDPOINT,
+    INTERRUPTED,
     SSLROOTCERT,
     TOKEN_FILE,
     check_dsn,

@@ -12,13 +12,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 from ml_udf.client import Client
+from ml_udf.client.statement import Binding
 from ml_udf.config import Options
 from ml_udf.scoring import Asking, Request, Tally, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.postgres_catalog import PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.resolving import resolved
-from ml_udf.statement import Binding
 
 __all__ = ["lost_connection", "score_postgres"]
 

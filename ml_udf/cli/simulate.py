@@ -18,9 +18,9 @@ from ml_udf.cli.chart import line_chart
 from ml_udf.cli.console import console, fail
 from ml_udf.cli.simulated_case import Case, latency_profile, recorded_arrivals, sizes_of_batches
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.registry import policy_named
-from server.scheduling.simulation import SimulationResult
-from server.scheduling.simulation import simulate as simulated
+from server.scheduling.policies.registry import policy_named
+from server.scheduling.simulation.simulator import SimulationResult
+from server.scheduling.simulation.simulator import simulate as simulated
 
 __all__ = ["simulate"]
 

@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 
 from server.scheduling.arbitration import papers_turns
-from server.scheduling.arrivals import bursty, poisson, recorded, sine
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.simulation import Device, FunctionLoad, Load
+from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine
+from server.scheduling.simulation.simulator import Device, FunctionLoad, Load
 
 __all__ = ["ARRIVALS", "Case", "latency_profile", "recorded_arrivals", "sizes_of_batches"]
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ml_udf.client import CallStats, Client
-from ml_udf.column import Value
+from ml_udf.client.column import Value
+from ml_udf.client.statement import Answer, Binding, Statement
 from ml_udf.config import Options
 from ml_udf.duckdb.faults import FaultWarnings, spelled_out
 from ml_udf.duckdb.interrupts import Interrupts
 from ml_udf.duckdb.pauses import Pauses
 from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
-from ml_udf.statement import Answer, Binding, Statement
 
 __all__ = ["Calls"]
 

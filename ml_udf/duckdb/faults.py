@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import warnings
 
+from ml_udf.client.statement import Statement
 from ml_udf.errors import MlUdfError
-from ml_udf.statement import Statement
 
 __all__ = ["FaultWarnings", "FaultyRowsWarning", "spelled_out"]
 

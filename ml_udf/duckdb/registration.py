@@ -13,7 +13,9 @@ import pyarrow as pa
 from duckdb.func import ARROW, SPECIAL
 
 from ml_udf.client import Client
-from ml_udf.column import asked_by_key
+from ml_udf.client.column import asked_by_key
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.client.statement import Answer, Binding
 from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
@@ -22,9 +24,7 @@ from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
 from ml_udf.duckdb.vectors import TEXT, TEXTS, Vector, column_of, fitting, try_array
 from ml_udf.errors import BadOption, MlUdfError
-from ml_udf.function_info import FunctionInfo
 from ml_udf.quoting import quoted
-from ml_udf.statement import Answer, Binding
 
 __all__ = ["Registration", "register"]
 

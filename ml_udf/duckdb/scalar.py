@@ -15,14 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ml_udf.column import Value
+from ml_udf.client.column import Value
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.client.statement import Binding
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import STATEMENT
 from ml_udf.duckdb.vectors import Vector, column_of, fitting, input_vector, output_vector, type_name
 from ml_udf.errors import InputInvalid, MlUdfError, WrongType
-from ml_udf.function_info import FunctionInfo
-from ml_udf.statement import Binding
 
 __all__ = ["Scalar", "parted"]
 

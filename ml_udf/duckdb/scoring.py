@@ -15,9 +15,10 @@ from typing import Any
 import duckdb
 
 from ml_udf.client import Client
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.client.statement import Answer, Binding
 from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import told_of_ctrl_c
-from ml_udf.function_info import FunctionInfo
 from ml_udf.quoting import qualified
 from ml_udf.scoring import Asking, Column, Layout, Page, Request, Tally, score
 from ml_udf.scoring.binding import bound
@@ -28,7 +29,6 @@ from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of
 from ml_udf.scoring.resolving import resolved, unfit
 from ml_udf.scoring.texts import columns_of, sample_texts
-from ml_udf.statement import Answer, Binding
 
 __all__ = ["score_connection", "score_table"]
 

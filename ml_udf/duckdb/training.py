@@ -15,12 +15,12 @@ import duckdb
 import pyarrow as pa
 
 from ml_udf.client import Client
+from ml_udf.client.function_info import FunctionInfo
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, Vector
 from ml_udf.errors import BadOption, MlUdfError
-from ml_udf.function_info import FunctionInfo
 from ml_udf.quoting import quoted
 from ml_udf.training import PUSHED, TrainingCalls
 

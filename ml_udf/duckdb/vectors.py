@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from ml_udf.column import Value
+from ml_udf.client.column import Value
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.client.statement import Answer
 from ml_udf.errors import WrongType
-from ml_udf.function_info import FunctionInfo
-from ml_udf.statement import Answer
 
 __all__ = [
     "TEXT",

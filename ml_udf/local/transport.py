@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from gpu_worker.errors import Cancelled as EngineCancelled
 from gpu_worker.errors import NoRoom, UnknownModel, WorkerError
 from gpu_worker.settings import Settings
+from ml_udf.client.transport import Abort, Request, Response
 from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, VersionGone
 from ml_udf.local.catalog import Catalog, Function
 from ml_udf.oip import (
@@ -32,12 +33,11 @@ from ml_udf.oip import (
     decode_request,
     encode_response,
 )
-from ml_udf.transport import Abort, Request, Response
 
 if TYPE_CHECKING:
-    from gpu_worker.batch import Batch
     from gpu_worker.engine import Engine
-    from gpu_worker.protocol import Answer
+    from gpu_worker.pipeline.batch import Batch
+    from gpu_worker.wire.protocol import Answer
 
 __all__ = ["LocalTransport"]
 
@@ -48,7 +48,7 @@ _OPTIONS = {"media_root", "device", "threads", "max_pixels", "max_input_bytes"}
 
 
 class LocalTransport:
-    """See `ml_udf.transport.Transport`. Cheap to make: the engine starts at the first call for rows.
+    """See `ml_udf.client.transport.Transport`. Cheap to make: the engine starts at the first call for rows.
 
     Raises `BadOption` for an endpoint with an unknown option or a home folder that is none.
     """
@@ -211,7 +211,7 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
     from server.ensemble.combine import Votes, combine
-    from server.ensemble.confident import NO_CONFIDENT_ANSWER, promised
+    from server.ensemble.promise import NO_CONFIDENT_ANSWER, promised
 
     accuracies = {member.key: member.accuracy for member in function.members}
     votes = [Votes(m.model, accuracies[m.model], m.labels, m.confidences, m.scores) for m in answer.members]

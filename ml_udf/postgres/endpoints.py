@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ml_udf.client import Client
+from ml_udf.client.request_pool import signals_blocked
 from ml_udf.errors import BadOption
-from ml_udf.flight import signals_blocked
 from ml_udf.postgres.allowed import FILE_NAME, check_allowed
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.faults import Refused

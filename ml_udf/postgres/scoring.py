@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ml_udf.client.statement import Binding
 from ml_udf.errors import BadOption, InsideTransaction, UnknownFunction
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Endpoints
@@ -24,7 +25,6 @@ from ml_udf.scoring.postgres_catalog import PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 from ml_udf.scoring.resolving import resolved
-from ml_udf.statement import Binding
 
 __all__ = ["Scoring"]
 

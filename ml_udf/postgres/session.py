@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ml_udf.column import Value, asked_by_key
+from ml_udf.client.column import Value, asked_by_key
+from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.definitions import Definitions, Request
@@ -26,7 +27,6 @@ from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.training import TrainingVerbs
 from ml_udf.postgres.values import Composite, composite, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
-from ml_udf.statement import Binding, Statement
 
 __all__ = ["Session"]
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ml_udf.client import CallStats, Client
+from ml_udf.client.exchange import ROW_FAULTS
+from ml_udf.client.statement import Binding, Statement
 from ml_udf.config import SETTINGS, Options
-from ml_udf.exchange import ROW_FAULTS
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Bound, Endpoints
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.latencies import Latencies
 from ml_udf.postgres.spi import Plpy
-from ml_udf.statement import Binding, Statement
 
 __all__ = ["Past", "Statements", "Target"]
 

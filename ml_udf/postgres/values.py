@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ml_udf.client.statement import Answer
 from ml_udf.errors import BadOption
-from ml_udf.statement import Answer
 
 __all__ = ["Composite", "composite", "fitted", "unwrapped", "wrapped"]
 

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ml_udf.client import CallStats, Client
-from ml_udf.column import Value
+from ml_udf.client.column import Value
+from ml_udf.client.statement import Answer, Binding
+from ml_udf.client.transport import Abort
 from ml_udf.config import Options
 from ml_udf.errors import (
     Cancelled,
@@ -27,8 +29,6 @@ from ml_udf.errors import (
     ServerUnreachable,
 )
 from ml_udf.scoring.pages import Page
-from ml_udf.statement import Answer, Binding
-from ml_udf.transport import Abort
 
 __all__ = ["Asking"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ml_udf.function_info import FunctionInfo
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.client.statement import Binding
 from ml_udf.scoring.layout import Kind
-from ml_udf.statement import Binding
 
 __all__ = ["bound"]
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import BadOption, NoKey, UnknownColumn, WrongType
-from ml_udf.function_info import FunctionInfo
 from ml_udf.quoting import quoted
 from ml_udf.scoring.names import found_name
 from ml_udf.scoring.request import Request

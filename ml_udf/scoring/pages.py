@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ml_udf.column import Value
-from ml_udf.statement import Answer
+from ml_udf.client.column import Value
+from ml_udf.client.statement import Answer
 
 __all__ = ["Key", "Page", "Store", "first_rows", "next_rows"]
 

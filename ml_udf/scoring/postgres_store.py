@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.client.statement import Answer
 from ml_udf.errors import AlreadyRunning
-from ml_udf.function_info import FunctionInfo
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Key, Page
 from ml_udf.scoring.postgres_catalog import Sql
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.resolving import unfit
 from ml_udf.scoring.texts import columns_of, sample_texts
-from ml_udf.statement import Answer
 
 __all__ = ["PostgresStore"]
 

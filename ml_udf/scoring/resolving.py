@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import BadOption, UnknownTable, WrongType
-from ml_udf.function_info import FunctionInfo
 from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import (
     ROLES,

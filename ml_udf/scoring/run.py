@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ml_udf.client.request_pool import Flight
+from ml_udf.client.statement import Answer
 from ml_udf.errors import MlUdfError
-from ml_udf.flight import Flight
 from ml_udf.scoring.asking import Asking
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Page, Store, first_rows, next_rows
 from ml_udf.scoring.request import Request
-from ml_udf.statement import Answer
 
 __all__ = ["Tally", "score"]
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ml_udf.client.statement import Answer
 from ml_udf.scoring.pages import Page
-from ml_udf.statement import Answer
 
 __all__ = ["columns_of", "sample_texts", "text_of"]
 

@@ -12,14 +12,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
-from server.access import Caller
-from server.calls import Call, Reply
+from server.access.rules import Caller
+from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, BodyTooLarge
-from server.functions import Function
-from server.routes.body import ClientGone
-from server.routes.replies import json_reply
+from server.http.body import ClientGone
+from server.http.replies import json_reply
 from server.scheduling.policy import RowClass
 from server.services import Services, ServicesOf
+from server.serving.calls import Call, Reply
 
 __all__ = ["router"]
 

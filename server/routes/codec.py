@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
-from server.access import NOBODY, Caller
-from server.calls import Call, Reply
-from server.ensemble.selection import Candidate, within
+from server.access.rules import NOBODY, Caller
+from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
+from server.ensemble.select import Candidate, within
 from server.errors import (
     BadInput,
     BadOption,
@@ -25,9 +25,9 @@ from server.errors import (
     Unsupported,
     WorkerLost,
 )
-from server.functions import INPUT_NAMES, Form, Function, ModelVersion
 from server.scheduling.policy import RowClass
 from server.scheduling.terms import Latency
+from server.serving.calls import Call, Reply
 
 __all__ = ["OUTPUTS", "Codec", "raw_request"]
 

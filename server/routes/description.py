@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from server.functions import INPUT_NAMES, Function
+from server.catalog.functions import INPUT_NAMES, Function
+from server.observability.stats import Durations, FunctionStats
 from server.routes.codec import OUTPUTS
-from server.stats import Durations, FunctionStats
 
 __all__ = ["EXTENSIONS", "PLATFORM", "config_of", "metadata_of", "statistics_of"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from server.deploying import deployed_form
-from server.functions import INPUT_NAMES, Function
-from server.routes.body import json_object
-from server.routes.replies import json_reply
+from server.catalog.function_spec import deployed_form
+from server.catalog.functions import INPUT_NAMES, Function
+from server.http.body import json_object
+from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 
 __all__ = ["router"]

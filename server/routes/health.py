@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from server.metrics import CONTENT_TYPE
+from server.observability.metrics import CONTENT_TYPE
 from server.services import ServicesOf
 
 __all__ = ["HEALTH_PATHS", "router"]

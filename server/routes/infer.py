@@ -16,19 +16,19 @@ import time
 from dataclasses import dataclass
 
 from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, encode_response
-from server.backpressure import Claim
-from server.calls import Pending, Reply
-from server.catalog import Catalog
-from server.connection import Reply as SendReply
-from server.connection import Waiting, WholeRequest
+from server.catalog.catalog import Catalog
+from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
-from server.functions import Function
-from server.large_json import LargeJson
-from server.metrics import Metrics
-from server.routes.asking import Asker
-from server.routes.body import ClientGone, decompressed
+from server.http.backpressure import Claim
+from server.http.body import ClientGone, decompressed
+from server.http.connection import Reply as SendReply
+from server.http.connection import Waiting, WholeRequest
+from server.http.large_json import LargeJson
+from server.http.replies import error_reply
+from server.observability.metrics import Metrics
 from server.routes.codec import Codec, raw_request
-from server.routes.replies import error_reply
+from server.serving.asker import Asker
+from server.serving.calls import Pending, Reply
 from server.supervision import Tasks
 
 __all__ = ["InferRoute", "MethodNotAllowed", "is_infer"]

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import FormData, UploadFile
 
+from server.catalog.functions import ModelVersion
 from server.errors import BadOption
-from server.functions import ModelVersion
-from server.routes.body import json_object
-from server.routes.replies import json_reply
+from server.http.body import json_object
+from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 
 __all__ = ["router"]

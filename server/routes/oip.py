@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from server.catalog.functions import Function
 from server.errors import Unsupported
-from server.functions import Function
-from server.routes.body import json_object
+from server.http.body import json_object
+from server.http.replies import json_reply
 from server.routes.description import EXTENSIONS, config_of, metadata_of, statistics_of
-from server.routes.replies import json_reply
 from server.services import Services, ServicesOf
 from server.version import VERSION
 

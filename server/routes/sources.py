@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from server.routes.replies import json_reply
+from server.http.replies import json_reply
 from server.services import ServicesOf
 
 __all__ = ["router"]

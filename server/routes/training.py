@@ -10,15 +10,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from server.deploying import deployed_form
+from server.catalog.function_spec import deployed_form
 from server.errors import BadOption, ServiceError, UnknownFunction
-from server.routes.body import json_object
-from server.routes.replies import json_reply
+from server.http.body import json_object
+from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 from server.store.training import ACTIVE, PAUSED, Job
-from server.training.run import Run
-from server.training.service import found_by
-from server.training.tasks import IMAGES
+from server.training.jobs.run import Run
+from server.training.jobs.service import found_by
+from server.training.jobs.tasks import IMAGES
 
 __all__ = ["router"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from server.scheduling.admission import admit, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, room_for_fillers
-from server.scheduling.guarded import PolicyFault
 from server.scheduling.lanes import Lane
+from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.routing import backlog_s, worker_for
 from server.scheduling.terms import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from server.scheduling.guarded import GuardedPolicy
+from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import (
     BatchOutcome,
     Decision,

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from server.scheduling.guarded import GuardedPolicy, PolicyFault
 from server.scheduling.lanes import Lane, LaneKey
+from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
+from server.scheduling.policies.registry import check_policy
 from server.scheduling.policy import RowRun
-from server.scheduling.registry import check_policy
 from server.scheduling.terms import FunctionSpec, Submission
 
 __all__ = ["Waiting"]

@@ -17,8 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_worker.model_files import MANIFEST_FILE, MOST_MANIFEST_BYTES, open_regular
-from gpu_worker.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.model_files.regular import MANIFEST_FILE, MOST_MANIFEST_BYTES, open_regular
 from server.errors import BadOption, BodyTooLarge
 from server.store.manifest import check_name, model_from_manifest
 from server.store.readers import Readers, close_to_others

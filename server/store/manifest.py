@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.model_files import COLUMN_KINDS, FORMAT, FORMS, RUNTIMES
+from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, RUNTIMES
+from server.catalog.functions import InputShape, ModelVersion
 from server.errors import BadOption
-from server.functions import InputShape, ModelVersion
 
 __all__ = ["check_name", "model_from_manifest"]
 

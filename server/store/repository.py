@@ -16,8 +16,8 @@ from sqlalchemy import Engine, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from server.catalog.functions import ModelVersion
 from server.errors import BadOption
-from server.functions import ModelVersion
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.patience import once, patient

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import cast
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Cancel,
     Failed,

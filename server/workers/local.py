@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_worker.protocol import Failed, Message, Ping, Pong
+from gpu_worker.wire.protocol import Failed, Message, Ping, Pong
 from server.supervision import Tasks
 from server.workers.channel import Channel
 from server.workers.pool import OnReply, WorkerInfo, WorkerListener, WorkerState

@@ -1,6 +1,6 @@
 """The contract of a pool of workers: what the dispatcher and the placement need, wherever workers live.
 
-A worker is a process that owns a device and speaks `gpu_worker.protocol`. Pools differ in how it is
+A worker is a process that owns a device and speaks `gpu_worker.wire.protocol`. Pools differ in how it is
 started and reached; local processes are the first, remote actors can be the next.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_worker.protocol import Message
+from gpu_worker.wire.protocol import Message
 
 __all__ = ["OnReply", "Worker", "WorkerInfo", "WorkerListener", "WorkerPool", "WorkerState"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_worker.decode import decode_image
 from gpu_worker.device import find_device
-from gpu_worker.loader import load_network
-from gpu_worker.manifest import read_manifest
+from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.networks.loader import load_network
+from gpu_worker.pipeline.decode import decode_image
 
 BATCH_SIZES = (16, 32, 64, 128)
 _SLICE = 8

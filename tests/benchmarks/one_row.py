@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_worker.decode import decode_image
 from gpu_worker.device import find_device
-from gpu_worker.loader import load_network
-from gpu_worker.manifest import read_manifest
+from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.networks.loader import load_network
+from gpu_worker.pipeline.decode import decode_image
 
 
 class OneRow:

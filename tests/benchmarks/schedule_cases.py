@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 from server.scheduling.arbitration import papers_turns
-from server.scheduling.arrivals import bursty, poisson
-from server.scheduling.simulation import FunctionLoad, Load, SimulationResult, simulate
+from server.scheduling.simulation.arrivals import bursty, poisson
+from server.scheduling.simulation.simulator import FunctionLoad, Load, SimulationResult, simulate
 
 SLO_S = 0.05
 MAX_BATCH = 64

@@ -26,9 +26,9 @@ from rich.table import Table
 from ml_udf.client import Client
 from ml_udf.config import Options
 from server.scheduling.arbitration import MostInTime
-from server.scheduling.arrivals import bursty, poisson, sine
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.simulation import Device, FunctionLoad, FunctionResult, Load, simulate
+from server.scheduling.simulation.arrivals import bursty, poisson, sine
+from server.scheduling.simulation.simulator import Device, FunctionLoad, FunctionResult, Load, simulate
 from tests.benchmarks.load_generator import Replay, closed_loop, replay, request_bytes
 from tests.benchmarks.report import console, write_json
 from tests.inference_server import InferenceServer, inference_server

@@ -13,8 +13,8 @@ from random import Random
 
 from ml_udf.cli.chart import line_chart
 from server.scheduling.arbitration import MostInTime
-from server.scheduling.arrivals import sine, sine_rate
-from server.scheduling.simulation import FunctionLoad, Load, simulate
+from server.scheduling.simulation.arrivals import sine, sine_rate
+from server.scheduling.simulation.simulator import FunctionLoad, Load, simulate
 
 B = (16, 32, 48, 64)
 TAU_S = 0.56

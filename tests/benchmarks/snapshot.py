@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 from rich.table import Table
 
-from server.training.dataset_spec import DatasetSpec
-from server.training.snapshot import Draft, Limits
+from server.training.datasets.snapshot import Draft, Limits
+from server.training.datasets.spec import DatasetSpec
 from tests.benchmarks.report import console, write_json
 
 _BATCH_ROWS = 5_000  # as the server reads a database

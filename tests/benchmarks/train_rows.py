@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import torch
 from rich.table import Table
 
-from gpu_worker.row_network import COLUMNS_KEY
+from gpu_worker.networks.row_network import COLUMNS_KEY
 from gpu_worker.train.learners import Learners
 from gpu_worker.zoo import TABULAR
 from tests.benchmarks.report import console, write_json

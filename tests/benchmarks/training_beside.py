@@ -24,7 +24,7 @@ from rich.table import Table
 
 import ml_udf.duckdb
 from examples.foodlog.draw import Album, draw_album
-from server.scheduling.arrivals import poisson
+from server.scheduling.simulation.arrivals import poisson
 from tests.benchmarks.load_generator import Replay, replay, request_bytes
 from tests.benchmarks.report import console, write_json
 from tests.inference_server import InferenceServer, inference_server

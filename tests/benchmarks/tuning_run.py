@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from optuna.storages import InMemoryStorage
 
-from server.training.deployment import _MARGIN, _candidates
-from server.training.jobs import JobSpec
-from server.training.messages import Assignment, StudySpec, Verdict
-from server.training.selection import select_ensemble
-from server.training.study import Master
+from server.training.jobs.spec import JobSpec
+from server.training.promotion.deployment import _MARGIN, _candidates
+from server.training.promotion.selection import select_ensemble
+from server.training.studies.messages import Assignment, StudySpec, Verdict
+from server.training.studies.study import Master
 from tests.benchmarks.tuning_task import (
     State,
     Task,

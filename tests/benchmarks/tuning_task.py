@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from server.training.hyperspace import HyperSpace
+from server.training.studies.hyperspace import HyperSpace
 
 Array = NDArray[np.float32]
 HIDDEN = (48, 32)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.errors import Cancelled, MlUdfError, error_classes
-from ml_udf.exchange import ROW_FAULTS
 from tests.engines import FUNCTIONS, Engine, SqlError, make_engine
 from tests.postgres.oip_server import WHAT_HAPPENED, OipServer, oip_server
 

@@ -93,7 +93,7 @@ def trainers(server: InferenceServer) -> list[int]:
     found = []
     for worker in server.worker_pids():
         for child in Path(f"/proc/{worker}/task/{worker}/children").read_text().split():
-            if b"gpu_worker.trial" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"gpu_worker.train.trial" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(int(child))
     return found
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpu_worker.decode import Pixels, decode_image
 from gpu_worker.errors import RowFault
-from gpu_worker.image_file import look_over
+from gpu_worker.pipeline.decode import Pixels, decode_image
+from gpu_worker.pipeline.image_file import look_over
 from tests.fuzz.budget import rounds
 from tests.unit.gpu_worker.pictures import encoded, noise, picture
 

@@ -19,11 +19,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.manifest import Manifest, read_manifest
-from gpu_worker.onnx_file import OnnxRefused, check_onnx
-from gpu_worker.protocol import Failed, Load, Loaded, Ping, Pong, Unload
+from gpu_worker.model_files.manifest import Manifest, read_manifest
+from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.wire.protocol import Failed, Load, Loaded, Ping, Pong, Unload
+from server.catalog.functions import ModelVersion
 from server.errors import BadOption
-from server.functions import ModelVersion
 from server.store.manifest import model_from_manifest
 from tests.fuzz.budget import rounds
 from tests.models import CLASSES, image_model

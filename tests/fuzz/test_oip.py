@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from ml_udf.oip import HEADER_LENGTH, decode_response
-from server.catalog import Catalog
-from server.connection import WholeRequest
-from server.functions import Function
-from server.large_json import LargeJson
-from server.routes.asking import Asker
+from server.catalog.catalog import Catalog
+from server.catalog.functions import Function
+from server.http.connection import WholeRequest
+from server.http.large_json import LargeJson
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
+from server.serving.asker import Asker
 from server.supervision import Tasks
 from tests.fuzz.budget import rounds
 from tests.unit.server.fake_worker import FakeWorker, settle

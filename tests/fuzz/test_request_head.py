@@ -18,10 +18,10 @@ import h11
 import httptools
 import pytest
 
-from server.access import NOBODY
-from server.connection import Admitted, Connection, Connections, Refused, Reply, WholeRequest
-from server.exchange import path_of
-from server.request_head import BadRequest, Chunks, Head, Sized, check_part, parse_head
+from server.access.rules import NOBODY
+from server.http.connection import Admitted, Connection, Connections, Refused, Reply, WholeRequest
+from server.http.exchange import path_of
+from server.http.request_head import BadRequest, Chunks, Head, Sized, check_part, parse_head
 from server.routes.infer import is_infer
 from tests.fuzz.budget import rounds
 

@@ -13,10 +13,10 @@ import torch
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled
-from gpu_worker.protocol import Answer
 from gpu_worker.settings import Settings
 from gpu_worker.train import TrainSpec, train
 from gpu_worker.train.images import Images
+from gpu_worker.wire.protocol import Answer
 from gpu_worker.zoo import ARCHITECTURES
 from tests.models import CLASSES, image_model
 from tests.unit.gpu_worker.pictures import noise

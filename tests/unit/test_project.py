@@ -27,7 +27,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_importing_ml_udf_pulls_in_the_standard_library_alone():
-    loaded = modules_after("import ml_udf, ml_udf.client, ml_udf.statement")
+    loaded = modules_after("import ml_udf, ml_udf.client, ml_udf.client.statement")
     assert not loaded & {"torch", "numpy", "pyarrow", "duckdb", "typer", "rich", "gpu_worker", "server"}
 
 

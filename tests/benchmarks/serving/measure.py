@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-from server.scheduling.arrivals import poisson
+from server.scheduling.simulation.arrivals import poisson
 from tests.benchmarks.load_generator import Replay
 from tests.benchmarks.serving.cases import Case
 from tests.benchmarks.serving.load import Load

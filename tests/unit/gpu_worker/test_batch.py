@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_worker import intake as intake_module
-from gpu_worker.batch import Batch
-from gpu_worker.decode import decode_image
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled
-from gpu_worker.manifest import InputSpec, Manifest
 from gpu_worker.model_cache import Resident
-from gpu_worker.network import Floats, Inputs, IsCancelled
-from gpu_worker.protocol import RowError
+from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled
+from gpu_worker.pipeline import intake as intake_module
+from gpu_worker.pipeline.batch import Batch
+from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.wire.protocol import RowError
 from tests.unit.gpu_worker.pictures import noise
 
 CLASSES = ("a", "b")

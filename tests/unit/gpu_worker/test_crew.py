@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_worker.crew import Crew, Trade
+from gpu_worker.pipeline.crew import Crew, Trade
 from gpu_worker.threads import Threads
 
 

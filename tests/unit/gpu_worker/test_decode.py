@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gpu_worker.decode import Pixels, decode_image
 from gpu_worker.errors import RowFault
+from gpu_worker.pipeline.decode import Pixels, decode_image
 from tests.unit.gpu_worker.pictures import LEFT, RIGHT, encoded, huge_png, noise, picture
 
 LIMIT = 64_000_000

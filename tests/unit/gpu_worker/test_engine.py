@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_worker.decode import decode_image
 from gpu_worker.device import find_device
 from gpu_worker.engine import Engine
 from gpu_worker.errors import BadRequest, UnknownModel
-from gpu_worker.loader import load_network
-from gpu_worker.manifest import read_manifest
-from gpu_worker.protocol import Answer
+from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.networks.loader import load_network
+from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.wire.protocol import Answer
 from tests.models import CLASSES, image_model, label_of
 from tests.unit.gpu_worker.pictures import encoded, huge_png, noise, picture
 
@@ -86,7 +86,7 @@ def test_members_answer_in_the_order_asked_and_share_the_decoding(
         decoded.append((height, width))
         return decode_image(data, height, width, max_pixels=max_pixels)
 
-    monkeypatch.setattr("gpu_worker.intake.decode_image", counting)
+    monkeypatch.setattr("gpu_worker.pipeline.intake.decode_image", counting)
     engine = engines(media_roots=(str(media),), threads=2)
     engine.load("vgg", str(vgg))
     engine.load("resnet", str(resnet))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_worker.decode import decode_image
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled, ModelUnusable, WorkerError
-from gpu_worker.network import Floats, Inputs, IsCancelled
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled
+from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.zoo.hashing import Hashing
 from tests.models import CLASSES, hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
@@ -90,8 +90,8 @@ def test_rows_of_a_long_batch_are_not_all_decoded_ahead(
         assert gate.wait(30)
         raise WorkerError("enough")
 
-    monkeypatch.setattr("gpu_worker.intake.decode_image", counting)
-    monkeypatch.setattr("gpu_worker.forward.Tally.add", blocked)
+    monkeypatch.setattr("gpu_worker.pipeline.intake.decode_image", counting)
+    monkeypatch.setattr("gpu_worker.pipeline.forward.Tally.add", blocked)
     batch = engine.begin(["vgg"], "path", paths * 100)
     wait_until(lambda: decoded)
     wait_until_steady(lambda: len(decoded))

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpu_worker.buffers import Buffers
 from gpu_worker.errors import Cancelled
-from gpu_worker.forward import Tally
-from gpu_worker.intake import Piece
-from gpu_worker.manifest import InputSpec, Manifest
 from gpu_worker.model_cache import Resident
-from gpu_worker.network import Floats, Inputs, IsCancelled, check, softmax
-from gpu_worker.protocol import RowError
+from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check, softmax
+from gpu_worker.pipeline.buffers import Buffers
+from gpu_worker.pipeline.forward import Tally
+from gpu_worker.pipeline.intake import Piece
+from gpu_worker.wire.protocol import RowError
 
 CLASSES = ("a", "b", "c")
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpu_worker import decode as decode_module
-from gpu_worker.decode import decode_image
 from gpu_worker.errors import RowFault
-from gpu_worker.image_file import look_over
+from gpu_worker.pipeline import decode as decode_module
+from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.pipeline.image_file import look_over
 from tests.unit.gpu_worker.pictures import encoded, noise, picture
 
 pytestmark = pytest.mark.security
@@ -116,7 +116,7 @@ def hostile_exif(size: int) -> bytes:
 
 MEASURED = """
 import resource, sys
-from gpu_worker.decode import decode_image
+from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.errors import RowFault
 data = sys.stdin.buffer.read()
 decode_image(open(sys.argv[1], "rb").read(), 32, 48, max_pixels=64_000_000)

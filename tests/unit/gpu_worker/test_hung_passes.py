@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from gpu_worker.engine import Engine
-from gpu_worker.protocol import Answer, Cancel, Failed, Infer, Ping, Pong
+from gpu_worker.wire.protocol import Answer, Cancel, Failed, Infer, Ping, Pong
 from tests.models import label_of
 from tests.unit.gpu_worker.pictures import noise
 from tests.unit.gpu_worker.worker_process import REPOSITORY, WorkerProcess
@@ -134,7 +134,7 @@ def test_a_killed_parent_leaves_no_worker_whatever_that_does(
     hung = slow_images(10_000.0)
     program = f"""
 import time
-from gpu_worker.protocol import Infer
+from gpu_worker.wire.protocol import Infer
 from tests.unit.gpu_worker.pictures import noise
 from tests.unit.gpu_worker.worker_process import WorkerProcess
 from pathlib import Path

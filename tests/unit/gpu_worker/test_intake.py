@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_worker import intake as intake_module
-from gpu_worker.buffers import Buffers
-from gpu_worker.decode import Pixels, decode_image
-from gpu_worker.intake import Intake, Piece, Size
+from gpu_worker.pipeline import intake as intake_module
+from gpu_worker.pipeline.buffers import Buffers
+from gpu_worker.pipeline.decode import Pixels, decode_image
+from gpu_worker.pipeline.intake import Intake, Piece, Size
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.unit.gpu_worker.pictures import noise

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker import protocol
 from gpu_worker.engine import Engine
-from gpu_worker.frames import receive
 from gpu_worker.loop import Loop
-from gpu_worker.protocol import (
+from gpu_worker.settings import Settings
+from gpu_worker.train.trainer import Trainer
+from gpu_worker.wire import protocol
+from gpu_worker.wire.frames import receive
+from gpu_worker.wire.protocol import (
     Answer,
     Done,
     Evaluated,
@@ -28,8 +30,6 @@ from gpu_worker.protocol import (
     encode,
     reply_frame,
 )
-from gpu_worker.settings import Settings
-from gpu_worker.trainer import Trainer
 
 SMALL = 2000
 

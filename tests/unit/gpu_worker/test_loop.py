@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     MAX_FRAME_BYTES,
     Answer,
     Cancel,

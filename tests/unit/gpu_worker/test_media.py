@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.errors import RowFault
-from gpu_worker.media import MediaRoots
+from gpu_worker.pipeline.media import MediaRoots
 
 LIMIT = 1000
 

@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
-from gpu_worker.manifest import InputSpec, Manifest
 from gpu_worker.model_cache import ModelCache, Resident
-from gpu_worker.network import Network
+from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.networks.network import Network
 
 MANIFEST = Manifest("/m", "m", 1, "text-classification", "torch", "hashing", ("a",), InputSpec())
 

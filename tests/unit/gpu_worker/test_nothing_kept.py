@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_worker.batch import Batch
 from gpu_worker.engine import Engine
-from gpu_worker.forward import Tally
-from gpu_worker.intake import Piece
+from gpu_worker.pipeline.batch import Batch
+from gpu_worker.pipeline.forward import Tally
+from gpu_worker.pipeline.intake import Piece
 from tests.unit.gpu_worker.pictures import noise
 
 PATIENCE_S = 30.0

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.onnx_file import OnnxRefused, check_onnx
-from gpu_worker.onnx_network import open_session
+from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.networks.onnx_network import open_session
 from server.errors import BadOption
 from server.store.artifacts import Artifacts
 from tests.unit.server.manifests import manifest

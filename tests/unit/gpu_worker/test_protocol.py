@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Answer,
     Cancel,

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gpu_worker.loader import file_sha256
-from gpu_worker.manifest import InputSpec, Manifest, read_manifest
-from gpu_worker.saving import save_model
+from gpu_worker.model_files.manifest import InputSpec, Manifest, read_manifest
+from gpu_worker.model_files.saving import save_model
+from gpu_worker.networks.loader import file_sha256
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "turned": torch.arange(6.0).reshape(2, 3).T}
 
@@ -55,7 +55,7 @@ def test_a_save_that_fails_leaves_no_trace(manifest: Manifest, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("gpu_worker.saving._write_text", full)
+    monkeypatch.setattr("gpu_worker.model_files.saving._write_text", full)
     with pytest.raises(OSError, match="No space"):
         save_model(manifest, WEIGHTS)
     assert os.listdir(Path(manifest.directory).parent) == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.shares import Shares
+from gpu_worker.pipeline.shares import Shares
 
 
 class Clock:

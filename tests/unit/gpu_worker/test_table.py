@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.table import RowInvalid, Table, values_of
+from gpu_worker.networks.table import RowInvalid, Table, values_of
 
 KINDS = [
     {"name": "age", "kind": "number"},

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpu_worker.device import find_device
-from gpu_worker.loader import build_module
-from gpu_worker.text_network import TextNetwork
+from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.text_network import TextNetwork
 from gpu_worker.zoo import TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import byte_tokens, ngram_tokens
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.loader import build_module
-from gpu_worker.tracing import traced
+from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.tracing import traced
 from gpu_worker.zoo import ARCHITECTURES
 from gpu_worker.zoo.blocks import fold_batch_norms
 

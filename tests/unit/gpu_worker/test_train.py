@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.manifest import InputSpec
+from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.train import (
     Augment,
     Epoch,

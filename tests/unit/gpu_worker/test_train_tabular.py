@@ -18,7 +18,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
-from gpu_worker.row_network import COLUMNS_KEY, RowNetwork
+from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
 from gpu_worker.train.learner import row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import Stopped

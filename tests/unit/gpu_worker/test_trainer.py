@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.frames import receive
-from gpu_worker.messages import Message
-from gpu_worker.protocol import Done, Drop, Failed
 from gpu_worker.settings import Settings
-from gpu_worker.trainer import Trainer
+from gpu_worker.train.trainer import Trainer
+from gpu_worker.wire.frames import receive
+from gpu_worker.wire.messages import Message
+from gpu_worker.wire.protocol import Done, Drop, Failed
 from tests.unit.gpu_worker.worker_process import REPOSITORY
 
 PATIENCE_S = 20.0
 
 CHILD = """
 import socket, sys, time
-from gpu_worker.frames import receive
-from gpu_worker.protocol import Done, encode
+from gpu_worker.wire.frames import receive
+from gpu_worker.wire.protocol import Done, encode
 connection = socket.socket(fileno=int(sys.argv[1]))
 while (message := receive(connection)) is not None:
     time.sleep(0.3)
@@ -66,8 +66,8 @@ _popen = subprocess.Popen
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     made = Training()
-    monkeypatch.setattr("gpu_worker.trainer.subprocess.Popen", made.popen)
-    monkeypatch.setattr("gpu_worker.trainer.receive", made.receive)
+    monkeypatch.setattr("gpu_worker.train.trainer.subprocess.Popen", made.popen)
+    monkeypatch.setattr("gpu_worker.train.trainer.receive", made.receive)
     yield made
     made.first_may_end.set()
     made.trainer.close()

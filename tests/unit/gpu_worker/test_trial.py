@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     Cancel,
     Done,
     Drop,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_worker.protocol import PREFIX_BYTES, Load, Loaded, Message, decode, encode, frame_length
+from gpu_worker.wire.protocol import PREFIX_BYTES, Load, Loaded, Message, decode, encode, frame_length
 
 REPOSITORY = Path(__file__).parents[3]
 PATIENCE_S = 180.0  # trials are niced: on a machine that has other work they take their time

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 
+from ml_udf.client.transport import Abort, Request, Response
 from ml_udf.errors import Cancelled
 from ml_udf.oip import (
     HEADER_LENGTH,
@@ -17,7 +18,6 @@ from ml_udf.oip import (
     decode_request,
     encode_response,
 )
-from ml_udf.transport import Abort, Request, Response
 
 
 def label_of(row: bytes) -> str:

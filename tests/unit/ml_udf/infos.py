@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ml_udf.function_info import FunctionInfo
+from ml_udf.client.function_info import FunctionInfo
 
 
 def info_of(datatype: str = "BYTES", row_shape: tuple[int, ...] = (), *, ours: bool = True) -> FunctionInfo:

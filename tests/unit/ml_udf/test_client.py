@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_udf.client import Client, Options
+from ml_udf.client.transport import Response
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -21,7 +22,6 @@ from ml_udf.errors import (
     UnknownFunction,
     VersionGone,
 )
-from ml_udf.transport import Response
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 
 NULLS = Options(on_error="null")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ml_udf.client import Client, Options
+from ml_udf.client.transport import Abort, Request, Response
 from ml_udf.errors import (
     BadOption,
     InputNotFound,
@@ -17,7 +18,6 @@ from ml_udf.errors import (
     UnknownFunction,
     VersionGone,
 )
-from ml_udf.transport import Abort, Request, Response
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 
 
@@ -73,7 +73,7 @@ def test_inputs_and_outputs_of_other_names_are_other_functions():
 
 
 def test_what_is_known_of_functions_is_bounded(monkeypatch):
-    monkeypatch.setattr("ml_udf.client._MAX_KNOWN", 2)
+    monkeypatch.setattr("ml_udf.client.client._MAX_KNOWN", 2)
     transport = FakeTransport()
     client = client_of(transport)
     for version in ("1", "2", "3"):
@@ -235,7 +235,7 @@ def test_after_an_error_nothing_new_is_sent():
 
 
 def test_a_server_that_is_gone_when_its_function_is_looked_up_is_every_rows_fault(monkeypatch):
-    monkeypatch.setattr("ml_udf.retry._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ml_udf.client.retry._FIRST_PAUSE_S", 0.001)
 
     class Gone(FakeTransport):
         def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ml_udf import column as column_module
-from ml_udf.column import MAX_VALUE_BYTES, Column, SubBatch, asked_by_key, input_tensor, values_of
+from ml_udf.client import column as column_module
+from ml_udf.client.column import MAX_VALUE_BYTES, Column, SubBatch, asked_by_key, input_tensor, values_of
+from ml_udf.client.prediction import CallStats
 from ml_udf.errors import InputInvalid, InputTooLarge
 from ml_udf.oip import Tensor, WireError
-from ml_udf.prediction import CallStats
 from tests.unit.ml_udf.infos import info_of
 
 

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from ml_udf.column import SubBatch
+from ml_udf.client.column import SubBatch
+from ml_udf.client.exchange import Answers, Exchange
+from ml_udf.client.transport import Abort, Request, Response
 from ml_udf.config import Options
 from ml_udf.errors import (
     BadOption,
@@ -18,9 +20,7 @@ from ml_udf.errors import (
     ServerFault,
     ServerUnreachable,
 )
-from ml_udf.exchange import Answers, Exchange
 from ml_udf.oip import InferRequest, InferResponse, Tensor, encode_response
-from ml_udf.transport import Abort, Request, Response
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 from tests.unit.ml_udf.infos import info_of
 
@@ -79,7 +79,7 @@ def test_a_server_that_is_not_ours_answers_values_alone():
 
 
 def test_once_the_server_is_gone_the_other_sub_batches_are_not_tried(monkeypatch):
-    monkeypatch.setattr("ml_udf.retry._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ml_udf.client.retry._FIRST_PAUSE_S", 0.001)
     transport = FakeTransport()
     transport.faults = [ServerUnreachable("refused") for _ in range(5)]
     exchange = exchange_of(transport)
@@ -90,7 +90,7 @@ def test_once_the_server_is_gone_the_other_sub_batches_are_not_tried(monkeypatch
 
 
 def test_a_connection_that_broke_is_no_reason_to_give_up_the_others(monkeypatch):
-    monkeypatch.setattr("ml_udf.retry._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ml_udf.client.retry._FIRST_PAUSE_S", 0.001)
     transport = FakeTransport()
     transport.faults = [ConnectionLost("broke") for _ in range(3)]
     exchange = exchange_of(transport)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import ml_udf.local.transport as local
-from gpu_worker.batch import Batch
 from gpu_worker.engine import Engine
+from gpu_worker.pipeline.batch import Batch
 from gpu_worker.settings import Settings
 from ml_udf.client import Client
 from ml_udf.errors import Cancelled

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
+from ml_udf.client.memo import Answer, Memo, memo_key
 from ml_udf.errors import ConnectionLost, InputNotFound
-from ml_udf.memo import Answer, Memo, memo_key
 
 LIMIT_BYTES = 1 << 20
 

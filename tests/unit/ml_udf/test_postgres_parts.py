@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml_udf.client.statement import Answer
 from ml_udf.errors import BadOption, InputNotFound
 from ml_udf.postgres.latencies import Latencies
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
-from ml_udf.statement import Answer
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ml_udf.client.retry import left_s, with_retries
+from ml_udf.client.transport import Abort
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -16,8 +18,6 @@ from ml_udf.errors import (
     Overloaded,
     ServerUnreachable,
 )
-from ml_udf.retry import left_s, with_retries
-from ml_udf.transport import Abort
 
 
 class Clock:
@@ -41,8 +41,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("ml_udf.retry.time.monotonic", clock.monotonic)
-    monkeypatch.setattr("ml_udf.retry.random.uniform", lambda low, high: high)
+    monkeypatch.setattr("ml_udf.client.retry.time.monotonic", clock.monotonic)
+    monkeypatch.setattr("ml_udf.client.retry.random.uniform", lambda low, high: high)
     return clock
 
 
@@ -74,7 +74,7 @@ def test_pauses_double_up_to_two_seconds(clock):
 
 
 def test_pauses_are_jittered_by_up_to_half(clock, monkeypatch):
-    monkeypatch.setattr("ml_udf.retry.random.uniform", lambda low, high: low)
+    monkeypatch.setattr("ml_udf.client.retry.random.uniform", lambda low, high: low)
     ask(failing(*[Overloaded("full")] * 2), clock)
     assert clock.pauses == [0.05, 0.1]
 

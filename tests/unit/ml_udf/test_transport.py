@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ml_udf.client import Client
+from ml_udf.client.transport import Abort, HttpTransport, Request
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -23,7 +24,6 @@ from ml_udf.errors import (
     ServerUnreachable,
 )
 from ml_udf.training import TrainingCalls
-from ml_udf.transport import Abort, HttpTransport, Request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 

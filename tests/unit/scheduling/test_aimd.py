@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.aimd import Aimd
+from server.scheduling.policies.aimd import Aimd
 from server.scheduling.policy import BatchOutcome, Dispatch
 from tests.unit.scheduling.views import NOW_S, SLO_S, decide, view, waits_until_s
 

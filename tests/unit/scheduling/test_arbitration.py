@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.scheduling.arbitration import Candidate, MostInTime, earliest_start, least_recently_served
-from server.scheduling.guarded import GuardedPolicy
 from server.scheduling.lanes import Lane
+from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import Dispatch
 from server.scheduling.worker_state import WorkerState
 from tests.unit.scheduling.cores import spec, worker

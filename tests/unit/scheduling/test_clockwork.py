@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.scheduling.clockwork import Clockwork
+from server.scheduling.policies.clockwork import Clockwork
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse
 from tests.unit.scheduling.views import NOW_S, affine, decide, view
 

@@ -20,8 +20,8 @@ from server.scheduling.core import (
     WorkerView,
 )
 from server.scheduling.latency_model import LatencyModel
+from server.scheduling.policies.registry import POLICIES
 from server.scheduling.policy import RowClass
-from server.scheduling.registry import POLICIES
 from tests.unit.scheduling.views import affine
 
 MOST_ROWS, MOST_BYTES = 60, 900

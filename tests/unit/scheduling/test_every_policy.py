@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.scheduling.arrivals import bursty
 from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RunBatch, Scheduler, Submission, WorkerView
+from server.scheduling.policies.registry import POLICIES, policy_named
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, Wait
-from server.scheduling.registry import POLICIES, policy_named
-from server.scheduling.simulation import FunctionLoad, Load, simulate
+from server.scheduling.simulation.arrivals import bursty
+from server.scheduling.simulation.simulator import FunctionLoad, Load, simulate
 from tests.unit.scheduling.views import NOW_S, affine, view
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))

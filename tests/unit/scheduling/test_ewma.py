@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.scheduling.ewma import Ewma
+from server.scheduling.policies.ewma import Ewma
 from server.scheduling.policy import Dispatch, Wait
 from tests.unit.scheduling.views import decide, view
 

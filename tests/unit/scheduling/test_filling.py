@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from server.scheduling.arrivals import poisson
 from server.scheduling.core import Idle, RunBatch
-from server.scheduling.simulation import Device, FunctionLoad, Load, SimulationResult, simulate
+from server.scheduling.simulation.arrivals import poisson
+from server.scheduling.simulation.simulator import Device, FunctionLoad, Load, SimulationResult, simulate
 from tests.unit.scheduling.cores import batches, core, parts, rows, spec, worker
 from tests.unit.scheduling.views import affine
 

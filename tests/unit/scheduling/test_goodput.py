@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.goodput import Goodput
+from server.scheduling.policies.goodput import Goodput
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse
 from tests.unit.scheduling.views import NOW_S, affine, decide, view, waits_until_s
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.guarded import GuardedPolicy
 from server.scheduling.lanes import Lane
 from server.scheduling.latency_model import LatencyModel
+from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import BatchOutcome, Dispatch, Wait
 from server.scheduling.terms import FunctionSpec, MemberSpec, Submission, WorkerView
 from server.scheduling.worker_state import WorkerState

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from server.scheduling.policies.quantile import Quantile, quantile_line
 from server.scheduling.policy import BatchOutcome, Dispatch
-from server.scheduling.quantile import Quantile, quantile_line
 from tests.unit.scheduling.views import NOW_S, affine, decide, view
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from server.scheduling.arrivals import poisson
 from server.scheduling.rhythm import Rhythm
+from server.scheduling.simulation.arrivals import poisson
 
 
 def after(times_s: Sequence[float]) -> Rhythm:

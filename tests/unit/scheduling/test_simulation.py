@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from server.scheduling.arbitration import MostInTime, least_recently_served
-from server.scheduling.arrivals import bursty, poisson, recorded, sine, sine_rate
-from server.scheduling.simulation import Device, FunctionLoad, Load, simulate
+from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine, sine_rate
+from server.scheduling.simulation.simulator import Device, FunctionLoad, Load, simulate
 from tests.unit.scheduling.views import affine
 
 

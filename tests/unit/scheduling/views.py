@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from server.scheduling.policies.registry import policy_named
 from server.scheduling.policy import Decision, FunctionView, MemberView, RowRun, Wait
-from server.scheduling.registry import policy_named
 
 NOW_S = 100.0
 SLO_S = 0.05

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from ml_udf.client import Client
+from ml_udf.client.statement import Answer, Binding
+from ml_udf.client.transport import Abort, Request, Response
 from ml_udf.config import Options
 from ml_udf.errors import Cancelled, ConnectionLost, ServerFault, WorkerLost
 from ml_udf.scoring import Asking, Page
-from ml_udf.statement import Answer, Binding
-from ml_udf.transport import Abort, Request, Response
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
 
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     Answer,
     Done,
     Failed,

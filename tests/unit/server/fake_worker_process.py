@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Answer,
     Infer,

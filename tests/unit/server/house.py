@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.calls import Call, Pending, Reply
-from server.dispatcher import Dispatcher
-from server.functions import Function
-from server.metrics import Metrics
+from server.catalog.functions import Function
+from server.observability.metrics import Metrics
 from server.placement.lru import Room
-from server.residency import Profile, Residency
+from server.placement.residency import Profile, Residency
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel
-from server.translation import LatencyOf, QueueBounds
+from server.serving.calls import Call, Pending, Reply
+from server.serving.dispatcher import Dispatcher
+from server.serving.scheduler_adapter import LatencyOf, QueueBounds
 from tests.unit.server.fake_worker import FakeWorker
 from tests.unit.server.served import function
 

@@ -13,8 +13,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from gpu_worker.frames import receive
-from gpu_worker.protocol import (
+from gpu_worker.wire.frames import receive
+from gpu_worker.wire.protocol import (
     Answer,
     Cancel,
     Done,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from server.functions import Form, Function, InputShape, ModelVersion
+from server.catalog.functions import Form, Function, InputShape, ModelVersion
 
 CLASSES = ("laksa", "pizza", "satay")
 NORMAL = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from starlette.routing import Match, Route
 
-from server.access import RULES, Access, Caller, rule_of
+from server.access.rules import RULES, Access, Caller, rule_of
 from server.app import App, create_app
-from server.connection import Admitted, Refused
-from server.front import Front
-from server.request_head import parse_head
+from server.http.connection import Admitted, Refused
+from server.http.front import Front
+from server.http.request_head import parse_head
 from server.settings import Settings
 
 pytestmark = pytest.mark.security

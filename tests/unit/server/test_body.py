@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from server.errors import BadOption, BodyTooLarge, ServiceError, Unsupported
-from server.routes.body import decompressed, json_object
+from server.http.body import decompressed, json_object
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpu_worker.protocol import RowError
-from server.calls import Answers, Call, Pending, Reply
+from gpu_worker.wire.protocol import RowError
 from server.errors import ServiceError
 from server.scheduling.core import Slice
+from server.serving.calls import Answers, Call, Pending, Reply
 from tests.unit.server.served import function
 
 

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.protocol import RowError
+from gpu_worker.wire.protocol import RowError
 from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_request
-from server.access import Caller
-from server.calls import Reply
+from server.access.rules import Caller
 from server.errors import (
     BadInput,
     BadOption,
@@ -27,6 +26,7 @@ from server.errors import (
     Unsupported,
 )
 from server.routes.codec import Codec, raw_request
+from server.serving.calls import Reply
 from tests.unit.server.served import CLASSES, function, image_model, text_model
 
 COST_S = {"fast": 0.001, "slow": 0.010}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from server.access import NOBODY
-from server.connection import Admitted, Connections, Limits, Refused, Reply, WholeRequest
-from server.exchange import path_of
-from server.request_head import Head
+from server.access.rules import NOBODY
+from server.http.connection import Admitted, Connections, Limits, Refused, Reply, WholeRequest
+from server.http.exchange import path_of
+from server.http.request_head import Head
 from server.routes.infer import is_infer
 
 BODY = b"0123456789" * 30

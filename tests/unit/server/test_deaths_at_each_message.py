@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     Drop,
     EndTraining,
     Evaluate,

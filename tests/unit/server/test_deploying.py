@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from server.catalog import Catalog
-from server.deploying import bare_function, deployed_form, function_of, spec_from
+from server.catalog.catalog import Catalog
+from server.catalog.function_spec import bare_function, deployed_form, function_of, spec_from
+from server.catalog.functions import Function
 from server.errors import BadOption, UnknownFunction, VersionGone
-from server.functions import Function
 from tests.unit.server.served import image_model, text_model
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.protocol import Answer, MemberAnswer
+from gpu_worker.wire.protocol import Answer, MemberAnswer
 from server.errors import BadOption, ServiceError, VersionGone, WorkerLost
 from server.scheduling.latency_model import LatencyModel
 from tests.unit.server.fake_worker import FakeWorker, settle

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from gpu_worker.protocol import Answer, MemberAnswer
-from server.calls import Pending
+from gpu_worker.wire.protocol import Answer, MemberAnswer
 from server.errors import BadOption, DeadlineExceeded, Overloaded, VersionGone
+from server.serving.calls import Pending
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from server.catalog.functions import ModelVersion
+from server.catalog.latencies import Latencies
 from server.errors import Overloaded
-from server.functions import ModelVersion
 from server.housekeeping import Housekeeping, Measured
-from server.latencies import Latencies
 from server.store.latencies import LatencyFiles
 from server.supervision import Patience, Supervisor
 from tests.unit.server.fake_worker import FakeWorker, settle

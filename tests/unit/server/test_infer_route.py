@@ -15,13 +15,13 @@ import pytest
 
 import server.routes.infer as infer_module
 from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_response, encode_request
-from server.access import NOBODY, Caller
-from server.catalog import Catalog
-from server.connection import WholeRequest
-from server.large_json import LargeJson
-from server.routes.asking import Asker
+from server.access.rules import NOBODY, Caller
+from server.catalog.catalog import Catalog
+from server.http.connection import WholeRequest
+from server.http.large_json import LargeJson
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
+from server.serving.asker import Asker
 from server.supervision import Tasks
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ml_udf.oip import InferRequest, Tensor
-from server.latencies import Latencies
+from server.catalog.latencies import Latencies
 from server.routes.codec import Codec
 from server.store.latencies import LatencyFiles
 from tests.unit.server.fake_worker import FakeWorker, settle

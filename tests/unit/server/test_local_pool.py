@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.protocol import Answer, Failed, Infer, Message
+from gpu_worker.wire.protocol import Answer, Failed, Infer, Message
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerState
 from tests.waiting import until

@@ -9,9 +9,9 @@ import random
 import tracemalloc
 from collections import Counter
 
-from server.calls import Call, Pending
 from server.errors import ServiceError
-from server.flights import Flight
+from server.serving.calls import Call, Pending
+from server.serving.in_flight import Flight
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.protocol import Infer, Message
-from server.functions import InputShape, ModelVersion
-from server.latencies import Latencies
-from server.profiling import Profiler
+from gpu_worker.wire.protocol import Infer, Message
+from server.catalog.functions import InputShape, ModelVersion
+from server.catalog.latencies import Latencies
+from server.placement.profiling import Profiler
 from server.store.latencies import LatencyFiles
 from server.workers.pool import OnReply
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -99,7 +99,7 @@ def test_what_takes_nothing_that_can_be_made_up_is_not_measured(tmp_path: Path) 
 def test_a_model_that_hangs_is_given_up_and_tried_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.profiling._PATIENCE_S", 0.02)
+    monkeypatch.setattr("server.placement.profiling._PATIENCE_S", 0.02)
     worker = TimedWorker(Clock(), hangs=True)
     latencies = Latencies(LatencyFiles(tmp_path))
     profiler = Profiler(latencies, worker.clock)

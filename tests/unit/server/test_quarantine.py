@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.protocol import Infer, Message
+from gpu_worker.wire.protocol import Infer, Message
 from server.errors import Overloaded, VersionGone, WorkerLost
 from server.workers.pool import OnReply
 from tests.unit.server.fake_worker import FakeWorker, settle

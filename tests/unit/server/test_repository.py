@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
+from server.catalog.functions import ModelVersion
 from server.errors import BadOption
-from server.functions import ModelVersion
 from server.store.repository import Repository
 from tests.unit.server.manifests import manifest
 

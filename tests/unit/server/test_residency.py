@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from gpu_worker.protocol import Message
+from gpu_worker.wire.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
 from server.placement.lru import Room
-from server.residency import Group, Residency
+from server.placement.residency import Group, Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model

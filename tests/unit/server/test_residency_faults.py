@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.protocol import Load, Unload
+from gpu_worker.wire.protocol import Load, Unload
+from server.catalog.functions import ModelVersion
 from server.errors import Overloaded, WorkerLost
-from server.functions import ModelVersion
 from server.placement.lru import Room
-from server.residency import Residency
+from server.placement.residency import Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from gpu_worker.errors import WorkerError
-from gpu_worker.manifest import InputSpec, Manifest
 from gpu_worker.model_cache import ModelCache, Resident
-from gpu_worker.network import Network
-from gpu_worker.protocol import Done, Failed, Load, Loaded, Message, Unload
+from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.networks.network import Network
+from gpu_worker.wire.protocol import Done, Failed, Load, Loaded, Message, Unload
 from server.errors import BadOption, Overloaded
 from server.placement.lru import Room
-from server.residency import Group, Residency
+from server.placement.residency import Group, Residency
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
 from tests.unit.server.test_residency import Listener

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.ensemble.selection import Candidate, selected, within
+from server.ensemble.select import Candidate, selected, within
 
 ACCURACIES = [("small", 0.7), ("large", 0.9), ("medium", 0.8)]
 COST_S = {"small": 0.001, "large": 0.010, "medium": 0.003}  # per row

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import Overloaded
-from server.shares import Shares, may_take
-from server.training.datasets import Datasets
-from server.training.snapshot import Limits
+from server.serving.shares import Shares, may_take
+from server.training.datasets.datasets import Datasets
+from server.training.datasets.snapshot import Limits
 
 pytestmark = pytest.mark.security
 

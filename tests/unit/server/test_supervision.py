@@ -16,9 +16,9 @@ from server.app import create_app
 from server.settings import Settings
 from server.store.training import TrainingRepository
 from server.supervision import Patience, Supervisor
-from server.training.parameters import ParameterStore
-from server.training.service import Training
-from server.training.trainers import Trainers
+from server.training.checkpoints.parameters import ParameterStore
+from server.training.jobs.service import Training
+from server.training.jobs.trainers import Trainers
 from server.workers.local import LocalPool
 from server.workers.pool import WorkerListener
 from tests.unit.server.fake_worker import FakeWorker
@@ -28,12 +28,12 @@ HURRIED = Patience(pause_first_s=0.001, pause_most_s=0.002, steady_s=60.0, most_
 # Where a task is made without the supervisor, and why it needs none.
 UNWATCHED = {
     "supervision.py": "the supervisor itself",
-    "connection.py": "the framework's part of a request: what it raises becomes a reply",
-    "listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
-    "routes/vanished.py": "awaited where it is made, beside its client's leaving",
-    "training/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
-    "training/datasets.py": "awaited where it is made, by a thread",
-    "training/service.py": "a wait that is awaited, or cancelled, where it is made",
+    "http/connection.py": "the framework's part of a request: what it raises becomes a reply",
+    "http/listener.py": "the drain: what it raises is logged, and the server ends whatever comes",
+    "http/disconnects.py": "awaited where it is made, beside its client's leaving",
+    "training/jobs/run.py": "awaited where it is made, so that a lease can be renewed meanwhile",
+    "training/datasets/datasets.py": "awaited where it is made, by a thread",
+    "training/jobs/service.py": "a wait that is awaited, or cancelled, where it is made",
 }
 
 

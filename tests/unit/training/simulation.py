@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.training.hyperspace import HyperSpace
-from server.training.messages import Assignment, Idle, StudySpec, Verdict
-from server.training.study import Master
-from server.training.trial import random_of
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.messages import Assignment, Idle, StudySpec, Verdict
+from server.training.studies.study import Master
+from server.training.studies.trial import random_of
 
 POLL_S = 0.05
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.training.advisors import advise
-from server.training.gaussian_process import expected_improvement, fit
-from server.training.hyperspace import HyperSpace
-from server.training.messages import StudySpec
-from server.training.trial import Trial
+from server.training.studies.advisors import advise
+from server.training.studies.gaussian_process import expected_improvement, fit
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.messages import StudySpec
+from server.training.studies.trial import Trial
 
 
 def bowl() -> HyperSpace:
@@ -117,5 +117,6 @@ def test_equal_scores_leave_the_gaussian_process_sound():
 
 
 def test_the_study_side_loads_no_torch():
-    code = "import sys, server.training.study, server.training.selection; sys.exit('torch' in sys.modules)"
+    modules = "server.training.studies.study, server.training.promotion.selection"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0

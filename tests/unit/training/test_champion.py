@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.training.champion import interval, level_of, match
+from server.training.promotion.champion import interval, level_of, match
 
 
 def answers(both: int, mine: int, theirs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from server.errors import BadOption
-from server.training.connections import Connections
-from server.training.dataset_spec import DatasetSpec
+from server.training.datasets.connections import Connections
+from server.training.datasets.spec import DatasetSpec
 
 pytestmark = pytest.mark.security
 

@@ -8,10 +8,10 @@ import pytest
 from optuna.storages import InMemoryStorage
 
 from gpu_worker.train.spec import TrainSpec
-from server.training.jobs import JobSpec
-from server.training.messages import Assignment, StudySpec, Verdict
-from server.training.study import Master
-from server.training.trial import Checkpoint
+from server.training.jobs.spec import JobSpec
+from server.training.studies.messages import Assignment, StudySpec, Verdict
+from server.training.studies.study import Master
+from server.training.studies.trial import Checkpoint
 from tests.unit.training.simulation import run, spec_of
 
 POLICIES = ["study", "costudy", "branch"]

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from server.errors import Overloaded
-from server.routes.body import ClientGone
-from server.routes.vanished import while_connected
+from server.http.body import ClientGone
+from server.http.disconnects import while_connected
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
-from server.training.dataset_spec import DatasetSpec
-from server.training.datasets import Datasets
-from server.training.snapshot import Limits
+from server.training.datasets.datasets import Datasets
+from server.training.datasets.snapshot import Limits
+from server.training.datasets.spec import DatasetSpec
 
 FORM = {
     "name": "moods",

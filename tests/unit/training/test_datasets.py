@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from server.errors import BadInput, BadOption
-from server.training.dataset_spec import DatasetSpec
-from server.training.query import check_query
-from server.training.snapshot import Draft, Facts, Limits, Unreadable, said_of
-from server.training.split import BY_HASH, BY_TIME
+from server.training.datasets.query import check_query
+from server.training.datasets.snapshot import Draft, Facts, Limits, Unreadable, said_of
+from server.training.datasets.spec import DatasetSpec
+from server.training.datasets.split import BY_HASH, BY_TIME
 
 SPEC = DatasetSpec("food", "SELECT path, label FROM t", target="label", key="path")
 LIMITS = Limits(max_rows=1_000_000, max_bytes=1 << 30)

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_worker.protocol import Evaluate, Evaluated, Message
+from gpu_worker.wire.protocol import Evaluate, Evaluated, Message
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
-from server.training.champion import level_of
-from server.training.deployment import Deployment
-from server.training.jobs import JobSpec
-from server.training.run import Run
-from server.training.trial import Checkpoint
+from server.training.jobs.run import Run
+from server.training.jobs.spec import JobSpec
+from server.training.promotion.champion import level_of
+from server.training.promotion.deployment import Deployment
+from server.training.studies.trial import Checkpoint
 
 CLASSES = ["a", "b"]
 ROWS = {"train": 40, "validation": 40, "test": 400}

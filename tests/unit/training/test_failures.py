@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from optuna.storages import InMemoryStorage
 
-from server.training.advisors import advise
-from server.training.branch import BRANCH
-from server.training.hyperspace import HyperSpace
-from server.training.messages import Assignment, Idle, Stopped, StudySpec, Verdict
-from server.training.study import Master
-from server.training.trial import Trial
+from server.training.studies.advisors import advise
+from server.training.studies.branch import BRANCH
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.messages import Assignment, Idle, Stopped, StudySpec, Verdict
+from server.training.studies.study import Master
+from server.training.studies.trial import Trial
 from tests.unit.training.simulation import inputs, run, spec_of
 
 POLICIES = ["study", "costudy", "branch"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.training.hyperspace import HyperSpace
-from server.training.messages import StudySpec
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.messages import StudySpec
 
 
 def drawn(space: HyperSpace, count: int = 300) -> list[dict[str, Any]]:

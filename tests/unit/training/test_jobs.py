@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from server.errors import BadOption
-from server.training.jobs import JobSpec
-from server.training.messages import Assignment
-from server.training.parameters import needed
-from server.training.tasks import TASKS, Task
-from server.training.trial import Checkpoint, Trial
+from server.training.checkpoints.parameters import needed
+from server.training.jobs.spec import JobSpec
+from server.training.jobs.tasks import TASKS, Task
+from server.training.studies.messages import Assignment
+from server.training.studies.trial import Checkpoint, Trial
 
 
 def trial(number: int, state: str = "finished", **fields: Any) -> Trial:

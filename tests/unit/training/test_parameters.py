@@ -15,8 +15,8 @@ import pytest
 from server.errors import ServiceError
 from server.settings import Settings
 from server.storage import StartError, open_storage
-from server.training.archive import Archive, ArchiveUnknown
-from server.training.parameters import Parameters, ParameterStore
+from server.training.checkpoints.archive import Archive, ArchiveUnknown
+from server.training.checkpoints.parameters import Parameters, ParameterStore
 
 LONG_AGO_S = 100_000.0
 

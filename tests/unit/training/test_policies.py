@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from optuna.storages import InMemoryStorage
 
-from server.training.branch import rungs
-from server.training.costudy import alpha
-from server.training.messages import Assignment, Verdict
-from server.training.policy import on_plateau
-from server.training.study import Master
+from server.training.studies.branch import rungs
+from server.training.studies.costudy import alpha
+from server.training.studies.messages import Assignment, Verdict
+from server.training.studies.policy import on_plateau
+from server.training.studies.study import Master
 from tests.unit.training.simulation import ParameterStore, run, spec_of
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from optuna.storages import InMemoryStorage
 
-from server.training.journal import open_journal
-from server.training.messages import Assignment
-from server.training.study import Master
+from server.training.studies.journal import open_journal
+from server.training.studies.messages import Assignment
+from server.training.studies.study import Master
 from tests.unit.training.simulation import ParameterStore, Worker, inputs, run, spec_of
 
 ROOT = Path(__file__).parents[3]
@@ -173,8 +173,8 @@ def test_a_line_that_was_half_written_into_the_journal_is_cut_off(tmp_path):
 
 CHILD = """
 import sys
-from server.training.journal import open_journal
-from server.training.study import Master
+from server.training.studies.journal import open_journal
+from server.training.studies.study import Master
 from tests.unit.training.simulation import ParameterStore, Worker, spec_of
 master = Master(spec_of("costudy", budget_epochs=400, lease_s=5), open_journal(sys.argv[1]))
 worker = Worker("child", ParameterStore())

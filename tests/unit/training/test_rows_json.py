@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from server.errors import BadOption
-from server.training.rows_json import record_batch
+from server.training.datasets.rows_json import record_batch
 
 pytestmark = pytest.mark.security
 

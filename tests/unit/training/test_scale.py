@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.training.journal import open_journal
-from server.training.messages import Assignment
-from server.training.study import Master
-from server.training.trial import random_of
+from server.training.studies.journal import open_journal
+from server.training.studies.messages import Assignment
+from server.training.studies.study import Master
+from server.training.studies.trial import random_of
 from tests.unit.training.simulation import run, spec_of
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from server.ensemble.combine import Votes, combine
-from server.training.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
 
 
 def models(count: int = 5, rows: int = 400, classes: int = 4, seed: int = 0):

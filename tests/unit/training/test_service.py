@@ -15,12 +15,12 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import text
 
-from gpu_worker.protocol import Train
+from gpu_worker.wire.protocol import Train
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
-from server.training.journal import Mastery, _Backend
-from server.training.parameters import needed
-from server.training.study import Master
+from server.training.checkpoints.parameters import needed
+from server.training.studies.journal import Mastery, _Backend
+from server.training.studies.study import Master
 from tests.unit.training.training_house import FakeTrainer, House, house, on_a_loop, until
 
 # ── how jobs end ──────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +123,7 @@ async def test_an_epoch_that_waits_for_another_message_of_the_process_is_not_hun
 async def test_a_worker_that_cannot_end_its_training_process_is_ended_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.training.run._END_S", 0.3)
+    monkeypatch.setattr("server.training.jobs.run._END_S", 0.3)
     stuck = FakeTrainer(hangs=lambda message: message.epoch == 2, ends=False)
     async with house(tmp_path, stuck, lease_s=0.2) as it:
         stuck.on_kill = lambda: it.trainers.worker_down(stuck)
@@ -415,7 +415,7 @@ async def test_a_job_outlives_a_filesystem_that_is_really_full(small_disk: Path)
 def test_a_write_that_fails_half_way_leaves_the_journal_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from server.training.journal import open_journal
+    from server.training.studies.journal import open_journal
     from tests.unit.training.simulation import run, spec_of
 
     journal = tmp_path / "journal"
@@ -474,7 +474,7 @@ async def test_listing_jobs_opens_no_ended_jobs_journal_and_writes_nothing(
         before = files_of(it.folder)
         for module in ("run.open_journal", "run.read_journal"):
             monkeypatch.setattr(
-                f"server.training.{module}", lambda path: pytest.fail(f"{path} was opened to list jobs")
+                f"server.training.jobs.{module}", lambda path: pytest.fail(f"{path} was opened to list jobs")
             )
         listed = await it.training.jobs()
         assert [job.id for job, _ in listed] == jobs

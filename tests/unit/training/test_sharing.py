@@ -14,9 +14,9 @@ import pytest
 from server.errors import BadOption, UnknownFunction
 from server.store.database import migrate, open_database
 from server.store.training import Job, TrainingRepository
-from server.training.jobs import JobSpec
-from server.training.service import Training
-from server.training.sharing import (
+from server.training.jobs.service import Training
+from server.training.jobs.spec import JobSpec
+from server.training.promotion.kinship import (
     clusters_of_tests,
     have_common_rows,
     have_common_tests,

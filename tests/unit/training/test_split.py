@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import BadOption
-from server.training.split import LEFT_OUT, RowNumbers, Shares
+from server.training.datasets.split import LEFT_OUT, RowNumbers, Shares
 
 ONE_S = settings(max_examples=12, deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)

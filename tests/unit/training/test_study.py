@@ -7,12 +7,12 @@ import math
 import pytest
 from optuna.storages import InMemoryStorage
 
-from server.training.hyperspace import HyperSpace
-from server.training.journal import open_journal
-from server.training.ledger import as_begun
-from server.training.messages import Assignment, Idle, Stopped, StudySpec, Verdict
-from server.training.study import Master
-from server.training.trial import Checkpoint
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.journal import open_journal
+from server.training.studies.ledger import as_begun
+from server.training.studies.messages import Assignment, Idle, Stopped, StudySpec, Verdict
+from server.training.studies.study import Master
+from server.training.studies.trial import Checkpoint
 from tests.unit.training.simulation import inputs, run, small_space, spec_of
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from server.training.jobs import JobSpec
+from server.training.jobs.spec import JobSpec
 from tests.benchmarks.tuning import CONTENDERS, Results, _compared
 from tests.benchmarks.tuning_run import Outcome, run_study, shipped, study_of
 from tests.benchmarks.tuning_task import tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from server.training.turns import Turns
+from server.training.jobs.turns import Turns
 from tests.unit.training.training_house import on_a_loop
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from gpu_worker.protocol import (
+from gpu_worker.wire.protocol import (
     Done,
     Drop,
     EndTraining,
@@ -30,9 +30,9 @@ from gpu_worker.protocol import (
 )
 from server.store.database import migrate, open_database
 from server.store.training import Job, TrainingRepository
-from server.training.parameters import ParameterStore
-from server.training.service import Training
-from server.training.trainers import Trainers
+from server.training.checkpoints.parameters import ParameterStore
+from server.training.jobs.service import Training
+from server.training.jobs.trainers import Trainers
 from server.workers.pool import OnReply, WorkerInfo
 
 PATIENCE_S = 30.0

@@ -1,0 +1,1 @@
+"""What runs a model: one file for each runtime, all of them a `Network`."""

@@ -1,0 +1,123 @@
+"""An ONNX file as a `Network`, run by ONNX Runtime: one input [n, 3, H, W] float32, one output of logits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from gpu_worker.device import Device
+from gpu_worker.errors import ModelUnusable, WorkerError
+from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.model_files.regular import open_regular
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check, pixel_line, softmax
+
+__all__ = ["OnnxNetwork", "first_passes", "open_session"]
+
+_FATAL = 4  # of ONNX Runtime's levels of logging
+_WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
+
+
+def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
+    """ONNX Runtime's session of a file that names no other file. Raises `ModelUnusable`."""
+    try:
+        with open_regular(path) as file:
+            check_onnx(file)
+    except OnnxRefused as exc:
+        raise ModelUnusable(f"{path} cannot be served: {exc}") from exc
+    except OSError as exc:
+        raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
+    options = onnxruntime.SessionOptions()
+    # One core a pass: the engine runs passes side by side (see there).
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = _FATAL  # errors are raised: in the log a stranger could fill it
+    # Never by the file's name: its other format is not the one that was looked over.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    providers = ["CPUExecutionProvider"]
+    if device.is_cuda and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        providers.insert(0, "CUDAExecutionProvider")
+    try:
+        return onnxruntime.InferenceSession(path, options, providers)
+    except Exception as exc:  # its exceptions have no common base
+        raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
+
+
+@contextlib.contextmanager
+def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
+    """Options of passes that end when they take too long; what they raise is the model's fault.
+
+    Raises `ModelUnusable`.
+    """
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = _FATAL
+    # Started in a thread that takes no signals, as threads of a worker are: it inherits that.
+    ends = threading.Timer(_WARM_UP_S, setattr, (options, "terminate", True))
+    ends.daemon = True
+    ends.start()
+    try:
+        yield options
+    except WorkerError:
+        raise
+    except Exception as exc:  # its exceptions have no common base
+        late = f"; passes of a warm-up have {_WARM_UP_S:g} s" if options.terminate else ""
+        raise ModelUnusable(f"{path} fails at its first rows: {exc}{late}") from exc
+    finally:
+        ends.cancel()
+
+
+class OnnxNetwork:
+    """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape."""
+
+    forms = frozenset(("path", "image", "tensor"))
+    cuttable = True
+
+    def __init__(self, path: str, spec: InputSpec, device: Device) -> None:
+        self.pixels = (spec.height, spec.width)
+        self._path = path
+        self._session = open_session(path, device)
+        self._input = self._only_input(path)
+        self.resident_bytes = os.path.getsize(path)
+        self._scale, self._shift = pixel_line(spec)
+
+    def _only_input(self, path: str) -> str:
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        if len(inputs) != 1 or len(outputs) != 1:
+            raise ModelUnusable(
+                f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one of each is needed"
+            )
+        shape = inputs[0].shape
+        expected = (3, *self.pixels)
+        fits = len(shape) == 4 and all(
+            not isinstance(have, int) or have == want for have, want in zip(shape[1:], expected, strict=True)
+        )
+        if inputs[0].type != "tensor(float)" or not fits or isinstance(shape[0], int):
+            raise ModelUnusable(
+                f"{path} takes {inputs[0].type} {shape}; float32 [n, {', '.join(map(str, expected))}] "
+                "with an open batch size is needed"
+            )
+        return str(inputs[0].name)
+
+    def warm_up(self, rows: int) -> Floats:
+        """The scores of `rows` black images. Raises `ModelUnusable`."""
+        with first_passes(self._path) as options:
+            return self._scores(np.zeros((rows, *self.pixels, 3), np.uint8), options)
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
+        assert isinstance(inputs, np.ndarray)
+        check(is_cancelled)
+        return self._scores(inputs, None)
+
+    def _scores(self, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
+        if inputs.dtype == np.uint8:
+            lines = inputs.reshape(-1, len(self._scale)) * self._scale + self._shift
+            inputs = lines.reshape(inputs.shape).transpose(0, 3, 1, 2)
+        (logits,) = self._session.run(None, {self._input: np.ascontiguousarray(inputs)}, options)
+        return softmax(np.asarray(logits, np.float32))

@@ -1,0 +1,81 @@
+"""A tabular model in ONNX as a `Network`: rows as JSON in, probabilities out.
+
+The file holds its columns in its metadata (`networks.table`), so that it says itself what a row is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import onnxruntime
+
+from gpu_worker.device import Device
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.networks.onnx_network import first_passes, open_session
+from gpu_worker.networks.table import RowInvalid, Table, values_of
+
+__all__ = ["COLUMNS_KEY", "PROBABILITIES", "RowNetwork"]
+
+COLUMNS_KEY = "ml_udf.columns"
+PROBABILITIES = "probabilities"
+
+
+class RowNetwork:
+    """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape."""
+
+    forms = frozenset(("row",))
+    pixels: tuple[int, int] | None = None
+    cuttable = True
+
+    def __init__(self, path: str, device: Device) -> None:
+        self._path = path
+        self._session = open_session(path, device)
+        stored = self._session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
+        if stored is None:
+            raise ModelUnusable(f"{path} holds no {COLUMNS_KEY!r} in its metadata, which says what a row is")
+        try:
+            self._table = Table.from_json(stored)
+        except (ValueError, TypeError, KeyError, RecursionError) as exc:
+            raise ModelUnusable(f"{COLUMNS_KEY!r} of {path} cannot be read: {exc}") from exc
+        inputs = self._session.get_inputs()
+        outputs = [output.name for output in self._session.get_outputs()]
+        fits = len(inputs) == 1 and inputs[0].type == "tensor(float)" and len(inputs[0].shape) == 2
+        if not fits or PROBABILITIES not in outputs:
+            raise ModelUnusable(
+                f"{path} needs one float32 input [n, features] and an output {PROBABILITIES!r}"
+            )
+        if inputs[0].shape[1] != self._table.width:
+            raise ModelUnusable(
+                f"{path} takes {inputs[0].shape[1]} features, and its columns make {self._table.width}"
+            )
+        self._input = str(inputs[0].name)
+        self.resident_bytes = os.path.getsize(path)
+
+    def warm_up(self, rows: int) -> Floats:
+        """The scores of `rows` rows whose values are all missing. Raises `ModelUnusable`."""
+        empty = ("[" + ",".join(["null"] * len(self._table.columns)) + "]").encode()
+        with first_passes(self._path) as options:
+            return self._scores([empty] * rows, options)
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, classes] probabilities of JSON rows; not a number where a row does not fit the columns."""
+        check(is_cancelled)
+        return self._scores([bytes(row) for row in inputs], None)
+
+    def _scores(self, rows: Sequence[bytes], options: onnxruntime.RunOptions | None) -> Floats:
+        matrix, faults = self._table.numbers(rows)
+        (found,) = self._session.run([PROBABILITIES], {self._input: matrix}, options)
+        probabilities: Floats = np.asarray(found, np.float32)
+        probabilities[list(faults)] = np.nan
+        return probabilities
+
+    def fault_of(self, row: bytes) -> str | None:
+        """Why a row does not fit the columns; None for one that does."""
+        try:
+            values_of(row, self._table.columns)
+        except RowInvalid as fault:
+            return str(fault)
+        return None

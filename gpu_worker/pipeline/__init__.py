@@ -1,0 +1,1 @@
+"""A batch on its way: rows → decoded pieces → forward passes → one answer."""

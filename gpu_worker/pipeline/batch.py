@@ -1,0 +1,129 @@
+"""One request for answers on its way through the worker: cut into pieces, collected, answered once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from gpu_worker.errors import Cancelled
+from gpu_worker.model_cache import Resident
+from gpu_worker.pipeline.forward import Tally
+from gpu_worker.pipeline.intake import Piece, Size
+from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.pipeline.shares import Share, Shares
+from gpu_worker.wire.protocol import Answer
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """Made by `Engine.begin`. `answer` resolves to an `Answer`, or raises what went wrong.
+
+    A batch is *closed* once `answer` is resolved. It is *over*, and `over` resolves, once none of its pieces
+    is anywhere in the worker, which for a cancelled or failed batch may be later; with a pass that hangs,
+    never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first. `media`:
+    below what its paths are read; None for all that the worker may read.
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        residents: Sequence[Resident],
+        form: str,
+        rows: Sequence[bytes],
+        *,
+        scores: bool,
+        piece_rows: int,
+        share: Share | None = None,
+        turn: int = 0,
+        media: MediaRoots | None = None,
+    ) -> None:
+        self.id = request_id
+        self.residents = residents
+        self.form = form
+        self.sizes: tuple[Size, ...] = tuple(
+            dict.fromkeys(model.network.pixels for model in residents if model.network.pixels)
+        )
+        self.serial = not all(model.network.cuttable for model in residents)
+        self.tally = Tally(residents, len(rows), scores=scores)
+        self.share = share or Shares().share()  # alone, unless it is said
+        self.turn = turn
+        self.media = media
+        self.answer: Future[Answer] = Future()
+        self.over: Future[None] = Future()
+        self._rows = rows
+        self._piece_rows = piece_rows
+        self._next_row = 0
+        self._pieces = 0  # somewhere in the worker
+        self._closed = False
+        self._began_s = self._decoded_s = time.monotonic()
+        self._lock = threading.Lock()
+
+    def is_closed(self) -> bool:
+        """Whether nobody wants its remaining rows any more."""
+        return self._closed
+
+    def stay_s(self) -> float:
+        """How long it has been here; its own work is `share.seconds` of that."""
+        return time.monotonic() - self._began_s
+
+    def cut(self) -> Piece | None:
+        """The next piece; None when there are no rows left, or nobody wants them."""
+        with self._lock:
+            if self._closed or self._next_row >= len(self._rows):
+                return None
+            start = self._next_row
+            rows = self._rows[start : start + self._piece_rows]
+            self._next_row += len(rows)
+            self._pieces += 1
+            return Piece(start, rows, self.share)
+
+    def run(self, piece: Piece) -> None:
+        """The forward passes of one decoded piece; what goes wrong closes the batch."""
+        try:
+            if piece.bug is not None:
+                raise piece.bug
+            if not self._closed:
+                with self.share:
+                    self.tally.add(piece, self.is_closed)
+        except BaseException as exc:
+            self.fail(exc)
+
+    def piece_over(self, piece: Piece) -> bool:
+        """Notes that a piece left the worker; True when it was the last and the batch is over."""
+        with self._lock:
+            self._pieces -= 1
+            self._decoded_s = max(self._decoded_s, piece.decoded_s)
+            return self._pieces == 0
+
+    def finish(self) -> None:
+        """The batch is over: resolves `answer` with what was collected, unless it is closed already."""
+        if self._close():
+            self.answer.set_result(
+                Answer(
+                    self.id,
+                    self.tally.members(),
+                    sorted(self.tally.errors, key=lambda error: error.index),
+                    self._decoded_s - self._began_s,
+                    self.tally.forward_s,
+                    self.share.seconds,
+                    self.stay_s(),
+                )
+            )
+        self.over.set_result(None)
+
+    def fail(self, exc: BaseException) -> None:
+        """Resolves `answer` with an exception, unless the batch is closed already."""
+        if self._close():
+            self.answer.set_exception(exc)
+
+    def cancel(self) -> None:
+        """Nobody wants the answer: it raises `Cancelled` at once; pieces under way end soon."""
+        self.fail(Cancelled("the request was cancelled"))
+
+    def _close(self) -> bool:
+        with self._lock:
+            was_open, self._closed = not self._closed, True
+            return was_open

@@ -1,0 +1,128 @@
+"""Encoded image → pixels of a model's input size. Knows Pillow; knows no files and no models.
+
+A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4, 1/8 that still covers the target (Pillow's
+`draft`): the inverse DCT and everything after it then run on a fraction of the pixels.
+Training and serving both go through here, so a model sees the same pixels in both.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from gpu_worker.errors import RowFault
+from gpu_worker.pipeline.image_file import look_over
+
+__all__ = ["Pixels", "decode_image"]
+
+Pixels = NDArray[np.uint8]
+
+_FORMATS: Final = ("JPEG", "PNG")
+_MOST_S: Final = 10.0  # of this thread's time for one image: twenty times what the largest picture takes
+_BLOCK_BYTES: Final = 4096  # that a decoder gets of a file of many scans between two looks at the clock
+# EXIF orientation → how to turn the stored pixels upright.
+_UPRIGHT: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_TURNS_SIDEWAYS: Final = frozenset((5, 6, 7, 8))
+
+
+def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pixels:
+    """The image as uint8 RGB of shape [height, width, 3], upright, transparency over white.
+
+    The aspect ratio is not kept: the whole image fills the target. Size and scans are judged by the header,
+    before any pixel is decoded, and decoding has a bounded time. Raises `RowFault` (input_undecodable,
+    input_too_large).
+    """
+    if not data:
+        raise RowFault("input_undecodable", "the image is empty (0 bytes)")
+    try:
+        file = look_over(data)
+        # A picture of one scan takes a time that its pixels bound; and every read would be a call in Python.
+        opened = io.BytesIO(file.data) if file.scans == 1 else _TimedBytes(file.data)
+        with Image.open(opened, formats=_FORMATS) as image:
+            columns, rows = image.size
+            if columns * rows > max_pixels:
+                raise _too_many_pixels(f"{columns}×{rows}", max_pixels)
+            file.check_scans(columns * rows, max_pixels)
+            if file.scans > 1:
+                image.decodermaxblock = _BLOCK_BYTES
+            return _fit(image, file.orientation, height, width)
+    except RowFault:
+        raise
+    except UnidentifiedImageError as exc:
+        raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image") from exc
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as exc:
+        # Pillow has a limit of its own, beyond which it does not even look.
+        raise _too_many_pixels(
+            "too many", min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels))
+        ) from exc
+    except Exception as exc:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error, …
+        raise RowFault("input_undecodable", f"the image is damaged: {exc}") from exc
+
+
+class _TimedBytes(io.BytesIO):
+    """The bytes of a file, until the thread that reads them has worked on it for too long.
+
+    A decoder asks for its input block by block. Raises `RowFault` (input_too_large).
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._ends_s = time.thread_time() + _MOST_S
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.thread_time() > self._ends_s:
+            raise RowFault("input_too_large", f"decoding the image takes longer than {_MOST_S:g} s")
+        return super().read(size)
+
+
+def _too_many_pixels(has: str, max_pixels: int) -> RowFault:
+    return RowFault("input_too_large", f"the image has {has} pixels; the limit is {max_pixels} in all")
+
+
+def _fit(image: Image.Image, turn: int, height: int, width: int) -> Pixels:
+    size = (height, width) if turn in _TURNS_SIDEWAYS else (width, height)
+    image.draft("RGB", size)
+    small = _eight_bit(image)
+    if small.size != size:
+        small = small.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    if turn in _UPRIGHT:
+        small = small.transpose(_UPRIGHT[turn])
+    return np.asarray(_opaque(small))
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """The image in a mode of 8-bit channels that can be resampled: RGB, RGBA, L, LA or CMYK."""
+    if image.mode in ("RGBA", "LA"):
+        image.load()
+        return image
+    if image.has_transparency_data:
+        return image.convert("RGBA")
+    if image.mode.startswith("I"):
+        # 16-bit grey: Pillow's own conversion clips at 255 instead of scaling.
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("RGB", "L", "CMYK"):
+        image.load()
+        return image
+    return image.convert("RGB")
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    if image.mode in ("RGBA", "LA"):
+        layer = image.convert("RGBA")
+        paper = Image.new("RGB", layer.size, (255, 255, 255))
+        paper.paste(layer, mask=layer.getchannel("A"))
+        return paper
+    return image if image.mode == "RGB" else image.convert("RGB")

@@ -1,0 +1,101 @@
+"""A decoded piece → each member's labels, confidences, scores. Knows arrays, not files or sockets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_worker.model_cache import Resident
+from gpu_worker.networks.network import Explains, Floats, Inputs, IsCancelled
+from gpu_worker.pipeline.intake import Piece
+from gpu_worker.wire.protocol import MemberAnswer, RowError
+
+__all__ = ["Tally"]
+
+
+class Tally:
+    """The answers of one batch, filled piece by piece, by several threads at once.
+
+    Rows at fault keep label "" and confidence 0.
+    """
+
+    def __init__(self, residents: Sequence[Resident], rows: int, *, scores: bool) -> None:
+        self._residents = residents
+        self._labels = [[""] * rows for _ in residents]
+        self._confidences = [np.zeros(rows, np.float32) for _ in residents]
+        self._scores: list[Floats | None] = [
+            np.zeros((rows, len(resident.manifest.classes)), np.float32) if scores else None
+            for resident in residents
+        ]
+        self.errors: list[RowError] = []
+        self._lock = threading.Lock()
+        self.forward_s = 0.0
+
+    def add(self, piece: Piece, is_cancelled: IsCancelled) -> None:
+        """Runs the piece's good rows through every model. Raises what networks raise."""
+        self.errors.extend(piece.faults)
+        bad = {fault.index - piece.start for fault in piece.faults}
+        good = np.array([index for index in range(len(piece.rows)) if index not in bad], np.intp)
+        if not len(good):
+            return
+        for member, resident in enumerate(self._residents):
+            inputs = _inputs(piece, resident, good)
+            began_s = time.monotonic()
+            scores = resident.network.scores(inputs, is_cancelled)
+            took_s = time.monotonic() - began_s
+            with self._lock:
+                self.forward_s += took_s
+            resident.observe(len(good), took_s)
+            finite = np.isfinite(scores).all(axis=1)
+            if not finite.all():
+                self._blame(resident, piece, good[~finite])
+                good, scores = good[finite], scores[finite]
+            self._note(member, resident, good + piece.start, scores)
+
+    def members(self) -> list[MemberAnswer]:
+        """Every model's answers, in the order asked."""
+        return [
+            MemberAnswer(
+                resident.key,
+                labels,
+                confidences.tolist(),
+                b"" if scores is None else scores.tobytes(),
+            )
+            for resident, labels, confidences, scores in zip(
+                self._residents, self._labels, self._confidences, self._scores, strict=True
+            )
+        ]
+
+    def _blame(self, resident: Resident, piece: Piece, rows: np.ndarray) -> None:
+        network = resident.network
+        for index in rows.tolist():
+            reason = network.fault_of(bytes(piece.rows[index])) if isinstance(network, Explains) else None
+            if reason is None:
+                what = f"the model {resident.key!r} answers scores that are not finite numbers"
+                error = RowError(piece.start + index, "internal", what)
+            else:
+                error = RowError(piece.start + index, "input_invalid", reason)
+            self.errors.append(error)
+
+    def _note(self, member: int, resident: Resident, rows: np.ndarray, scores: Floats) -> None:
+        best = scores.argmax(axis=1)
+        classes, labels = resident.manifest.classes, self._labels[member]
+        for row, label in zip(rows.tolist(), best.tolist(), strict=True):
+            labels[row] = classes[label]
+        self._confidences[member][rows] = scores[np.arange(len(best)), best]
+        kept = self._scores[member]
+        if kept is not None:
+            kept[rows] = scores
+
+
+def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:
+    size = resident.network.pixels
+    count = len(piece.rows)
+    if size is None:
+        return piece.rows if len(good) == count else [piece.rows[index] for index in good]
+    # A lent buffer may be longer than the piece.
+    inputs = (piece.tensors if piece.tensors else piece.pixels)[size][:count]
+    return inputs if len(good) == count else inputs[good]

@@ -1,0 +1,225 @@
+"""The decode stage: rows as they came → what networks take.
+
+Pillow lets go of the interpreter's lock while it decodes and resizes, so threads are enough. Work that is
+spread over several is handed out in slices of several rows, since handing over costs about as much as
+reading a file.
+Knows forms, files and pixels; knows no models.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpu_worker.errors import RowFault
+from gpu_worker.networks.network import Floats
+from gpu_worker.pipeline.buffers import Buffers
+from gpu_worker.pipeline.decode import Pixels, decode_image
+from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.pipeline.shares import Share, Shares
+from gpu_worker.settings import Settings
+from gpu_worker.threads import Threads
+from gpu_worker.wire.protocol import RowError
+
+__all__ = ["Intake", "Piece", "Size"]
+
+_SLICE_ROWS = 8
+_SHOWN_BYTES = 100
+
+Size = tuple[int, int]  # (H, W)
+Unwanted = Callable[[], bool]
+ReadRow = Callable[[int, bytes], None]
+
+
+class Piece:
+    """Consecutive rows of one batch on their way through the worker.
+
+    start: index of its first row in the batch. pixels, tensors: for each size asked for, at least as many
+    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults. `share`:
+    the time that decoding takes is its batch's.
+    """
+
+    __slots__ = (
+        "_lock",
+        "_slices_left",
+        "bug",
+        "decoded_s",
+        "faults",
+        "pixels",
+        "rows",
+        "share",
+        "start",
+        "tensors",
+    )
+
+    def __init__(self, start: int, rows: Sequence[bytes], share: Share | None = None) -> None:
+        self.start = start
+        self.rows = rows
+        self.share = share or Shares().share()
+        self.pixels: dict[Size, Pixels] = {}
+        self.tensors: dict[Size, Floats] = {}
+        self.faults: list[RowError] = []
+        self.bug: BaseException | None = None
+        self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
+        self._lock = threading.Lock()
+        self._slices_left = 0
+
+    def expect(self, slices: int) -> None:
+        """Sets how many slices will be reported to `slice_done`."""
+        self._slices_left = slices
+
+    def slice_done(self, faults: list[RowError], bug: BaseException | None) -> bool:
+        """Notes the outcome of one slice; True for the last one."""
+        with self._lock:
+            self.faults.extend(faults)
+            self.bug = self.bug or bug
+            self.decoded_s = time.monotonic()
+            self._slices_left -= 1
+            return self._slices_left == 0
+
+
+class Intake:
+    """Owns the input buffers; decodes in the caller's thread, or spread over `threads`. Thread-safe."""
+
+    def __init__(self, settings: Settings, threads: Threads, *, pinned: bool) -> None:
+        self.media = MediaRoots(settings.media_roots)
+        self._max_pixels = settings.max_pixels
+        self._max_input_bytes = settings.max_input_bytes
+        self._threads = threads
+        self._buffers = Buffers(pinned=pinned)
+
+    def decode_here(
+        self,
+        piece: Piece,
+        form: str,
+        sizes: Sequence[Size],
+        unwanted: Unwanted,
+        media: MediaRoots | None = None,
+    ) -> None:
+        """Fills `piece` for each of `sizes`. Once `unwanted()` is true the remaining rows are skipped.
+
+        media: below what paths are read, if not below all that this worker may read.
+        """
+        piece.expect(1)
+        row = self._reader(piece, form, sizes, media or self.media)
+        self._decode_slice(piece, range(len(piece.rows)), row, unwanted)
+
+    def decode(
+        self,
+        piece: Piece,
+        form: str,
+        sizes: Sequence[Size],
+        unwanted: Unwanted,
+        then: Callable[[], None],
+        media: MediaRoots | None = None,
+    ) -> None:
+        """As `decode_here`, in all threads at once; then calls `then`, in whichever was last.
+
+        Rows that no network wants as pixels (`sizes` is empty) are only looked over, in this thread.
+        """
+        if not sizes:
+            self.decode_here(piece, form, sizes, unwanted, media)
+            then()
+            return
+        count = len(piece.rows)
+        row = self._reader(piece, form, sizes, media or self.media)
+        step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count)))
+        slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
+        piece.expect(len(slices))
+
+        def decode_slice(rows: range) -> None:
+            if self._decode_slice(piece, rows, row, unwanted):
+                then()
+
+        for rows in slices:
+            self._threads.submit(decode_slice, rows)
+
+    def _decode_slice(self, piece: Piece, rows: range, row: ReadRow, unwanted: Unwanted) -> bool:
+        """Whether it was the last slice of its piece."""
+        faults: list[RowError] = []
+        bug: BaseException | None = None
+        try:
+            with piece.share:
+                for index in rows:
+                    if unwanted():
+                        break
+                    try:
+                        row(index, piece.rows[index])
+                    except RowFault as fault:
+                        faults.append(RowError(piece.start + index, fault.code, fault.message))
+        except BaseException as exc:  # to be raised where the batch is answered
+            bug = exc
+        return piece.slice_done(faults, bug)
+
+    def release(self, piece: Piece) -> None:
+        """Takes back the buffers of a piece that nobody reads or writes any more."""
+        for buffer in piece.pixels.values():
+            self._buffers.give(buffer)
+        piece.pixels = {}
+
+    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size], media: MediaRoots) -> ReadRow:
+        """What turns row `index` of the piece into its place in the piece's arrays, or says why it cannot."""
+        try:
+            return self._reader_into_buffers(piece, form, sizes, media)
+        except BaseException as exc:  # no memory: to be raised where the batch is answered
+            reason = exc
+
+            def refuse(_index: int, _row: bytes) -> None:
+                raise reason
+
+            return refuse
+
+    def _reader_into_buffers(
+        self, piece: Piece, form: str, sizes: Sequence[Size], media: MediaRoots
+    ) -> ReadRow:
+        if not sizes:
+            return lambda index, row: self._look_over(row, form)
+        if form == "tensor":
+            piece.tensors = {(h, w): np.empty((len(piece.rows), 3, h, w), np.float32) for h, w in sizes}
+            return lambda index, row: _read_tensor(piece, index, row)
+        piece.pixels = {(h, w): self._buffers.take(len(piece.rows), h, w) for h, w in sizes}
+        if form == "image":
+            return lambda index, row: self._read_image(piece, index, row)
+        folders: dict[str, str] = {}
+        return lambda index, row: self._read_image(
+            piece, index, media.read(row, max_bytes=self._max_input_bytes, folders=folders)
+        )
+
+    def _read_image(self, piece: Piece, index: int, data: bytes) -> None:
+        self._check_size(data)
+        for (height, width), buffer in piece.pixels.items():
+            buffer[index] = decode_image(data, height, width, max_pixels=self._max_pixels)
+
+    def _look_over(self, row: bytes, form: str) -> None:
+        self._check_size(row)
+        if form == "path" and not row:
+            raise RowFault("input_invalid", "the path is empty")
+        if form != "image":
+            try:
+                row.decode()
+            except UnicodeDecodeError as exc:
+                raise RowFault("input_invalid", f"the {form} {row[:_SHOWN_BYTES]!r} is not UTF-8") from exc
+
+    def _check_size(self, row: bytes) -> None:
+        if len(row) > self._max_input_bytes:
+            raise RowFault(
+                "input_too_large",
+                f"the value has {len(row)} bytes, more than the limit of {self._max_input_bytes} bytes",
+            )
+
+
+def _read_tensor(piece: Piece, index: int, row: bytes) -> None:
+    for (height, width), tensor in piece.tensors.items():
+        expected = 4 * 3 * height * width
+        if len(row) != expected:
+            raise RowFault(
+                "input_invalid",
+                f"a tensor row has {len(row)} bytes; float32 [3, {height}, {width}] has {expected}",
+            )
+        values = np.frombuffer(row, "<f4")
+        if not np.isfinite(values).all():
+            raise RowFault("input_invalid", "a tensor row holds values that are not finite numbers")
+        tensor[index] = values.reshape(3, height, width)

@@ -1,0 +1,309 @@
+"""The messages of the worker protocol (`wire.protocol` says which answers which, and how they travel).
+
+Standard library only: the server reads them too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = [
+    "Answer",
+    "Cancel",
+    "Done",
+    "Drop",
+    "EndTraining",
+    "Evaluate",
+    "Evaluated",
+    "Failed",
+    "Infer",
+    "Inspect",
+    "Inspected",
+    "Keep",
+    "Kept",
+    "Load",
+    "Loaded",
+    "Look",
+    "Looked",
+    "MemberAnswer",
+    "Message",
+    "Ping",
+    "Pong",
+    "RowError",
+    "Train",
+    "Trained",
+    "Unload",
+]
+
+
+@dataclass(slots=True)
+class Message:
+    """Base of all messages."""
+
+    kind: ClassVar[str] = ""
+    id: int
+
+
+@dataclass(slots=True)
+class Load(Message):
+    """Make the model version stored in `directory` resident under `model` (its key on this worker).
+
+    may_evict: whether others may leave for it; where not, and there is no room, it is refused.
+    """
+
+    kind: ClassVar[str] = "load"
+    model: str
+    directory: str
+    may_evict: bool = True
+
+
+@dataclass(slots=True)
+class Unload(Message):
+    """Drop `model` from the device; batches under way finish first."""
+
+    kind: ClassVar[str] = "unload"
+    model: str
+
+
+@dataclass(slots=True)
+class Infer(Message):
+    """Run `rows` (one input column) through every model of `models`; all must be resident.
+
+    `form` says what a row is: "path" (UTF-8 path under the media roots), "image" (encoded image bytes),
+    "text" (UTF-8), "tensor" (raw float32 of the model's input shape, one row each).
+    """
+
+    kind: ClassVar[str] = "infer"
+    models: list[str]
+    form: str
+    rows: list[bytes]
+    scores: bool = False  # whether each member's score vectors are wanted
+    media_roots: list[str] | None = None  # folders, beside the worker's own, below which paths must lie
+
+
+@dataclass(slots=True)
+class Cancel(Message):
+    """Stop the Infer or the Train of id `target`; it has no reply of its own.
+
+    The Infer is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came first.
+    """
+
+    kind: ClassVar[str] = "cancel"
+    target: int
+
+
+@dataclass(slots=True)
+class Ping(Message):
+    """Ask for a sign of life."""
+
+    kind: ClassVar[str] = "ping"
+
+
+@dataclass(slots=True)
+class RowError:
+    """The input at `index` of the batch is at fault; `code` is a wire code of `ml_udf.errors`."""
+
+    index: int
+    code: str
+    message: str
+
+
+@dataclass(slots=True)
+class MemberAnswer:
+    """One model's answers, one per row; rows with an error hold label "" and confidence 0.
+
+    labels: n strings · confidences: n floats in [0, 1] · scores: n·classes float32, row-major, raw
+    (empty unless asked for).
+    """
+
+    model: str
+    labels: list[str]
+    confidences: list[float]
+    scores: bytes = b""
+
+
+@dataclass(slots=True)
+class Answer(Message):
+    """The batch's answers, by member in the order asked, and its rows' errors."""
+
+    kind: ClassVar[str] = "answer"
+    members: list[MemberAnswer]
+    errors: list[RowError]
+    decode_s: float = 0.0  # from receipt to the last row decoded
+    forward_s: float = 0.0  # all members' forward passes
+    work_s: float = 0.0  # of the worker's time, its own: what batches beside it took is left out
+    stay_s: float = 0.0  # from receipt to this answer
+
+
+@dataclass(slots=True)
+class Loaded(Message):
+    """The model is resident and warm; the models `evicted` had to leave for it."""
+
+    kind: ClassVar[str] = "loaded"
+    resident_bytes: int
+    load_s: float
+    evicted: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Done(Message):
+    """The request was carried out."""
+
+    kind: ClassVar[str] = "done"
+
+
+@dataclass(slots=True)
+class Pong(Message):
+    """The worker lives; what it runs on."""
+
+    kind: ClassVar[str] = "pong"
+    device: str  # "cuda:0", "cpu"
+    device_name: str
+    capacity_bytes: int
+    resident: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Failed(Message):
+    """The request as a whole failed; `code` is a wire code of `ml_udf.errors`.
+
+    Of an Infer: nothing of it is in the worker any more, and work_s and stay_s are as in `Answer`.
+    Of a Load: the models `evicted` had to leave all the same; wanted_bytes: what the model needs, where that
+    is known by now and there was no room for it.
+    """
+
+    kind: ClassVar[str] = "failed"
+    code: str
+    message: str
+    work_s: float = 0.0
+    stay_s: float = 0.0
+    evicted: list[str] = field(default_factory=list)
+    wanted_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Inspect(Message):
+    """Read and decode the images at `rows` (UTF-8 paths under the media roots), as a training would."""
+
+    kind: ClassVar[str] = "inspect"
+    rows: list[bytes]
+
+
+@dataclass(slots=True)
+class Inspected(Message):
+    """SHA-256 of every row's file, in hexadecimal; "" for the rows that have an error."""
+
+    kind: ClassVar[str] = "inspected"
+    digests: list[str]
+    errors: list[dict[str, Any]]  # fields of RowError
+
+
+@dataclass(slots=True)
+class Train(Message):
+    """Run one epoch of `trial`: the one after `start_epoch` begins it, a later one finds it on the worker.
+
+    spec: fields of `gpu_worker.train.TrainSpec` by name. snapshot: Parquet file with the columns input,
+    target, split. start: checkpoint file whose tensors of the same name and shape the trial begins with, or
+    "". With a `start_epoch` above 0 it is the trial's own, with its optimiser's state.
+    """
+
+    kind: ClassVar[str] = "train"
+    trial: str
+    spec: dict[str, Any]
+    snapshot: str
+    classes: list[str]
+    start: str
+    start_epoch: int
+    epoch: int  # start_epoch + 1 for the first
+
+
+@dataclass(slots=True)
+class Trained(Message):
+    """The epoch is over; `score` is the accuracy on the validation rows."""
+
+    kind: ClassVar[str] = "trained"
+    epoch: int
+    loss: float
+    score: float
+    took_s: float
+    skipped: int = 0  # rows that could no longer be read or decoded
+
+
+@dataclass(slots=True)
+class Keep(Message):
+    """Store weights of `trial` in `directory`, under their own SHA-256.
+
+    best: those of its best epoch on this worker, else those of now. paused: with the optimiser's state
+    beside them, so that the trial can go on.
+    """
+
+    kind: ClassVar[str] = "keep"
+    trial: str
+    directory: str
+    best: bool = False
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class Kept(Message):
+    """The file is `directory`/`checkpoint`.safetensors, flushed to the disk."""
+
+    kind: ClassVar[str] = "kept"
+    checkpoint: str
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Drop(Message):
+    """Forget `trial`."""
+
+    kind: ClassVar[str] = "drop"
+    trial: str
+
+
+@dataclass(slots=True)
+class Look(Message):
+    """Ask how far the training process is; it answers in the middle of an epoch too."""
+
+    kind: ClassVar[str] = "look"
+
+
+@dataclass(slots=True)
+class Looked(Message):
+    """steps: that the training process has done since it began, whatever for; it works while they rise. on:
+    the id of the message that it is on; 0 = none.
+    """
+
+    kind: ClassVar[str] = "looked"
+    steps: int
+    on: int = 0
+
+
+@dataclass(slots=True)
+class EndTraining(Message):
+    """End the training process, which hangs: what it was doing fails as `worker_lost`. Serving goes on."""
+
+    kind: ClassVar[str] = "end_training"
+
+
+@dataclass(slots=True)
+class Evaluate(Message):
+    """Run the checkpoint file `start` on the rows of `split`; the other fields are those of Train."""
+
+    kind: ClassVar[str] = "evaluate"
+    spec: dict[str, Any]
+    snapshot: str
+    classes: list[str]
+    start: str
+    split: str
+
+
+@dataclass(slots=True)
+class Evaluated(Message):
+    """probabilities: float32 [n, classes]; labels: n indices into the classes; in the snapshot's order."""
+
+    kind: ClassVar[str] = "evaluated"
+    probabilities: list[bytes]  # one row's vector each
+    labels: list[int]
+    row_s: float  # time of a forward pass, per row

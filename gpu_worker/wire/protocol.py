@@ -1,0 +1,198 @@
+"""The worker protocol: what a server says to a worker process, and what comes back.
+
+One message is `u32 total | u32 header | header (JSON) | blobs`, little-endian, over a stream socket;
+a blob is a column of byte strings (`u32 length | bytes` each) or raw numbers. Requests carry an `id`,
+every reply repeats it; replies come in any order. Standard library only: the server imports this module.
+
+    Load   → Loaded | Failed
+    Unload → Done   | Failed
+    Infer  → Answer | Failed          one batch through one or several models, decoded once
+    Cancel → (nothing; the Infer it names answers Failed(code="cancelled"), or already has)
+    Ping   → Pong
+
+A reply to an Infer says that it is over: none of its rows is anywhere in the worker. So a pass that hangs is
+never answered, cancelled or not, and a worker that answers works.
+
+Training goes beside that, one message an epoch, so that whoever drives it decides after each:
+
+    Inspect  → Inspected | Failed     which rows can be decoded, and which are the same
+    Train    → Trained   | Failed     one epoch of one trial; Cancel stops it before its next step
+    Keep     → Kept      | Failed     a trial's weights, into the parameter store
+    Evaluate → Evaluated | Failed     a checkpoint's probabilities for the rows of one split
+    Drop     → Done                   forget a trial
+    Look     → Looked    | Failed     whether it still takes steps; EndTraining → Done ends one that hangs
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+from gpu_worker.wire.messages import (
+    Answer,
+    Cancel,
+    Done,
+    Drop,
+    EndTraining,
+    Evaluate,
+    Evaluated,
+    Failed,
+    Infer,
+    Inspect,
+    Inspected,
+    Keep,
+    Kept,
+    Load,
+    Loaded,
+    Look,
+    Looked,
+    MemberAnswer,
+    Message,
+    Ping,
+    Pong,
+    RowError,
+    Train,
+    Trained,
+    Unload,
+)
+
+__all__ = [
+    "Answer",
+    "Cancel",
+    "Done",
+    "Drop",
+    "EndTraining",
+    "Evaluate",
+    "Evaluated",
+    "Failed",
+    "FrameError",
+    "Infer",
+    "Inspect",
+    "Inspected",
+    "Keep",
+    "Kept",
+    "Load",
+    "Loaded",
+    "Look",
+    "Looked",
+    "MemberAnswer",
+    "Message",
+    "Ping",
+    "Pong",
+    "RowError",
+    "Train",
+    "Trained",
+    "Unload",
+    "decode",
+    "encode",
+    "frame_length",
+    "reply_frame",
+]
+
+MAX_FRAME_BYTES = 1 << 30
+_PREFIX = struct.Struct("<II")
+PREFIX_BYTES = _PREFIX.size
+
+
+class FrameError(ValueError):
+    """The bytes are not a message of the protocol; the connection is of no further use."""
+
+
+_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in Message.__subclasses__()}
+_COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: "probabilities"}
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message."""
+    head: dict[str, Any] = {"kind": message.kind}
+    blobs: list[bytes] = []
+    for item in fields(message):
+        value = getattr(message, item.name)
+        if item.name == _COLUMN.get(type(message)):
+            head[item.name] = len(value)
+            blobs.extend(_columns(value))
+        elif isinstance(message, Answer) and item.name == "members":
+            head["members"] = [
+                {"model": m.model, "labels": m.labels, "confidences": m.confidences, "scores": len(m.scores)}
+                for m in message.members
+            ]
+            blobs.extend(m.scores for m in message.members)
+        elif isinstance(message, Answer) and item.name == "errors":
+            head["errors"] = [asdict(error) for error in message.errors]
+        else:
+            head[item.name] = value
+    text = json.dumps(head, separators=(",", ":")).encode()
+    total = PREFIX_BYTES + len(text) + sum(map(len, blobs))
+    if total > MAX_FRAME_BYTES:
+        raise FrameError(f"a message of {total} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return b"".join([_PREFIX.pack(total, len(text)), text, *blobs])
+
+
+def reply_frame(reply: Message) -> bytes:
+    """The frame of a reply; of a `Failed` under its id where the reply cannot be a frame.
+
+    Whoever waits hears of it, and who writes frames goes on with the next.
+    """
+    try:
+        return encode(reply)
+    except FrameError as exc:
+        return encode(Failed(reply.id, "bad_option", f"the reply is too large, ask for fewer rows: {exc}"))
+    except Exception as exc:  # a value that is none of the protocol's: a bug, told like any other
+        return encode(Failed(reply.id, "internal", f"the reply cannot be sent: {type(exc).__name__}"))
+
+
+def frame_length(prefix: bytes | bytearray) -> int:
+    """Bytes of the frame that starts with `prefix` (`PREFIX_BYTES` of it). Raises `FrameError`."""
+    total, head = _PREFIX.unpack(prefix)
+    if not PREFIX_BYTES + head <= total <= MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {total} bytes with a header of {head} cannot be")
+    return int(total)
+
+
+def decode(frame: bytes | bytearray) -> Message:
+    """The message of one whole frame. Raises `FrameError`."""
+    if len(frame) < PREFIX_BYTES:
+        raise FrameError(f"a frame of {len(frame)} bytes has no prefix")
+    total, head_bytes = _PREFIX.unpack_from(frame)
+    if total != len(frame):
+        raise FrameError(f"a frame of {len(frame)} bytes says that it has {total}")
+    try:
+        head: dict[str, Any] = json.loads(frame[PREFIX_BYTES : PREFIX_BYTES + head_bytes])
+        cls = _KINDS[head.pop("kind")]
+        at = PREFIX_BYTES + head_bytes
+        if (column := _COLUMN.get(cls)) is not None:
+            head[column] = _rows(frame, at, head[column])
+        elif cls is Answer:
+            head["members"] = list(_members(frame, at, head["members"]))
+            head["errors"] = [RowError(**error) for error in head["errors"]]
+        return cls(**head)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as exc:
+        raise FrameError(f"not a message of the worker protocol: {exc!r}") from exc
+
+
+def _columns(rows: list[bytes]) -> Iterator[bytes]:
+    yield struct.pack(f"<{len(rows)}I", *map(len, rows))
+    yield from rows
+
+
+def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
+    sizes = struct.unpack_from(f"<{count}I", frame, at)
+    at += 4 * count
+    if at + sum(sizes) != len(frame):
+        raise FrameError("the rows do not fill their frame")
+    rows = []
+    view = memoryview(frame)
+    for size in sizes:
+        rows.append(bytes(view[at : at + size]))
+        at += size
+    return rows
+
+
+def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
+    for head in heads:
+        size = head.pop("scores")
+        yield MemberAnswer(**head, scores=bytes(frame[at : at + size]))
+        at += size

@@ -1,0 +1,303 @@
+"""Columns in, columns out: the client that every engine shares.
+
+Owns NULLs, duplicates, the order of rows and the sub-batches in flight. Knows neither PostgreSQL nor
+DuckDB, and not how bytes travel (`ml_udf.client.transport`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from ml_udf.client.column import Column, SubBatch, Value
+from ml_udf.client.exchange import ROW_FAULTS, Answers, Exchange
+from ml_udf.client.function_info import FunctionInfo, ServerInfo, function_info, json_of, repository_rows
+from ml_udf.client.pending_call import Pending
+from ml_udf.client.prediction import CallStats, Prediction, all_failed, short, spread
+from ml_udf.client.request_pool import Flight
+from ml_udf.client.retry import left_s, with_retries
+from ml_udf.client.transport import Abort, HttpTransport, Request, Response, Transport
+from ml_udf.config import Options
+
+__all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
+
+DESCRIBE_TIMEOUT_S = 10.0
+DEFAULT_OPTIONS = Options()
+_MAX_KNOWN = 256
+
+
+class Client:
+    """A connection to one endpoint: `http://…`, `https://…`, or `local:` (see `ml_udf.local`).
+
+    Cheap to make, no I/O before the first call, safe to share between threads. Raises `BadOption` for an
+    endpoint that is none.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        token: str | None = None,
+        transport: Transport | None = None,
+        allow_plain: bool = False,
+        sslrootcert: str | None = None,
+    ) -> None:
+        """allow_plain, sslrootcert: see `ml_udf.client.transport.HttpTransport`."""
+        self.endpoint = endpoint
+        self._transport = transport or _transport(
+            endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert
+        )
+        self._flight = Flight()
+        self._server: ServerInfo | None = None
+        self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
+
+    def describe(
+        self,
+        function: str,
+        *,
+        version: str | None = None,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        timeout_s: float = DESCRIBE_TIMEOUT_S,
+    ) -> FunctionInfo:
+        """The current version of a function, asked anew; or `version`, from memory where it was seen.
+
+        Raises the errors of `ml_udf.errors`.
+        """
+        if version is not None and (known := self._known.get((function, version, input_name, output_name))):
+            return known
+        server = self._server_info(timeout_s)
+        path = f"/v2/models/{quote(function, safe='')}"
+        metadata = self.get(path, timeout_s=timeout_s)
+        info = function_info(
+            {"name": function, **metadata},
+            {} if server.ours else self._triton_config(path, timeout_s),
+            server=server,
+            version=version,
+            input_name=input_name,
+            output_name=output_name,
+        )
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[(function, info.version, input_name, output_name)] = info
+        return info
+
+    def look_up(
+        self,
+        function: str,
+        *,
+        version: str | None = None,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        deadline_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> FunctionInfo:
+        """`describe`, tried again where that is safe, inside the deadline, and cancellable by `on_wait`."""
+        end_s = time.monotonic() + DESCRIBE_TIMEOUT_S
+        if deadline_s is not None:
+            end_s = min(end_s, deadline_s)
+
+        def describe(_task: None, abort: Abort) -> FunctionInfo:
+            return with_retries(
+                lambda: self.describe(
+                    function,
+                    version=version,
+                    input_name=input_name,
+                    output_name=output_name,
+                    timeout_s=left_s(end_s),
+                ),
+                deadline_s=end_s,
+                abort=abort,
+            )
+
+        # In flight like the rows: a server that accepts and then says nothing must not outlast a cancel.
+        ((_, info),) = self._flight.run([None], describe, max_in_flight=1, on_wait=on_wait)
+        return info
+
+    def predict(
+        self,
+        function: str,
+        values: Sequence[Value],
+        options: Options = DEFAULT_OPTIONS,
+        *,
+        version: str | None = None,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        deadline_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Prediction:
+        """Answer a column: order and length kept, None for None, equal values sent once.
+
+        version      of the function; None = the current one
+        deadline_s   on `time.monotonic()`'s clock; travels to the server
+        on_wait      called in this thread at least every 50 ms; what it raises aborts the call
+
+        With `on_error='error'` the lowest faulty row raises its error; with 'null' it is told in
+        `Prediction.errors`. Raises the errors of `ml_udf.errors`.
+        """
+        started_s = time.monotonic()
+        try:
+            info = self.look_up(
+                function,
+                version=version,
+                input_name=input_name,
+                output_name=output_name,
+                deadline_s=deadline_s,
+                on_wait=on_wait,
+            )
+        except ROW_FAULTS as error:
+            if options.on_error == "error":
+                raise
+            return all_failed(values, error, time.monotonic() - started_s)
+        column = Column.of(values, info.input_datatype)
+        exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
+        answers, batches = self._answers(column, exchange, on_wait)
+        prediction = spread(column, answers, info.version)
+        prediction.stats = CallStats(
+            rows=len(values),
+            nulls=sum(value is None for value in values),
+            distinct=len(column.distinct),
+            batches=batches,
+            retries=exchange.retries,
+            failed_rows=sum(error is not None for error in prediction.errors),
+            elapsed_s=time.monotonic() - started_s,
+        )
+        if options.on_error == "error" and (found := prediction.first_error()):
+            row, fault = found
+            if not fault.detail:
+                fault.detail = f"first at row {row + 1} of the call: {function}({short(values[row])})"
+            raise fault
+        return prediction
+
+    def begin(
+        self,
+        function: str,
+        values: Sequence[Value],
+        options: Options,
+        *,
+        version: str,
+        input_name: str | None = None,
+        output_name: str | None = None,
+        deadline_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Pending | None:
+        """`predict` cut in two: send, and let `Pending.wait` wait for the answers, faults told in them.
+
+        Returns when all requests have left. They leave at once, whatever `max_in_flight`; None, and nothing
+        is sent, where they would be more than twice that, or the endpoint computes in this process.
+        """
+        if self.endpoint.startswith("local:"):
+            return None
+        info = self.look_up(
+            function,
+            version=version,
+            input_name=input_name,
+            output_name=output_name,
+            deadline_s=deadline_s,
+            on_wait=on_wait,
+        )
+        column = Column.of(values, info.input_datatype)
+        rows = min(options.batch_rows, info.max_batch_rows or options.batch_rows)
+        batches = list(column.sub_batches(rows))
+        if len(batches) > 2 * options.max_in_flight:
+            return None
+        exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
+        return Pending(column, exchange, self._flight.begin(batches, exchange.answer, on_wait=on_wait))
+
+    def listed(self, what: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> list[dict[str, Any]]:
+        """The server's `functions`, `models`, `datasets`, `jobs` or `trials`: columns as in `ml_udf.views`.
+
+        A server that is not ours tells its models by the protocol's repository index; they are its functions
+        as well, and it trains nothing.
+        """
+        if self._server_info(timeout_s).ours:
+            rows: list[dict[str, Any]] = self.get(f"/v1/{what}", timeout_s=timeout_s)[what]
+            return rows
+        if what not in ("functions", "models"):
+            return []
+        return repository_rows(self._send(_with_json("POST", "/v2/repository/index", {}), timeout_s))
+
+    def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
+        """Read a JSON route, such as `/v1/functions`."""
+        return json_of(self._send(Request("GET", path), timeout_s))
+
+    def put(self, path: str, body: dict[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Write to a JSON route."""
+        return json_of(self._send(_with_json("PUT", path, body), timeout_s))
+
+    def post(self, path: str, body: dict[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Post to a JSON route."""
+        return json_of(self._send(_with_json("POST", path, body), timeout_s))
+
+    def ask(
+        self, request: Request, *, timeout_s: float, on_wait: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
+        """Any request to a JSON route. `on_wait` as in `predict`: what it raises aborts the request."""
+
+        def send(asked: Request, abort: Abort) -> Response:
+            return self._transport.send(asked, timeout_s=timeout_s, abort=abort)
+
+        ((_, response),) = self._flight.run([request], send, max_in_flight=1, on_wait=on_wait)
+        return json_of(response)
+
+    def delete(self, path: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Delete what a JSON route names."""
+        return json_of(self._send(Request("DELETE", path), timeout_s))
+
+    def close(self) -> None:
+        """Let go of threads, connections and models."""
+        self._flight.close()
+        self._transport.close()
+
+    def _send(self, request: Request, timeout_s: float) -> Response:
+        return self._transport.send(request, timeout_s=timeout_s, abort=Abort())
+
+    def _server_info(self, timeout_s: float) -> ServerInfo:
+        if self._server is None:
+            self._server = ServerInfo.read(self.get("/v2", timeout_s=timeout_s))
+        return self._server
+
+    def _triton_config(self, path: str, timeout_s: float) -> dict[str, Any]:
+        response = self._send(Request("GET", path + "/config"), timeout_s)
+        return json_of(response) if response.status == 200 else {}  # Triton's own; others have none
+
+    def _answers(
+        self, column: Column, exchange: Exchange, on_wait: Callable[[], None] | None
+    ) -> tuple[Answers, int]:
+        """The answers of the distinct values, and in how many requests they came."""
+        stop_at_error = exchange.options.on_error == "error"
+        # A row that is refused here fails the call before anything is sent.
+        found_error = stop_at_error and bool(column.errors)
+        answers = Answers.empty(len(column.distinct))
+        batches = 0
+
+        def tasks() -> Iterator[SubBatch]:
+            limit = exchange.info.max_batch_rows or exchange.options.batch_rows
+            for batch in column.sub_batches(min(exchange.options.batch_rows, limit)):
+                if found_error:  # nothing new is sent; what is under way may hold a lower row's error
+                    return
+                yield batch
+
+        for batch, reply in self._flight.run(
+            tasks(), exchange.answer, max_in_flight=exchange.options.max_in_flight, on_wait=on_wait
+        ):
+            answers.fill(batch, reply)
+            found_error = found_error or (stop_at_error and any(reply.errors))
+            batches += 1
+        return answers, batches
+
+
+def _transport(endpoint: str, token: str | None, *, allow_plain: bool, sslrootcert: str | None) -> Transport:
+    if endpoint.startswith("local:"):
+        from ml_udf.local import LocalTransport  # its neighbours are there only where it was asked for
+
+        return LocalTransport(endpoint)
+    return HttpTransport(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
+
+
+def _with_json(method: str, path: str, body: dict[str, Any]) -> Request:
+    return Request(method, path, json.dumps(body).encode(), {"Content-Type": "application/json"})

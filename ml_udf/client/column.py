@@ -1,0 +1,181 @@
+"""A column of SQL values on its way to the wire and back: NULLs aside, equal values once, order kept.
+
+Pure. `Column.of` decides what is sent; `FunctionInfo` says in which datatype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.errors import InputInvalid, InputTooLarge, MlUdfError
+from ml_udf.oip import Tensor, WireError
+
+__all__ = ["MAX_VALUE_BYTES", "Column", "SubBatch", "Value", "asked_by_key", "input_tensor", "values_of"]
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+Value = str | bytes | float | Sequence[float] | None
+
+MAX_VALUE_BYTES = 32 << 20  # one value; larger ones are refused here, before they fill anybody's memory
+SUB_BATCH_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class SubBatch:
+    """Consecutive distinct values that travel together; `first` is the place of `rows[0]` among them."""
+
+    first: int
+    rows: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Column:
+    """The distinct values of a column, and where each row finds its own.
+
+    `place[i]` is the index of row i's value in `distinct`, or −1 where the row is NULL or at fault;
+    `errors` holds the rows that are refused before they are sent.
+    """
+
+    distinct: list[Any]
+    place: list[int]
+    errors: dict[int, MlUdfError]
+
+    @classmethod
+    def of(cls, values: Sequence[Value], datatype: str) -> Column:
+        """Prepare `values` for a tensor of `datatype`; never raises for a single bad value."""
+        distinct: list[Any] = []
+        seen: dict[Hashable, int] = {}
+        place: list[int] = []
+        errors: dict[int, MlUdfError] = {}
+        as_wire = _bytes_value if datatype == "BYTES" else _number_value
+        for row, value in enumerate(values):
+            if value is None:
+                place.append(-1)
+                continue
+            try:
+                wire = as_wire(value)
+            except MlUdfError as error:
+                errors[row] = error
+                place.append(-1)
+                continue
+            at = seen.setdefault(wire, len(distinct))
+            if at == len(distinct):
+                distinct.append(wire)
+            place.append(at)
+        return cls(distinct, place, errors)
+
+    def sub_batches(self, batch_rows: int) -> Iterator[SubBatch]:
+        """Cut the distinct values into requests, bounded by rows and by bytes."""
+        batch, batch_bytes = SubBatch(0), 0
+        for at, value in enumerate(self.distinct):
+            nbytes = len(value) if isinstance(value, bytes) else 8
+            if batch.rows and (len(batch.rows) >= batch_rows or batch_bytes + nbytes > SUB_BATCH_BYTES):
+                yield batch
+                batch, batch_bytes = SubBatch(at), 0
+            batch.rows.append(value)
+            batch_bytes += nbytes
+        if batch.rows:
+            yield batch
+
+    def spread(self, answers: Sequence[Any]) -> list[Any]:
+        """Answers of the distinct values → one per row; None where there was nothing to ask."""
+        return [answers[at] if at >= 0 else None for at in self.place]
+
+
+def input_tensor(info: FunctionInfo, rows: list[Any]) -> Tensor:
+    """The input tensor of some wire values. Raises `InputInvalid` where they are not of its datatype."""
+    shape = (len(rows), *info.row_shape)
+    if info.input_datatype == "BYTES":
+        return Tensor(info.input_name, "BYTES", shape, rows)
+    flat: list[float] = []
+    for row in rows:
+        flat.extend(row if isinstance(row, tuple) else (row,))
+    width = len(flat) // max(1, len(rows))
+    if rows and isinstance(rows[0], tuple) and math.prod(info.row_shape) in (0, 1):
+        shape = (len(rows), width)  # the metadata leaves the vector's width open
+    if len(flat) != math.prod(shape):
+        raise InputInvalid(
+            f"{info.name}: a row has {width} numbers, the function takes {math.prod(info.row_shape)}",
+            hint="give every row a vector of the function's length",
+        )
+    try:
+        return Tensor.of_numbers(info.input_name, info.input_datatype, flat, shape)
+    except WireError as exc:
+        raise InputInvalid(f"{info.name}: {exc}") from exc
+
+
+def values_of(tensor: Tensor, rows: int) -> list[Any]:
+    """One Python value per row of an output: text (bytes where it is not UTF-8), number, or list.
+
+    Raises `WireError` where the tensor does not have `rows` rows.
+    """
+    flat = [_text(e) for e in tensor.elements] if tensor.datatype == "BYTES" else tensor.numbers()
+    if rows and (not flat or len(flat) % rows or (tensor.shape and tensor.shape[0] != rows)):
+        raise WireError(f"{rows} rows were sent, output {tensor.name!r} has shape {list(tensor.shape)}")
+    width = len(flat) // rows if rows else 1
+    if width == 1:
+        return flat
+    return [flat[at : at + width] for at in range(0, len(flat), width)]
+
+
+def _text(element: bytes) -> str | bytes:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return element
+
+
+def _bytes_value(value: Value) -> bytes:
+    if isinstance(value, str):
+        try:
+            wire = value.encode()
+        except UnicodeEncodeError as exc:
+            raise InputInvalid("the text is not valid Unicode") from exc
+    elif isinstance(value, bytes):
+        wire = value
+    elif isinstance(value, bytearray | memoryview):
+        wire = bytes(value)
+    else:
+        raise InputInvalid(f"the function takes text or bytes, not {type(value).__name__}")
+    if len(wire) > MAX_VALUE_BYTES:
+        raise InputTooLarge(
+            f"a value of {len(wire):,} bytes is over the limit of {MAX_VALUE_BYTES:,}",
+            hint="store the file under a media root and pass its path",
+        )
+    return wire
+
+
+def _number_value(value: Value) -> float | tuple[float, ...]:
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str | bytes) or value is None:
+        raise InputInvalid(f"the function takes numbers, not {type(value).__name__}")
+    try:
+        vector = tuple(map(float, value))
+    except (TypeError, ValueError) as exc:
+        raise InputInvalid(f"the function takes numbers or vectors of numbers: {exc}") from exc
+    if len(vector) * 8 > MAX_VALUE_BYTES:
+        raise InputTooLarge(f"a vector of {len(vector):,} numbers is over the limit")
+    return vector
+
+
+def asked_by_key(
+    keys: Sequence[Key | None],
+    values: Sequence[Value],
+    ask: Callable[[Key, list[Value]], Sequence[Result]],
+    empty: Result,
+) -> list[Result]:
+    """Ask each key for its own rows of the column, in order of appearance; `empty` where there is none."""
+    found = [empty] * len(values)
+    rows_of: dict[Key, list[int]] = {}
+    for row, (key, _) in enumerate(zip(keys, values, strict=True)):
+        if key is not None:
+            rows_of.setdefault(key, []).append(row)
+    for key, rows in rows_of.items():
+        for row, answer in zip(rows, ask(key, [values[row] for row in rows]), strict=True):
+            found[row] = answer
+    return found

@@ -1,0 +1,164 @@
+"""One call's exchanges with the server: a sub-batch out, its answers back.
+
+Owns what goes into a request and what is read from a reply. Knows neither threads nor NULLs: the caller
+(`ml_udf.client`) hands it distinct values and spreads the answers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ml_udf.client.column import SubBatch, input_tensor, values_of
+from ml_udf.client.function_info import FunctionInfo, error_of
+from ml_udf.client.retry import left_s, with_retries
+from ml_udf.client.transport import Abort, Request, Transport
+from ml_udf.config import Options
+from ml_udf.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InputInvalid,
+    MlUdfError,
+    Overloaded,
+    ServerFault,
+    ServerUnreachable,
+    error_from_code,
+)
+from ml_udf.oip import (
+    HEADER_LENGTH,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    WireError,
+    decode_response,
+    encode_request,
+)
+
+__all__ = ["ROW_FAULTS", "Answers", "Exchange"]
+
+# Faults that concern the rows of one request; every other error fails the whole call.
+ROW_FAULTS = (ServerUnreachable, ConnectionLost, Overloaded, ServerFault, DeadlineExceeded)
+
+
+@dataclass(slots=True)
+class Answers:
+    """One entry per row: a value with its confidence (None where the server gives none), or an error."""
+
+    values: list[Any]
+    confidences: list[float | None]
+    errors: list[MlUdfError | None]
+
+    @classmethod
+    def empty(cls, rows: int) -> Answers:
+        """Room for `rows` answers."""
+        return cls([None] * rows, [None] * rows, [None] * rows)
+
+    @classmethod
+    def failed(cls, rows: int, error: MlUdfError) -> Answers:
+        """`rows` rows that all met the same error."""
+        return cls([None] * rows, [None] * rows, [error] * rows)
+
+    def fill(self, batch: SubBatch, reply: Answers) -> None:
+        """Put the answers to one sub-batch into their places."""
+        rows = slice(batch.first, batch.first + len(batch.rows))
+        self.values[rows] = reply.values
+        self.confidences[rows] = reply.confidences
+        self.errors[rows] = reply.errors
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The exchanges of one call; shared by the threads that carry its sub-batches."""
+
+    transport: Transport
+    info: FunctionInfo
+    options: Options
+    deadline_s: float  # on time.monotonic()'s clock; inf = none
+    retries: int = 0
+    _down: MlUdfError | None = None  # once the server is found gone, the other sub-batches are not tried
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, batch: SubBatch, abort: Abort, on_sent: Callable[[], None] | None = None) -> Answers:
+        """Ask for the rows of one sub-batch. Raises what concerns more than these rows.
+
+        on_sent  called once the request has left; again if it is tried again, never if it cannot leave
+        """
+        try:
+            if self._down is not None:
+                raise self._down
+            request = self._request(batch.rows)
+            deadline_s = min(self.deadline_s, time.monotonic() + self.options.timeout_ms / 1000)
+            reply = with_retries(
+                lambda: self._send(request, deadline_s, abort, on_sent),
+                deadline_s=deadline_s,
+                abort=abort,
+                on_retry=self._count_retry,
+            )
+            return self._read(reply, len(batch.rows))
+        except (*ROW_FAULTS, InputInvalid) as error:
+            if isinstance(error, ServerUnreachable):
+                self._down = error
+            return Answers.failed(len(batch.rows), error)
+
+    def _count_retry(self) -> None:
+        with self._lock:
+            self.retries += 1
+
+    def _request(self, rows: list[Any]) -> InferRequest:
+        request = InferRequest([input_tensor(self.info, rows)], [RequestedOutput(self.info.output_name)])
+        if self.info.ours:
+            request.outputs += [RequestedOutput("confidence"), RequestedOutput("error")]
+            request.parameters["ml_udf_class"] = self.options.row_class
+            if self.options.slo_ms is not None:
+                request.parameters["ml_udf_slo_ms"] = self.options.slo_ms
+            if self.options.min_accuracy is not None:
+                request.parameters["ml_udf_min_accuracy"] = self.options.min_accuracy
+        return request
+
+    def _send(
+        self, request: InferRequest, deadline_s: float, abort: Abort, on_sent: Callable[[], None] | None
+    ) -> InferResponse:
+        timeout_s = left_s(deadline_s)
+        if self.info.ours:
+            request.parameters["ml_udf_deadline_ms"] = round(timeout_s * 1000)
+        try:
+            body, headers = encode_request(request, binary=self.info.binary)
+        except WireError as exc:
+            raise InputInvalid(str(exc), hint="the server takes JSON alone, and so text alone") from exc
+        asked = Request("POST", self.info.infer_path(), body, headers, on_sent, may_repeat=True)
+        response = self.transport.send(asked, timeout_s=timeout_s, abort=abort)
+        if response.status >= 400:
+            raise error_of(response)
+        try:
+            return decode_response(response.body, response.headers.get(HEADER_LENGTH.lower()))
+        except WireError as exc:
+            raise ServerFault(f"the endpoint's answer cannot be read: {exc}") from exc
+
+    def _read(self, reply: InferResponse, rows: int) -> Answers:
+        try:
+            values = _column(reply, self.info.output_name, rows)
+            if not self.info.ours:
+                return Answers(values, [None] * rows, [None] * rows)
+            confidences = _column(reply, "confidence", rows)
+            errors = [_row_error(text) if text else None for text in _column(reply, "error", rows)]
+        except WireError as exc:
+            raise ServerFault(f"the endpoint's answer does not fit the question: {exc}") from exc
+        for row, error in enumerate(errors):
+            if error is not None:
+                values[row] = confidences[row] = None
+        return Answers(values, confidences, errors)
+
+
+def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
+    tensor = reply.output(output)
+    if tensor is None:
+        raise WireError(f"output {output!r} is missing")
+    return values_of(tensor, rows)
+
+
+def _row_error(text: str) -> MlUdfError:
+    code, _, message = text.partition(": ")
+    return error_from_code(code, message or text)

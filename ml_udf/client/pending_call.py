@@ -1,0 +1,46 @@
+"""A call of a function whose requests have left and whose answers have not been waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ml_udf.client.column import Column, SubBatch
+from ml_udf.client.exchange import Answers, Exchange
+from ml_udf.client.prediction import CallStats, Prediction, spread
+from ml_udf.client.request_pool import Underway
+
+__all__ = ["Pending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What `Client.begin` has begun. Wait for it or drop it, once."""
+
+    column: Column
+    exchange: Exchange
+    underway: Underway[SubBatch, Answers]
+
+    def wait(self, on_wait: Callable[[], None] | None = None) -> Prediction:
+        """The answers, faults of rows told in them. Raises what concerns the whole call.
+
+        on_wait  called in this thread at least every 50 ms; what it raises aborts the call
+        """
+        answers = Answers.empty(len(self.column.distinct))
+        batches = 0
+        for batch, reply in self.underway.results(on_wait):
+            answers.fill(batch, reply)
+            batches += 1
+        prediction = spread(self.column, answers, self.exchange.info.version)
+        prediction.stats = CallStats(
+            rows=len(self.column.place),
+            distinct=len(self.column.distinct),
+            batches=batches,
+            retries=self.exchange.retries,
+            failed_rows=sum(error is not None for error in prediction.errors),
+        )
+        return prediction
+
+    def drop(self) -> None:
+        """Nobody wants the answers: hang up, so that the server drops the rows."""
+        self.underway.drop()

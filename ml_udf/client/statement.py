@@ -1,0 +1,311 @@
+"""One SQL statement's use of one function: a version pinned, answers remembered, faults counted.
+
+Engines call a function many times within a statement: a vector of 2,048 rows, a batch of the plan node, or
+a single row. `Statement` makes these one: the version is asked once, a value is computed once while the
+memo holds it, a dead server is found dead once, and the rows that became NULL are counted for the one
+warning. Knows no engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ml_udf.client import CallStats, Client
+from ml_udf.client.column import Value
+from ml_udf.client.exchange import ROW_FAULTS
+from ml_udf.client.memo import Answer, Memo, memo_key
+from ml_udf.client.pending_call import Pending
+from ml_udf.client.prediction import Prediction, short
+from ml_udf.client.request_pool import WAIT_SLICE_S
+from ml_udf.config import Options
+from ml_udf.errors import MlUdfError, ServerUnreachable
+
+__all__ = ["Answer", "Binding", "Statement"]
+
+_MAX_NULLED = 100_000  # so many inputs are counted exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Which function of which server an SQL function stands for.
+
+    `input_name` and `output_name` are needed only where a server that is not ours has several.
+    """
+
+    function: str
+    input_name: str | None = None
+    output_name: str | None = None
+
+
+_NULL = Answer()
+
+
+class Statement:
+    """The state of one (statement, function). Safe to call from the engine's several threads."""
+
+    def __init__(
+        self, client: Client, binding: Binding, options: Options, *, deadline_s: float | None = None
+    ) -> None:
+        self.binding = binding
+        self.options = options
+        self.version: str | None = None
+        self.stats = CallStats()
+        self._nulled: set[Hashable] = set()  # keys of the inputs whose rows were made NULL
+        self._first_fault: MlUdfError | None = None
+        self._reported = 0
+        self._client = client
+        self._deadline_s = deadline_s
+        self._down: MlUdfError | None = None
+        self._memo = Memo()
+        self._claims: dict[Hashable, threading.Event] = {}  # what a thread is asking for; set when it is done
+        self._begun: list[tuple[dict[Hashable, int], Pending]] = []  # keys → rows of what was begun with
+        self._lock = threading.Lock()
+        self._pinning = threading.Lock()
+
+    def values(
+        self,
+        values: Sequence[Value],
+        on_wait: Callable[[], None] | None = None,
+        fit: Callable[[Any], Any] | None = None,
+    ) -> list[Any]:
+        """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`).
+
+        fit  an answer as the engine wants it; what it raises of `MlUdfError` is a fault of the row
+        """
+        raises = self.options.on_error == "error"
+        answers = self.answers(values, on_wait, raise_faults=raises)
+        found: list[Any] = []
+        for row, (value, answer) in enumerate(zip(values, answers, strict=True)):
+            fitted, fault = answer.value, answer.error
+            if fit is not None and fitted is not None:
+                try:
+                    fitted = fit(fitted)
+                except MlUdfError as misfit:
+                    fitted, fault = None, misfit
+                    if raises:
+                        raise self._at_row(misfit, row, value) from None
+            if fault is not None and len(self._nulled) < _MAX_NULLED:
+                self._nulled.add(memo_key(value))
+                self._first_fault = self._first_fault or fault
+            found.append(fitted)
+        return found
+
+    def absorb(self, other: Statement) -> None:
+        """Count the rows that another use of the same function made NULL as this one's."""
+        self._nulled |= other._nulled
+        self._first_fault = self._first_fault or other._first_fault
+
+    def begin(self, values: Sequence[Value], on_wait: Callable[[], None] | None = None) -> bool:
+        """Send the values that have no answer yet, without waiting: `values` and `answers` will.
+
+        False where that cannot be done here; nothing is sent then. Raises what concerns the whole statement.
+        """
+        with self._lock:
+            unknown = {
+                key: value
+                for key, value in zip(map(memo_key, values), values, strict=True)
+                if value is not None and key not in self._memo
+            }
+            for keys, _ in self._begun:
+                for key in unknown.keys() & keys.keys():
+                    del unknown[key]
+        if not unknown or self._down is not None:
+            return True
+        try:
+            pending = self._client.begin(
+                self.binding.function,
+                list(unknown.values()),
+                replace(self.options, on_error="null"),
+                version=self._pinned_version(on_wait),
+                input_name=self.binding.input_name,
+                output_name=self.binding.output_name,
+                deadline_s=self._deadline_s,
+                on_wait=on_wait,
+            )
+        except ROW_FAULTS:  # asking for the answers will meet it again, under on_error's rule
+            return True
+        if pending is None:
+            return False
+        with self._lock:
+            self._begun.append(({key: row for row, key in enumerate(unknown)}, pending))
+        return True
+
+    def forget(self) -> None:
+        """Drop what was begun with and not answered: the server need not compute it."""
+        with self._lock:
+            begun, self._begun = self._begun, []
+        for _, pending in begun:
+            pending.drop()
+
+    def fault_report(self) -> MlUdfError | None:
+        """What one warning tells of the rows that `values` made NULL; None where there is nothing new.
+
+        The first fault, in whose message the inputs are counted. Inputs, not rows: an engine that batches
+        asks once for all rows of equal input.
+        """
+        count, fault = len(self._nulled), self._first_fault
+        if fault is None or count == self._reported:
+            return None
+        self._reported = count
+        inputs = (
+            "1 input" if count == 1 else f"{count:,} inputs" + (" or more" if count >= _MAX_NULLED else "")
+        )
+        return type(fault)(
+            f"{self.binding.function}: {inputs} could not be answered and gave NULL; the first: "
+            f"{fault.code}: {fault.message}",
+            hint=fault.hint,
+            detail=fault.detail,
+        )
+
+    def answers(
+        self,
+        values: Sequence[Value],
+        on_wait: Callable[[], None] | None = None,
+        *,
+        raise_faults: bool = False,
+    ) -> list[Answer]:
+        """One answer per row; faults are raised or told in `Answer.error`.
+
+        Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
+        """
+        keys = [memo_key(value) for value in values]
+        answers = self._collected(keys, on_wait)
+        unknown = {
+            key: value
+            for key, value in zip(keys, values, strict=True)
+            if value is not None and key not in answers
+        }
+        while unknown:
+            mine, others = self._claimed(unknown, answers)
+            try:
+                answers.update(self._ask(mine, on_wait, raise_faults))
+            finally:
+                self._released(mine)
+            for claim in set(others.values()):
+                while not claim.wait(WAIT_SLICE_S):
+                    if on_wait is not None:
+                        on_wait()
+            # Where the other thread failed, or its answer is forgotten already, the next round asks here.
+            unknown = {key: unknown[key] for key in others}
+        self.stats.rows += len(values)
+        self.stats.nulls += sum(value is None for value in values)
+        found = [_NULL if value is None else answers[key] for key, value in zip(keys, values, strict=True)]
+        if raise_faults:
+            for row, answer in enumerate(found):
+                if answer.error is not None:
+                    raise self._at_row(answer.error, row, values[row]).with_traceback(None)
+        return found
+
+    def _at_row(self, error: MlUdfError, row: int, value: Value) -> MlUdfError:
+        place = f"first at row {row + 1} of the call: {self.binding.function}({short(value)})"
+        error.detail = error.detail or place
+        return error
+
+    def _claimed(
+        self, unknown: Mapping[Hashable, Value], answers: dict[Hashable, Answer]
+    ) -> tuple[dict[Hashable, Value], dict[Hashable, threading.Event]]:
+        """What this thread asks for now, and what others ask for; `answers` gets what is remembered."""
+        mine: dict[Hashable, Value] = {}
+        others: dict[Hashable, threading.Event] = {}
+        claim = threading.Event()
+        with self._lock:
+            for key, value in unknown.items():
+                if (remembered := self._memo.get(key)) is not None:
+                    answers[key] = remembered
+                elif (under_way := self._claims.get(key)) is not None:
+                    others[key] = under_way
+                else:
+                    mine[key] = value
+                    self._claims[key] = claim
+        return mine, others
+
+    def _released(self, mine: Iterable[Hashable]) -> None:
+        with self._lock:
+            for claim in {self._claims.pop(key) for key in mine}:
+                claim.set()
+
+    def _ask(
+        self, unknown: dict[Hashable, Value], on_wait: Callable[[], None] | None, raise_faults: bool
+    ) -> dict[Hashable, Answer]:
+        if not unknown:
+            return {}
+        if self._down is not None:
+            if raise_faults:
+                raise self._down.with_traceback(None)  # it may have been raised before
+            return self._all_failed(unknown, self._down)
+        try:
+            version = self._pinned_version(on_wait)
+        except ROW_FAULTS as error:
+            if raise_faults:
+                raise
+            return self._all_failed(unknown, error)
+        prediction = self._client.predict(
+            self.binding.function,
+            list(unknown.values()),
+            replace(self.options, on_error="error" if raise_faults else "null"),
+            version=version,
+            input_name=self.binding.input_name,
+            output_name=self.binding.output_name,
+            deadline_s=self._deadline_s,
+            on_wait=on_wait,
+        )
+        return self._learnt(unknown, prediction)
+
+    def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Answer]:
+        fresh = {
+            key: Answer(value, confidence, error)
+            for key, value, confidence, error in zip(
+                keys, prediction.values, prediction.confidences, prediction.errors, strict=True
+            )
+        }
+        with self._lock:
+            self.stats.add_asking(prediction.stats)
+            self._memo.learn(fresh)  # faults too: equal inputs of a statement have one answer
+            self._note_down(fresh.values())
+        return fresh
+
+    def _collected(
+        self, keys: Sequence[Hashable], on_wait: Callable[[], None] | None
+    ) -> dict[Hashable, Answer]:
+        """The answers of what was begun with, as far as `keys` ask for it."""
+        collected: dict[Hashable, Answer] = {}
+        for begun in list(self._begun):
+            rows, pending = begun
+            if not any(key in rows for key in keys):
+                continue
+            with self._lock:
+                if begun not in self._begun:
+                    continue
+                self._begun.remove(begun)
+            prediction = pending.wait(on_wait)
+            collected.update(self._learnt(rows, prediction))
+        return collected
+
+    def _pinned_version(self, on_wait: Callable[[], None] | None) -> str:
+        # Asked once, under a lock of its own, by whichever of the engine's threads comes first.
+        with self._pinning:
+            if self.version is None:
+                info = self._client.look_up(
+                    self.binding.function,
+                    input_name=self.binding.input_name,
+                    output_name=self.binding.output_name,
+                    deadline_s=self._deadline_s,
+                    on_wait=on_wait,
+                )
+                self.version = info.version
+            return self.version
+
+    def _all_failed(self, unknown: dict[Hashable, Value], error: MlUdfError) -> dict[Hashable, Answer]:
+        failed = dict.fromkeys(unknown, Answer(error=error))
+        with self._lock:
+            self._memo.learn(failed)
+            self._note_down(failed.values())
+        return failed
+
+    def _note_down(self, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer.error, ServerUnreachable):
+                self._down = answer.error  # found dead once; the rest of the statement does not wait for it

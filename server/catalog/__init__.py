@@ -1,0 +1,1 @@
+"""What is served: models, functions, and what changes them."""

@@ -1,0 +1,244 @@
+"""From the body of `PUT /v1/functions/F` to a function, and from a function to its published form.
+
+Pure: every rule of what makes a valid function stands here. A specification is JSON and pins the versions
+of its models; the registry keeps it, and `function_of` reads it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from server.catalog.catalog import Catalog
+from server.catalog.functions import INPUT_NAMES, Combine, Function, ModelVersion
+from server.ensemble.select import selected
+from server.errors import BadOption
+
+__all__ = ["bare_function", "deployed_form", "function_of", "members_named", "spec_from"]
+
+_FIELDS = {
+    "models",
+    "slo_ms",
+    "max_batch",
+    "batch_sizes",
+    "policy",
+    "policy_options",
+    "select",
+    "combine",
+    "min_confidence",
+    "default",
+    "input",
+    "media_roots",
+}
+_MAX_MEMBERS = 32
+_MAX_BATCH = 65_536
+
+
+def spec_from(name: str, body: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """The specification that a PUT asks for, its models' versions pinned.
+
+    Raises `BadOption`, `UnknownFunction`.
+    """
+    unknown = sorted(set(body) - _FIELDS)
+    if unknown:
+        raise BadOption(
+            f"function {name}: unknown field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}"
+        )
+    models = body.get("models")
+    if not isinstance(models, list) or not 1 <= len(models) <= _MAX_MEMBERS:
+        raise BadOption(f"function {name}: 'models' must be a list of 1 to {_MAX_MEMBERS} models")
+    pinned = [_model_named(entry, catalog).key for entry in models]
+    if len({key.rpartition("/")[0] for key in pinned}) != len(pinned):
+        raise BadOption(f"function {name}: 'models' names a model twice")
+    return {**{field: value for field, value in body.items() if value is not None}, "models": pinned}
+
+
+def function_of(
+    name: str, version: int, spec: Mapping[str, Any], catalog: Catalog, defaults: Mapping[str, Any]
+) -> Function:
+    """The function that a specification describes. Raises `BadOption`, `UnknownFunction`."""
+    given = {**defaults, **spec}
+    models = [_model_named(key, catalog) for key in given["models"]]
+    _check_alike(name, models)
+    try:
+        names = selected(given.get("select", "all"), [(model.name, model.accuracy) for model in models])
+    except ValueError as exc:
+        raise BadOption(f"function {name}: {exc}") from exc
+    members = tuple(model for model in models if model.name in names)
+    max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
+    function = Function(
+        name=name,
+        version=version,
+        members=members,
+        form=members[0].input.form,
+        combine=_combine(given.get("combine", "majority_vote"), name),
+        select=given.get("select", "all"),
+        min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
+        default=_default(given.get("default"), name),
+        slo_ms=_number(given, name, "slo_ms", 0.001, 86_400_000.0),
+        max_batch=max_batch,
+        batch_sizes=_batch_sizes(given.get("batch_sizes"), max_batch, name),
+        policy=str(given["policy"]),
+        policy_options=_options(given.get("policy_options", {}), name),
+        media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
+    )
+    return _with_form(function, given.get("input"))
+
+
+def bare_function(model: ModelVersion, defaults: Mapping[str, Any]) -> Function:
+    """The function as which a model answers under its own name."""
+    max_batch = int(defaults["max_batch"])
+    return Function(
+        name=model.name,
+        version=model.version,
+        members=(model,),
+        form=model.input.form,
+        slo_ms=float(defaults["slo_ms"]),
+        max_batch=max_batch,
+        batch_sizes=_batch_sizes(None, max_batch, model.name),
+        policy=str(defaults["policy"]),
+        bare=True,
+        media_roots=_media_roots(_roots_by_default(defaults), model.name),
+    )
+
+
+def deployed_form(function: Function) -> dict[str, Any]:
+    """functions/NAME.json of docs/architecture.md."""
+    return {
+        "format": 1,
+        "name": function.name,
+        "version": function.version,
+        "task": function.task,
+        "input": {"name": function.input_name, "form": function.form},
+        "combine": function.combine,
+        "members": [
+            {"model": model.name, "version": model.version, "accuracy": model.accuracy}
+            for model in function.members
+        ],
+        "slo_ms": function.slo_ms,
+        "min_confidence": function.min_confidence,
+        "default": function.default,
+        "media_roots": None if function.media_roots is None else list(function.media_roots),
+    }
+
+
+def members_named(members: Sequence[ModelVersion]) -> str:
+    """The members' keys, for a message."""
+    return ", ".join(model.key for model in members)
+
+
+def _model_named(entry: object, catalog: Catalog) -> ModelVersion:
+    """A model by "name", "name/version" or {"model": name, "version": n}."""
+    if isinstance(entry, dict):
+        entry = (
+            entry.get("model") if entry.get("version") is None else f"{entry.get('model')}/{entry['version']}"
+        )
+    if not isinstance(entry, str):
+        raise BadOption(f'{entry!r} does not name a model: say "name" or "name/version"')
+    name, slash, version = entry.rpartition("/")
+    if not slash:
+        return catalog.model(entry)
+    if not version.isascii() or not version.isdigit():
+        raise BadOption(f"{entry!r} does not name a model: its version must be a number")
+    return catalog.model(name, int(version))
+
+
+def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
+    first = models[0]
+    for model in models[1:]:
+        if model.task != first.task:
+            raise BadOption(
+                f"function {name}: {first.name} does {first.task} and {model.name} does {model.task}; "
+                "members must share their task"
+            )
+        if model.classes != first.classes:
+            raise BadOption(
+                f"function {name}: {first.name} and {model.name} name different classes, or order them "
+                "differently; members must share them"
+            )
+        if model.input.columns != first.input.columns:
+            raise BadOption(
+                f"function {name}: {first.name} and {model.name} take different columns; "
+                "members must share them"
+            )
+
+
+def _with_form(function: Function, raw: object) -> Function:
+    if raw is None:
+        return function
+    if isinstance(raw, str):
+        raw = {"form": raw}
+    if not isinstance(raw, dict):
+        raise BadOption(f"function {function.name}: 'input' must be a form, or an object with one")
+    form = raw.get("form") or next((f for f, name in INPUT_NAMES.items() if name == raw.get("name")), None)
+    if form not in function.forms:
+        raise BadOption(
+            f"function {function.name}: 'input.form' must be one of {', '.join(function.forms)}, not {form!r}"
+        )
+    return replace(function, form=form)
+
+
+def _number(given: Mapping[str, Any], name: str, field: str, low: float, high: float) -> float:
+    value = given.get(field, low)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise BadOption(
+            f"function {name}: {field!r} must be a number from {low:g} to {high:g}, not {value!r}"
+        )
+    return float(value)
+
+
+def _whole(given: Mapping[str, Any], name: str, field: str, low: int, high: int) -> int:
+    value = given.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadOption(
+            f"function {name}: {field!r} must be a whole number from {low} to {high}, not {value!r}"
+        )
+    return value
+
+
+def _batch_sizes(raw: object, max_batch: int, name: str) -> tuple[int, ...]:
+    """B of Rafiki §5.1: as given, else the powers of two up to the largest batch, and that."""
+    if raw is None:
+        powers = [1 << i for i in range(max_batch.bit_length()) if 1 << i < max_batch]
+        return (*powers, max_batch)
+    if not isinstance(raw, list) or not raw or not all(type(size) is int and size >= 1 for size in raw):
+        raise BadOption(f"function {name}: 'batch_sizes' must be a list of whole numbers from 1")
+    if max(raw) != max_batch:
+        raise BadOption(f"function {name}: the largest of 'batch_sizes' must be 'max_batch', {max_batch}")
+    return tuple(sorted(set(raw)))
+
+
+def _combine(raw: object, name: str) -> Combine:
+    for rule in get_args(Combine):
+        if raw == rule:
+            chosen: Combine = rule
+            return chosen
+    raise BadOption(f"function {name}: 'combine' must be one of {', '.join(get_args(Combine))}, not {raw!r}")
+
+
+def _default(raw: object, name: str) -> str | None:
+    if raw is not None and not isinstance(raw, str):
+        raise BadOption(f"function {name}: 'default' must be a text, not {raw!r}")
+    return raw
+
+
+def _roots_by_default(defaults: Mapping[str, Any]) -> list[str] | None:
+    """Of functions and models that name none: all that are read, or nothing."""
+    return [] if defaults.get("name_media_roots") else None
+
+
+def _media_roots(raw: object, name: str) -> tuple[str, ...] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, list) or not all(isinstance(r, str) and r.startswith("/") for r in raw):
+        raise BadOption(f"function {name}: 'media_roots' must be a list of absolute paths of folders")
+    if any("\0" in root for root in raw):
+        raise BadOption(f"function {name}: 'media_roots' holds a NUL character")
+    return tuple(raw)
+
+
+def _options(raw: object, name: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise BadOption(f"function {name}: 'policy_options' must be an object")
+    return dict(raw)

@@ -1,0 +1,221 @@
+"""What changes what is served: registering a model, deploying a function, deleting one, loading, unloading.
+
+Each verb keeps four things in step: the files of the home folder, the registry, the catalog, the
+dispatcher. In this order, so that a crash in between leaves something that the next start completes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from server.catalog.catalog import Catalog
+from server.catalog.function_spec import deployed_form, function_of, members_named, spec_from
+from server.catalog.functions import Function, ModelVersion
+from server.errors import BadOption, Overloaded, UnknownFunction
+from server.placement.residency import Residency
+from server.serving.dispatcher import Dispatcher
+from server.store.artifacts import Artifacts
+from server.store.manifest import check_name
+from server.store.repository import SERVED_DEPLOYMENTS, Repository
+from server.supervision import Tasks
+
+__all__ = ["Publisher"]
+
+log = logging.getLogger("ml_udf.server.publishing")
+
+
+class Publisher:
+    """One change at a time. `defaults` are the fields of a function's specification that it may leave out."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        artifacts: Artifacts,
+        catalog: Catalog,
+        dispatcher: Dispatcher,
+        residency: Residency,
+        defaults: Mapping[str, Any],
+        load_patience_s: float,
+        allow_import: bool = False,
+        tasks: Tasks | None = None,
+    ) -> None:
+        self._repository = repository
+        self._artifacts = artifacts
+        self._catalog = catalog
+        self._dispatcher = dispatcher
+        self._residency = residency
+        self._defaults = defaults
+        self._load_patience_s = load_patience_s
+        self._allow_import = allow_import
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks = tasks or Tasks()
+
+    async def restore(self) -> None:
+        """Serve what the registry holds, and the models that lie in the home folder without being in it."""
+        await self._adopt_found()
+        models = await asyncio.to_thread(self._repository.models)
+        self._residency.know(models)
+        for model in models:
+            try:
+                self._dispatcher.configure(self._catalog.add_model(model))
+            except BadOption as error:
+                log.error("model not served model=%s reason=%r", model.key, error.message)
+        current: dict[str, Function] = {}
+        for deployment in await asyncio.to_thread(self._repository.served):
+            try:
+                function = function_of(
+                    deployment.function, deployment.version, deployment.spec, self._catalog, self._defaults
+                )
+                self._dispatcher.configure(function)
+            except (BadOption, UnknownFunction) as error:
+                log.error(
+                    "function not served function=%s version=%d reason=%r",
+                    deployment.function,
+                    deployment.version,
+                    error.message,
+                )
+                continue
+            self._catalog.add_function(function, SERVED_DEPLOYMENTS)
+            current[function.name] = function
+        for function in current.values():
+            await asyncio.to_thread(self._artifacts.write_function, function.name, deployed_form(function))
+        for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
+            await asyncio.to_thread(self._artifacts.remove_function, name)
+
+    async def register(self, manifest: dict[str, Any], weights: IO[bytes] | None) -> ModelVersion:
+        """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`."""
+        async with self._one_at_a_time:
+            name = check_name(manifest.get("name"), "model.json: 'name'")
+            if manifest.get("version") is None:
+                version = await asyncio.to_thread(self._repository.next_model_version, name)
+                manifest = {**manifest, "version": version}
+            return await self._serve_model(lambda: self._artifacts.install(manifest, weights), name)
+
+    async def register_directory(self, directory: Path) -> ModelVersion:
+        """Store and serve the model version in a directory of this host. Raises as `register`."""
+        async with self._one_at_a_time:
+            manifest = await asyncio.to_thread(self._artifacts.read_manifest, directory)
+            name = check_name(manifest.get("name"), "model.json: 'name'")
+            return await self._serve_model(lambda: self._artifacts.adopt(directory), name, directory)
+
+    async def deploy(self, name: str, body: Mapping[str, Any]) -> Function:
+        """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
+
+        Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time).
+        """
+        async with self._one_at_a_time:
+            check_name(name, "function")
+            spec = spec_from(name, body, self._catalog)
+            draft = function_of(name, 0, spec, self._catalog, self._defaults)
+            if ":" in draft.policy and not self._allow_import:
+                raise BadOption(
+                    f"function {name}: the policy {draft.policy!r} is an import path, which runs code; "
+                    "start the server with --allow-import to permit it"
+                )
+            self._dispatcher.check(draft)
+            await self._load(draft.members)
+
+            def made(version: int) -> Function:
+                return function_of(name, version, spec, self._catalog, self._defaults)
+
+            def stage(version: int) -> None:
+                self._artifacts.stage_function(name, deployed_form(made(version)))
+
+            try:
+                # All that takes space is written before the deployment counts.
+                deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage)
+            except Exception:
+                await asyncio.to_thread(self._artifacts.unstage_function, name)
+                raise
+            function = made(deployment.version)
+            self._dispatcher.configure(function)
+            for retired in self._catalog.add_function(function, SERVED_DEPLOYMENTS):
+                self._dispatcher.remove(retired)
+            await asyncio.to_thread(self._artifacts.publish_function, name)
+            log.info(
+                "function deployed function=%s version=%d members=%s",
+                name,
+                function.version,
+                ",".join(model.key for model in function.members),
+            )
+            self._tasks.once("spread", self._residency.spread(function.members), f"spread {name}")
+            return function
+
+    async def delete(self, name: str) -> None:
+        """Serve a function no longer, in any version. Raises `UnknownFunction`."""
+        async with self._one_at_a_time:
+            if not self._catalog.is_function(name):
+                raise UnknownFunction(f"there is no function {name!r} here")
+            await asyncio.to_thread(self._repository.delete_function, name)
+            await asyncio.to_thread(self._artifacts.remove_function, name)
+            for function in self._catalog.remove_function(name):
+                self._dispatcher.remove(function)
+            log.info("function deleted function=%s", name)
+
+    async def load(self, name: str) -> None:
+        """Make a function or model resident, whatever must leave for it. Raises as `deploy`."""
+        function = self._catalog.versions(name)[-1]
+        await self._load(function.members)
+        self._catalog.set_loaded(name, True)
+
+    async def unload(self, name: str) -> None:
+        """Answer for a function or model no longer, until it is loaded; others keep the models they share."""
+        self._catalog.set_loaded(name, False)
+        needed = {
+            model.key
+            for function in self._catalog
+            if self._catalog.is_loaded(function.name) and not function.bare
+            for model in function.members
+        }
+        mine = {model.key for function in self._catalog.versions(name) for model in function.members}
+        await self._residency.unload(mine - needed)
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        await self._tasks.close()
+
+    async def _load(self, members: tuple[ModelVersion, ...]) -> None:
+        try:
+            async with asyncio.timeout(self._load_patience_s):
+                await self._residency.load(members)
+        except TimeoutError:
+            raise Overloaded(
+                f"no worker loaded {members_named(members)} within {self._load_patience_s:g} s; "
+                "GET /v1/workers says how they fare",
+                retry_after_s=10.0,
+            ) from None
+
+    async def _serve_model(
+        self, store: Callable[[], tuple[dict[str, Any], Path]], name: str, given: Path | None = None
+    ) -> ModelVersion:
+        """`given`: the folder that somebody else made and this server must not remove."""
+        if self._catalog.is_function(name):
+            raise BadOption(f"{name!r} is the name of a function; functions and models share their names")
+        known = {model.directory for model in self._catalog.models()}
+        manifest, directory = await asyncio.to_thread(store)
+        try:
+            model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
+        except Exception:
+            if directory not in known:
+                await asyncio.to_thread(self._artifacts.remove_model, directory, given)
+            raise
+        self._dispatcher.configure(self._catalog.add_model(model))
+        log.info("model registered model=%s task=%s accuracy=%.4f", model.key, model.task, model.accuracy)
+        self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")
+        return model
+
+    async def _adopt_found(self) -> None:
+        known = {model.directory for model in await asyncio.to_thread(self._repository.models)}
+        for directory in await asyncio.to_thread(lambda: list(self._artifacts.found())):
+            if directory in known:
+                continue
+            try:
+                manifest, place = await asyncio.to_thread(self._artifacts.adopt, directory)
+                model = await asyncio.to_thread(self._repository.add_model, manifest, place)
+                log.info("model found and registered model=%s", model.key)
+            except BadOption as error:
+                log.error("model not registered directory=%s reason=%r", directory, error.message)

@@ -1,0 +1,100 @@
+"""The outermost layer: who may call, what a body may weigh, and which of two ways a request takes.
+
+Every connection asks here about each head. Rows go straight to the infer route, through the backpressure
+before it; everything else goes to the framework. Knows no service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
+
+from server.access.rules import Access
+from server.errors import BodyTooLarge, ServiceError
+from server.http.backpressure import Backpressure
+from server.http.body import Receive, Scope, Send, too_large
+from server.http.connection import Admitted, Refused, Reply, Waiting, WholeRequest
+from server.http.exchange import path_of
+from server.http.replies import error_reply
+from server.http.request_head import Head
+from server.routes.infer import InferRoute, MethodNotAllowed, is_infer
+
+__all__ = ["Front"]
+
+_REGISTER = "/register"
+_CODES = {
+    400: "bad_option",
+    408: "bad_option",
+    413: "input_too_large",
+    431: "bad_option",
+    501: "unsupported",
+    503: "overloaded",
+}
+
+
+class Front:
+    """Bodies are bounded by `max_body_bytes`, uploads by their own. `open` it before the first request."""
+
+    def __init__(self, inner: ASGIApp, access: Access, *, max_body_bytes: int, max_upload_bytes: int) -> None:
+        self._inner = inner
+        self._access = access
+        self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
+
+    def open(self, infer: InferRoute) -> None:
+        """The services run: rows go to this route."""
+        self._backpressure = Backpressure(infer)
+
+    # ── connection.Application ──────────────────────────────────────────────────────────────────────
+
+    def admit(self, head: Head, address: str) -> Admitted | Refused:
+        """Decide on a request by its head."""
+        path, query = path_of(head.target)
+        whole = is_infer(path)
+        limit = self._max_upload_bytes if path == _REGISTER else self._max_body_bytes
+        try:
+            caller = self._access.check(head, path, address)
+            if whole and head.method != "POST":
+                raise MethodNotAllowed(f"{path[:200]} does not take {head.method}")
+            if head.length is not None and head.length > limit:
+                raise too_large(limit)
+        except ServiceError as error:
+            return Refused(*error_reply(error))
+        return Admitted(path, query, whole, limit, caller)
+
+    def refusal(self, status: int, message: str) -> Refused:
+        """The reply to bytes that are no request, or too many, or too slow."""
+        error = ServiceError(message)
+        error.code, error.status = _CODES[status], status
+        _, body, headers = error_reply(error)
+        return Refused(status, body, {**headers, "Retry-After": "1"} if status == 503 else headers)
+
+    def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
+        """Answer a request for rows."""
+        return self._backpressure.answer(request, reply)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of the framework's, or run the lifespan."""
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        limit = self._max_upload_bytes if scope["path"] == _REGISTER else self._max_body_bytes
+        error = BodyTooLarge(f"the request's body is over the limit of {limit} bytes")
+        size = 0
+
+        async def bounded() -> MutableMapping[str, Any]:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                # The framework lets its own exception alone through from a body that it parses.
+                raise HTTPException(413, error.message)
+            return message
+
+        with contextlib.suppress(ClientDisconnect):  # in the middle of its body; nobody is left to be told
+            await self._inner(scope, bounded, send)

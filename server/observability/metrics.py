@@ -1,0 +1,165 @@
+"""The server's counts, and their Prometheus form.
+
+Counting is `stats.FunctionStats`; `Metrics` keeps one per served version, `Exposition` renders them when
+scraped, so that a request pays for additions alone. Knows neither queue nor workers: it is handed readings of
+both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from server.catalog.functions import Function
+from server.observability.stats import FunctionStats, Histogram
+from server.supervision import Supervisor
+from server.workers.pool import WorkerState
+
+__all__ = ["CONTENT_TYPE", "Exposition", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """All counts of one server."""
+
+    def __init__(self) -> None:
+        self._served: set[tuple[str, int]] = set()
+        self._stats: dict[tuple[str, int], FunctionStats] = {}
+        self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
+
+    def serve(self, function: Function) -> None:
+        """Count for this version from now on."""
+        self._served.add((function.name, function.version))
+
+    def of(self, function: Function) -> FunctionStats:
+        """The counts of one version of a function; of one that is not served, some that nobody sees."""
+        key = (function.name, function.version)
+        stats = self._stats.get(key)
+        if stats is None:
+            stats = FunctionStats()
+            if key in self._served:
+                self._stats[key] = stats
+        return stats
+
+    def forget(self, function: Function) -> None:
+        """Drop a version that is no longer served; what still comes of it brings nothing back."""
+        self._served.discard((function.name, function.version))
+        self._stats.pop((function.name, function.version), None)
+
+    def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:
+        """(function, version) → its counts, of every version that was asked."""
+        return self._stats.items()
+
+
+class Exposition(Collector):
+    """The counts, the queues, the workers and the background tasks in the Prometheus text format.
+
+    `queue_depth()`: (function, version) → rows and bytes that wait.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        queue_depth: Callable[[], Mapping[tuple[str, int], tuple[int, int]]],
+        workers: Callable[[], Sequence[WorkerState]],
+        supervisor: Supervisor,
+    ) -> None:
+        self._metrics = metrics
+        self._queue_depth = queue_depth
+        self._workers = workers
+        self._supervisor = supervisor
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        yield from self._of_functions()
+        yield from self._of_queues()
+        yield from self._of_workers()
+        yield from self._of_tasks()
+
+    def _of_functions(self) -> Iterable[Metric]:
+        counters: list[tuple[str, str, Callable[[FunctionStats], float]]] = [
+            ("rows", "Rows answered", lambda s: s.rows),
+            ("row_errors", "Rows answered with an error of their own", lambda s: s.row_errors),
+            ("batches", "Batches run on workers", lambda s: s.batches),
+            ("rerun_rows", "Rows run again because their worker died", lambda s: s.rerun_rows),
+            ("policy_faults", "Policies put aside for goodput after a fault", lambda s: s.policy_faults),
+        ]
+        for name, text, read in counters:
+            family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
+            for (function, version), stats in self._metrics.items():
+                family.add_metric((function, str(version)), read(stats))
+            yield family
+        requests = CounterMetricFamily(
+            "ml_udf_requests", "Requests by outcome", labels=("function", "version", "code")
+        )
+        for (function, version), stats in self._metrics.items():
+            requests.add_metric((function, str(version), "ok"), stats.success.count)
+            for code, count in stats.errors.items():
+                requests.add_metric((function, str(version), code), count)
+        for code, count in self._metrics.unresolved.items():
+            requests.add_metric(("", "", code), count)
+        yield requests
+        histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
+            ("latency_seconds", "From arrival of a request to its answer", lambda s: s.latency),
+            ("batch_rows", "Rows per batch", lambda s: s.batch_rows),
+        ]
+        for name, text, histogram_of in histograms:
+            histograms_family = HistogramMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
+            for (function, version), stats in self._metrics.items():
+                histogram = histogram_of(stats)
+                histograms_family.add_metric(
+                    (function, str(version)), _buckets(histogram), sum_value=histogram.total
+                )
+            yield histograms_family
+
+    def _of_queues(self) -> Iterable[Metric]:
+        rows = GaugeMetricFamily("ml_udf_queue_rows", "Rows waiting", labels=("function", "version"))
+        nbytes = GaugeMetricFamily("ml_udf_queue_bytes", "Bytes waiting", labels=("function", "version"))
+        for (function, version), (waiting, size) in self._queue_depth().items():
+            rows.add_metric((function, str(version)), waiting)
+            nbytes.add_metric((function, str(version)), size)
+        yield rows
+        yield nbytes
+
+    def _of_workers(self) -> Iterable[Metric]:
+        up = GaugeMetricFamily("ml_udf_worker_up", "Whether the worker answers", labels=("worker",))
+        restarts = CounterMetricFamily("ml_udf_worker_restarts", "Times started again", labels=("worker",))
+        for state in self._workers():
+            up.add_metric((state.name,), state.state == "up")
+            restarts.add_metric((state.name,), state.restarts)
+        yield up
+        yield restarts
+
+    def _of_tasks(self) -> Iterable[Metric]:
+        running = GaugeMetricFamily("ml_udf_tasks", "Background tasks running", labels=("task",))
+        for kind, count in self._supervisor.running.items():
+            running.add_metric((kind,), count)
+        failures = CounterMetricFamily(
+            "ml_udf_task_failures", "Background tasks that failed, and were begun again", labels=("task",)
+        )
+        for kind, count in self._supervisor.failures.items():
+            failures.add_metric((kind,), count)
+        yield running
+        yield failures
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.counts), strict=True))

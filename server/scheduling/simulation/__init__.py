@@ -1,0 +1,1 @@
+"""The scheduler against simulated devices and arrivals. Pure."""

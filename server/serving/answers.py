@@ -1,0 +1,41 @@
+"""A worker's raw answer to a batch → the function's answer: combined, thresholded, defaulted.
+
+Pure. Knows the worker's form of an answer and the server's; what is promised stands in `server.ensemble`.
+"""
+
+from __future__ import annotations
+
+from gpu_worker.wire.protocol import Answer, RowError
+from server.catalog.functions import Function
+from server.ensemble.combine import Votes, combine
+from server.ensemble.promise import NO_CONFIDENT_ANSWER, promised
+from server.errors import ServiceError
+from server.serving.calls import Answers
+
+__all__ = ["answers_of"]
+
+
+def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
+    """The function's answers to a batch of `rows` rows. Raises `ServiceError` if the worker's do not fit."""
+    models = {model.key: model for model in function.members}
+    try:
+        votes = [
+            Votes(models[m.model].name, models[m.model].accuracy, m.labels, m.confidences, m.scores)
+            for m in answer.members
+        ]
+        combined = combine(function.combine, votes, function.classes)
+    except (KeyError, ValueError) as exc:
+        raise ServiceError(f"a worker's answer for {function.name} cannot be used: {exc}") from exc
+    if len(combined.labels) != rows:
+        raise ServiceError(f"a worker answered {len(combined.labels)} rows of {rows} for {function.name}")
+    answered_by = ",".join(vote.member for vote in votes)
+    found = promised(
+        function.name,
+        combined,
+        {error.index for error in answer.errors},
+        min_confidence=function.min_confidence,
+        default=function.default,
+    )
+    refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
+    errors = [*answer.errors, *refused] if refused else answer.errors
+    return Answers(found.labels, combined.confidences, combined.scores, errors, answered_by, found.defaulted)

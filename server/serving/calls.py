@@ -1,0 +1,154 @@
+"""One request between route and worker: what was asked, what has come back so far.
+
+Owns the scattering of a batch's answers over the requests whose rows it held. Knows no wire, no queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpu_worker.wire.protocol import RowError
+from server.catalog.functions import Form, Function
+from server.scheduling.core import Slice
+from server.scheduling.policy import RowClass
+
+__all__ = ["Answers", "Call", "Pending", "Reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Rows for a function. `deadline_s` is absolute, on `time.monotonic`."""
+
+    function: Function
+    form: Form
+    rows: list[bytes]
+    nbytes: int
+    scores: bool = False
+    deadline_s: float = math.inf
+    row_class: RowClass = "interactive"
+    priority: int = 0
+    slo_s: float | None = None
+    members: tuple[str, ...] | None = None  # model keys; None = all of the function's
+    caller: str = ""  # who shares the queue with others
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers to the rows of one batch, in the batch's order.
+
+    labels, confidences: n · scores: n·classes float32 raw, or empty
+    errors: by index · answered_by: the members that answered all rows
+    """
+
+    labels: Sequence[str]
+    confidences: Sequence[float]
+    scores: bytes
+    errors: Sequence[RowError]
+    answered_by: str
+    defaulted: frozenset[int] = frozenset()  # rows that got the function's default answer
+
+
+@dataclass(slots=True)
+class Reply:
+    """The answers to all rows of a call, in its order."""
+
+    function: Function
+    labels: Sequence[str]
+    confidences: Sequence[float]
+    scores: bytes
+    errors: dict[int, RowError]
+    answered_by: list[tuple[int, int, str]]  # rows [first, end) and who answered them
+    defaulted: set[int]
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A call under way: the answers that are there, and the rows that are not."""
+
+    request_id: int
+    call: Call
+    future: asyncio.Future[Reply]
+    began_s: float
+    missing: int = 0
+    first_sent_s: float = math.inf  # when its first rows left the queue
+    batches: set[int] = field(default_factory=set)  # in flight
+    refusals: int = 0  # of its rows, by workers
+    timer: asyncio.TimerHandle | None = None
+    _labels: list[str] = field(default_factory=list)
+    _confidences: list[float] = field(default_factory=list)
+    _scores: bytearray = field(default_factory=bytearray)
+    _errors: dict[int, RowError] = field(default_factory=dict)
+    _answered_by: list[tuple[int, int, str]] = field(default_factory=list)
+    _defaulted: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.missing = len(self.call.rows)
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody waits any more: answered, failed, or its client gone."""
+        return self.future.done()
+
+    def fail(self, error: Exception) -> None:
+        """End the call with an error; an ended one stays as it is."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def answer(self, part: Slice, first: int, answers: Answers) -> None:
+        """Take the answers [first, first + part.rows) of a batch for the rows of `part`."""
+        if self.future.done():
+            return
+        total = len(self.call.rows)
+        if part.rows == total and first == 0 and len(answers.labels) == total:
+            self._finish_whole(answers)
+            return
+        if not self._labels:
+            self._labels = [""] * total
+            self._confidences = [0.0] * total
+            if answers.scores:
+                self._scores = bytearray(total * (len(answers.scores) // len(answers.labels)))
+        end, offset = first + part.rows, part.offset
+        self._labels[offset : offset + part.rows] = answers.labels[first:end]
+        self._confidences[offset : offset + part.rows] = answers.confidences[first:end]
+        if self._scores:
+            width = len(self._scores) // total
+            self._scores[offset * width : (offset + part.rows) * width] = answers.scores[
+                first * width : end * width
+            ]
+        for error in answers.errors:
+            if first <= error.index < end:
+                self._errors[error.index - first + offset] = error
+        if answers.defaulted:
+            self._defaulted.update(row - first + offset for row in answers.defaulted if first <= row < end)
+        self._answered_by.append((offset, offset + part.rows, answers.answered_by))
+        self.missing -= part.rows
+        if self.missing == 0:
+            self.future.set_result(
+                Reply(
+                    self.call.function,
+                    self._labels,
+                    self._confidences,
+                    bytes(self._scores),
+                    self._errors,
+                    sorted(self._answered_by),
+                    self._defaulted,
+                )
+            )
+
+    def _finish_whole(self, answers: Answers) -> None:
+        """The common case of one request that was one batch: nothing to copy."""
+        self.missing = 0
+        self.future.set_result(
+            Reply(
+                self.call.function,
+                answers.labels,
+                answers.confidences,
+                answers.scores,
+                {error.index: error for error in answers.errors},
+                [(0, len(answers.labels), answers.answered_by)],
+                set(answers.defaulted),
+            )
+        )

@@ -1,0 +1,421 @@
+"""The live shell around the scheduler's core: rows wait here, batches leave from here, answers come back.
+
+    begin ──→ core.submit ──→ pump: core.next_action ──→ worker.send ──→ answers_of ──→ Pending.answer
+                 ↑               ↑ ↓ Idle(until)                │
+                 │               timer                          │ worker lost
+                 └──────────────────────── once more ───────────┘
+
+Owns payloads and futures by request id, the batches in flight, the clock. Every decision is the core's.
+Runs on the event loop alone and awaits nothing, so that no state changes under its feet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVarTuple
+
+from gpu_worker.wire.protocol import Answer, Failed, Message
+from server.catalog.functions import Function
+from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
+from server.observability.metrics import Metrics
+from server.placement.residency import Group, Residency, ResidencyListener
+from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, Worked, WorkerView
+from server.scheduling.policies.registry import check_policy
+from server.serving.answers import answers_of
+from server.serving.calls import Call, Pending
+from server.serving.in_flight import Flight, Flights
+from server.serving.quarantine import Quarantine
+from server.serving.scheduler_adapter import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
+from server.workers.pool import Worker
+
+__all__ = ["Dispatcher"]
+
+log = logging.getLogger("ml_udf.server.dispatcher")
+
+_REFUSALS = 20  # of rows of one call by workers
+_REFUSED_S = 0.05  # until rows that a worker had no room for are queued again
+
+_Args = TypeVarTuple("_Args")
+
+
+class Dispatcher:
+    """`latency_of(model)` is l̂ of a model, one object per model.
+
+    `residency_of(listener)` is where models are kept; each of the two calls the other, so it is made here.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        bounds: QueueBounds,
+        latency_of: LatencyOf,
+        metrics: Metrics,
+        residency_of: Callable[[ResidencyListener], Residency],
+    ) -> None:
+        self._core = scheduler
+        self._bounds = bounds
+        self._latency_of = latency_of
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._functions: dict[str, Function] = {}
+        self._workers: dict[str, Worker] = {}
+        self._pending: dict[int, Pending] = {}
+        self._flights = Flights(self._landed)
+        self._quarantine = Quarantine(self)
+        self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
+        self._ids = itertools.count(1)
+        self._pump_soon: asyncio.Handle | None = None
+        self._pump_at: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.draining = False
+        self.residents = residency_of(self)
+
+    # ── what is served ──────────────────────────────────────────────────────────────────────────────
+
+    def check(self, function: Function) -> None:
+        """Raises `BadOption` if the function's policy, or its options, cannot be."""
+        try:
+            check_policy(function.policy, function.policy_options)
+        except ValueError as exc:
+            raise BadOption(f"function {function.name}: {exc}") from exc
+
+    def configure(self, function: Function) -> None:
+        """Serve a function, or serve it differently. Raises `BadOption` as `check` does."""
+        spec = spec_of(function, self._bounds, self._latency_of)
+        try:
+            self._core.configure(time.monotonic(), spec)
+        except ValueError as exc:
+            raise BadOption(str(exc)) from exc
+        self._functions[function.key] = function
+        self._metrics.serve(function)
+
+    def remove(self, function: Function) -> None:
+        """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
+        gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
+        self._fail(self._core.remove(time.monotonic(), function.key), gone)
+        self._functions.pop(function.key, None)
+        self._metrics.forget(function)
+
+    def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(function, version) → rows and bytes that wait."""
+        depth = self._core.queue_depth()
+        return {(f.name, f.version): depth.get(key, (0, 0)) for key, f in self._functions.items()}
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, call: Call) -> Pending:
+        """Queue a call's rows; await its `future`, then `end` it, whatever comes.
+
+        Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
+        """
+        if self.draining:
+            raise Overloaded("the server is shutting down", retry_after_s=5.0)
+        now_s = time.monotonic()
+        pending = Pending(next(self._ids), call, self._loop.create_future(), now_s)
+        rejection = self._submit(now_s, pending, 0, len(call.rows))
+        if rejection is not None:
+            raise error_of(rejection, call.function, now_s)
+        self._pending[pending.request_id] = pending
+        self._idle.clear()
+        if call.deadline_s < math.inf:
+            pending.timer = self._call_at(call.deadline_s, self._overdue, pending)
+        if not self.residents.is_resident(call.function.members):
+            self.residents.want(call.function.members)
+        return pending
+
+    def end(self, pending: Pending) -> None:
+        """Forget a call. If it is not answered, its rows leave the queue and the workers at once."""
+        self._pending.pop(pending.request_id, None)
+        if not self._pending:
+            self._idle.set()
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if not pending.missing:
+            return
+        pending.future.cancel()
+        self._core.cancel(time.monotonic(), pending.request_id)
+        self._flights.cancel_unwanted(pending.batches, self._pending)
+        self._quarantine.leave(pending)
+        self._wake()
+
+    def fail_all(self, error: ServiceError) -> None:
+        """End every call under way with an error."""
+        for pending in self._pending.values():
+            pending.fail(error)
+
+    def end_hung_workers(self, patience_s: float) -> None:
+        """Kill the workers that hang; their rows run again elsewhere.
+
+        Patience is a multiple of what was predicted; `patience_s` with batches of which nothing is known.
+        What rows wait for, and only a worker holds that may well hang, is loaded elsewhere meanwhile.
+        """
+        now_s = time.monotonic()
+        doubtful = self._core.doubtful(now_s)
+        for group in self.waited_for() if doubtful else ():
+            self.residents.want(group, without=doubtful)
+        for name, silent_s in self._core.hung(now_s, patience_s):
+            rows = ", ".join(self._flights.on(self._workers[name]))
+            self._workers[name].kill(f"it hangs: no batch came back for {silent_s:.1f} s ({rows})")
+        worker = self._quarantine.hung(patience_s)
+        if worker is not None:
+            worker.kill(f"it hangs in one row that another died under, for over {patience_s:g} s")
+
+    async def drained(self) -> None:
+        """Wait until no call is under way."""
+        await self._idle.wait()
+
+    def _submit(self, now_s: float, pending: Pending, offset: int, rows: int) -> Rejection | None:
+        call = pending.call
+        if call.function.key not in self._functions:
+            raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
+        rejection = self._core.submit(now_s, submission_of(pending, offset, rows))
+        if rejection is None:
+            self._wake()
+        return rejection
+
+    def _overdue(self, pending: Pending) -> None:
+        waited_ms = (time.monotonic() - pending.began_s) * 1000
+        pending.fail(
+            DeadlineExceeded(
+                f"no answer of {pending.call.function.name} after {waited_ms:.0f} ms, its deadline"
+            )
+        )
+
+    def _call_at(
+        self, at_s: float, callback: Callable[[*_Args], object], *args: *_Args
+    ) -> asyncio.TimerHandle:
+        # Not the loop's own clock: uvloop's stands still within a turn and counts milliseconds, too coarse
+        # to learn latencies by. Its timers round, so half of one more: the core must not be asked early.
+        return self._loop.call_later(max(0.0, at_s - time.monotonic()) + 0.0005, callback, *args)
+
+    # ── batches ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _wake(self) -> None:
+        # Not at once: what else arrives in this turn of the loop may join the same batch.
+        if self._pump_soon is None:
+            self._pump_soon = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Do what the core says until it is idle."""
+        self._pump_soon = None
+        if self._pump_at is not None:
+            self._pump_at.cancel()
+            self._pump_at = None
+        while True:
+            now_s = time.monotonic()
+            try:
+                action = self._core.next_action(now_s)
+            except Exception as exc:
+                self._scheduling_failed(now_s, exc)
+                return
+            finally:
+                self._tell_faults()
+            if isinstance(action, RunBatch):
+                self._send(now_s, action)
+            elif isinstance(action, RefuseRows):
+                self._fail(action.slices, late_of(action, self._functions[action.function], now_s))
+            else:
+                if action.until_s < math.inf:
+                    self._pump_at = self._call_at(action.until_s, self._wake)
+                self._quarantine.step()
+                return
+
+    def _send(self, now_s: float, batch: RunBatch) -> None:
+        self.residents.touch(batch.members)
+        worker, function = self._workers[batch.worker], self._functions[batch.function]
+        self._flights.send(now_s, batch, worker, function, self._pending)
+
+    def _landed(self, flight: Flight, reply: Message) -> None:
+        """A batch came back, one way or another."""
+        batch = flight.batch
+        now_s = time.monotonic()
+        cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
+        failed = not cancelled and not isinstance(reply, Answer)
+        worked = Worked(reply.work_s, reply.stay_s) if isinstance(reply, Answer | Failed) else None
+        try:
+            self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
+        except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel
+            self._loop.call_exception_handler({"message": "a batch taught nothing", "exception": exc})
+        self._wake()
+        if isinstance(reply, Answer):
+            try:
+                self._scatter(flight, reply)
+            except Exception as exc:
+                log.error("batch unusable function=%s worker=%s", batch.function, batch.worker, exc_info=exc)
+                unusable = ServiceError(f"a worker's answer for {flight.function.name} cannot be used")
+                self._fail(batch.slices, exc if isinstance(exc, ServiceError) else unusable)
+            return
+        if not isinstance(reply, Failed):
+            reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")
+        if reply.code == "unknown_function":
+            self.residents.not_there(flight.worker, batch.members)
+        if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled"}:
+            self._run_again(now_s, flight, reply)
+            return
+        log.error(
+            "batch failed function=%s worker=%s rows=%d code=%s",
+            batch.function,
+            batch.worker,
+            batch.rows,
+            reply.code,
+        )
+        error_type = BadOption if reply.code == "bad_option" else ServiceError
+        self._fail(batch.slices, error_type(f"{flight.function.name}: {reply.message}"))
+
+    def _scatter(self, flight: Flight, reply: Answer) -> None:
+        began_s = time.monotonic()
+        answers = answers_of(flight.function, reply, flight.batch.rows)
+        first = 0
+        for part in flight.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None:
+                pending.answer(part, first, answers)
+            first += part.rows
+        self._metrics.of(flight.function).batch_done(
+            flight.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
+        )
+
+    def _run_again(self, now_s: float, flight: Flight, reply: Failed) -> None:
+        """Queue a batch's rows once more; those under which the worker died run alone from now on."""
+        refused = Overloaded(
+            f"workers refused rows of {flight.function.name} again and again: {reply.message}", 1.0
+        )
+        for part in flight.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is None or pending.done:
+                continue
+            self._metrics.of(flight.function).rerun_rows += part.rows
+            if reply.code == WorkerLost.code:
+                self._quarantine.add(pending, part)
+                continue
+            pending.refusals += 1
+            if pending.refusals > _REFUSALS:
+                pending.fail(refused)
+            elif reply.code == Overloaded.code:
+                self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part)
+            else:
+                self._resubmit(now_s, pending, part)
+
+    def _resubmit(self, now_s: float, pending: Pending, part: Slice) -> None:
+        if pending.done or pending.request_id not in self._pending:
+            return
+        try:
+            rejection = self._submit(now_s, pending, part.offset, part.rows)
+        except VersionGone as error:
+            pending.fail(error)
+            return
+        if rejection is None:
+            if not self.residents.is_resident(pending.call.function.members):
+                self.residents.want(pending.call.function.members)
+        elif rejection.code == "overloaded":
+            # They were admitted before, and are in memory anyway: they wait here for their place.
+            wait_s = max(0.01, rejection.retry_after_s or 0.0)
+            self._loop.call_later(wait_s, self._resubmit_later, pending, part)
+        else:
+            pending.fail(error_of(rejection, pending.call.function, now_s))
+
+    def _resubmit_later(self, pending: Pending, part: Slice) -> None:
+        self._resubmit(time.monotonic(), pending, part)
+
+    def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
+        for part in slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None:
+                pending.fail(error)
+
+    def _scheduling_failed(self, now_s: float, exc: Exception) -> None:
+        # A bug of ours: a policy that faults is put aside. Nobody can say whose rows it was about, and it
+        # would come again.
+        log.error("scheduling failed", exc_info=exc)
+        error = ServiceError(f"scheduling failed: {exc!r}")
+        for pending in self._pending.values():
+            if self._core.cancel(now_s, pending.request_id):
+                pending.fail(error)
+
+    def _tell_faults(self) -> None:
+        for fault in self._core.take_faults():
+            log.error(
+                "policy put aside for goodput function=%s policy=%s method=%s",
+                fault.function,
+                fault.policy,
+                fault.method,
+                exc_info=fault.error,
+            )
+            function = self._functions.get(fault.function)
+            if function is not None:
+                self._metrics.of(function).policy_faults += 1
+
+    # ── workers and what they hold (ResidencyListener) ────────────────────────────────────────────
+
+    def resident_changed(self, worker: Worker, resident: frozenset[str]) -> None:
+        """These models may be asked of the worker now."""
+        self._workers[worker.name] = worker
+        self._resident[worker.name] = resident
+        self._show(worker)
+
+    def worker_lost(self, worker: Worker) -> None:
+        """Send it nothing more; its batches fail right after this and run again."""
+        self._quarantine.worker_lost(worker)
+        self._resident.pop(worker.name, None)
+        if self._workers.pop(worker.name, None) is not None:
+            self._core.set_worker(
+                time.monotonic(), WorkerView(worker.name, alive=False, resident=frozenset())
+            )
+
+    def load_failed(self, group: Group, error: ServiceError) -> None:
+        """The rows that wait for the group have nowhere to run."""
+        keys = {model.key for model in group}
+        for pending in list(self._pending.values()):
+            if keys == {model.key for model in pending.call.function.members} and not pending.batches:
+                pending.fail(error)
+
+    def waited_for(self) -> Iterable[Group]:
+        """The groups for which rows wait."""
+        depth = self._core.queue_depth()
+        alone = self._quarantine.functions
+        return [f.members for key, f in self._functions.items() if depth.get(key, (0, 0))[0] or key in alone]
+
+    # ── rows that run alone (Ward) ────────────────────────────────────────────────────────────────
+
+    def holders(self, function: Function) -> list[Worker]:
+        """The workers that hold the function's members; if there are none, one is asked to load them."""
+        keys = {model.key for model in function.members}
+        found = [worker for name, worker in self._workers.items() if keys <= self._resident[name]]
+        if not found:
+            self.residents.want(function.members)
+        return found
+
+    def is_idle(self, worker: Worker) -> bool:
+        """Whether no batch is on it."""
+        return not self._flights.on(worker)
+
+    def set_aside(self, worker: Worker, aside: bool) -> None:
+        """The scheduler sends it nothing from now on, or may again."""
+        if self._workers.get(worker.name) is worker:
+            self._show(worker, aside=aside)
+
+    def is_wanted(self, pending: Pending) -> bool:
+        """Whether somebody waits for it, and its function is served."""
+        function = pending.call.function
+        if function.key not in self._functions:
+            pending.fail(VersionGone(f"version {function.version} of {function.name} is no longer served"))
+        return not pending.done and pending.request_id in self._pending
+
+    def wake(self) -> None:
+        """Have the scheduler asked again."""
+        self._wake()
+
+    def _show(self, worker: Worker, *, aside: bool | None = None) -> None:
+        kept = self._quarantine.keeps(worker) if aside is None else aside
+        view = WorkerView(
+            worker.name, alive=True, resident=self._resident[worker.name], device=worker.info.device_name
+        )
+        self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
+        self._wake()

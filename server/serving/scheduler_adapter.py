@@ -1,0 +1,78 @@
+"""Between what is served and what the scheduler's core knows: functions, calls and refusals, translated.
+
+Pure. The core speaks of rows, members and seconds; everything else of a function stays on this side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.catalog.functions import Function, ModelVersion
+from server.errors import DeadlineExceeded, Overloaded, ServiceError
+from server.scheduling.core import FunctionSpec, MemberSpec, RefuseRows, Rejection, Submission
+from server.scheduling.terms import Latency
+from server.serving.calls import Pending
+
+__all__ = ["LatencyOf", "QueueBounds", "error_of", "late_of", "spec_of", "submission_of"]
+
+LatencyOf = Callable[[ModelVersion], Latency]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """What may wait per function."""
+
+    rows: int
+    nbytes: int
+
+
+def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf) -> FunctionSpec:
+    """The function as the core knows it, under its `key`: versions do not share batches."""
+    return FunctionSpec(
+        name=function.key,
+        slo_s=function.slo_ms / 1000,
+        max_batch=function.max_batch,
+        batch_sizes=function.batch_sizes,
+        members=tuple(MemberSpec(m.key, m.accuracy, latency_of(m)) for m in function.members),
+        policy=function.policy,
+        policy_options=function.policy_options,
+        max_queued_rows=bounds.rows,
+        max_queued_bytes=bounds.nbytes,
+    )
+
+
+def submission_of(pending: Pending, offset: int, rows: int) -> Submission:
+    """Rows [offset, offset + rows) of a call. Rows of different forms do not share batches either."""
+    call = pending.call
+    return Submission(
+        request_id=pending.request_id,
+        function=call.function.key,
+        rows=rows,
+        nbytes=call.nbytes * rows // len(call.rows),
+        deadline_s=call.deadline_s,
+        row_class=call.row_class,
+        priority=call.priority,
+        members=call.members,
+        slo_s=call.slo_s,
+        bucket=call.form,
+        offset=offset,
+    )
+
+
+def error_of(rejection: Rejection, function: Function, now_s: float) -> ServiceError:
+    """What the caller of a refused submission is told."""
+    message = rejection.message.replace(function.key, function.name)
+    if rejection.code == "overloaded":
+        return Overloaded(message, rejection.retry_after_s or 1.0)
+    when = ""
+    if rejection.predicted_finish_s is not None:
+        when = f"; predicted to finish in {(rejection.predicted_finish_s - now_s) * 1000:.0f} ms"
+    return DeadlineExceeded(message + when)
+
+
+def late_of(refusal: RefuseRows, function: Function, now_s: float) -> ServiceError:
+    """What the callers of rows are told that could not run in time."""
+    predicted_ms = (refusal.predicted_finish_s - now_s) * 1000
+    reason = refusal.reason.replace(function.key, function.name)
+    return DeadlineExceeded(f"{reason}; predicted to finish in {predicted_ms:.0f} ms")

@@ -1,0 +1,1 @@
+"""What trials have learned, kept as files."""

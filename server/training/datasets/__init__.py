@@ -1,0 +1,1 @@
+"""Registered queries and their frozen rows."""

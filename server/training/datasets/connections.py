@@ -1,0 +1,250 @@
+"""Databases that the server may read datasets from, by the names that the operator gave them.
+
+A query runs in one READ ONLY, REPEATABLE READ transaction behind a server-side cursor, so that memory does
+not depend on the row count. DSNs are secrets: no message, log or attribute that leaves this module holds one;
+nor does any hold a value of the database's, which an error's text may.
+
+Whoever may use a connection reads by its role, past the rights of their own. So the operator says who may
+(`roles`), and what a role must not be able to do is looked up before a query runs: neither what the query
+looks like nor READ ONLY keeps a superuser from files, programs and other databases. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from server.errors import BadOption
+from server.training.datasets.spec import DatasetSpec
+
+__all__ = ["Connections"]
+
+_BATCH_ROWS = 5_000
+_CONNECT_S = 10
+_READ_TYPES: Mapping[str, pa.DataType] = {
+    "int2": pa.int64(),
+    "int4": pa.int64(),
+    "int8": pa.int64(),
+    "float4": pa.float64(),
+    "float8": pa.float64(),
+    "bool": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+
+_HOW = "a line name = 'postgresql://…', or name = {dsn = 'postgresql://…', roles = ['analysts']}"
+
+# What a role that only reads tables cannot do, and its query could, whatever it looks like.
+_POWERS = """
+    SELECT pg_catalog.concat_ws(', ',
+        CASE WHEN r.rolsuper THEN 'is a superuser' END,
+        CASE WHEN r.rolbypassrls AND NOT r.rolsuper THEN 'bypasses row security' END,
+        CASE WHEN r.rolcreaterole AND NOT r.rolsuper THEN 'may create roles' END,
+        CASE WHEN r.rolcreatedb AND NOT r.rolsuper THEN 'may create databases' END,
+        CASE WHEN r.rolreplication AND NOT r.rolsuper THEN 'may replicate' END,
+        (SELECT 'is a member of ' || pg_catalog.string_agg(g.rolname, ' and ' ORDER BY g.rolname)
+         FROM pg_catalog.pg_roles g
+         WHERE NOT r.rolsuper AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')
+           AND (g.rolsuper OR g.rolname IN (
+               'pg_read_server_files', 'pg_write_server_files', 'pg_write_all_data',
+               'pg_execute_server_program', 'pg_signal_backend', 'pg_checkpoint', 'pg_maintain'))))
+    FROM pg_catalog.pg_roles r WHERE r.rolname = session_user"""
+
+_CAUSES: Mapping[str, str] = {  # what libpq and PostgreSQL say → what may be repeated
+    "password authentication failed": "the password is refused",
+    "no password supplied": "it has no password, and the database asks for one",
+    "pg_hba.conf": "the database lets nobody in from this host as this role",
+    "Connection refused": "nothing answers at its address",
+    "timeout expired": f"nothing answers at its address within {_CONNECT_S} s",
+    "No such file or directory": "nothing answers at its address",
+    "resolve": "its host is not known",
+    "translate host name": "its host is not known",
+    'database "': "there is no such database",
+    'role "': "there is no such role, or it may not log in",
+    'missing "="': "it is no connection string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One connection. roles: of databases, whose sessions may use it; "*" = any."""
+
+    dsn: str = field(repr=False)
+    roles: tuple[str, ...] = ()
+
+    def is_for(self, roles: Sequence[str] | None) -> bool:
+        """Whether these roles may use it; None = the holder of the token in person, who may."""
+        return roles is None or "*" in self.roles or not set(roles).isdisjoint(self.roles)
+
+
+class Connections:
+    """`file`: TOML, a line each as in `_HOW`, read anew each time; None = there are none."""
+
+    def __init__(self, file: Path | None, statement_timeout_s: float) -> None:
+        self._file = file
+        self._statement_timeout_ms = int(statement_timeout_s * 1000)
+
+    @contextlib.contextmanager
+    def batches(
+        self,
+        spec: DatasetSpec,
+        roles: Sequence[str] | None,
+        on_open: Callable[[Callable[[], None]], None] = lambda end: None,
+    ) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The rows of a dataset's query in the order of its key. Raises `BadOption` with the cause.
+
+        roles: of a database, in whose name its session asks; None = the holder of the token in person.
+        on_open: is given what ends the query under way, in whatever thread it is called.
+        """
+        source = self._source(spec.source, roles)
+        connection = self._opened(spec.source, source)
+        on_open(connection.cancel)
+        try:
+            powers = _powers(connection)
+            if powers:
+                raise BadOption(
+                    f"the connection {spec.source!r} is not used: its role {powers}; "
+                    "ask the operator for one that may SELECT and no more (docs/training.md)"
+                )
+            connection.read_only = True
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute(
+                sql.SQL("SET LOCAL statement_timeout = {}").format(sql.Literal(self._statement_timeout_ms))
+            )
+            with connection.cursor("ml_udf_dataset") as cursor:
+                cursor.execute(_ordered(spec))
+                yield _record_batches(cursor, exact=(spec.key, spec.target))
+        except psycopg.Error as exc:
+            raise BadOption(f"dataset {spec.name}: the database refused the query: {_told(exc)}") from None
+        finally:
+            connection.close()
+
+    def checked(self) -> list[dict[str, Any]]:
+        """Each connection, who may use it, and what is wrong with it ('' = nothing)."""
+        found = []
+        for name, source in sorted(self._sources().items()):
+            try:
+                with contextlib.closing(self._opened(name, source)) as connection:
+                    powers = _powers(connection)
+                    problem = f"its role {powers}" if powers else ""
+            except BadOption as error:
+                problem = error.message
+            except psycopg.Error as error:
+                problem = _told(error)
+            found.append({"name": name, "roles": list(source.roles), "problem": problem})
+        return found
+
+    def _sources(self) -> dict[str, _Source]:
+        return {} if self._file is None else _read(self._file)
+
+    def _source(self, name: str, roles: Sequence[str] | None) -> _Source:
+        sources = self._sources()
+        mine = sorted(other for other, source in sources.items() if source.is_for(roles))
+        if name in mine:
+            return sources[name]
+        known = ", ".join(mine) or "none; the server's connections_file names them, and for whom"
+        reason = f"there is no connection {name!r}"
+        if name in sources:
+            reason = f"the connection {name!r} is not for {roles[0] if roles else 'nobody'!r}"
+        raise BadOption(f"{reason}; there are: {known}. Without a source your own rows are sent")
+
+    def _opened(self, name: str, source: _Source) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(source.dsn, connect_timeout=_CONNECT_S, application_name="ml_udf datasets")
+        except psycopg.Error as exc:
+            raise BadOption(
+                f"the connection {name!r} cannot be opened: {_cause(exc)}; "
+                "ask the operator to check it in the server's connections_file"
+            ) from None
+
+
+def _ordered(spec: DatasetSpec) -> sql.Composed:
+    # The target too: equal keys must not come in another order the next time.
+    query = sql.SQL(spec.query.strip().rstrip(";"))  # parsed, and run read-only
+    return sql.SQL("SELECT * FROM (\n{}\n) AS dataset ORDER BY {}, {}").format(
+        query, sql.Identifier(spec.key), sql.Identifier(spec.target)
+    )
+
+
+def _record_batches(cursor: psycopg.ServerCursor[Any], exact: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """exact: columns whose numbers of arbitrary precision stay texts; a model sees such numbers as floats."""
+    while True:
+        rows = cursor.fetchmany(_BATCH_ROWS)
+        described = cursor.description or []
+        names = [column.name for column in described]
+        kinds = [_kind(column, exact) for column in described]
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+        yield pa.record_batch(
+            [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)], names=names
+        )
+        if len(rows) < _BATCH_ROWS:
+            return
+
+
+def _kind(column: psycopg.Column, exact: Sequence[str]) -> pa.DataType:
+    if column.type_display.startswith("numeric") and column.name not in exact:
+        return pa.float64()
+    return _READ_TYPES.get(column.type_display, pa.string())
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if kind == pa.float64():
+        values = [None if value is None else float(value) for value in values]
+    if kind == pa.string():
+        values = [value if value is None or isinstance(value, str) else str(value) for value in values]
+    return pa.array(values, kind)
+
+
+def _cause(exc: psycopg.Error) -> str:
+    """Why a connection failed, in our words.
+
+    The driver's text repeats host and user, and may repeat the password that it could not parse.
+    """
+    told = str(exc)
+    return next((cause for sign, cause in _CAUSES.items() if sign in told), type(exc).__name__)
+
+
+def _powers(connection: psycopg.Connection[Any]) -> str:
+    """What the connection's role may that a reader may not; '' = nothing."""
+    row = connection.execute(_POWERS).fetchone()
+    connection.rollback()
+    return str(row[0]) if row else "is not known"
+
+
+def _told(exc: psycopg.Error) -> str:
+    """Why a query failed. Of what goes wrong with rows the kind alone: the text may hold their values."""
+    state = exc.sqlstate or ""
+    if state.startswith("42") or state in ("57014", "25006", ""):  # names and rights; too slow; READ ONLY
+        return exc.diag.message_primary or type(exc).__name__
+    return f"{type(exc).__name__} ({state})"
+
+
+def _read(file: Path) -> dict[str, _Source]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        parsed = tomllib.loads(text)
+    except OSError as exc:
+        raise BadOption(f"the connections file {file} cannot be read: {exc.strerror}") from None
+    except (ValueError, tomllib.TOMLDecodeError):
+        raise BadOption(f"the connections file {file} is not TOML of lines such as {_HOW}") from None
+    return {name: _parsed(file, name, value) for name, value in parsed.items()}
+
+
+def _parsed(file: Path, name: str, value: object) -> _Source:
+    match value:
+        case str():
+            return _Source(value)
+        case {"dsn": str(dsn), **rest} if not rest.keys() - {"roles"}:
+            roles = rest.get("roles", [])
+            if isinstance(roles, list) and all(isinstance(role, str) for role in roles):
+                return _Source(dsn, tuple(roles))
+    raise BadOption(f"the connections file {file}: {name!r} must be {_HOW}")

@@ -1,0 +1,307 @@
+"""Datasets: registered, snapshotted, refreshed. The shell around `snapshot`: threads, uploads, workers.
+
+from a connection   the server reads the query's rows itself
+pushed              a client runs the query and sends Arrow, in numbered parts that may be sent again
+
+Both have threads of their own: however slow a database is, the rest of the server has its threads. A caller
+has a share of the queries under way; a query ends when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from gpu_worker.wire.protocol import Inspect, Inspected
+from server.errors import BadOption, Overloaded, UnknownFunction
+from server.serving.shares import may_take
+from server.store.training import Look, Snapshot, TrainingRepository
+from server.training.datasets.connections import Connections
+from server.training.datasets.rows_json import record_batch
+from server.training.datasets.snapshot import Draft, Facts, Limits, Unreadable
+from server.training.datasets.spec import PUSHED, DatasetSpec
+from server.training.jobs.trainers import Trainers, expect
+
+__all__ = ["Datasets", "Stop", "Stopped"]
+
+_Result = TypeVar("_Result")
+
+_MOST_UPLOADS = 16
+_MOST_QUERIES = 8
+_UPLOAD_THREADS = 4
+_UPLOAD_IDLE_S = 600.0
+
+
+@dataclass(slots=True)
+class _Upload:
+    draft: Draft
+    spec: DatasetSpec
+    caller: str = ""
+    parts: int = 0
+    touched_s: float = field(default_factory=time.monotonic)
+    adding: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Stopped(Exception):
+    """Nobody waits for a query's rows any more."""
+
+
+class Stop:
+    """Ends a query, from another thread than its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._ends: Callable[[], object] = lambda: None
+
+    def set(self) -> None:
+        """End it. Blocking: a database is asked to."""
+        with self._lock:
+            self._is_set = True
+            ends = self._ends
+        ends()
+
+    def then(self, ends: Callable[[], object]) -> None:
+        """Let `ends` be called by `set`; at once where that was before."""
+        with self._lock:
+            self._ends = ends
+            is_set = self._is_set
+        if is_set:
+            ends()
+
+    def check(self) -> None:
+        """Raises `Stopped` after `set`."""
+        with self._lock:
+            if self._is_set:
+                raise Stopped
+
+
+class Datasets:
+    """`folder` receives the snapshots; workers look at what is in them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        repository: TrainingRepository,
+        connections: Connections,
+        trainers: Trainers,
+        limits: Limits,
+    ) -> None:
+        self._folder = folder
+        self._repository = repository
+        self._connections = connections
+        self._trainers = trainers
+        self._limits = limits
+        self._uploads: dict[str, _Upload] = {}
+        self._beginning: list[str] = []  # the callers of uploads that are not there yet
+        self._queries = ThreadPoolExecutor(_MOST_QUERIES, "dataset query")
+        self._adding = ThreadPoolExecutor(_UPLOAD_THREADS, "dataset upload")
+        self._under_way: Counter[str] = Counter()  # queries, by caller
+        self._stops: set[Stop] = set()
+        self._loop = asyncio.get_running_loop()
+
+    async def all(self) -> list[Snapshot]:
+        """Every dataset, with its newest snapshot."""
+        return await asyncio.to_thread(self._repository.datasets)
+
+    async def newest(self, name: str) -> Snapshot:
+        """A dataset with its newest snapshot. Raises `UnknownFunction`."""
+        return await asyncio.to_thread(self._repository.snapshot, name)
+
+    async def snapshots(self, name: str) -> list[Snapshot]:
+        """Every snapshot of a dataset, the oldest first; none where there is no dataset."""
+        return await asyncio.to_thread(self._repository.snapshots, name)
+
+    async def looks(self, name: str) -> list[Look]:
+        """Every look at the test rows of a dataset's snapshots, the oldest first."""
+        return await asyncio.to_thread(self._repository.test_looks, name, "")
+
+    async def sources(self) -> list[dict[str, Any]]:
+        """The connections, for whom they are, and what is wrong with them."""
+        return await asyncio.to_thread(self._connections.checked)
+
+    async def pull(self, form: Mapping[str, Any], roles: Sequence[str] | None, caller: str = "") -> Snapshot:
+        """Register a dataset over a connection. Raises `BadOption`, `BadInput`, `Overloaded`.
+
+        roles: of a database, in whose name its session asks; None = the holder of the token in person.
+        caller: whose share of the queries this takes. Cancelled, it ends the query.
+        """
+        spec = DatasetSpec.from_json(form)
+        if spec.source == PUSHED:
+            raise BadOption("'source' must name a connection of the server, or rows must be sent")
+        return await self._keep(spec, await self._query(spec, roles, caller))
+
+    async def refresh(self, name: str, roles: Sequence[str] | None, caller: str = "") -> Snapshot:
+        """Take a new snapshot by the query that is registered. Raises as `pull`."""
+        known = await self.newest(name)
+        spec = DatasetSpec.from_json(known.spec)
+        if spec.source == PUSHED:
+            raise BadOption(f"the rows of dataset {name} come from a client; register it there again")
+        return await self._keep(spec, await self._query(spec, roles, caller))
+
+    async def begin(self, form: Mapping[str, Any], caller: str = "") -> str:
+        """The name of a new upload of a dataset's rows. Raises `BadOption`, `Overloaded`.
+
+        caller: whoever begins it has a share of the uploads, and finds room beside others.
+        """
+        spec = replace(DatasetSpec.from_json(form), source=PUSHED)
+        self._drop_idle()
+        senders = [*self._beginning, *(under_way.caller for under_way in self._uploads.values())]
+        if len(senders) >= _MOST_UPLOADS:
+            raise Overloaded(f"{_MOST_UPLOADS} datasets are being sent already", 30.0)
+        held = senders.count(caller)
+        if not may_take(held, len(senders), _MOST_UPLOADS):
+            raise Overloaded(f"this caller sends {held} datasets already, its share of {_MOST_UPLOADS}", 30.0)
+        upload = secrets.token_hex(8)
+        self._beginning.append(caller)
+        try:
+            draft = await self._in_thread(Draft, spec, self._folder, self._limits, self._inspect)
+        finally:
+            self._beginning.remove(caller)
+        self._uploads[upload] = _Upload(draft, spec, caller)
+        return upload
+
+    async def add(self, upload: str, part: int, body: bytes, *, is_json: bool = False) -> int:
+        """Rows of an upload: an Arrow IPC stream or JSON, part 0, 1, …; the number of the next part.
+
+        A part that came before is not taken twice. Raises `UnknownFunction`, `BadOption`, `BadInput`.
+        """
+        under_way = self._upload(upload)
+        async with under_way.adding:
+            if part > under_way.parts:
+                raise BadOption(f"part {part} came before part {under_way.parts}")
+            if part == under_way.parts:
+                try:
+                    await self._in_thread(_add_json if is_json else _add, under_way.draft, body)
+                except BaseException:
+                    await self.drop(upload)
+                    raise
+                under_way.parts += 1
+            return under_way.parts
+
+    async def finish(self, upload: str) -> Snapshot:
+        """Freeze what was sent. Raises `UnknownFunction`, `BadOption`."""
+        under_way = self._upload(upload)
+        async with under_way.adding:
+            try:
+                facts = await self._in_thread(under_way.draft.freeze)
+            finally:
+                await self.drop(upload)
+        return await self._keep(under_way.spec, facts)
+
+    async def drop(self, upload: str) -> None:
+        """Forget an upload; none is fine."""
+        under_way = self._uploads.pop(upload, None)
+        if under_way is not None:
+            await self._in_thread(under_way.draft.close)
+
+    async def close(self) -> None:
+        """End the queries, forget all uploads."""
+        for stop in list(self._stops):
+            await asyncio.to_thread(stop.set)
+        for upload in list(self._uploads):
+            await self.drop(upload)
+        self._queries.shutdown(wait=False, cancel_futures=True)
+        self._adding.shutdown(wait=False, cancel_futures=True)
+
+    def _upload(self, upload: str) -> _Upload:
+        under_way = self._uploads.get(upload)
+        if under_way is None:
+            raise UnknownFunction(f"there is no upload {upload[:40]!r}, or it came to its end; begin again")
+        under_way.touched_s = time.monotonic()
+        return under_way
+
+    def _drop_idle(self) -> None:
+        before_s = time.monotonic() - _UPLOAD_IDLE_S
+        for upload, under_way in list(self._uploads.items()):
+            if under_way.touched_s < before_s:
+                self._uploads.pop(upload).draft.close()
+
+    async def _query(self, spec: DatasetSpec, roles: Sequence[str] | None, caller: str) -> Facts:
+        """The rows of a connection, frozen. Raises as `pull`."""
+        held, taken = self._under_way[caller], self._under_way.total()
+        if taken >= _MOST_QUERIES:
+            raise Overloaded(f"{_MOST_QUERIES} queries for datasets are under way already", 10.0)
+        if not may_take(held, taken, _MOST_QUERIES):
+            raise Overloaded(
+                f"this caller has {held} queries for datasets under way, its share of {_MOST_QUERIES}", 10.0
+            )
+        stop = Stop()
+        self._under_way[caller] += 1
+        self._stops.add(stop)
+        work = self._loop.run_in_executor(self._queries, self._pulled, spec, roles, stop)
+
+        def over(work: asyncio.Future[Facts]) -> None:
+            # Its thread has ended, which may be later than its caller.
+            self._under_way -= Counter([caller])
+            self._stops.discard(stop)
+            if not work.cancelled():
+                work.exception()  # whoever waited has been told
+
+        work.add_done_callback(over)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._loop.run_in_executor(None, stop.set)
+            raise
+
+    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None, stop: Stop) -> Facts:
+        """Blocking: in a thread. Raises `Stopped`, and as `pull`."""
+
+        def inspect(inputs: Sequence[str]) -> list[str | Unreadable]:
+            stop.check()
+            return self._inspect(inputs)
+
+        draft = Draft(spec, self._folder, self._limits, inspect)
+        try:
+            with self._connections.batches(spec, roles, stop.then) as batches:
+                for batch in batches:
+                    stop.check()
+                    draft.add(batch)
+            stop.check()
+            return draft.freeze()
+        finally:
+            draft.close()
+
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
+        return await self._loop.run_in_executor(self._adding, functools.partial(work, *arguments))
+
+    async def _keep(self, spec: DatasetSpec, facts: Facts) -> Snapshot:
+        return await asyncio.to_thread(
+            self._repository.add_snapshot, spec.name, spec.as_json(), facts.as_json()
+        )
+
+    def _inspect(self, inputs: Sequence[str]) -> list[str | Unreadable]:
+        """Blocking: called by drafts, in their threads."""
+        return asyncio.run_coroutine_threadsafe(self._inspected(inputs), self._loop).result()
+
+    async def _inspected(self, inputs: Sequence[str]) -> list[str | Unreadable]:
+        reply = expect(await self._trainers.ask(Inspect(0, [text.encode() for text in inputs])), Inspected)
+        found: list[str | Unreadable] = list(reply.digests)
+        for error in reply.errors:
+            found[error["index"]] = Unreadable(inputs[error["index"]], error["code"], error["message"])
+        return found
+
+
+def _add_json(draft: Draft, body: bytes) -> None:
+    draft.add(record_batch(body))
+
+
+def _add(draft: Draft, body: bytes) -> None:
+    try:
+        with pa.ipc.open_stream(body) as stream:
+            for batch in stream:
+                draft.add(batch)
+    except pa.ArrowInvalid as exc:
+        raise BadOption(f"the rows are not an Arrow IPC stream: {exc}") from exc

@@ -1,0 +1,354 @@
+"""A snapshot: rows of a dataset, checked, split, and frozen in a Parquet file under their own hash.
+
+    batches ─ Draft.add → staged rows, and numbers of each   ─ Draft.freeze → NAME/ID.parquet, Facts
+
+Memory does not depend on how many the rows are, nor how wide: they are staged on disk and read again, a row
+group at a time, once every row's split is known. Blocking. Knows Arrow; knows no database to read from, and
+workers by `inspect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from server.errors import BadInput, BadOption
+from server.training.datasets.features import Feature, features_json, features_of, rows_of
+from server.training.datasets.spec import DatasetSpec
+from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
+from server.training.jobs.tasks import IMAGES, TABLES
+
+__all__ = ["Draft", "Facts", "Inspect", "Limits", "Unreadable", "said_of"]
+
+# content: a hash of what the input stands for, where that is not the text itself.
+_STAGED = pa.schema(
+    [("key", pa.string()), ("input", pa.string()), ("target", pa.string()), ("content", pa.uint64())]
+)
+# component: the number of the first row that must stay on one side with this one.
+_FROZEN = pa.schema([*_STAGED, ("split", pa.string()), ("component", pa.int64())])
+_SPLIT_KEY = "ml_udf.split_rule"
+_LEAST_ROWS = 10
+_LISTED = 20
+_INSPECTED_ROWS = 256
+_UNREADABLE_LEAST = 10
+_UNREADABLE_SHARE = 0.01
+_MOST_CLASSES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An input that no model could be trained on, and why."""
+
+    input: str
+    code: str
+    message: str
+
+
+# Inputs → the hash of what each stands for, or why it cannot be read. Called with up to 256 at a time.
+Inspect = Callable[[Sequence[str]], Sequence[str | Unreadable]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one snapshot may hold."""
+
+    max_rows: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a snapshot is: `id` is a hash of its rows and of how they are split.
+
+    classes: those that a model can learn, of which there are training rows. untaught: the splits of each
+    other class. split_rule: one of `split`'s. left_out: rows that reach over a cut in time.
+    """
+
+    id: str
+    rows: int
+    classes: tuple[str, ...]
+    splits: dict[str, int]
+    content_sha256: str
+    file: str
+    split_rule: str
+    untaught: dict[str, list[str]] = field(default_factory=dict)
+    left_out: int = 0
+    columns: tuple[dict[str, str], ...] = ()  # of a table: name and kind of each input
+    unreadable: int = 0
+    unreadable_rows: list[dict[str, str]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON; tuples become lists."""
+        return asdict(self) | {"classes": list(self.classes), "columns": list(self.columns)}
+
+
+def said_of(facts: Mapping[str, Any]) -> str:
+    """What who trains on a snapshot must know of its split; "" where there is nothing.
+
+    Counts and no names: a job is shown to those who may not see what stands in the rows.
+    """
+    classes = Counter(" and ".join(sides) for sides in facts.get("untaught", {}).values() if sides)
+    return "; ".join(
+        f"{count} {'class is' if count == 1 else 'classes are'} in the {sides} rows alone:"
+        f" no model learns {'it' if count == 1 else 'them'}"
+        for sides, count in sorted(classes.items())
+    )
+
+
+class Draft:
+    """A snapshot that is being taken. `close` removes what is left of one that came to nothing."""
+
+    def __init__(self, spec: DatasetSpec, folder: Path, limits: Limits, inspect: Inspect) -> None:
+        self._spec = spec
+        self._folder = folder / spec.name
+        for place in (folder, self._folder):  # rows are the owner's alone
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.chmod(0o700)
+        self._limits = limits
+        self._inspect = inspect
+        self._work = Path(tempfile.mkdtemp(prefix=".taking-", dir=self._folder))
+        self._staged = self._work / "staged.parquet"
+        self._numbers = RowNumbers(
+            self._work, by_entity=spec.entity is not None, by_time=spec.time is not None
+        )
+        self._writer = pq.ParquetWriter(self._staged, _STAGED, compression="zstd")
+        self._content = hashlib.sha256()
+        self._bytes = 0
+        self._seen = 0
+        self._null_targets = 0
+        self._codes: dict[str, int] = {}
+        self._unreadable_rows = 0
+        self._unreadable: list[Unreadable] = []  # the first of them
+        self._features: tuple[Feature, ...] = ()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows, in the order of the key. Raises `BadOption`, `BadInput`."""
+        columns = self._spec.columns(batch.schema.names)
+        self._seen += batch.num_rows
+        self._bytes += batch.nbytes
+        self._check_limits()
+        key = _texts(batch, columns.key, self._spec.name)
+        target = _texts(batch, columns.target, self._spec.name)
+        inputs = self._inputs(batch, columns.inputs)
+        self._null_targets += target.null_count
+        for name, values in ((columns.key, key), (columns.inputs[0], inputs)):
+            if values.null_count:
+                raise BadOption(f"dataset {self._spec.name}: {name!r} is NULL in some rows; leave them out")
+        if self._null_targets:
+            return  # counted to the end, so that the message can say how many
+        order = _order(batch, columns.time) if columns.time else None
+        group = _texts(batch, columns.entity, self._spec.name) if columns.entity else key
+        self._take(key.to_pylist(), inputs.to_pylist(), target.to_pylist(), group.to_pylist(), order)
+
+    def freeze(self) -> Facts:
+        """Split the rows and write the snapshot. Raises `BadOption`."""
+        self._writer.close()
+        rows = self._numbers.count
+        name = self._spec.name
+        if self._null_targets:
+            raise BadOption(
+                f"dataset {name}: the target {self._spec.target!r} is NULL in {self._null_targets} rows; "
+                f"add WHERE {self._spec.target} IS NOT NULL"
+            )
+        if rows < _LEAST_ROWS:
+            raise BadOption(f"dataset {name}: the query gave {rows} rows; at least {_LEAST_ROWS} are needed")
+        if len(self._codes) < 2:
+            raise BadOption(
+                f"dataset {name}: every row's {self._spec.target!r} is {next(iter(self._codes))!r}; "
+                "at least two classes are needed"
+            )
+        content = self._content.hexdigest()
+        parts = self._numbers.split(list(self._codes), self._spec.shares)
+        sides = self._numbers.sides()
+        taught = {label for label, code in self._codes.items() if "train" in sides.get(code, ())}
+        if len(taught) < 2:
+            raise BadOption(
+                f"dataset {name}: the training rows, which are the earliest, are all of one class; at least "
+                "two are needed: give more rows, or leave 'time' out"
+            )
+        snapshot, counted = self._write(content, parts)
+        return Facts(
+            id=snapshot,
+            rows=int(counted.sum()),
+            classes=tuple(sorted(taught)),
+            splits=dict(zip(SPLITS, counted.tolist(), strict=True)),
+            content_sha256=content,
+            file=f"{name}/{snapshot}.parquet",
+            split_rule=self._numbers.rule,
+            untaught={
+                label: list(sides.get(code, ()))
+                for label, code in sorted(self._codes.items())
+                if label not in taught
+            },
+            left_out=rows - int(counted.sum()),
+            columns=tuple(asdict(feature) for feature in self._features),
+            unreadable=self._unreadable_rows,
+            unreadable_rows=[asdict(row) for row in self._unreadable],
+        )
+
+    def close(self) -> None:
+        """Remove the staged rows. Safe after `freeze`, and twice."""
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        self._numbers.close()
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def _take(
+        self,
+        keys: list[str],
+        inputs: list[str],
+        targets: list[str],
+        groups: list[str],
+        order: list[int] | None,
+    ) -> None:
+        kept: list[int] = []
+        entities: list[int] = []
+        pictures: list[int] = []
+        codes: list[int] = []
+        for start in range(0, len(keys), _INSPECTED_ROWS):
+            part = slice(start, start + _INSPECTED_ROWS)
+            looked_at = self._inspect(inputs[part]) if self._spec.task == IMAGES else inputs[part]
+            for row, found in enumerate(looked_at, start):
+                if isinstance(found, Unreadable):
+                    self._note_unreadable(found)
+                    continue
+                kept.append(row)
+                entities.append(_hash(groups[row]))
+                pictures.append(_hash(found))
+                codes.append(self._codes.setdefault(targets[row], len(self._codes)))
+                for text in (keys[row], inputs[row], targets[row], found):
+                    data = text.encode()
+                    self._content.update(len(data).to_bytes(8, "little") + data)
+        columns: list[Sequence[Any]] = [[values[row] for row in kept] for values in (keys, inputs, targets)]
+        columns.append(pictures if self._spec.task == IMAGES else [None] * len(kept))
+        self._writer.write_table(pa.table(columns, schema=_STAGED))
+        times = None if order is None else [order[row] for row in kept]
+        self._numbers.add(entities, pictures, codes, times)
+        if len(self._codes) > _MOST_CLASSES:
+            raise BadOption(
+                f"dataset {self._spec.name}: the target {self._spec.target!r} has more than {_MOST_CLASSES} "
+                "different values; is it the column to be predicted?"
+            )
+
+    def _inputs(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+        """The texts that models get to see; of a table, the row's values as JSON."""
+        if self._spec.task != TABLES:
+            return _texts(batch, names[0], self._spec.name)
+        features = features_of(batch, names, self._spec.name)
+        if self._features and features != self._features:
+            raise BadOption(f"dataset {self._spec.name}: the columns change their types between the parts")
+        self._features = features
+        return rows_of(batch, features)
+
+    def _check_limits(self) -> None:
+        limits = self._limits
+        if self._seen > limits.max_rows:
+            raise BadOption(f"dataset {self._spec.name}: the query gives more than {limits.max_rows} rows")
+        if self._bytes > limits.max_bytes:
+            raise BadOption(f"dataset {self._spec.name}: the query gives more than {limits.max_bytes} bytes")
+
+    def _note_unreadable(self, found: Unreadable) -> None:
+        self._unreadable_rows = count = self._unreadable_rows + 1
+        if count <= _LISTED:
+            self._unreadable.append(found)
+        if count <= max(_UNREADABLE_LEAST, self._seen * _UNREADABLE_SHARE):
+            return
+        listed = "; ".join(f"{row.input}: {row.message}" for row in self._unreadable[:3])
+        raise BadInput(
+            self._unreadable[0].code,
+            f"dataset {self._spec.name}: {count} of {self._seen} inputs cannot be read: {listed}; …",
+        )
+
+    def _write(
+        self, content: str, dealt: Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]
+    ) -> tuple[str, NDArray[np.int64]]:
+        """The snapshot's id, and its rows by split."""
+        coming = self._work / "coming.parquet"
+        rule = self._numbers.rule
+        named = {_SPLIT_KEY: rule}
+        if self._features:  # the worker that trains has the file alone, and learns there what a row of it is
+            named["ml_udf.columns"] = features_json(self._features)
+        schema = _FROZEN.with_metadata(named)
+        names = pa.array(SPLITS)
+        identity = hashlib.sha256((content + rule).encode())
+        counted = np.zeros(len(SPLITS), np.int64)
+        with (
+            pq.ParquetFile(self._staged) as staged,
+            pq.ParquetWriter(coming, schema, compression="zstd") as out,
+        ):
+            for batch, sides, components in _alongside(staged.iter_batches(), dealt):
+                identity.update(sides.tobytes())
+                kept = sides != LEFT_OUT
+                counted += np.bincount(sides[kept], minlength=len(SPLITS))
+                columns = [*batch.columns, names.take(pa.array(np.maximum(sides, 0))), pa.array(components)]
+                frozen = pa.record_batch(columns, schema=schema)
+                out.write_batch(frozen if kept.all() else frozen.filter(pa.array(kept)))
+        if self._features:
+            identity.update(named["ml_udf.columns"].encode())
+        snapshot = identity.hexdigest()[:16]
+        with open(coming, "rb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            os.fsync(file.fileno())
+        os.replace(coming, self._folder / f"{snapshot}.parquet")
+        return snapshot, counted
+
+
+def _alongside(
+    batches: Iterator[pa.RecordBatch], parts: Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int8], NDArray[np.int64]]]:
+    """Each batch with as many sides and components, of parts that are cut elsewhere."""
+    sides, components = np.empty(0, np.int8), np.empty(0, np.int64)
+    for batch in batches:
+        while len(sides) < batch.num_rows:
+            more_sides, more_components = next(parts)
+            sides = np.concatenate([sides, more_sides])
+            components = np.concatenate([components, more_components])
+        yield batch, sides[: batch.num_rows], components[: batch.num_rows]
+        sides, components = sides[batch.num_rows :], components[batch.num_rows :]
+
+
+def _texts(batch: pa.RecordBatch, name: str, dataset: str) -> pa.Array:
+    values = batch.column(name)
+    try:
+        return values.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadOption(
+            f"dataset {dataset}: {name!r} is of type {values.type}, which has no text form"
+        ) from None
+
+
+def _order(batch: pa.RecordBatch, name: str) -> list[int]:
+    values = batch.column(name)
+    if values.null_count:
+        raise BadOption(f"the time column {name!r} is NULL in some rows; leave them out")
+    try:
+        if pa.types.is_date(values.type):
+            values = values.cast(pa.timestamp("us"))
+        if pa.types.is_timestamp(values.type):
+            values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+        if pa.types.is_floating(values.type):
+            values = pc.multiply(values, 1e6)
+        ordered: list[int] = values.cast(pa.int64(), safe=False).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadOption(
+            f"the time column {name!r} is of type {values.type}, which has no order in time"
+        ) from None
+    return ordered
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -1,0 +1,1 @@
+"""Training jobs: studies under way on the workers."""

@@ -1,0 +1,570 @@
+"""One job under way: its masters, and what workers do for them. All on the event loop.
+
+    work(worker): request → Train, Train, … → report → Keep → stored | finish
+
+The masters decide, and write down before they answer; they are asked in a thread, one at a time. A worker
+that is lost loses its trial, which the master hands out again with the same inputs. Records that cannot be
+written (a full disk) are written once they can be: `trouble` says so meanwhile, and nothing is handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpu_worker.wire.protocol import (
+    Drop,
+    EndTraining,
+    Failed,
+    Keep,
+    Kept,
+    Look,
+    Looked,
+    Message,
+    Train,
+    Trained,
+)
+from server.errors import ServiceError
+from server.store.training import Job, Snapshot
+from server.training.checkpoints.parameters import ParameterStore, needed
+from server.training.jobs.spec import JobSpec
+from server.training.jobs.tasks import task_named
+from server.training.jobs.trainers import Ask
+from server.training.jobs.turns import Turns
+from server.training.studies.journal import Mastery, open_journal, read_journal
+from server.training.studies.ledger import as_begun, recorded
+from server.training.studies.messages import Assignment, Idle, Progress, Stopped, StudySpec, Verdict
+from server.training.studies.study import Master, progress_of
+from server.training.studies.trial import Checkpoint, Trial
+from server.workers.pool import Worker
+
+__all__ = ["LEASE_S", "Run", "Tell"]
+
+log = logging.getLogger("ml_udf.server.training")
+
+LEASE_S = 60.0  # without a step, and a training process counts as hung
+_BEGIN_S = 600.0  # before the first step: a snapshot is read, a checkpoint is written
+_BEATS_PER_LEASE = 3
+_LOOK_S = 5.0  # for an answer to a look
+_END_S = 15.0  # for a training process to be ended
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
+_NO_SPACE = "no_space"
+
+_Result = TypeVar("_Result")
+# Told of everything that a person may want to watch.
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Run:
+    """`folder` is the training folder of the home; `tell` hears of every epoch.
+
+    `open` makes it the one that trains, `look` one that only reads what was found.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        snapshot: Snapshot,
+        folder: Path,
+        parameters: ParameterStore,
+        tell: Tell,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.job = job
+        self.spec = JobSpec.from_json(job.spec)
+        self.snapshot = snapshot
+        self._datasets = folder / "datasets"
+        self.file = self.file_of(snapshot)
+        self._task = task_named(self.spec.task)
+        self._parameters = parameters.of(job.id, self._task.suffix)
+        self._journal = folder / "studies" / f"job-{job.id}.journal"
+        self._tell = tell
+        # The fit of a table's regression is one step.
+        self._lease_s = lease_s if self._task.pausable else max(lease_s, _BEGIN_S)
+        self._mastery: Mastery | None = None
+        self._masters: dict[str, Master] = {}
+        self._found: dict[str, tuple[StudySpec, list[Trial]]] = {}
+        self._asking = asyncio.Lock()
+        self._held: set[tuple[str, str, int]] = set()  # model, holder and trial, of those under way
+        self._under_way: set[Ask] = set()
+        self._stopping = False
+        self._pausing = ""  # why
+        self._at_work = 0
+        self._resting = asyncio.Event()
+        self._resting.set()
+        self.stopped: dict[str, Stopped] = {}
+        self.trouble = ""  # why nothing can be stored now
+        self.ending = False  # its end is being noted; it takes no more orders
+
+    def file_of(self, snapshot: Snapshot) -> Path:
+        """Where a snapshot's rows lie."""
+        return self._datasets / str(snapshot.facts["file"])
+
+    async def open(self, *, again: bool = False) -> None:
+        """Begin the studies, or go on where they stand; `again`: in spite of the errors that ended them.
+
+        Trials that were under way when the last server ended are handed out again. Raises `OSError`;
+        `ValueError` where a stored study is unreadable, `ServiceError` where somebody trains the job already.
+        """
+
+        def opened() -> dict[str, Master]:
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
+            self._mastery = Mastery(str(self._journal))
+            for origin in (self.spec.pretrained or {}).values():
+                self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
+            storage = open_journal(str(self._journal))
+            masters = {
+                model: Master(as_begun(study, storage), storage) for model, study in self._studies().items()
+            }
+            for master in masters.values():
+                for trial in master.trials():
+                    if trial.worker is not None:
+                        master.lose(trial.worker, trial.number, "the server stopped")
+                if again:
+                    master.forgive()
+            return masters
+
+        try:
+            self._masters = await asyncio.to_thread(opened)
+        except BaseException:
+            self.close()
+            raise
+
+    async def look(self) -> None:
+        """Read what the studies have found; nothing is written. Raises `OSError`, `ValueError`."""
+
+        def read() -> dict[str, tuple[StudySpec, list[Trial]]]:
+            storage = read_journal(str(self._journal))
+            if storage is None:
+                return {model: (study, []) for model, study in self._studies().items()}
+            return {
+                model: (as_begun(study, storage), recorded(study.name, storage))
+                for model, study in self._studies().items()
+            }
+
+        self._found = await asyncio.to_thread(read)
+
+    def close(self) -> None:
+        """Let another be the one that trains."""
+        if self._mastery is not None:
+            self._mastery.end()
+
+    async def work(self, worker: Worker, turns: Turns) -> bool:
+        """One assignment on `worker`; False when there is none for it now. Sets `stopped` as studies end."""
+        self._at_work += 1
+        self._resting.clear()
+        try:
+            for model in await self._by_need():
+                found = await self._ask(self._masters[model].request, _holder(worker), time.time())
+                if isinstance(found, Stopped):
+                    self.stopped[model] = found
+                elif not isinstance(found, Idle):
+                    held = (model, _holder(worker), found.trial)
+                    self._held.add(held)
+                    try:
+                        await self._trial(_Place(worker, turns, model, found), found)
+                    finally:
+                        self._held.discard(held)
+                    return True
+            return False
+        finally:
+            self._at_work -= 1
+            if not self._at_work:
+                self._resting.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether every study has ended."""
+        return bool(self._masters) and len(self.stopped) == len(self._masters)
+
+    async def outcome(self) -> tuple[str, str]:
+        """State and reason of a job whose studies have all ended: `failed` where none of them has a model."""
+        reasons = {
+            f"{model}: {end.reason}" if end.failed else end.reason for model, end in self.stopped.items()
+        }
+        told = "; ".join(sorted(reasons))
+        if any(study.best_checkpoint is not None for study in (await self.progress()).values()):
+            return "done", told
+        errors = [
+            trial.reason for records in (await self.trials()).values() for trial in records if trial.reason
+        ]
+        if errors and not any(end.failed for end in self.stopped.values()):
+            told = f"no trial brought a model; the last error: {errors[-1]}"
+        return "failed", told
+
+    def stop(self) -> None:
+        """Hand out nothing more; what runs stops before its next step, and its best epoch is kept."""
+        self._stopping = True
+        for ask in self._under_way:
+            ask.cancel()
+
+    def pause(self, reason: str) -> None:
+        """Hand out nothing until `go_on`; what runs is put down after its epoch, for that reason."""
+        self._pausing = reason
+
+    async def rests(self) -> None:
+        """Return when no worker is on one of its trials."""
+        await self._resting.wait()
+
+    def go_on(self) -> None:
+        """Take `pause` back."""
+        self._pausing = ""
+
+    async def progress(self) -> dict[str, Progress]:
+        """Every study as people see it."""
+        if not self._masters:
+            return {model: progress_of(*found) for model, found in self._found.items()}
+        return {model: await self._read(master.progress) for model, master in self._masters.items()}
+
+    async def trials(self) -> dict[str, list[Trial]]:
+        """Every study's records."""
+        if not self._masters:
+            return {model: list(trials) for model, (_, trials) in self._found.items()}
+        return {model: await self._read(master.trials) for model, master in self._masters.items()}
+
+    async def weights(self, digest: str) -> Path:
+        """The file of a checkpoint. Raises `ServiceError` where it is gone."""
+        return await asyncio.to_thread(self._parameters.at_hand, digest)
+
+    async def collect(self) -> None:
+        """Throw away the checkpoints that nothing needs any more; only of a run that rests.
+
+        Raises `OSError`, `ServiceError`.
+        """
+        trials = await self.trials()
+        keep = {digest for records in trials.values() for digest in needed(records)}
+        keep |= {origin["checkpoint"] for origin in (self.spec.pretrained or {}).values()}
+        await asyncio.to_thread(self._parameters.collect, keep)
+
+    def _studies(self) -> dict[str, StudySpec]:
+        return self.spec.studies(self.job.id, self.snapshot.id, lease_s=self._lease_s)
+
+    async def _by_need(self) -> list[str]:
+        """The studies that go on, the one that used the least of its budget first."""
+        if self._stopping or self._pausing or self.trouble:
+            return []
+        used = {model: found.epochs_used for model, found in (await self.progress()).items()}
+        return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], model))
+
+    async def _trial(self, place: _Place, given: Assignment) -> None:
+        master = self._masters[place.model]
+        start = await self._start(place.model, given)
+        scores: list[float] = []
+        for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
+            reply = await self._under(place, self._train(place, start, given, epoch))
+            if self._stopping and not isinstance(reply, Trained):
+                await self._rescued(place, given, scores)
+                return
+            if not isinstance(reply, Trained):
+                await self._failed(place, reply)
+                return
+            scores.append(reply.score)
+            verdict = await self._ask(
+                master.report, place.holder, given.trial, epoch, reply.score, time.time(), reply.loss
+            )
+            self._told(place, reply, verdict)
+            if verdict is Verdict.PAUSE and max(scores) > reply.score:
+                await self._best_stored(place, given, scores)
+            if verdict not in (Verdict.CONTINUE, Verdict.DROP):
+                stops, pauses = verdict is Verdict.STOP, verdict is Verdict.PAUSE
+                kept = await self._kept(place, best=stops, paused=pauses)
+                if kept is None:
+                    return
+                score = max(scores) if stops else reply.score
+                await self._stored(place, epoch, score, verdict, kept)
+            if verdict not in (Verdict.CONTINUE, Verdict.PUT):
+                await self._under(place, Drop(0, self._name(place)))
+                return
+            if self._stopping:
+                await self._rescued(place, given, scores)
+                return
+            if self._pausing:
+                await self._put_down(place, given, scores)
+                return
+
+    async def _rescued(self, place: _Place, given: Assignment, scores: list[float]) -> None:
+        """The job was stopped in the middle of a trial: it ends with the best of its epochs, if any."""
+        master = self._masters[place.model]
+        if scores:
+            kept = await self._kept(place, best=True, paused=False)
+            if kept is None:
+                return
+            await self._ask(master.finish, place.holder, given.trial, max(scores), time.time(), kept)
+        else:
+            await self._ask(master.lose, place.holder, given.trial, "the job was stopped")
+        await self._under(place, Drop(0, self._name(place)))
+
+    async def _put_down(self, place: _Place, given: Assignment, scores: list[float]) -> None:
+        """Store where a trial stands, and its best epoch since it began here; another worker may go on."""
+        master, last = self._masters[place.model], given.start_epoch + len(scores)
+        best = given.start_epoch + 1 + scores.index(max(scores))
+        checkpoints: list[Checkpoint] = []
+        for epoch in sorted({best, last}) if self._task.pausable else ():
+            ends = epoch == last
+            kept = await self._kept(place, best=not ends, paused=ends)
+            if kept is None:
+                return
+            checkpoints.append(Checkpoint(epoch, scores[epoch - given.start_epoch - 1], kept))
+        if checkpoints:
+            await self._ask(master.suspend, place.holder, given.trial, checkpoints, self._pausing)
+        else:
+            await self._ask(master.release, place.holder, given.trial, self._pausing)
+        await self._under(place, Drop(0, self._name(place)))
+
+    def _train(self, place: _Place, start: str, given: Assignment, epoch: int) -> Train:
+        return Train(
+            0,
+            trial=self._name(place),
+            spec=self.spec.train_spec(place.model, given),
+            snapshot=str(self.file),
+            classes=list(self.snapshot.facts["classes"]),
+            start=start,
+            start_epoch=given.start_epoch,
+            epoch=epoch,
+        )
+
+    def _name(self, place: _Place) -> str:
+        return f"{self.job.id}/{place.model}/{place.trial}"
+
+    async def _start(self, model: str, given: Assignment) -> str:
+        """The checkpoint that a trial begins from; "" = random weights."""
+        origin = (self.spec.pretrained or {}).get(model)
+        digest = given.parent or (origin and origin["checkpoint"])
+        return str(await self.weights(digest)) if digest else ""
+
+    async def _best_stored(self, place: _Place, given: Assignment, scores: list[float]) -> None:
+        """A trial pauses after an epoch that was not its best: the best one counts if it is the study's."""
+        kept = await self._kept(place, best=True, paused=False)
+        if kept is not None:
+            best = given.start_epoch + 1 + scores.index(max(scores))
+            await self._stored(place, best, max(scores), Verdict.PUT, kept)
+
+    async def _kept(self, place: _Place, *, best: bool, paused: bool) -> str | None:
+        """The digest of a trial's weights, which are where they last before the master hears of them.
+
+        Where there is no space they are asked for again. None where the worker could not write them; that
+        the trial failed, the master then knows.
+        """
+        pause_s = _RETRY_FIRST_S
+        while True:
+            keep = Keep(0, self._name(place), str(self._parameters.folder), best=best, paused=paused)
+            reply = await self._under(place, keep)
+            if isinstance(reply, Kept):
+                break
+            if not isinstance(reply, Failed) or reply.code != _NO_SPACE or self._stopping:
+                await self._failed(place, reply)
+                return None
+            pause_s = await self._rested(reply.message, pause_s)
+        self.trouble = ""
+        await self._lasts(place, reply.checkpoint)
+        return reply.checkpoint
+
+    async def _lasts(self, place: _Place, digest: str) -> None:
+        """A checkpoint is where it outlasts this machine. Raises `ServiceError` where the archive hangs."""
+        keeping = asyncio.to_thread(self._parameters.keep, digest)
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                await self._leased(place, keeping)
+        except TimeoutError as exc:
+            raise ServiceError(f"the archive has not taken a checkpoint within {_BEGIN_S:g} s") from exc
+
+    async def _stored(self, place: _Place, epoch: int, score: float, verdict: Verdict, digest: str) -> None:
+        master = self._masters[place.model]
+        if verdict is Verdict.STOP:
+            await self._ask(master.finish, place.holder, place.trial, score, time.time(), digest)
+        elif not await self._ask(master.stored, place.holder, place.trial, epoch, score, digest):
+            with contextlib.suppress(ServiceError, OSError):  # `collect` finds it
+                await asyncio.to_thread(self._parameters.discard, digest)
+
+    async def _failed(self, place: _Place, reply: Message) -> None:
+        reason = reply.message if isinstance(reply, Failed) else f"it answered with {reply.kind!r}"
+        log.warning(
+            "trial failed job=%d %s trial=%d reason=%r", self.job.id, place.model, place.trial, reason
+        )
+        master = self._masters[place.model]
+        await self._ask(master.fail, place.holder, place.trial, reason, time.time())
+        self._tell({"event": "failed", "model": place.model, "trial": place.trial, "reason": reason})
+
+    def _told(self, place: _Place, reply: Trained, verdict: Verdict) -> None:
+        self._tell(
+            {
+                "event": "epoch",
+                "model": place.model,
+                "trial": place.trial,
+                "worker": place.worker.name,
+                "epoch": reply.epoch,
+                "score": reply.score,
+                "loss": reply.loss,
+                "took_s": round(reply.took_s, 3),
+                "skipped": reply.skipped,
+                "verdict": str(verdict),
+            }
+        )
+
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _under(self, place: _Place, message: Message) -> Message:
+        """The reply to a message, once it is the job's turn on the worker."""
+        begins = isinstance(message, Train) and message.epoch == message.start_epoch + 1
+        steps = _Steps(max(self._lease_s, _BEGIN_S if begins or isinstance(message, Keep) else 0.0))
+
+        async def asked() -> Message:
+            async with place.turns.turn(self.job.id):
+                steps.begin(time.monotonic())
+                ask = Ask(place.worker, message)
+                steps.message = ask.id
+                self._under_way.add(ask)
+                if self._stopping and isinstance(message, Train):
+                    ask.cancel()
+                try:
+                    return await ask.reply()
+                finally:
+                    self._under_way.discard(ask)
+
+        return await self._leased(place, asked(), steps)
+
+    async def _leased(
+        self, place: _Place, result: Awaitable[_Result], steps: _Steps | None = None
+    ) -> _Result:
+        """The result; the trial's lease is kept alive for as long as steps are taken towards it."""
+        coming = asyncio.ensure_future(result)
+        master = self._masters[place.model]
+        try:
+            while True:
+                done, _ = await asyncio.wait({coming}, timeout=self._lease_s / _BEATS_PER_LEASE)
+                if done:
+                    return coming.result()
+                if steps is not None and steps.are_counted:
+                    looked = await _looked(place.worker)
+                    if looked is not None:
+                        steps.saw(looked, time.monotonic())
+                    if steps.have_ended(time.monotonic(), self._lease_s):
+                        await self._hung(place, coming)
+                        continue
+                await self._ask(master.beat, place.holder, place.trial, time.time())
+        finally:
+            coming.cancel()
+
+    async def _hung(self, place: _Place, coming: asyncio.Future[_Result]) -> None:
+        """End a training process that hangs, and the worker where even that cannot be done."""
+        where = f"job={self.job.id} {place.model} trial={place.trial} worker={place.worker.name}"
+        log.error("training hangs: its process is ended %s", where)
+        ended = asyncio.ensure_future(place.worker.call(EndTraining(0)))
+        await asyncio.wait({coming}, timeout=_END_S)
+        ended.cancel()
+        if not coming.done():
+            place.worker.kill("its training process hangs, and it does not end it")
+            await asyncio.wait({coming}, timeout=_END_S)
+
+    # ── records ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, question: Callable[[], _Result]) -> _Result:
+        async with self._asking:
+            return await asyncio.to_thread(question)
+
+    async def _ask(self, question: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401  # passed on
+        """The master's answer, asked again for as long as it cannot be written down.
+
+        Each of its verbs may be said twice. Raises `OSError` where the job is stopped meanwhile.
+        """
+
+        def answered() -> _Result:
+            if self.trouble:  # leases ran out while no beat could be written
+                for model, holder, trial in self._held:
+                    self._masters[model].beat(holder, trial, time.time())
+            return question(*arguments)
+
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                async with self._asking:
+                    answer = await asyncio.to_thread(answered)
+            except OSError as error:
+                if self._stopping and self.trouble:
+                    raise
+                pause_s = await self._rested(f"records cannot be written: {error}", pause_s)
+            else:
+                self.trouble = ""
+                return answer
+
+    async def _rested(self, trouble: str, pause_s: float) -> float:
+        """Wait in trouble; how long to wait the next time."""
+        if not self.trouble:
+            log.warning("job waits job=%d reason=%r", self.job.id, trouble)
+            self._tell({"event": "trouble", "reason": trouble})
+        self.trouble = trouble
+        await asyncio.sleep(pause_s)
+        return min(2 * pause_s, _RETRY_MOST_S)
+
+
+class _Place:
+    """Where a trial is trained: on this life of a worker, since its successor has the same name."""
+
+    def __init__(self, worker: Worker, turns: Turns, model: str, given: Assignment) -> None:
+        self.worker = worker
+        self.turns = turns
+        self.model = model
+        self.trial = given.trial
+        self.holder = _holder(worker)
+
+
+class _Steps:
+    """Of a training process towards one reply: whether it still takes some."""
+
+    def __init__(self, begin_s: float) -> None:
+        self._begin_s = begin_s  # that may pass before the first
+        self.message = 0
+        self._is_on_it = False  # else it is on another's message, which was sent before
+        self._since_s: float | None = None
+        self._heard_s = 0.0
+        self._steps: int | None = None
+        self._stepped = False
+
+    def begin(self, now_s: float) -> None:
+        """The message is sent."""
+        self._since_s = self._heard_s = now_s
+
+    @property
+    def are_counted(self) -> bool:
+        """Whether the worker is on it, and not on another job's."""
+        return self._since_s is not None
+
+    def saw(self, looked: Looked, now_s: float) -> None:
+        """What it said of itself."""
+        self._heard_s = now_s
+        begins = looked.on == self.message and not self._is_on_it
+        self._is_on_it |= begins
+        if looked.steps != self._steps:
+            self._stepped = self._is_on_it and self._steps is not None
+            self._steps, self._since_s = looked.steps, now_s
+        elif begins:
+            self._since_s = now_s
+
+    def have_ended(self, now_s: float, lease_s: float) -> bool:
+        """Whether none was taken for a lease, or none at all for longer than it takes to begin, or the
+        process says nothing.
+        """
+        if self._since_s is None:
+            return False
+        begin_s = self._begin_s if self._is_on_it else max(lease_s, _BEGIN_S)
+        patience_s = lease_s if self._stepped else begin_s
+        return now_s - self._since_s > patience_s or now_s - self._heard_s > lease_s
+
+
+async def _looked(worker: Worker) -> Looked | None:
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            reply = await worker.call(Look(0))
+    except TimeoutError:
+        return None
+    return reply if isinstance(reply, Looked) else None
+
+
+def _holder(worker: Worker) -> str:
+    """Who holds a lease."""
+    return f"{worker.name}.{id(worker):x}"

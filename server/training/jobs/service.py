@@ -1,0 +1,474 @@
+"""Training jobs while the server runs: begun, worked on by every live worker, cancelled, gone on with.
+
+Owns which runs are under way, and one task per worker that asks them for work. What to train is the masters'
+to decide (`study`), how a trial goes is `run`'s. A job's state is stored before it is acted upon, and its run
+is let go of only when its last trial rests: what a person is told is so, and no job has two masters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
+from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
+from server.supervision import Tasks
+from server.training.checkpoints.parameters import ParameterStore
+from server.training.datasets.snapshot import said_of
+from server.training.jobs.choosing import choose_models
+from server.training.jobs.events import Events
+from server.training.jobs.run import LEASE_S, Run
+from server.training.jobs.spec import JobSpec
+from server.training.jobs.tasks import IMAGES, Task, task_named
+from server.training.jobs.trainers import Trainers
+from server.training.jobs.turns import Turns
+from server.training.promotion.kinship import Origin, have_common_rows, may_share, taught_by
+from server.workers.pool import Worker
+
+__all__ = ["Training", "found_by"]
+
+log = logging.getLogger("ml_udf.server.training")
+
+_LOOK_S = 0.5  # how often a worker without work asks again: a lease may have run out
+_LOOKED_BACK = 8  # ended jobs that tell how good the models of a task are
+_MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
+_JOBS_AT_ONCE = 4  # on one worker, whose training process holds a trial of each
+_WIND_DOWN_S = 10.0  # that an order waits for a job to stop
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
+# What storage raises that may be well again soon: a full disk, a locked or restarted registry.
+_STORAGE = (OSError, SQLAlchemyError, NoSpace, Overloaded)
+
+
+class Training:
+    """`folder` is the training folder of the home."""
+
+    def __init__(
+        self,
+        repository: TrainingRepository,
+        folder: Path,
+        parameters: ParameterStore,
+        trainers: Trainers,
+        tasks: Tasks | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self._repository = repository
+        self._folder = folder
+        self._parameters = parameters
+        self._trainers = trainers
+        self._running: dict[int, Run] = {}
+        self._ended: dict[int, Run] = {}
+        self._tasks = tasks or Tasks()
+        self._lease_s = lease_s
+        self._orders: dict[int, asyncio.Lock] = {}  # one after the other, of a job
+        self._endings: dict[int, asyncio.Task[None]] = {}
+        self.troubles: dict[int, str] = {}  # why jobs that run have not begun yet
+        self._more = asyncio.Event()
+        self.events = Events()
+        trainers.on_up = self._worker_up
+
+    async def restore(self) -> None:
+        """Go on with the jobs that ran when the server stopped; those that storage holds up, once it can."""
+        for job in await asyncio.to_thread(self._repository.jobs, ACTIVE):
+            try:
+                await self._open(job)
+            except _STORAGE as error:
+                self._open_later(job, error)
+            except (ServiceError, ValueError) as error:
+                log.error("job not resumed job=%d reason=%r", job.id, str(error))
+                with contextlib.suppress(*_STORAGE):  # it is tried again at the next start
+                    await asyncio.to_thread(self._repository.set_job, job.id, "failed", str(error))
+
+    async def start(self, form: Mapping[str, Any]) -> Job:
+        """Begin a job on the newest snapshot of its dataset. Raises `BadOption`, `UnknownFunction`."""
+        dataset = str(form.get("dataset"))
+        snapshot = await asyncio.to_thread(self._repository.snapshot, dataset)
+        if form.get("task") not in (None, snapshot.spec["task"]):
+            raise BadOption(f"dataset {dataset} is for {snapshot.spec['task']}, not {form['task']!r}")
+        asked = {**form, "task": snapshot.spec["task"]}
+        if not asked.get("models"):
+            asked["models"] = await self._chosen(task_named(asked["task"]))
+        wanted = asked.pop("pretrained", None) or False
+        if not isinstance(wanted, bool):
+            raise BadOption(f"'pretrained' must be true or false, not {wanted!r}")
+        spec = JobSpec.from_json(asked)
+        if wanted:
+            spec = replace(spec, pretrained=await self._pretrained(spec, snapshot))
+        job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())
+        try:
+            await self._open(job)
+        except _STORAGE as error:  # it is stored as one that runs, and will
+            self._open_later(job, error)
+        log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
+        return job
+
+    async def cancel(self, job: int) -> Job:
+        """Stop a job; its best checkpoints stay, and can be deployed. Raises `UnknownFunction`.
+
+        Where that cannot be stored the job goes on, and the error says so.
+        """
+        async with self._order(job):
+            known = await asyncio.to_thread(self._repository.job, job)
+            run = self._running.get(job)
+            if run is not None and run.ending:
+                return known
+            if run is None and known.state not in (*ACTIVE, PAUSED):
+                return known
+            cancelled = await asyncio.to_thread(self._repository.set_job, job, "cancelled")
+            if run is None:
+                return cancelled
+            run.ending = True
+            run.stop()
+            over = self._ends(run, self._wound_up(run, cancelled))
+        await asyncio.wait({over}, timeout=_WIND_DOWN_S)
+        return cancelled
+
+    async def pause(self, job: int) -> Job:
+        """Let a job rest until `resume`, over restarts of the server too; epochs under way end first.
+
+        Raises `UnknownFunction`; `BadOption` for a job that does not run.
+        """
+        async with self._order(job):
+            known = await asyncio.to_thread(self._repository.job, job)
+            run = self._running.get(job)
+            if known.state == PAUSED:
+                return known
+            if known.state not in ACTIVE or (run is not None and run.ending):
+                raise BadOption(f"job {job} is {known.state}; only a job that runs can be paused")
+            found = None if run is None else await found_by(run)
+            paused = await asyncio.to_thread(self._repository.set_job, job, PAUSED, "", None, found)
+            if run is not None:
+                run.pause("the job was paused")
+            self.events.tell(job, {"event": "paused"})
+            return paused
+
+    async def resume(self, job: int) -> Job:
+        """Go on with a paused job. Raises `UnknownFunction`; `BadOption` for a job that has ended."""
+        async with self._order(job):
+            known = await asyncio.to_thread(self._repository.job, job)
+            if known.state in ACTIVE:
+                return known
+            if known.state != PAUSED:
+                raise BadOption(f"job {job} is {known.state}, not paused; extend it to give it more epochs")
+            run = self._running.get(job)
+            if run is None:
+                run = await self._opened(known)
+            again = await self._begun(run, "")
+            run.go_on()
+            self.events.tell(job, {"event": "resumed"})
+            return again
+
+    async def extend(self, job: int, budget: int) -> Job:
+        """Go on with a job, with so many epochs in all. Raises `UnknownFunction`, `BadOption`; `Overloaded`
+        while its last trials still stop.
+        """
+        async with self._order(job):
+            known = await asyncio.to_thread(self._repository.job, job)
+            if known.state in (*ACTIVE, PAUSED):
+                raise BadOption(
+                    f"job {job} is {known.state}; cancel it, or wait, before it is given another budget"
+                )
+            spec = JobSpec.from_json({**known.spec, "budget_epochs": budget})
+            if budget < JobSpec.from_json(known.spec).budget_epochs:
+                raise BadOption(
+                    f"job {job} had {known.spec['budget_epochs']} epochs; it cannot be given fewer"
+                )
+            if job in self._endings:
+                await asyncio.wait({self._endings[job]}, timeout=_WIND_DOWN_S)
+            if job in self._running:
+                raise Overloaded(f"the last trials of job {job} still stop; extend it again in a moment", 2.0)
+            run = await self._opened(replace(known, spec=spec.as_json()), again=True)
+            return await self._begun(run, "")
+
+    async def jobs(self, after: int = 0, limit: int | None = None) -> list[tuple[Job, Run | None]]:
+        """Jobs by number, those after `after`; with its run where it is under way. Opens no other."""
+        known = await asyncio.to_thread(self._repository.jobs, None, after, limit)
+        return [(job, self._running.get(job.id)) for job in known]
+
+    async def job(self, job: int) -> tuple[Job, Run]:
+        """A job with its run. Raises `UnknownFunction`, `ServiceError`."""
+        known = await asyncio.to_thread(self._repository.job, job)
+        run = await self._looked_at(known)
+        if run is None:
+            raise ServiceError(f"the studies of job {job} cannot be read; the server's log holds the cause")
+        return known, run
+
+    async def run_of(self, job: Job) -> Run | None:
+        """The run of a job that is known, to be read; None where it cannot be."""
+        return await self._looked_at(job)
+
+    async def put_down(self, within_s: float) -> None:
+        """For a server that stops: trials end their epoch, and go on from there when it starts again.
+
+        An epoch that takes longer than `within_s` is lost.
+        """
+        runs = list(self._running.values())
+        for run in runs:
+            run.pause("the server was stopped")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await asyncio.gather(*(run.rests() for run in runs))
+
+    async def close(self) -> None:
+        """Let go of everything; jobs that run go on when the server starts again."""
+        self.events.close()
+        await self._tasks.close()
+        for run in self._running.values():
+            run.close()
+
+    # ── work ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _worker_up(self, worker: Worker) -> None:
+        # When the worker goes, its task sees its message fail, and gives the trial back before it ends.
+        self._tasks.always("train", functools.partial(self._work, worker), f"train on {worker.name}")
+
+    async def _work(self, worker: Worker) -> None:
+        """Every job that runs has a trial on the worker, and they share its time by turns."""
+        turns = Turns()
+        serving: dict[int, asyncio.Task[None]] = {}
+        try:
+            while worker in self._trainers.alive():
+                serving = {job: task for job, task in serving.items() if not task.done()}
+                wanting = [job for job, run in self._running.items() if job not in serving and not run.ending]
+                for job in turns.in_order(wanting)[: _JOBS_AT_ONCE - len(serving)]:
+                    work = self._assignment(self._running[job], worker, turns)
+                    serving[job] = self._tasks.once("assignment", work, f"job {job} on {worker.name}")
+                self._more.clear()
+                more = asyncio.ensure_future(self._more.wait())
+                try:
+                    await asyncio.wait(
+                        {more, *serving.values()}, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:
+                    more.cancel()
+        finally:
+            # Whose worker is gone sees its message fail, and gives the trial back.
+            if worker in self._trainers.alive():
+                for task in serving.values():
+                    task.cancel()
+
+    async def _assignment(self, run: Run, worker: Worker, turns: Turns) -> None:
+        """One assignment of a job, or a moment in which it has none."""
+        job = run.job.id
+        turns.join(job)
+        try:
+            with self._trainers.busy(worker):
+                worked = await run.work(worker, turns)
+        except Exception as error:
+            log.exception("job failed job=%d", job)
+            self._finish(run, "failed", str(error) or type(error).__name__)
+        else:
+            if run.over:
+                self._finish(run, *await run.outcome())
+            elif not worked:
+                turns.leave(job)
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            if run.ending:
+                turns.leave(job)
+
+    def _finish(self, run: Run, state: str, reason: str) -> None:
+        """The first to see a job's end has it noted."""
+        if not run.ending:
+            run.ending = True
+            run.stop()
+            self._ends(run, self._end(run, state, reason))
+
+    def _ends(self, run: Run, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        job = run.job.id
+        task = self._endings[job] = self._tasks.once("end job", work, f"end job {job}")
+        task.add_done_callback(lambda task: self._endings.pop(job, None))
+        return task
+
+    async def _open(self, job: Job) -> None:
+        run = await self._opened(job)
+        self._running[job.id] = run
+        self._more.set()
+
+    def _open_later(self, job: Job, error: Exception) -> None:
+        log.error("job not begun yet job=%d reason=%r", job.id, str(error))
+        self.troubles[job.id] = f"its studies cannot be opened yet: {error}"
+        self._tasks.once("open job", self._opened_later(job), f"open job {job.id}")
+
+    async def _opened_later(self, job: Job) -> None:
+        pause_s = _RETRY_FIRST_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MOST_S)
+            with contextlib.suppress(*_STORAGE):
+                async with self._order(job.id):
+                    known = await asyncio.to_thread(self._repository.job, job.id)
+                    if known.state in ACTIVE and job.id not in self._running:
+                        await self._open(known)
+                    self.troubles.pop(job.id, None)
+                    return
+
+    async def _begun(self, run: Run, reason: str) -> Job:
+        """A run that is open, stored as one that runs; where that cannot be stored it is let go of again."""
+        job, spec = run.job.id, run.job.spec
+        try:
+            again = await asyncio.to_thread(self._repository.set_job, job, "running", reason, spec)
+        except BaseException:
+            if job not in self._running:
+                run.close()
+            raise
+        self._ended.pop(job, None)
+        self._running[job] = run
+        self._more.set()
+        return again
+
+    def _order(self, job: int) -> asyncio.Lock:
+        return self._orders.setdefault(job, asyncio.Lock())
+
+    async def _chosen(self, task: Task) -> list[str]:
+        """The models of a job that names none, by what the last jobs of its task have found."""
+        done = await asyncio.to_thread(self._repository.jobs, ("done",))
+        results: list[dict[str, float]] = []
+        for job in [job for job in done if job.spec.get("task", IMAGES) == task.name][-_LOOKED_BACK:]:
+            found = job.found or await self._found_before(job)
+            # A model whose every trial failed was tried: it is far behind, not unknown.
+            results.append(
+                {
+                    model: study["best_score"] or 0.0
+                    for model, study in found["studies"].items()
+                    if study["trials"]
+                }
+            )
+        return list(choose_models(task.families, task.defaults, results))
+
+    async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
+        """For each model the best checkpoint of the newest job that shares it. Raises `BadOption`."""
+        if not task_named(spec.task).pausable:
+            raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
+        found: dict[str, Origin] = {}
+        for job in may_share(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):
+            run = await self._looked_at(job)
+            studies = {} if run is None else await run.progress()
+            fresh = {
+                model: Origin(job=job.id, checkpoint=study.best_checkpoint)
+                for model, study in studies.items()
+                if model in spec.models and model not in found and study.best_checkpoint is not None
+            }
+            for model, origin in fresh.items():
+                if not await asyncio.to_thread(self._has_seen, job, model, snapshot):
+                    found[model] = origin
+        if not found:
+            raise BadOption(
+                "no public job on another dataset, without rows by which this one is judged, has trained "
+                f"{', '.join(spec.models)}; leave 'pretrained' out"
+            )
+        return found
+
+    def _has_seen(self, job: Job, model: str, snapshot: Snapshot) -> bool:
+        """Whether a job's model, or what it began from, was shown rows that judge the snapshot. Blocking."""
+        datasets = self._folder / "datasets"
+        try:
+            taught = [self._repository.snapshot(*key) for key in taught_by(job, model, self._repository.job)]
+        except UnknownFunction:  # what taught an ancestor is not known any more
+            return True
+        ours = datasets / str(snapshot.facts["file"])
+        return any(have_common_rows(ours, datasets / str(theirs.facts["file"])) for theirs in taught)
+
+    async def _found_before(self, job: Job) -> dict[str, Any]:
+        """What a job has found that ended before that was stored with it."""
+        run = await self._looked_at(job)
+        return {"studies": {}} if run is None else await found_by(run)
+
+    async def _opened(self, job: Job, *, again: bool = False) -> Run:
+        """The run that trains a job. Raises `ServiceError`, `ValueError`, `OSError`."""
+        run = await self._run(job)
+        await run.open(again=again)
+        return run
+
+    async def _run(self, job: Job) -> Run:
+        snapshot = await asyncio.to_thread(self._repository.snapshot, job.dataset, job.snapshot)
+        tell = functools.partial(self.events.tell, job.id)
+        return Run(job, snapshot, self._folder, self._parameters, tell, self._lease_s)
+
+    async def _looked_at(self, job: Job) -> Run | None:
+        """The run of a job, to be read; None where it cannot be."""
+        run = self._running.get(job.id) or self._ended.get(job.id)
+        if run is None:
+            try:
+                run = await self._run(job)
+                await run.look()
+            except (ServiceError, ValueError, OSError):
+                log.exception("studies not read job=%d", job.id)
+                return None
+            if job.state not in ACTIVE:
+                self._ended[job.id] = run
+            while len(self._ended) > _MOST_OPEN:
+                self._ended.pop(next(iter(self._ended)))
+        return run
+
+    async def _end(self, run: Run, state: str, reason: str) -> None:
+        """Note the end of a job: its state first, then it is let go of."""
+        job = await self._noted(run.job.id, state, reason, await found_by(run), run)
+        await self._wound_up(run, job)
+
+    async def _wound_up(self, run: Run, job: Job) -> None:
+        """A job's state is stored: wait for its last trials, store what it has found, and let go of it."""
+        await run.rests()
+        with contextlib.suppress(OSError, ServiceError):
+            await run.collect()
+        found = await found_by(run)
+        if found != job.found:
+            await self._noted(job.id, job.state, job.reason, found, run)
+        self._running.pop(job.id, None)
+        self._ended[job.id] = run
+        run.close()
+        log.info("job ended job=%d state=%s reason=%r", job.id, job.state, job.reason)
+        self.events.tell(job.id, {"event": "ended", "state": job.state, "reason": job.reason})
+        self.events.end(job.id)
+
+    async def _noted(
+        self,
+        job: int,
+        state: str,
+        reason: str,
+        found: Mapping[str, Any] | None = None,
+        run: Run | None = None,
+    ) -> Job:
+        """Nobody asks again for a job's end: this waits for as long as the registry cannot be written."""
+        pause_s = _RETRY_FIRST_S
+        if run is not None:
+            run.trouble = f"it is {state}, which is being stored"
+        while True:
+            try:
+                noted = await asyncio.to_thread(self._repository.set_job, job, state, reason, None, found)
+            except _STORAGE as error:
+                log.warning("job not noted yet job=%d state=%s: %s", job, state, error)
+                if run is not None:
+                    run.trouble = f"it is {state}, which cannot be stored yet: {error}"
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_MOST_S)
+            else:
+                if run is not None:
+                    run.trouble = ""
+                return noted
+
+
+async def found_by(run: Run) -> dict[str, Any]:
+    """What a job has found so far, as it is listed."""
+    studies = await run.progress()
+    return {
+        "said": said_of(run.snapshot.facts),
+        "studies": {
+            model: {
+                "epochs_used": study.epochs_used,
+                "epochs_budget": study.epochs_budget,
+                "trials": len(study.trials),
+                "best_score": study.best_score,
+                "best_trial": study.best_trial,
+                "best_checkpoint": study.best_checkpoint,
+            }
+            for model, study in studies.items()
+        },
+    }

@@ -1,0 +1,200 @@
+"""A training job: the models that are tuned over one snapshot, and the study of each. Pure.
+
+JobSpec ─ studies ─→ {architecture: StudySpec}     knobs ─ train_spec ─→ fields of a worker's TrainSpec
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from server.errors import BadOption
+from server.training.jobs.tasks import AUGMENT, IMAGES, TABLES, task_named
+from server.training.promotion.kinship import Origin
+from server.training.studies.hooks import Value
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.messages import Advice, Assignment, Policy, StudySpec
+
+__all__ = ["SIZE", "JobSpec"]
+
+Visibility = Literal["private", "public"]
+
+SIZE = 64
+_BUDGET = re.compile(r"\s*(\d{1,9})\s*epochs?\s*")
+_MODEL_EPOCHS = 100  # of each model, where a job names no budget
+_COOL_EPOCHS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a job was asked for; the budget of epochs is shared by its models evenly. Raises `BadOption`.
+
+    models, policy: empty and None = the task's own. budget_epochs: 0 = 100 for each model. knobs: a
+    hyper-space as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
+    visibility: whether later jobs on other datasets may begin from what this one finds. pretrained: for some
+    of the models the checkpoint, of another job, from which those trials begin that would begin from random
+    weights.
+    """
+
+    dataset: str
+    task: str = IMAGES
+    models: tuple[str, ...] = ()
+    budget_epochs: int = 0
+    policy: Policy | None = None
+    advisor: Advice = "random"
+    max_epochs: int = 27
+    max_trials: int | None = None
+    delta: float = 0.0
+    patience: int = 5
+    seed: int = 0
+    size: int = SIZE
+    knobs: tuple[Mapping[str, Any], ...] | None = None
+    visibility: Visibility = "private"
+    pretrained: Mapping[str, Origin] | None = None
+
+    def __post_init__(self) -> None:
+        task = task_named(self.task)
+        object.__setattr__(self, "models", self.models or task.defaults)
+        object.__setattr__(self, "policy", self.policy or task.policies[0])
+        unknown = [name for name in self.models if name not in task.models]
+        if unknown or len(set(self.models)) != len(self.models):
+            there = ", ".join(task.models)
+            given = ", ".join(map(str, self.models))
+            raise BadOption(f"'models' must name some of {there} ({self.task}), each once, not {given}")
+        if self.budget_epochs == 0:
+            object.__setattr__(self, "budget_epochs", _MODEL_EPOCHS * len(self.models))
+        if self.policy in get_args(Policy) and self.policy not in task.policies:
+            raise BadOption(
+                f"'policy' of {self.task} must be {', '.join(task.policies)}, not {self.policy!r}: "
+                "its models share no weights"
+            )
+        for what, value, known in (
+            ("policy", self.policy, get_args(Policy)),
+            ("advisor", self.advisor, get_args(Advice)),
+            ("visibility", self.visibility, get_args(Visibility)),
+        ):
+            if value not in known:
+                raise BadOption(f"{what!r} must be one of {', '.join(known)}, not {value!r}")
+        for name, low, high in (
+            ("budget_epochs", len(self.models), 10**9),
+            ("max_epochs", 1, 10_000),
+            ("patience", 1, 10_000),
+            ("seed", 0, 2**31 - 1),
+            ("size", 16, 512),
+        ):
+            given = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, int) or not low <= given <= high:
+                raise BadOption(f"{name!r} must be a whole number from {low} to {high}, not {given!r}")
+        self.studies(0, "")
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> JobSpec:
+        """The spec of a JSON object; `budget` may say "300 epochs", or their number. Raises `BadOption`."""
+        given = {name: value for name, value in form.items() if value is not None}
+        if "budget" in given:
+            given["budget_epochs"] = _epochs(given.pop("budget"))
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(given.keys() - known)
+        if unknown:
+            there = ", ".join(sorted([*known, "budget"]))
+            raise BadOption(f"a job has no field {unknown[0]!r}; there are {there}")
+        if not isinstance(given.get("dataset"), str):
+            raise BadOption("a job needs a 'dataset'")
+        for name in ("models", "knobs"):
+            if name in given:
+                if not isinstance(given[name], list | tuple):
+                    raise BadOption(_no_list(name, given[name], str(given.get("task", IMAGES))))
+                given[name] = tuple(given[name])
+        return cls(**given)
+
+    def as_json(self) -> dict[str, Any]:
+        """The inverse of `from_json`."""
+        form = asdict(self)
+        return form | {"models": list(self.models), "knobs": None if self.knobs is None else list(self.knobs)}
+
+    def studies(self, job: int, snapshot: str, lease_s: float = 60.0) -> dict[str, StudySpec]:
+        """The study of each model. Raises `BadOption`."""
+        share, rest = divmod(self.budget_epochs, len(self.models))
+        try:
+            return {
+                model: StudySpec(
+                    name=f"job {job} {model}",
+                    space=self.space(model),
+                    policy=self.policy or task_named(self.task).policies[0],
+                    advisor=self.advisor,
+                    budget_epochs=share + int(place < rest),
+                    max_epochs=self.max_epochs,
+                    cool_epochs=self._cool_epochs,
+                    max_trials=self.max_trials,
+                    delta=self.delta,
+                    patience=self.patience,
+                    seed=self.seed,
+                    snapshot=snapshot,
+                    lease_s=lease_s,
+                )
+                for place, model in enumerate(self.models)
+            }
+        except (TypeError, ValueError) as exc:
+            raise BadOption(str(exc)) from exc
+
+    @property
+    def _cool_epochs(self) -> int:
+        """Trees have no learning rate that falls, and cannot be paused for it."""
+        return min(_COOL_EPOCHS, self.max_epochs // 3) if task_named(self.task).pausable else 0
+
+    def space(self, model: str) -> HyperSpace:
+        """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
+        return (
+            task_named(self.task).models[model].space()
+            if self.knobs is None
+            else HyperSpace.from_json(self.knobs)
+        )
+
+    def train_spec(self, model: str, assignment: Assignment) -> dict[str, Any]:
+        """What the worker is told of a trial.
+
+        The learning rate is constant, so that trials can be paused and compared, until it falls to zero
+        (`StudySpec.cool_epochs`).
+        """
+        knobs: dict[str, Value] = dict(assignment.knobs)
+        spec: dict[str, Any] = {
+            "architecture": model,
+            "epochs": assignment.start_epoch + assignment.epochs,
+            "seed": assignment.seed,
+        }
+        if self.task == TABLES:
+            return knobs | spec
+        spec["schedule"] = "constant"
+        if assignment.cool_from is not None:
+            spec |= {"schedule": "cool_down", "cool_from": assignment.cool_from}
+        options = {
+            knob.name: knobs.pop(knob.name)
+            for knob in self.space(model).knobs()
+            if knob.group == "architecture" and knob.name in knobs
+        }
+        if options:
+            spec["architecture_options"] = options
+        if self.task == IMAGES:
+            spec["size"] = self.size
+            augment = {name: knobs.pop(name) for name in AUGMENT if name in knobs}
+            # Knobs of one's own that do not name it leave pictures as they are: text and digits have sides.
+            spec["augment"] = {"flip": 0} | augment
+        return knobs | spec
+
+
+def _epochs(budget: object) -> int:
+    """Of a budget. Raises `BadOption`: a text without its unit could mean seconds or trials as well."""
+    if isinstance(budget, int) and not isinstance(budget, bool) and budget > 0:
+        return budget
+    found = _BUDGET.fullmatch(str(budget))
+    if found is None or int(found[1]) == 0:
+        raise BadOption(f"'budget' must be a number of epochs, such as '300 epochs', not {budget!r}")
+    return int(found[1])
+
+
+def _no_list(name: str, given: object, task: str) -> str:
+    if name == "models":
+        return f"'models' must be a list of some of {', '.join(task_named(task).models)}, not {given!r}"
+    return f"{name!r} must be a list, not {given!r}"

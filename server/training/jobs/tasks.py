@@ -1,0 +1,169 @@
+"""What can be trained: each task with its models, and what is tuned of them when a job does not say. Pure.
+
+The worker builds the models: the zoo's for images and texts, scikit-learn's for rows of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from server.errors import BadOption
+from server.training.studies.hyperspace import HyperSpace
+from server.training.studies.messages import Policy
+
+__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Model", "Task", "task_named"]
+
+IMAGES = "image-classification"
+TEXTS = "text-classification"
+TABLES = "tabular-classification"
+AUGMENT = ("shift", "zoom", "colour", "flip")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """family: how it is built; models of one family err alike. space: makes what is tuned of it."""
+
+    family: str
+    space: Callable[[], HyperSpace]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """models: in the order in which they are tried. defaults: those of a job while nothing is known.
+
+    policies: the default first. suffix: of its checkpoints' files. pausable: whether trials go on from one.
+    form: of the rows that its functions take. runtime: of model.json.
+    """
+
+    name: str
+    form: str
+    models: Mapping[str, Model]
+    defaults: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    runtime: str = "torch"
+    suffix: str = ".safetensors"
+    pausable: bool = True
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Of each model, in the order in which they are tried."""
+        return {name: model.family for name, model in self.models.items()}
+
+    @property
+    def weights(self) -> str:
+        """The file of a registered model."""
+        return f"model{self.suffix}"
+
+
+def task_named(name: str) -> Task:
+    """Raises `BadOption`."""
+    if name not in TASKS:
+        raise BadOption(f"'task' must be one of {', '.join(TASKS)}, not {name!r}")
+    return TASKS[name]
+
+
+def _network(low: float, high: float, default: float) -> HyperSpace:
+    """What is tuned of every network; its learning rate lies in [low, high)."""
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", low, high, log=True, default=default)
+    space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True, default=0.02)
+    space.add_range_knob("label_smoothing", "float", 0.0, 0.12, default=0.05)
+    space.add_categorical_knob("batch_rows", "integer", [16, 32, 64], default=32)
+    return space
+
+
+def _image() -> HyperSpace:
+    space = _network(8e-4, 1.6e-2, 4e-3)
+    for name, most, default in (("shift", 0.15, 0.08), ("zoom", 0.2, 0.1), ("colour", 0.3, 0.15)):
+        space.add_range_knob(name, "float", 0.0, most, group="preprocessing", default=default)
+    # A mirrored photo shows the same thing; a mirrored digit, text or sign does not.
+    space.add_categorical_knob("flip", "integer", [0, 1], group="preprocessing", default=0)
+    return space
+
+
+def _text() -> HyperSpace:
+    space = _network(1e-3, 1.6e-2, 4e-3)
+    space.add_range_knob("forget", "float", 0.0, 0.15, group="preprocessing", default=0.05)
+    return space
+
+
+def _n_grams() -> HyperSpace:
+    # Its embeddings are seldom seen, each for itself: larger steps, and more that may be left out.
+    space = _network(3e-3, 6e-2, 1.2e-2)
+    space.add_range_knob("forget", "float", 0.0, 0.4, group="preprocessing", default=0.1)
+    return space
+
+
+def _gradient_boosting() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True, default=0.1)
+    space.add_range_knob("max_depth", "integer", 2, 7, default=3)
+    space.add_range_knob("min_samples_leaf", "integer", 1, 40, log=True, default=1)
+    space.add_range_knob("subsample", "float", 0.5, 1.0, default=0.8)
+    space.add_range_knob("max_features", "float", 0.3, 1.0, default=0.8)
+    return space
+
+
+def _random_forest() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("max_depth", "integer", 4, 24, default=20)
+    space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True, default=1)
+    space.add_range_knob("max_features", "float", 0.2, 1.0, default=0.4)
+    space.add_categorical_knob("criterion", "string", ["gini", "entropy"], default="gini")
+    return space
+
+
+def _logistic_regression() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("C", "float", 1e-3, 1e2, log=True, default=1.0)
+    space.add_categorical_knob("class_weight", "string", ["none", "balanced"], default="none")
+    return space
+
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.name: task
+        for task in (
+            Task(
+                IMAGES,
+                "path",
+                {
+                    "squeezenet": Model("branched", _image),
+                    "resnet": Model("residual", _image),
+                    "vgg": Model("plain", _image),
+                    "xception": Model("residual", _image),
+                    "inception": Model("branched", _image),
+                },
+                ("squeezenet", "resnet", "vgg"),
+                ("branch", "costudy", "study"),
+            ),
+            Task(
+                TEXTS,
+                "text",
+                {
+                    "fasttext": Model("bag of n-grams", _n_grams),
+                    "temporal_cnn": Model("convolutional", _text),
+                    "character_rnn": Model("recurrent", _text),
+                },
+                ("fasttext", "temporal_cnn", "character_rnn"),
+                ("branch", "costudy", "study"),
+            ),
+            Task(
+                TABLES,
+                "row",
+                {
+                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
+                    "random_forest": Model("bagged trees", _random_forest),
+                    "logistic_regression": Model("linear", _logistic_regression),
+                },
+                ("gradient_boosting", "random_forest", "logistic_regression"),
+                ("study",),  # trees share no weights with other trees
+                "onnx",
+                ".onnx",
+                pausable=False,
+            ),
+        )
+    }
+)

@@ -1,0 +1,113 @@
+"""The workers as training sees them: who is alive, and one message with its reply. Knows no study."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from gpu_worker.wire.protocol import Failed, Message
+from server.errors import BadInput, BadOption, Overloaded, ServiceError, WorkerLost
+from server.workers.pool import Worker, WorkerListener
+
+__all__ = ["Ask", "Trainers", "error_of", "expect"]
+
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+class Trainers:
+    """A listener in front of another: both are told of workers that come and go."""
+
+    def __init__(self, inner: WorkerListener, patience_s: float) -> None:
+        self._inner = inner
+        self._patience_s = patience_s
+        self._workers: dict[str, Worker] = {}
+        self._busy: Counter[str] = Counter()
+        self._came = asyncio.Event()
+        self.on_up: Callable[[Worker], None] = lambda worker: None
+
+    def worker_up(self, worker: Worker) -> None:
+        """See `WorkerListener.worker_up`."""
+        self._inner.worker_up(worker)
+        self._workers[worker.name] = worker
+        self._came.set()
+        self.on_up(worker)
+
+    def worker_down(self, worker: Worker) -> None:
+        """See `WorkerListener.worker_down`."""
+        self._inner.worker_down(worker)
+        if self._workers.get(worker.name) is worker:
+            del self._workers[worker.name]
+        if not self._workers:
+            self._came.clear()
+
+    def alive(self) -> list[Worker]:
+        """The live workers, by name."""
+        return [self._workers[name] for name in sorted(self._workers)]
+
+    async def anyone(self) -> Worker:
+        """The live worker with the fewest trials and questions under way, soon. Raises `Overloaded`."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._came.wait()
+        except TimeoutError:
+            raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
+        return min(self.alive(), key=lambda worker: self._busy[worker.name])
+
+    async def ask(self, message: Message) -> Message:
+        """The reply of a worker that has the least to do; it may be a `Failed`. Raises `Overloaded`."""
+        worker = await self.anyone()
+        with self.busy(worker):
+            return await worker.call(message)
+
+    @contextlib.contextmanager
+    def busy(self, worker: Worker) -> Iterator[None]:
+        """While it is entered, the worker has one thing more to do."""
+        self._busy[worker.name] += 1
+        try:
+            yield
+        finally:
+            self._busy[worker.name] -= 1
+
+
+class Ask:
+    """One message under way. `cancel` takes it back; its reply comes all the same."""
+
+    def __init__(self, worker: Worker, message: Message) -> None:
+        self._worker = worker
+        self._reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.id = worker.send(message, self._arrived)
+
+    async def reply(self) -> Message:
+        """The reply; it may be a `Failed`."""
+        return await self._reply
+
+    def cancel(self) -> None:
+        """Ask the worker to stop."""
+        self._worker.cancel(self.id)
+
+    def _arrived(self, message: Message) -> None:
+        if not self._reply.done():  # its awaiter may have been cancelled
+            self._reply.set_result(message)
+
+
+def expect(reply: Message, kind: type[_Reply]) -> _Reply:
+    """The reply, if it is one of that kind. Raises the error that it stands for."""
+    if isinstance(reply, kind):
+        return reply
+    raise error_of(reply)
+
+
+def error_of(reply: Message) -> ServiceError:
+    """The error that an unwanted reply stands for."""
+    if not isinstance(reply, Failed):
+        return ServiceError(f"a worker answered with {reply.kind!r}")
+    if reply.code == WorkerLost.code:
+        return WorkerLost(reply.message)
+    if reply.code == BadOption.code:
+        return BadOption(reply.message)
+    if reply.code.startswith("input_"):
+        return BadInput(reply.code, reply.message)
+    return ServiceError(reply.message)

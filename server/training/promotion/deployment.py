@@ -1,0 +1,465 @@
+"""From a job's checkpoints to a deployed function: measured, chosen, registered, switched to.
+
+    best checkpoints ─ validation rows ─→ ensemble under the latency budget ─ test rows ─→ function
+
+What is deployed are checkpoints with their lineage, never "the best parameters" trained again. Every look at
+the test rows is noted before anybody is told of it, and makes the next one's level stricter (`champion`);
+what was seen is stored with what was deployed of it, and not looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_worker.wire.protocol import Evaluate, Evaluated
+from server.catalog.catalog import Catalog
+from server.catalog.functions import Function, ModelVersion
+from server.catalog.publisher import Publisher
+from server.errors import BadOption, UnknownFunction
+from server.store.manifest import check_name
+from server.store.training import Look, Snapshot, TrainingRepository
+from server.training.datasets.snapshot import said_of
+from server.training.jobs.run import Run
+from server.training.jobs.tasks import task_named
+from server.training.jobs.trainers import Trainers, expect
+from server.training.promotion.champion import Right, Tested, interval, level_of, match
+from server.training.promotion.kinship import (
+    Majority,
+    clusters_of_tests,
+    have_common_tests,
+    majority_of,
+    taught_by,
+    unseen_tests,
+)
+from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.studies.messages import Assignment
+from server.training.studies.trial import Checkpoint, Trial
+
+__all__ = ["Deployed", "Deployment"]
+
+log = logging.getLogger("ml_udf.server.training")
+
+Scores = NDArray[Any]  # float32 [n, classes]
+
+_CANDIDATES = 3  # of each model
+_LATENCY_ROWS = 64
+_MARGIN = 0.1  # of accuracy, that a member may be behind the best
+_SELECTS = ("ensemble", "best")
+_PROMOTES = ("always", "if_better")
+_NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A checkpoint that could serve."""
+
+    model: str
+    trial: Trial
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a checkpoint answers to a split: float32 [n, classes], int64 [n]; seconds a row."""
+
+    probabilities: Scores
+    labels: NDArray[np.int64]
+    row_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What became of a deployment; accuracies are shares, the test's with an interval.
+
+    promoted: False where what answered before stays (`version` and `models` are its then); the accuracies
+    are those of the new one all the same. p_value: of the comparison, None where there was none. looks: how
+    often these test rows have been looked at, with this time. level: that of the comparison, and the chance
+    that the interval misses: over all looks together it is 0.05. majority_accuracy: of the answer that needs
+    no model, the most frequent class. warning: what is to be said of the new one; "" = nothing.
+    """
+
+    function: str
+    version: int
+    models: list[str]
+    validation_accuracy: float
+    test_accuracy: float
+    test_low: float
+    test_high: float
+    test_rows: int
+    best_single: float
+    subsets: dict[str, float]
+    promoted: bool = True
+    p_value: float | None = None
+    looks: int = 1
+    level: float = 0.05
+    majority_accuracy: float = 0.0
+    warning: str = ""
+
+
+class Deployment:
+    """Workers measure, the publisher switches."""
+
+    def __init__(
+        self, trainers: Trainers, publisher: Publisher, catalog: Catalog, repository: TrainingRepository
+    ) -> None:
+        self._trainers = trainers
+        self._catalog = catalog
+        self._publisher = publisher
+        self._repository = repository
+
+    async def deploy(
+        self,
+        run: Run,
+        function: str,
+        *,
+        select: str = "ensemble",
+        slo_ms: float | None = None,
+        promote: str = "always",
+    ) -> Deployed:
+        """Make the function answer with what the job has found. Raises `BadOption`, `Overloaded`.
+
+        select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits); `best`; or
+        one of the job's models: its best checkpoint.
+        promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
+        """
+        check_name(function, "function")
+        if select not in (*_SELECTS, *run.spec.models):
+            known = ", ".join((*_SELECTS, *run.spec.models))
+            raise BadOption(f"what can be chosen of job {run.job.id} is {known}, not {select!r}")
+        if promote not in _PROMOTES:
+            raise BadOption(f"'promote' must be one of {', '.join(_PROMOTES)}, not {promote!r}")
+        found = _candidates(await run.trials(), None if select in _SELECTS else select)
+        if not found:
+            whose = "" if select in _SELECTS else f" of {select}"
+            raise BadOption(
+                f"job {run.job.id} has no checkpoint{whose} yet; the view of jobs says how it fares"
+            )
+        answers = await asyncio.gather(*(self._answered(run, found[name], "validation") for name in found))
+        scores = {name: answer.probabilities for name, answer in zip(found, answers, strict=True)}
+        latency_ms = {
+            name: answer.row_s * 1000 * _LATENCY_ROWS for name, answer in zip(found, answers, strict=True)
+        }
+        labels = answers[0].labels
+        budget_ms = None if slo_ms is None else slo_ms / 2
+        most = 8 if select == "ensemble" else 1
+        chosen = select_ensemble(
+            scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most, margin=_MARGIN
+        )
+        alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
+        subsets = subset_accuracies({name: scores[name] for name in chosen.members}, labels, "mean")
+        champion = await self._champion(run, function) if promote == "if_better" else None
+        members = {name: found[name] for name in chosen.members}
+        look = await self._look(run, members, alone, champion)
+        right = look.answered_rightly()
+        level = level_of(look.number)
+        clusters = await asyncio.to_thread(_clusters, run.file, len(right))
+        low, high = interval(right, clusters, level)
+        majority = await asyncio.to_thread(majority_of, run.file)
+        models = _model_names(function, chosen.members, found)
+        told = Deployed(
+            function=function,
+            version=0,
+            models=[],
+            validation_accuracy=chosen.accuracy,
+            test_accuracy=float(right.mean()),
+            test_low=low,
+            test_high=high,
+            test_rows=len(right),
+            best_single=look.best_single,
+            subsets={"+".join(models[name] for name in subset): score for subset, score in subsets.items()},
+            looks=look.number,
+            level=level,
+            majority_accuracy=majority.share,
+            warning=_warning(float(right.mean()), low, high, majority, run.snapshot),
+        )
+        if told.warning:
+            log.warning("deployment job=%d function=%s: %s", run.job.id, function, told.warning)
+        if champion is not None:
+            theirs = await self._right_of(run, champion, len(right))
+            fair = await self._unseen(run, champion, members, len(right))
+            found_better = match(right[fair], theirs[fair], None if clusters is None else clusters[fair])
+            told = replace(told, p_value=found_better.p_value)
+            if not found_better.is_won(level):
+                keys = [model.key for model in champion.members]
+                return replace(told, version=champion.version, models=keys, promoted=False)
+        registered = [
+            await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
+        ]
+        keys = [model.key for model in registered]
+        body: dict[str, Any] = {"models": keys, "combine": "mean"}
+        deployed = await self._publisher.deploy(
+            function, body if slo_ms is None else {**body, "slo_ms": slo_ms}
+        )
+        await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
+        return replace(told, version=deployed.version, models=keys)
+
+    async def roll_back(self, function: str) -> Function:
+        """Deploy what the function was before. Raises `UnknownFunction` where there was nothing."""
+        spec = await asyncio.to_thread(self._repository.deployment_before, function)
+        return await self._publisher.deploy(function, spec)
+
+    async def _look(
+        self,
+        run: Run,
+        members: Mapping[str, Candidate],
+        alone: Mapping[str, float],
+        champion: Function | None,
+    ) -> Look:
+        """What the members answer to the test rows; what was looked at before is not looked at again."""
+        name = _named([candidate.checkpoint.digest for candidate in members.values()])
+        rival = "" if champion is None else _named([model.key for model in champion.members])
+        known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
+        here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
+        same = next((look for look in here if look.rival == rival), None)
+        if same is not None:
+            return same
+        if here:
+            rows, right, best_single = here[0].rows, here[0].right, here[0].best_single
+        else:
+            answers = await asyncio.gather(
+                *(self._answered(run, candidate, "test") for candidate in members.values())
+            )
+            scores = {member: answer.probabilities for member, answer in zip(members, answers, strict=True)}
+            tested = Tested(scores, answers[0].labels)
+            rows, right = len(tested.labels), Look.packed(tested.right())
+            best_single = tested.share_of(max(members, key=lambda member: alone[member]))
+        number = 1 + await asyncio.to_thread(self._looks_before, run, known)
+        look = Look(
+            run.job.dataset, run.snapshot.id, name, rival, run.job.id, rows, right, best_single, number
+        )
+        return await asyncio.to_thread(self._repository.add_test_look, look)
+
+    def _looks_before(self, run: Run, known: list[Look]) -> int:
+        """How many looks there were at these test rows, or at some of them in other snapshots. Blocking."""
+        others = {(look.dataset, look.snapshot) for look in known if look.snapshot != run.snapshot.id}
+        shared = {run.snapshot.id}
+        for dataset, snapshot in others:
+            theirs = run.file_of(self._repository.snapshot(dataset, snapshot))
+            if have_common_tests(run.file, theirs):
+                shared.add(snapshot)
+        return sum(look.snapshot in shared for look in known)
+
+    async def _champion(self, run: Run, function: str) -> Function | None:
+        """What answers now; None where nothing does. Raises `BadOption` where it cannot be compared."""
+        if not self._catalog.is_function(function):
+            return None
+        champion = self._catalog.versions(function)[-1]
+        if list(champion.classes) != list(run.snapshot.facts["classes"]):
+            raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
+        task = task_named(run.spec.task)
+        for model in champion.members:
+            weights = model.directory / task.weights
+            if model.task != task.name or model.runtime != task.runtime or not weights.is_file():
+                raise BadOption(f"{model.key} cannot be compared: it was not trained here; promote 'always'")
+            if model.input.columns != _columns(run):
+                raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
+        return champion
+
+    async def _right_of(self, run: Run, champion: Function, rows: int) -> Right:
+        """Which of the job's test rows the champion answers rightly: as it was stored, or by looking."""
+        manifests = [await asyncio.to_thread(_manifest, model) for model in champion.members]
+        digests = [manifest.get("trained", {}).get("checkpoint") for manifest in manifests]
+        if champion.combine == "mean" and None not in digests:
+            looks = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
+            for look in looks:
+                if (look.snapshot, look.members, look.rows) == (run.snapshot.id, _named(digests), rows):
+                    return look.answered_rightly()
+        weights = task_named(run.spec.task).weights
+        answers = await asyncio.gather(
+            *(
+                self._scores(run, _spec_of(model, manifest), model.directory / weights, "test")
+                for model, manifest in zip(champion.members, manifests, strict=True)
+            )
+        )
+        names = [model.key for model in champion.members]
+        scores = {name: answer.probabilities for name, answer in zip(names, answers, strict=True)}
+        return Tested(scores, answers[0].labels).right(champion.combine)
+
+    async def _unseen(
+        self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int
+    ) -> NDArray[np.bool_]:
+        """For each of the test rows, whether no model of either was taught or chosen by it.
+
+        The split of a refreshed dataset is another one, and a model may have begun from one that was taught
+        by other snapshots. Raises `BadOption` where this cannot be told.
+        """
+
+        def looked_up() -> NDArray[np.bool_]:
+            taught = {
+                key
+                for candidate in members.values()
+                for key in taught_by(run.job, candidate.model, self._repository.job)
+            }
+            for model in champion.members:
+                trained = _manifest(model).get("trained", {})
+                if trained.get("snapshot") is not None:
+                    job = self._repository.job(trained["job"])
+                    taught |= set(taught_by(job, model.architecture, self._repository.job))
+            fair = np.ones(rows, np.bool_)
+            for dataset, snapshot in taught:
+                if snapshot == run.snapshot.id:
+                    continue
+                unseen = unseen_tests(run.file, run.file_of(self._repository.snapshot(dataset, snapshot)))
+                if len(unseen) != rows:
+                    raise BadOption("images of the snapshot can no longer be read; refresh the dataset")
+                fair &= unseen
+            return fair
+
+        try:
+            return await asyncio.to_thread(looked_up)
+        except UnknownFunction as exc:
+            raise BadOption(
+                f"what taught the models of function {champion.name} cannot be told any more: {exc}; "
+                "promote the new one 'always'"
+            ) from exc
+
+    async def _answered(self, run: Run, candidate: Candidate, split: str) -> _Answer:
+        weights = await run.weights(candidate.checkpoint.digest)
+        return await self._scores(run, _spec(run, candidate), weights, split)
+
+    async def _scores(self, run: Run, spec: dict[str, Any], weights: Path, split: str) -> _Answer:
+        message = Evaluate(
+            0,
+            spec=spec,
+            snapshot=str(run.file),
+            classes=list(run.snapshot.facts["classes"]),
+            start=str(weights),
+            split=split,
+        )
+        answer = expect(await self._trainers.ask(message), Evaluated)
+        rows = np.array([np.frombuffer(row, np.float32) for row in answer.probabilities])
+        return _Answer(rows, np.array(answer.labels, np.int64), answer.row_s)
+
+    async def _register(self, run: Run, model: str, candidate: Candidate, accuracy: float) -> ModelVersion:
+        task = task_named(run.spec.task)
+        manifest = {
+            "format": 1,
+            "name": model,
+            "task": task.name,
+            "runtime": task.runtime,
+            "architecture": candidate.model,
+            "architecture_options": _spec(run, candidate).get("architecture_options", {}),
+            "classes": list(run.snapshot.facts["classes"]),
+            "input": _input(run),
+            "weights": task.weights,
+            "accuracy": round(accuracy, 6),
+            "trained": {
+                "job": run.job.id,
+                "snapshot": run.snapshot.id,
+                "trial": candidate.trial.number,
+                "epoch": candidate.checkpoint.epoch,
+                "knobs": dict(candidate.trial.knobs),
+                "checkpoint": candidate.checkpoint.digest,
+                "parent": candidate.trial.origin,
+                "pretrained": (run.spec.pretrained or {}).get(candidate.model),
+            },
+        }
+        path = await run.weights(candidate.checkpoint.digest)
+        with path.open("rb") as weights:
+            return await self._publisher.register(manifest, weights)
+
+
+def _named(parts: list[str]) -> str:
+    """One name for several, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+def _clusters(file: Path, rows: int) -> NDArray[np.int64] | None:
+    """Which test rows are one observation; None where images can no longer be read, and rows are missing."""
+    clusters = clusters_of_tests(file)
+    return clusters if len(clusters) == rows else None
+
+
+def _warning(share: float, low: float, high: float, majority: Majority, snapshot: Snapshot) -> str:
+    """What must be said of models before they answer; "" = nothing."""
+    said = []
+    if low <= majority.share:
+        said.append(
+            f"the test rows do not show it to be better than always naming {majority.label!r}: "
+            f"{share:.3f} of them are answered rightly ({low:.3f} to {high:.3f}), and {majority.share:.3f} "
+            "by that"
+        )
+    if note := said_of(snapshot.facts):
+        said.append(note)
+    return "; ".join(said)
+
+
+def _candidates(trials: Mapping[str, list[Trial]], only: str | None = None) -> dict[str, Candidate]:
+    """The best checkpoints of the best trials of each model, or of one, by a name that tells them apart."""
+    found: dict[str, Candidate] = {}
+    for model, records in trials.items():
+        if only not in (None, model):
+            continue
+        best = [
+            Candidate(model, trial, checkpoint)
+            for trial in records
+            if (checkpoint := trial.best_checkpoint) is not None
+        ]
+        best.sort(key=lambda candidate: (-candidate.checkpoint.score, candidate.trial.number))
+        for candidate in best[:_CANDIDATES]:
+            found[f"{model}/{candidate.trial.number}"] = candidate
+    return found
+
+
+def _model_names(function: str, members: tuple[str, ...], found: Mapping[str, Candidate]) -> dict[str, str]:
+    """The name under which each member is registered: of udf_food, food_resnet, food_resnet_2, …
+
+    A function that is named for its model, such as udf_food_resnet, does not name it twice.
+    """
+    base = function.removeprefix("udf_")
+    counted: dict[str, int] = {}
+    names = {}
+    for member in members:
+        model = found[member].model
+        counted[model] = counted.get(model, 0) + 1
+        place = "" if counted[model] == 1 else f"_{counted[model]}"
+        stem = base if base.endswith(f"_{model}") else f"{base}_{model}"
+        names[member] = f"{stem}{place}"
+    return names
+
+
+def _columns(run: Run) -> tuple[tuple[str, str], ...]:
+    """(name, kind) of each column that a table's models see."""
+    return tuple((column["name"], column["kind"]) for column in run.snapshot.facts.get("columns", ()))
+
+
+def _input(run: Run) -> dict[str, Any]:
+    """The `input` of a trained model's manifest."""
+    form = task_named(run.spec.task).form
+    if form == "path":
+        return {"form": form, "height": run.spec.size, "width": run.spec.size, **_NORMAL}
+    if form == "row":
+        return {"form": form, "columns": [{"name": name, "kind": kind} for name, kind in _columns(run)]}
+    return {"form": form}
+
+
+def _manifest(model: ModelVersion) -> dict[str, Any]:
+    """A registered model's model.json. Blocking."""
+    manifest: dict[str, Any] = json.loads((model.directory / "model.json").read_bytes())
+    return manifest
+
+
+def _spec_of(model: ModelVersion, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker is told of a registered model, to run it on a snapshot."""
+    spec: dict[str, Any] = {"architecture": model.architecture}
+    if model.input.height:
+        spec["size"] = model.input.height
+    if manifest.get("architecture_options"):
+        spec["architecture_options"] = manifest["architecture_options"]
+    return spec
+
+
+def _spec(run: Run, candidate: Candidate) -> dict[str, Any]:
+    trial = candidate.trial
+    given = Assignment(trial.number, dict(trial.knobs), trial.seed, None, 0, max(1, len(trial.scores)))
+    return run.spec.train_spec(candidate.model, given)
