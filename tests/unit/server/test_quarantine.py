@@ -56,6 +56,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
+@pytest.mark.security
 def test_the_row_that_kills_is_the_only_one_without_an_answer() -> None:
     async def scenario() -> None:
         house, saw = mortal_house()
@@ -72,6 +73,7 @@ def test_the_row_that_kills_is_the_only_one_without_an_answer() -> None:
     run(scenario)
 
 
+@pytest.mark.security
 def test_rows_of_others_are_served_meanwhile() -> None:
     async def scenario() -> None:
         house, _ = mortal_house()

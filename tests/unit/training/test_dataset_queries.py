@@ -22,6 +22,8 @@ from server.training.datasets.datasets import Datasets
 from server.training.datasets.snapshot import Limits
 from server.training.datasets.spec import DatasetSpec
 
+pytestmark = pytest.mark.security
+
 FORM = {
     "name": "moods",
     "query": "SELECT * FROM t",
