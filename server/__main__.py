@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
-from server.scheduling.policies.registry import POLICIES
+from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, is_loopback
 
 __all__ = ["main", "settings_from"]

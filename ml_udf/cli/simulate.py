@@ -18,7 +18,7 @@ from ml_udf.cli.chart import line_chart
 from ml_udf.cli.console import console, fail
 from ml_udf.cli.simulated_case import Case, latency_profile, recorded_arrivals, sizes_of_batches
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.policies.registry import policy_named
+from server.scheduling.policies.by_name import policy_named
 from server.scheduling.simulation.simulator import SimulationResult
 from server.scheduling.simulation.simulator import simulate as simulated
 

@@ -17,7 +17,7 @@ from typing import Any
 from server.scheduling.arbitration import papers_turns
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine
-from server.scheduling.simulation.simulator import Device, FunctionLoad, Load
+from server.scheduling.simulation.simulator import FunctionLoad, SimulatedDevice, Workload
 
 __all__ = ["ARRIVALS", "Case", "latency_profile", "recorded_arrivals", "sizes_of_batches"]
 
@@ -44,7 +44,7 @@ class Case:
     duration_s: float
     late: bool
 
-    def load(self, policy: str, seed: int) -> Load:
+    def load(self, policy: str, seed: int) -> Workload:
         """The simulation of one policy with one seed."""
         truth = LatencyModel(self.profile_s)
         functions = tuple(
@@ -63,9 +63,9 @@ class Case:
             )
             for number in range(self.functions)
         )
-        return Load(
+        return Workload(
             functions=functions,
-            devices=tuple(Device(f"device-{number}", self.places) for number in range(self.devices)),
+            devices=tuple(SimulatedDevice(f"device-{number}", self.places) for number in range(self.devices)),
             swap_s=self.swap_s,
             jitter=self.jitter,
             seed=seed,

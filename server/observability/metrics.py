@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from server.catalog.functions import Function
 from server.observability.stats import FunctionStats, Histogram
 from server.supervision import Supervisor
-from server.workers.pool import WorkerState
+from server.workers.pool import WorkerStatus
 
 __all__ = ["CONTENT_TYPE", "Exposition", "Metrics"]
 
@@ -72,7 +72,7 @@ class Exposition(Collector):
         self,
         metrics: Metrics,
         queue_depth: Callable[[], Mapping[tuple[str, int], tuple[int, int]]],
-        workers: Callable[[], Sequence[WorkerState]],
+        workers: Callable[[], Sequence[WorkerStatus]],
         supervisor: Supervisor,
     ) -> None:
         self._metrics = metrics

@@ -15,8 +15,8 @@ from server.scheduling.worker_state import WorkerState
 
 __all__ = [
     "Arbitration",
-    "Candidate",
     "MostInTime",
+    "ReadyBatch",
     "earliest_start",
     "least_recently_served",
     "papers_turns",
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ReadyBatch:
     """A lane whose policy would run this batch on this worker now."""
 
     lane: Lane
@@ -36,15 +36,15 @@ class Candidate:
     workers: int = 1  # how many may run it
 
 
-Arbitration = Callable[[float, Sequence[Candidate]], Candidate]
+Arbitration = Callable[[float, Sequence[ReadyBatch]], ReadyBatch]
 
 
-def least_recently_served(now_s: float, candidates: Sequence[Candidate]) -> Candidate:
+def least_recently_served(now_s: float, candidates: Sequence[ReadyBatch]) -> ReadyBatch:
     """Round robin by time: the least recently used order of Rafiqi §3.2."""
     return min(candidates, key=lambda candidate: candidate.lane.served_s)
 
 
-def earliest_start(now_s: float, candidates: Sequence[Candidate]) -> Candidate:
+def earliest_start(now_s: float, candidates: Sequence[ReadyBatch]) -> ReadyBatch:
     """Clockwork's order: the batch that must start soonest to meet its goal."""
     return min(candidates, key=lambda candidate: candidate.due_s - candidate.takes_s)
 
@@ -65,7 +65,7 @@ class MostInTime:
 
     floor: float = 0.05
 
-    def __call__(self, now_s: float, candidates: Sequence[Candidate]) -> Candidate:
+    def __call__(self, now_s: float, candidates: Sequence[ReadyBatch]) -> ReadyBatch:
         """The candidate to run."""
         if len(candidates) == 1:
             return candidates[0]
@@ -78,7 +78,7 @@ class MostInTime:
         kept = _in_time(now_s, rivals)
         return kept[0] if kept else max(rivals, key=_rate)
 
-    def _is_starving(self, now_s: float, candidate: Candidate, lanes: int) -> bool:
+    def _is_starving(self, now_s: float, candidate: ReadyBatch, lanes: int) -> bool:
         if self.floor <= 0:
             return False
         return now_s - candidate.lane.served_s > candidate.takes_s * lanes / self.floor
@@ -90,9 +90,9 @@ def papers_turns(policy: str) -> Arbitration:
     return rules.get(policy, least_recently_served)
 
 
-def _in_time(now_s: float, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _in_time(now_s: float, candidates: Sequence[ReadyBatch]) -> list[ReadyBatch]:
     savable = [one for one in candidates if now_s + one.takes_s <= one.due_s]
-    kept: list[Candidate] = []
+    kept: list[ReadyBatch] = []
     end_s = now_s
     for candidate in sorted(savable, key=lambda one: one.due_s):
         kept.append(candidate)
@@ -104,5 +104,5 @@ def _in_time(now_s: float, candidates: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
-def _rate(candidate: Candidate) -> float:
+def _rate(candidate: ReadyBatch) -> float:
     return candidate.decision.rows / candidate.takes_s if candidate.takes_s > 0 else math.inf

@@ -16,14 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from server.scheduling.admission import admit, soonest_finish_s
-from server.scheduling.arbitration import Arbitration, Candidate, MostInTime
-from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, is_starving, room_for_fillers
+from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
+from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
+from server.scheduling.queues import Queues
 from server.scheduling.routing import backlog_s, worker_for
 from server.scheduling.terms import (
     Action,
+    BatchTimes,
     FunctionSpec,
     Idle,
     MemberSpec,
@@ -32,14 +34,13 @@ from server.scheduling.terms import (
     RunBatch,
     Slice,
     Submission,
-    Worked,
     WorkerView,
 )
-from server.scheduling.waiting import Waiting
-from server.scheduling.worker_state import Flight, WorkerState
+from server.scheduling.worker_state import SentBatch, WorkerState
 
 __all__ = [
     "Action",
+    "BatchTimes",
     "FunctionSpec",
     "Idle",
     "MemberSpec",
@@ -49,7 +50,6 @@ __all__ = [
     "Scheduler",
     "Slice",
     "Submission",
-    "Worked",
     "WorkerView",
 ]
 
@@ -59,7 +59,7 @@ class _Survey:
     """What the lanes want of the workers now."""
 
     wake_s: float  # when to ask again, if nothing happens
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[ReadyBatch] = field(default_factory=list)
     fillers: list[tuple[Lane, WorkerState]] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)  # busy workers that interactive rows wait for
     spare_until_s: float = math.inf  # when an interactive row will want a worker again
@@ -85,20 +85,20 @@ class Scheduler:
         self._lead_s = lead_s
         self._next_batch_id = first_batch_id
         self._epoch = 0  # counts changes of the workers
-        self._waiting = Waiting()
+        self._queues = Queues()
         self._workers: dict[str, WorkerState] = {}
-        self._flying: dict[int, tuple[WorkerState, Lane]] = {}
+        self._in_flight: dict[int, tuple[WorkerState, Lane]] = {}
 
     def configure(self, now_s: float, spec: FunctionSpec) -> None:
         """Add a function, or replace its specification; rows that wait stay, if their members do.
 
         Raises ValueError for an unknown policy or a bad option, and then changes nothing.
         """
-        self._waiting.configure(spec)
+        self._queues.configure(spec)
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
         """Forget a function: the rows that were waiting for it."""
-        return _slices(self._waiting.remove(function))
+        return _slices(self._queues.remove(function))
 
     def set_worker(self, now_s: float, worker: WorkerView) -> None:
         """Add or update a worker. Not alive: its batches are lost; the shell resubmits their rows."""
@@ -106,32 +106,32 @@ class Scheduler:
         state = self._workers.setdefault(worker.name, WorkerState(worker))
         state.view = worker
         if not worker.alive:
-            for batch_id in state.flights:
-                self._flying.pop(batch_id, None)
+            for batch_id in state.in_flight:
+                self._in_flight.pop(batch_id, None)
             del self._workers[worker.name]
 
     def submit(self, now_s: float, submission: Submission) -> Rejection | None:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
-        lane = self._waiting.lane_for(now_s, submission)
-        lanes = self._waiting.of(submission.function)
+        lane = self._queues.lane_for(now_s, submission)
+        lanes = self._queues.of(submission.function)
         if submission.row_class == "interactive":
             lane.rhythm.came(now_s)  # also if refused: that they keep coming is why fillers must make room
         rejection = admit(now_s, submission, lane, lanes, self._workers.values())
         if rejection is None:
-            self._waiting.add(now_s, lane, submission)
+            self._queues.add(now_s, lane, submission)
         return rejection
 
     def cancel(self, now_s: float, request_id: int) -> int:
         """Take a request's waiting rows out of the queue: how many. Rows in a batch already run on."""
-        return sum(run.rows for run in self._waiting.withdraw(request_id))
+        return sum(run.rows for run in self._queues.withdraw(request_id))
 
     def next_action(self, now_s: float) -> Action:
         """What to do now; to be asked again until it is `Idle`."""
-        expired = self._waiting.expire(now_s)
+        expired = self._queues.expire(now_s)
         if expired is not None:
             return self._expired(now_s, *expired)
         if not any(worker.has_room(now_s) for worker in self._workers.values()):
-            return Idle(self._waiting.next_deadline_s)
+            return Idle(self._queues.next_deadline_s)
         while (survey := self._survey(now_s)) is None:
             pass  # rows were put aside: look again
         if isinstance(survey, RefuseRows):
@@ -150,7 +150,7 @@ class Scheduler:
         *,
         failed: bool = False,
         cancelled: bool = False,
-        worked: Worked | None = None,
+        worked: BatchTimes | None = None,
     ) -> None:
         """A batch is over: its worker has room again, and what it took is learned unless it failed.
 
@@ -158,21 +158,21 @@ class Scheduler:
         Of a cancelled one it is known that it would have taken longer. If batches that are in time alone
         taught l̂, one that is too low would stay so: what it lets run too late is cancelled at the deadline.
         """
-        worker, lane = self._flying.pop(batch_id, (None, None))
+        worker, lane = self._in_flight.pop(batch_id, (None, None))
         if worker is None or lane is None:
             return
         self._epoch += 1
-        flight, service_s = worker.land(now_s, batch_id, worked)
-        if failed or (cancelled and service_s <= flight.predicted_s):
+        sent, service_s = worker.finish(now_s, batch_id, worked)
+        if failed or (cancelled and service_s <= sent.predicted_s):
             return
         outcome = BatchOutcome(
             now_s=now_s,
-            rows=flight.rows,
-            members=flight.members,
+            rows=sent.rows,
+            members=sent.members,
             latency_s=service_s,
             slo_s=lane.spec.slo_s,
-            overdue_rows=sum(rows for due_s, rows in flight.dues if due_s < now_s),
-            predicted_s=flight.predicted_s,
+            overdue_rows=sum(rows for due_s, rows in sent.dues if due_s < now_s),
+            predicted_s=sent.predicted_s,
         )
         lane.learn(outcome, worker.view.device)
 
@@ -193,16 +193,16 @@ class Scheduler:
 
     def take_faults(self) -> list[PolicyFault]:
         """The policies that were put aside since the last call, because a method of theirs faulted."""
-        return self._waiting.take_faults()
+        return self._queues.take_faults()
 
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""
-        return self._waiting.depth()
+        return self._queues.depth()
 
     def _survey(self, now_s: float) -> _Survey | RefuseRows | None:
         """Ask every lane that could have a worker; refusals come first. None: rows were only put aside."""
-        survey = _Survey(wake_s=self._waiting.next_deadline_s)
-        workers, lanes = self._workers.values(), self._waiting.lanes
+        survey = _Survey(wake_s=self._queues.next_deadline_s)
+        workers, lanes = self._workers.values(), self._queues.lanes
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
         for lane in lanes:
             worker = worker_for(now_s, lane, workers, waiting_s)
@@ -219,7 +219,7 @@ class Scheduler:
                 survey.awaited.add(worker.name)
                 continue
             decision = lane.decide(now_s, worker, self._epoch)
-            if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.flights:
+            if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.in_flight:
                 decision = lane.probe()
             if isinstance(decision, Refuse):
                 return self._refuse(now_s, lane, decision)
@@ -237,25 +237,25 @@ class Scheduler:
         if not fillers or (survey.candidates and not starving):
             return None
         lane, worker = min(fillers, key=lambda pair: pair[0].served_s)
-        room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
+        limits = filler_limits(self._filling, now_s, self._queues.all(), worker)
         # Those that starve do not wait for the worker to be free: interactive rows would always be sooner.
-        full = bool(starving) or (not room.is_limited and lane.filler_rows >= lane.spec.max_batch)
-        early_s = self._too_early_s(now_s, worker, full, lead_s=0.0 if room.is_limited else self._lead_s)
+        full = bool(starving) or (not limits.is_limited and lane.filler_rows >= lane.spec.max_batch)
+        early_s = self._too_early_s(now_s, worker, full, lead_s=0.0 if limits.is_limited else self._lead_s)
         if early_s > now_s:
             survey.wake_s = min(survey.wake_s, early_s)
             return None
         spare_s = math.inf if starving else survey.spare_until_s - now_s
-        rows = filler_batch_rows(self._filling, lane, worker, room.alone_s, spare_s)
+        rows = filler_batch_rows(self._filling, lane, worker, limits.alone_s, spare_s)
         if lane.predicted_s(rows, worker.view.device) > spare_s:
             return None
         return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())
 
-    def _candidate(self, lane: Lane, worker: WorkerState, decision: Dispatch) -> Candidate:
+    def _candidate(self, lane: Lane, worker: WorkerState, decision: Dispatch) -> ReadyBatch:
         head = lane.interactive.after(decision.skip)
         takes_s = decision.expected_s
         if takes_s is None:
             takes_s = lane.predicted_s(decision.rows, worker.view.device, decision.members)
-        return Candidate(
+        return ReadyBatch(
             lane=lane,
             worker=worker,
             decision=decision,
@@ -265,17 +265,19 @@ class Scheduler:
             workers=sum(lane.swap_s(other) < math.inf for other in self._workers.values()),
         )
 
-    def _run(self, now_s: float, chosen: Candidate) -> RunBatch:
+    def _run(self, now_s: float, chosen: ReadyBatch) -> RunBatch:
         """Send what the policy decided, with fillers in the empty places if nobody interactive waits."""
         lane, worker, decision = chosen.lane, chosen.worker, chosen.decision
         runs = lane.take(decision.rows, decision.skip)
         lane.policy.carried_out()
-        if lane.filler_rows and not any(other.interactive.rows for other in self._waiting.lanes):
+        if lane.filler_rows and not any(other.interactive.rows for other in self._queues.lanes):
             start_s = worker.free_at_s(now_s)
-            room = room_for_fillers(self._filling, now_s, self._waiting.all(), worker)
+            limits = filler_limits(self._filling, now_s, self._queues.all(), worker)
             oldest_s = min(run.arrived_s for run in runs)
             limit_s = min(
-                room.filled_s, oldest_s + room.latency_s - start_s, min(run.due_s for run in runs) - start_s
+                limits.filled_s,
+                oldest_s + limits.latency_s - start_s,
+                min(run.due_s for run in runs) - start_s,
             )
             fill = fill_rows(lane, worker, decision.rows, limit_s, decision.members)
             if fill:
@@ -297,7 +299,7 @@ class Scheduler:
         self._epoch += 1
         rows = sum(run.rows for run in runs)
         members = members or tuple(member.name for member in lane.members)
-        flight = Flight(
+        sent = SentBatch(
             batch_id=batch_id,
             members=members,
             rows=rows,
@@ -305,12 +307,12 @@ class Scheduler:
             predicted_s=lane.predicted_s(rows, worker.view.device, members) + lane.swap_s(worker),
             dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
             is_guess=not lane.is_known(worker.view.device),
-            alone=not worker.flights,
+            alone=not worker.in_flight,
         )
-        worker.flights[batch_id] = flight
+        worker.in_flight[batch_id] = sent
         lane.sent(now_s, cut, worker, members)
-        self._flying[batch_id] = (worker, lane)
-        self._waiting.settle(lane, runs)
+        self._in_flight[batch_id] = (worker, lane)
+        self._queues.settle(lane, runs)
         return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)
 
     def _refuse(self, now_s: float, lane: Lane, decision: Refuse) -> RefuseRows | None:
@@ -321,7 +323,7 @@ class Scheduler:
                 refused.append(run)
             else:
                 lane.put_aside(now_s, run)
-        self._waiting.settle(lane, refused)
+        self._queues.settle(lane, refused)
         if not refused:
             return None
         reason = f"{lane.key[0]} is too busy to answer before the deadline"
@@ -334,7 +336,7 @@ class Scheduler:
 
     def _too_early_s(self, now_s: float, worker: WorkerState, full: bool, lead_s: float) -> float:
         """When a batch may be sent: a busy worker gets one that is not full only just before it is free."""
-        if full or not worker.flights:
+        if full or not worker.in_flight:
             return now_s
         return worker.free_at_s(now_s) - lead_s
 

@@ -22,7 +22,7 @@ from server.scheduling.lanes import Lane
 from server.scheduling.policy import rows_within
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["Filling", "Room", "fill_rows", "filler_batch_rows", "is_starving", "room_for_fillers"]
+__all__ = ["FillerLimits", "Filling", "fill_rows", "filler_batch_rows", "filler_limits", "is_starving"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Filling:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FillerLimits:
     """How long batches with fillers may take, seconds; inf = no limit."""
 
     alone_s: float  # of fillers alone
@@ -46,7 +46,7 @@ class Room:
     is_limited: bool  # interactive rows keep coming
 
 
-def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: WorkerState) -> Room:
+def filler_limits(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: WorkerState) -> FillerLimits:
     """How long batches with fillers may take there, for the sake of the interactive rows of `lanes`."""
     batch_s = goal_s = coming_s = math.inf
     for lane in lanes:
@@ -62,7 +62,7 @@ def room_for_fillers(filling: Filling, now_s: float, lanes: Iterable[Lane], work
     # Every interactive batch grows by its fillers: the busier the worker is with such, the less of it.
     idle = max(0.0, 1 - worker.share(now_s))
     filled = 1 + (filling.longest - 1) * idle * idle
-    return Room(
+    return FillerLimits(
         alone_s=min(filling.longest * coming_s, first_s),
         filled_s=filled * batch_s,
         latency_s=filling.latency * batch_s,

@@ -21,7 +21,15 @@ from server.scheduling.policy import (
 )
 from server.scheduling.rhythm import Rhythm
 from server.scheduling.row_queue import RowQueue
-from server.scheduling.terms import FunctionSpec, Kinds, Latency, Learner, MemberSpec, Submission, WorkerView
+from server.scheduling.terms import (
+    FunctionSpec,
+    Latency,
+    LatencyByKind,
+    LearnedLatency,
+    MemberSpec,
+    Submission,
+    WorkerView,
+)
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Lane", "LaneKey"]
@@ -50,7 +58,9 @@ class Lane:
         self.members: tuple[MemberSpec, ...] = tuple(m for m in spec.members if m.name in self.key[1])
         self.policy = policy
         self._latencies: dict[str, tuple[Latency, ...]] = {}
-        self._learners: dict[str, tuple[Learner | None, ...]] = {}  # the same, where they can be taught
+        self._learners: dict[
+            str, tuple[LearnedLatency | None, ...]
+        ] = {}  # the same, where they can be taught
         self._swaps: dict[str, tuple[WorkerView, float]] = {}
         self._waiting = None
 
@@ -130,7 +140,9 @@ class Lane:
         if found is None:
             kinds = (_latency_on(member, device, self.key[2]) for member in self.members)
             found = self._latencies[device] = tuple(kinds)
-            self._learners[device] = tuple(each if isinstance(each, Learner) else None for each in found)
+            self._learners[device] = tuple(
+                each if isinstance(each, LearnedLatency) else None for each in found
+            )
         return found
 
     def predicted_s(self, rows: int, device: str, members: Collection[str] = ()) -> float:
@@ -222,4 +234,4 @@ class Lane:
 
 def _latency_on(member: MemberSpec, device: str, bucket: str) -> Latency:
     latency = member.latency
-    return latency.on(device, bucket) if isinstance(latency, Kinds) else latency
+    return latency.on(device, bucket) if isinstance(latency, LatencyByKind) else latency

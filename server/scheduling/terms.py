@@ -14,18 +14,18 @@ from server.scheduling.policy import RowClass
 
 __all__ = [
     "Action",
+    "BatchTimes",
     "FunctionSpec",
     "Idle",
-    "Kinds",
     "Latency",
-    "Learner",
+    "LatencyByKind",
+    "LearnedLatency",
     "MemberSpec",
     "RefuseRows",
     "Rejection",
     "RunBatch",
     "Slice",
     "Submission",
-    "Worked",
     "WorkerView",
 ]
 
@@ -38,7 +38,7 @@ class Latency(Protocol):
 
 
 @runtime_checkable
-class Learner(Protocol):
+class LearnedLatency(Protocol):
     """An l̂ that is taught by what batches took."""
 
     def observe(self, rows: int, seconds: float, /) -> None:
@@ -46,7 +46,7 @@ class Learner(Protocol):
 
 
 @runtime_checkable
-class Kinds(Protocol):
+class LatencyByKind(Protocol):
     """An l̂ that differs by kind of device and by shape of rows."""
 
     def on(self, device: str, bucket: str, /) -> Latency:
@@ -57,7 +57,7 @@ class Kinds(Protocol):
 class MemberSpec:
     """One model version of a function. `name` is its key on the workers (`WorkerView.resident`).
 
-    A latency that is a `Learner` is taught by every batch; one that has `Kinds` keeps them apart.
+    A `LearnedLatency` is taught by every batch; a `LatencyByKind` keeps kinds of devices and rows apart.
     """
 
     name: str
@@ -113,7 +113,7 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
+class BatchTimes:
     """What a worker says of a batch that is over: its own time, and how long it was there."""
 
     work_s: float  # without what batches beside it took

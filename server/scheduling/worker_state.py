@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from server.scheduling.terms import Worked, WorkerView
+from server.scheduling.terms import BatchTimes, WorkerView
 
-__all__ = ["Flight", "WorkerState", "hangs_after_s"]
+__all__ = ["SentBatch", "WorkerState", "hangs_after_s"]
 
 _FADE_S = 1.0
 _OVERDUE_TIMES = 2.0  # of what was predicted, and so long at least, beyond it: then it is sent nothing more
@@ -23,7 +23,7 @@ _PREDICTED_TIMES = 3.0  # what was predicted it may take in any case
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class SentBatch:
     """A batch under way."""
 
     batch_id: int
@@ -49,12 +49,12 @@ def hangs_after_s(expected_s: float, *, is_guess: bool, most_s: float) -> float:
 class WorkerState:
     """A worker and its batches, which it works on in the order sent; they may end in any."""
 
-    __slots__ = ("_turn_s", "_worked_at_s", "_worked_s", "flights", "heard_s", "name", "view")
+    __slots__ = ("_turn_s", "_worked_at_s", "_worked_s", "heard_s", "in_flight", "name", "view")
 
     def __init__(self, view: WorkerView) -> None:
         self.name = view.name
         self.view = view
-        self.flights: dict[int, Flight] = {}
+        self.in_flight: dict[int, SentBatch] = {}
         self.heard_s = -math.inf  # when a batch last landed
         self._turn_s = -math.inf  # since when the first of its batches has had it, or it has had none
         self._worked_s = 0.0  # seconds of interactive batches of late, fading
@@ -69,8 +69,8 @@ class WorkerState:
         """Whether it may be sent another batch. Not while one is overdue: it may hang."""
         return (
             self.view.alive
-            and len(self.flights) < self.view.in_flight_limit
-            and not (self.flights and self._is_overdue(now_s))
+            and len(self.in_flight) < self.view.in_flight_limit
+            and not (self.in_flight and self._is_overdue(now_s))
         )
 
     def free_at_s(self, now_s: float) -> float:
@@ -80,26 +80,26 @@ class WorkerState:
     def starts_at_s(self, now_s: float) -> float:
         """When it is to be counted on: one that is overdue, for as long again as it has been."""
         end_s = self._end_s()
-        return 2 * now_s - end_s if self.flights and end_s < now_s else max(end_s, now_s)
+        return 2 * now_s - end_s if self.in_flight and end_s < now_s else max(end_s, now_s)
 
     def silent_s(self, now_s: float) -> float:
         """For how long it has had batches and ended none."""
-        sent_s = next((flight.sent_s for flight in self.flights.values()), now_s)
+        sent_s = next((batch.sent_s for batch in self.in_flight.values()), now_s)
         return now_s - max(sent_s, self.heard_s)
 
     def hangs(self, now_s: float, most_s: float) -> bool:
         """Whether it has said nothing for too long; `most_s` as in `hangs_after_s`."""
-        if not self.flights:
+        if not self.in_flight:
             return False
-        flights = self.flights.values()
-        expected_s = sum(flight.predicted_s for flight in flights)
-        is_guess = any(flight.is_guess for flight in flights)
+        in_flight = self.in_flight.values()
+        expected_s = sum(batch.predicted_s for batch in in_flight)
+        is_guess = any(batch.is_guess for batch in in_flight)
         return self.silent_s(now_s) > hangs_after_s(expected_s, is_guess=is_guess, most_s=most_s)
 
     def is_doubtful(self, now_s: float) -> bool:
         """Whether it may well hang, so that what only it holds is worth having elsewhere too."""
-        expected_s = sum(flight.predicted_s for flight in self.flights.values())
-        return bool(self.flights) and self.silent_s(now_s) > max(
+        expected_s = sum(batch.predicted_s for batch in self.in_flight.values())
+        return bool(self.in_flight) and self.silent_s(now_s) > max(
             _DOUBTFUL_LEAST_S, _DOUBTFUL_TIMES * expected_s
         )
 
@@ -112,36 +112,38 @@ class WorkerState:
         """The share of its time that interactive rows took in the last second or so; 1 may be exceeded."""
         return self._worked_s / _FADE_S * math.exp((self._worked_at_s - now_s) / _FADE_S)
 
-    def land(self, now_s: float, batch_id: int, worked: Worked | None = None) -> tuple[Flight, float]:
-        """A batch came back: its flight, and the time that it alone took. Raises KeyError if unknown.
+    def finish(
+        self, now_s: float, batch_id: int, worked: BatchTimes | None = None
+    ) -> tuple[SentBatch, float]:
+        """A batch came back: the batch, and the time that it alone took. Raises KeyError if unknown.
 
         Without `worked` it is taken to have had the worker to itself since its turn came.
         """
-        was_first = next(iter(self.flights), None) == batch_id
-        flight = self.flights.pop(batch_id)
-        service_s = self._service_s(now_s, flight, worked)
-        if was_first or not self.flights:
+        was_first = next(iter(self.in_flight), None) == batch_id
+        batch = self.in_flight.pop(batch_id)
+        service_s = self._service_s(now_s, batch, worked)
+        if was_first or not self.in_flight:
             self._turn_s = now_s
         else:  # the first one is still under way, and had to do without what this one took
-            first = next(iter(self.flights.values()))
+            first = next(iter(self.in_flight.values()))
             self._turn_s = min(now_s, max(self._turn_s, first.sent_s) + service_s)
         self.heard_s = now_s
-        return flight, service_s
+        return batch, service_s
 
-    def _service_s(self, now_s: float, flight: Flight, worked: Worked | None) -> float:
+    def _service_s(self, now_s: float, batch: SentBatch, worked: BatchTimes | None) -> float:
         if worked is None:
-            return max(0.0, now_s - max(flight.sent_s, self._turn_s))
-        if not flight.alone:
+            return max(0.0, now_s - max(batch.sent_s, self._turn_s))
+        if not batch.alone:
             return worked.work_s
         # Nothing hid the way there and back.
-        return worked.work_s + max(0.0, now_s - flight.sent_s - worked.stay_s)
+        return worked.work_s + max(0.0, now_s - batch.sent_s - worked.stay_s)
 
     def _end_s(self) -> float:
         end_s = self._turn_s
-        for flight in self.flights.values():
-            end_s = max(end_s, flight.sent_s) + flight.predicted_s
+        for batch in self.in_flight.values():
+            end_s = max(end_s, batch.sent_s) + batch.predicted_s
         return end_s
 
     def _is_overdue(self, now_s: float) -> bool:
-        predicted_s = sum(flight.predicted_s for flight in self.flights.values())
+        predicted_s = sum(batch.predicted_s for batch in self.in_flight.values())
         return now_s - self._end_s() > max(_OVERDUE_LEAST_S, _OVERDUE_TIMES * predicted_s)

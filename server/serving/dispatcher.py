@@ -25,8 +25,8 @@ from server.catalog.functions import Function
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
 from server.placement.residency import Group, Residency, ResidencyListener
-from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, Worked, WorkerView
-from server.scheduling.policies.registry import check_policy
+from server.scheduling.core import BatchTimes, RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.policies.by_name import check_policy
 from server.serving.answers import answers_of
 from server.serving.calls import Call, Pending
 from server.serving.in_flight import Flight, Flights
@@ -238,7 +238,7 @@ class Dispatcher:
         now_s = time.monotonic()
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
-        worked = Worked(reply.work_s, reply.stay_s) if isinstance(reply, Answer | Failed) else None
+        worked = BatchTimes(reply.work_s, reply.stay_s) if isinstance(reply, Answer | Failed) else None
         try:
             self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
         except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel

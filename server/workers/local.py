@@ -20,7 +20,7 @@ from typing import Any
 from gpu_worker.wire.protocol import Failed, Message, Ping, Pong
 from server.supervision import Tasks
 from server.workers.channel import Channel
-from server.workers.pool import OnReply, WorkerInfo, WorkerListener, WorkerState
+from server.workers.pool import OnReply, WorkerInfo, WorkerListener, WorkerStatus
 
 __all__ = ["LocalPool", "LocalWorker", "Timing"]
 
@@ -111,7 +111,7 @@ class LocalPool:
         self._environment = environment
         self._command_for = command_for
         self._timing = timing or Timing()
-        self._states = [WorkerState(f"w{index}", "starting", None, 0, None, "") for index in range(count)]
+        self._states = [WorkerStatus(f"w{index}", "starting", None, 0, None, "") for index in range(count)]
         self._tasks = tasks or Tasks()
 
     async def start(self, listener: WorkerListener) -> None:
@@ -124,7 +124,7 @@ class LocalPool:
         """See `WorkerPool.close`."""
         await self._tasks.close()
 
-    def states(self) -> Sequence[WorkerState]:
+    def states(self) -> Sequence[WorkerStatus]:
         """See `WorkerPool.states`."""
         return tuple(self._states)
 
@@ -231,7 +231,7 @@ class LocalPool:
         await asyncio.get_running_loop().create_connection(lambda: channel, sock=ours)
         return process
 
-    def _note(self, index: int, **changes: Any) -> None:  # noqa: ANN401  # fields of WorkerState
+    def _note(self, index: int, **changes: Any) -> None:  # noqa: ANN401  # fields of WorkerStatus
         self._states[index] = replace(self._states[index], **changes)
 
 

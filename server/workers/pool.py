@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gpu_worker.wire.protocol import Message
 
-__all__ = ["OnReply", "Worker", "WorkerInfo", "WorkerListener", "WorkerPool", "WorkerState"]
+__all__ = ["OnReply", "Worker", "WorkerInfo", "WorkerListener", "WorkerPool", "WorkerStatus"]
 
 OnReply = Callable[[Message], None]
 
@@ -27,7 +27,7 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerState:
+class WorkerStatus:
     """A worker as an operator sees it; `state` is "starting", "up" or "down"."""
 
     name: str
@@ -95,6 +95,6 @@ class WorkerPool(Protocol):
         """End all workers; returns when they are gone."""
         ...
 
-    def states(self) -> Sequence[WorkerState]:
+    def states(self) -> Sequence[WorkerStatus]:
         """Every worker, up or not."""
         ...

@@ -15,7 +15,7 @@ from typing import Any
 
 from server.scheduling.arbitration import papers_turns
 from server.scheduling.simulation.arrivals import bursty, poisson
-from server.scheduling.simulation.simulator import FunctionLoad, Load, SimulationResult, simulate
+from server.scheduling.simulation.simulator import FunctionLoad, SimulationResult, Workload, simulate
 
 SLO_S = 0.05
 MAX_BATCH = 64
@@ -158,7 +158,7 @@ def run(cell: Cell, contender: Contender, seed: int, rows: int) -> SimulationRes
         )
         for number, (truth, rate) in enumerate(zip(truths, rates, strict=True))
     )
-    return simulate(Load(functions, seed=seed, arbitration=papers_turns(contender.policy)))
+    return simulate(Workload(functions, seed=seed, arbitration=papers_turns(contender.policy)))
 
 
 def _bursty(random: Random, rate: float, duration_s: float) -> list[float]:

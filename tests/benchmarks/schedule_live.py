@@ -28,7 +28,13 @@ from ml_udf.config import Options
 from server.scheduling.arbitration import MostInTime
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.simulation.arrivals import bursty, poisson, sine
-from server.scheduling.simulation.simulator import Device, FunctionLoad, FunctionResult, Load, simulate
+from server.scheduling.simulation.simulator import (
+    FunctionLoad,
+    FunctionResult,
+    SimulatedDevice,
+    Workload,
+    simulate,
+)
 from tests.benchmarks.load_generator import Replay, closed_loop, replay, request_bytes
 from tests.benchmarks.report import console, write_json
 from tests.inference_server import InferenceServer, inference_server
@@ -183,7 +189,9 @@ def _simulated(trace: Trace, pace: Pace, profile_s: dict[int, float]) -> Functio
         latency_s=lambda rows: truth(rows),
         predicted_s=LatencyModel(profile_s),
     )
-    return simulate(Load((function,), (Device(in_flight_limit=2),), arbitration=MostInTime())).total
+    return simulate(
+        Workload((function,), (SimulatedDevice(in_flight_limit=2),), arbitration=MostInTime())
+    ).total
 
 
 def _record(live: Replay, slo_s: float) -> dict[str, Any]:

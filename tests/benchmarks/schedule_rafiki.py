@@ -14,7 +14,7 @@ from random import Random
 from ml_udf.cli.chart import line_chart
 from server.scheduling.arbitration import MostInTime
 from server.scheduling.simulation.arrivals import sine, sine_rate
-from server.scheduling.simulation.simulator import FunctionLoad, Load, simulate
+from server.scheduling.simulation.simulator import FunctionLoad, Workload, simulate
 
 B = (16, 32, 48, 64)
 TAU_S = 0.56
@@ -36,7 +36,7 @@ def overdue(policy: str, refuses: bool, extreme_rate: float, seed: int) -> tuple
     function = FunctionLoad(
         "inception_v3", arrivals, TAU_S, 64, padded, batch_sizes=B, refuses=refuses, policy=policy
     )
-    result = simulate(Load((function,), arbitration=MostInTime())).total
+    result = simulate(Workload((function,), arbitration=MostInTime())).total
     bins = [0.0] * round(CYCLE_S / BIN_S)
     for at_s in result.overdue_at_s:
         bins[min(len(bins) - 1, int(at_s / BIN_S))] += 1 / BIN_S

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policies.goodput import Goodput
-from server.scheduling.policies.registry import policy_named
 from server.scheduling.policy import (
     BatchOutcome,
     Decision,

@@ -16,6 +16,7 @@ from typing import Any
 
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (
+    BatchTimes,
     FunctionSpec,
     Idle,
     MemberSpec,
@@ -23,11 +24,10 @@ from server.scheduling.core import (
     Scheduler,
     Slice,
     Submission,
-    Worked,
     WorkerView,
 )
 
-__all__ = ["Device", "FunctionLoad", "FunctionResult", "Load", "SimulationResult", "simulate"]
+__all__ = ["FunctionLoad", "FunctionResult", "SimulatedDevice", "SimulationResult", "Workload", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class FunctionLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SimulatedDevice:
     """One simulated worker. `places` models stay resident, the least recently used one makes room."""
 
     name: str = "device-0"
@@ -59,11 +59,11 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Workload:
     """All of a simulation."""
 
     functions: tuple[FunctionLoad, ...]
-    devices: tuple[Device, ...] = (Device(),)
+    devices: tuple[SimulatedDevice, ...] = (SimulatedDevice(),)
     swap_s: float = 0.0
     jitter: float = 0.0  # standard deviation of ln(what a batch takes / l(b))
     seed: int = 0
@@ -137,7 +137,7 @@ class SimulationResult:
         }
 
 
-def simulate(load: Load) -> SimulationResult:
+def simulate(load: Workload) -> SimulationResult:
     """Run a load to its end: every row is answered or refused. Raises ValueError for a bad specification."""
     return _Simulation(load).run()
 
@@ -145,7 +145,7 @@ def simulate(load: Load) -> SimulationResult:
 class _Simulation:
     """One run: the clock, the events, the rows in flight."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Workload) -> None:
         self._load = load
         self._random = Random(f"{load.seed} devices")
         self._functions = {function.name: function for function in load.functions}
@@ -241,10 +241,10 @@ class _Simulation:
         self._result.busy_s += took_s
         self._result.functions[batch.function].batches += 1
         self._event_count += 1
-        worked = Worked(took_s, finish_s - now_s)
+        worked = BatchTimes(took_s, finish_s - now_s)
         heappush(self._events, (finish_s, self._event_count, "finish", (batch, worked)))
 
-    def _finish(self, now_s: float, batch: RunBatch, worked: Worked) -> None:
+    def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes) -> None:
         self._scheduler.finished(now_s, batch.batch_id, worked=worked)
         function = self._functions[batch.function]
         result = self._result.functions[batch.function]
@@ -278,7 +278,7 @@ class _Simulation:
         self._show(now_s, device)
         return self._load.swap_s
 
-    def _show(self, now_s: float, device: Device) -> None:
+    def _show(self, now_s: float, device: SimulatedDevice) -> None:
         resident = frozenset(self._resident[device.name])
         self._scheduler.set_worker(now_s, WorkerView(device.name, True, resident, device.in_flight_limit))
 

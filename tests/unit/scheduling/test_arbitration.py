@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.scheduling.arbitration import Candidate, MostInTime, earliest_start, least_recently_served
+from server.scheduling.arbitration import MostInTime, ReadyBatch, earliest_start, least_recently_served
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import Dispatch
@@ -23,13 +23,13 @@ WORKER = WorkerState(worker())
 
 def candidate(
     name: str, rows: int, takes_s: float, due_in_s: float, *, served_s: float = NOW_S, priority: int = 0
-) -> Candidate:
+) -> ReadyBatch:
     lane = Lane(0.0, (name, (f"{name}-m",), ""), spec(name), GuardedPolicy(spec(name)))
     lane.served_s = served_s
-    return Candidate(lane, WORKER, Dispatch((f"{name}-m",), rows), takes_s, NOW_S + due_in_s, priority)
+    return ReadyBatch(lane, WORKER, Dispatch((f"{name}-m",), rows), takes_s, NOW_S + due_in_s, priority)
 
 
-def chosen(candidates: Sequence[Candidate], floor: float = 0.0) -> str:
+def chosen(candidates: Sequence[ReadyBatch], floor: float = 0.0) -> str:
     return MostInTime(floor)(NOW_S, candidates).lane.key[0]
 
 
@@ -83,7 +83,7 @@ def test_whenever_all_batches_can_be_met_in_some_order_none_is_lost(
     """Following the rule step by step loses nothing that any order could save."""
     jobs = [candidate(str(i), rows, ms / 1000, due / 1000) for i, (rows, ms, due) in enumerate(drawn)]
 
-    def met(order: Sequence[Candidate]) -> bool:
+    def met(order: Sequence[ReadyBatch]) -> bool:
         end_s = NOW_S
         for job in order:
             end_s += job.takes_s

@@ -79,9 +79,9 @@ def test_ten_thousand_cancelled_requests_leave_nothing_behind() -> None:
         scheduler.submit(0.0, rows(request, deadline_s=1e9 if request % 2 else math.inf))
         scheduler.cancel(0.0, request)
     assert scheduler.queue_depth() == {"f": (0, 0)}
-    waiting = scheduler._waiting
-    assert (len(waiting._lane_of), len(waiting._with_rows)) == (0, 0)
-    assert len(waiting._deadlines) < 100
+    queues = scheduler._queues
+    assert (len(queues._lane_of), len(queues._with_rows)) == (0, 0)
+    assert len(queues._deadlines) < 100
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:

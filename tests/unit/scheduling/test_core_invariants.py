@@ -20,7 +20,7 @@ from server.scheduling.core import (
     WorkerView,
 )
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.policies.registry import POLICIES
+from server.scheduling.policies.by_name import POLICIES
 from server.scheduling.policy import RowClass
 from tests.unit.scheduling.views import affine
 
@@ -38,7 +38,7 @@ class Served(RuleBasedStateMachine):
         self.waiting: dict[int, set[int]] = {}  # request → rows that wait
         self.function_of: dict[int, str] = {}
         self.deadline_s: dict[int, float] = {}
-        self.flying: dict[int, RunBatch] = {}
+        self.in_flight: dict[int, RunBatch] = {}
         self.alive = {"w0": True, "w1": True}
 
     @initialize(policies=st.tuples(st.sampled_from(sorted(POLICIES)), st.sampled_from(sorted(POLICIES))))
@@ -123,30 +123,30 @@ class Served(RuleBasedStateMachine):
         assert action.rows == sum(part.rows for part in action.slices) <= self.max_batch[action.function]
         assert self.alive[action.worker]
         assert action.members == (f"{action.function}-m",)
-        assert action.batch_id not in self.flying
-        self.flying[action.batch_id] = action
-        assert sum(batch.worker == action.worker for batch in self.flying.values()) <= 2
+        assert action.batch_id not in self.in_flight
+        self.in_flight[action.batch_id] = action
+        assert sum(batch.worker == action.worker for batch in self.in_flight.values()) <= 2
 
     def leave(self, part: Slice) -> None:
         rows = set(range(part.offset, part.offset + part.rows))
         assert rows <= self.waiting[part.request_id], "a row that does not wait was run or refused"
         self.waiting[part.request_id] -= rows
 
-    @precondition(lambda self: self.flying)
+    @precondition(lambda self: self.in_flight)
     @rule(failed=st.booleans(), later_s=st.sampled_from([0.0, 0.004, 0.02]))
     def finish(self, failed: bool, later_s: float) -> None:
         self.now_s += later_s
-        batch_id = min(self.flying)
+        batch_id = min(self.in_flight)
         self.core.finished(self.now_s, batch_id, failed=failed)
         self.core.finished(self.now_s, batch_id)  # a second report changes nothing
-        del self.flying[batch_id]
+        del self.in_flight[batch_id]
 
     @rule(name=st.sampled_from(["w0", "w1"]))
     def die_or_return(self, name: str) -> None:
         self.alive[name] = not self.alive[name]
         self.show(name)
         if not self.alive[name]:
-            self.flying = {key: batch for key, batch in self.flying.items() if batch.worker != name}
+            self.in_flight = {key: batch for key, batch in self.in_flight.items() if batch.worker != name}
 
     @rule(policy=st.sampled_from(sorted(POLICIES)), max_batch=st.sampled_from([4, 8]))
     def change(self, policy: str, max_batch: int) -> None:
@@ -182,11 +182,11 @@ class Served(RuleBasedStateMachine):
         for _ in range(400):
             action = self.core.next_action(self.now_s)
             if isinstance(action, Idle):
-                if self.flying:
+                if self.in_flight:
                     self.now_s += 0.01
-                    batch_id = min(self.flying)
+                    batch_id = min(self.in_flight)
                     self.core.finished(self.now_s, batch_id)
-                    del self.flying[batch_id]
+                    del self.in_flight[batch_id]
                 elif action.until_s < math.inf:
                     self.now_s = action.until_s
                 else:

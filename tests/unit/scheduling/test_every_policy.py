@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RunBatch, Scheduler, Submission, WorkerView
-from server.scheduling.policies.registry import POLICIES, policy_named
+from server.scheduling.policies.by_name import POLICIES, policy_named
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, Wait
 from server.scheduling.simulation.arrivals import bursty
-from server.scheduling.simulation.simulator import FunctionLoad, Load, simulate
+from server.scheduling.simulation.simulator import FunctionLoad, Workload, simulate
 from tests.unit.scheduling.views import NOW_S, affine, view
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -80,7 +80,7 @@ def test_all_rows_of_a_burst_are_answered_or_refused(policy: str) -> None:
     arrivals = bursty(Random(3), 1500, 1.0, period_s=0.2)
     for refuses in (True, False):
         load = FunctionLoad("f", arrivals, 0.05, 64, affine, policy=policy, refuses=refuses)
-        result = simulate(Load((load,))).total
+        result = simulate(Workload((load,))).total
         assert result.offered == len(arrivals) == result.good + result.late + result.refused
         assert refuses or result.refused == 0, "without deadlines nothing may be refused"
 
@@ -88,7 +88,7 @@ def test_all_rows_of_a_burst_are_answered_or_refused(policy: str) -> None:
 @every_policy
 def test_a_row_that_is_alone_is_answered_within_its_goal(policy: str) -> None:
     load = FunctionLoad("f", [0.0, 1.0, 2.0], 0.05, 64, affine, policy=policy)
-    assert simulate(Load((load,))).total.good == 3
+    assert simulate(Workload((load,))).total.good == 3
 
 
 @every_policy

@@ -8,7 +8,13 @@ import pytest
 
 from server.scheduling.core import Idle, RunBatch
 from server.scheduling.simulation.arrivals import poisson
-from server.scheduling.simulation.simulator import Device, FunctionLoad, Load, SimulationResult, simulate
+from server.scheduling.simulation.simulator import (
+    FunctionLoad,
+    SimulatedDevice,
+    SimulationResult,
+    Workload,
+    simulate,
+)
 from tests.unit.scheduling.cores import batches, core, parts, rows, spec, worker
 from tests.unit.scheduling.views import affine
 
@@ -87,7 +93,7 @@ def together(rate: float, bulk_rows: int, duration_s: float, in_flight_limit: in
         bulk_rows=bulk_rows,
         bulk_at_s=1.0 if rate else 0.0,
     )
-    return simulate(Load((load,), (Device(in_flight_limit=in_flight_limit),)))
+    return simulate(Workload((load,), (SimulatedDevice(in_flight_limit=in_flight_limit),)))
 
 
 @pytest.mark.parametrize("in_flight_limit", [1, 2])
@@ -112,7 +118,7 @@ def test_a_scan_is_at_full_speed_within_a_second_after_the_last_interactive_row(
     alone_s = together(0.0, scan, 0.0, 2).total.bulk_done_s
     arrivals_s = [number / rate for number in range(round(ends_s * rate))]
     load = FunctionLoad("f", arrivals_s, 0.05, 64, affine, bulk_rows=scan, bulk_at_s=begins_s)
-    took_s = simulate(Load((load,), (Device(in_flight_limit=2),))).total.bulk_done_s - begins_s
+    took_s = simulate(Workload((load,), (SimulatedDevice(in_flight_limit=2),))).total.bulk_done_s - begins_s
     assert took_s < (ends_s - begins_s) + 2 / rate + 1.06 * alone_s
 
 
@@ -120,7 +126,7 @@ def test_a_goal_that_no_batch_can_meet_does_not_make_batches_small() -> None:
     load = FunctionLoad(
         "f", poisson(Random(7), 400.0, 5.0), 0.008, 64, lambda rows: 0.010 + 2e-5 * rows, refuses=False
     )
-    result = simulate(Load((load,), (Device(in_flight_limit=2),))).total
+    result = simulate(Workload((load,), (SimulatedDevice(in_flight_limit=2),))).total
     assert result.late == result.offered
     assert result.batches < result.offered / 3
     assert max(result.latencies_s) < 0.05
@@ -145,20 +151,20 @@ def test_a_scan_does_not_starve_where_the_next_batch_is_sent_before_the_worker_i
     """Interactive rows always wait, enough for whole batches or for less, and two batches are in flight."""
     scheduler = core(spec("f"), spec("g"), workers=(worker("w", "f", "g", in_flight_limit=2),))
     scheduler.submit(0.0, rows(1, 10_000, function="g", row_class="bulk"))
-    now_s, request, busy_until_s, bulk_s, flying = 0.0, 2, 0.0, 0.0, list[tuple[float, int]]()
+    now_s, request, busy_until_s, bulk_s, in_flight = 0.0, 2, 0.0, 0.0, list[tuple[float, int]]()
     while now_s < 2.0:
         for _ in range(2):
             scheduler.submit(now_s, rows(request := request + 1, each))
         action = scheduler.next_action(now_s)
         while isinstance(action, RunBatch):
             busy_until_s = max(busy_until_s, now_s) + affine(action.rows)
-            flying.append((busy_until_s, action.batch_id))
+            in_flight.append((busy_until_s, action.batch_id))
             if action.function == "g":
                 bulk_s += affine(action.rows)
             action = scheduler.next_action(now_s)
         wake_s = action.until_s if isinstance(action, Idle) else now_s
-        now_s = max(now_s + 1e-4, min(wake_s, flying[0][0]))
-        if flying[0][0] <= now_s:
-            _, batch_id = flying.pop(0)
+        now_s = max(now_s + 1e-4, min(wake_s, in_flight[0][0]))
+        if in_flight[0][0] <= now_s:
+            _, batch_id = in_flight.pop(0)
             scheduler.finished(now_s, batch_id)
     assert bulk_s / now_s >= 0.6 / 21

@@ -12,16 +12,23 @@ import pytest
 
 from server.scheduling.arbitration import MostInTime, least_recently_served
 from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine, sine_rate
-from server.scheduling.simulation.simulator import Device, FunctionLoad, Load, simulate
+from server.scheduling.simulation.simulator import FunctionLoad, SimulatedDevice, Workload, simulate
 from tests.unit.scheduling.views import affine
 
 
-def busy_load(seed: int, policy: str = "goodput") -> Load:
+def busy_load(seed: int, policy: str = "goodput") -> Workload:
     functions = tuple(
         FunctionLoad(name, bursty(Random(f"{seed} {name}"), 400, 2.0), 0.05, 64, affine, policy=policy)
         for name in ("a", "b", "c")
     )
-    return Load(functions, (Device("d0", places=2), Device("d1", places=2)), 0.01, 0.05, seed, MostInTime())
+    return Workload(
+        functions,
+        (SimulatedDevice("d0", places=2), SimulatedDevice("d1", places=2)),
+        0.01,
+        0.05,
+        seed,
+        MostInTime(),
+    )
 
 
 @pytest.mark.parametrize("policy", ["goodput", "clockwork"])
@@ -45,21 +52,21 @@ def test_every_row_is_accounted_for() -> None:
 def test_a_deterministic_queue_has_the_latencies_one_can_count() -> None:
     # rows at 0 and 1 ms, 5.25 ms each: the second starts when the first is done
     load = FunctionLoad("f", [0.0, 0.001], 0.05, 1, affine)
-    result = simulate(Load((load,))).total
+    result = simulate(Workload((load,))).total
     assert result.latencies_s == pytest.approx([0.00525, 0.0095])
     assert result.good == 2
 
 
 def test_rows_that_wait_together_run_together() -> None:
     load = FunctionLoad("f", [0.0, 0.001, 0.002, 0.003], 0.05, 64, affine)
-    result = simulate(Load((load,))).total
+    result = simulate(Workload((load,))).total
     assert result.batches == 2
     assert max(result.latencies_s) == pytest.approx(0.00525 - 0.001 + affine(3))
 
 
 def test_a_model_that_is_not_resident_costs_its_swap_and_the_least_recently_used_one_leaves() -> None:
     functions = tuple(FunctionLoad(name, [at_s], 0.5, 1, affine) for name, at_s in (("a", 0.0), ("b", 0.1)))
-    result = simulate(Load(functions, (Device(places=1),), swap_s=0.05))
+    result = simulate(Workload(functions, (SimulatedDevice(places=1),), swap_s=0.05))
     assert result.swaps == 1
     assert result.functions["a"].latencies_s == pytest.approx([affine(1)])
     assert result.functions["b"].latencies_s == pytest.approx([0.05 + affine(1)])
@@ -67,16 +74,16 @@ def test_a_model_that_is_not_resident_costs_its_swap_and_the_least_recently_used
 
 def test_a_wrong_prediction_is_not_the_truth() -> None:
     load = FunctionLoad("f", [0.0], 0.05, 1, affine, predicted_s=lambda rows: 0.5 * affine(rows))
-    assert simulate(Load((load,))).total.latencies_s == pytest.approx([affine(1)])
+    assert simulate(Workload((load,))).total.latencies_s == pytest.approx([affine(1)])
 
 
 def test_two_devices_answer_twice_as_much() -> None:
     arrivals = poisson(Random(1), 5000, 1.0)
     one, two = (
         simulate(
-            Load(
+            Workload(
                 (FunctionLoad("f", arrivals, 0.05, 64, affine),),
-                tuple(Device(f"d{i}") for i in range(devices)),
+                tuple(SimulatedDevice(f"d{i}") for i in range(devices)),
             )
         ).total.good
         for devices in (1, 2)
@@ -138,7 +145,7 @@ def test_rafikis_single_model_ours_loses_at_most_a_tenth_of_what_greedy_loses(ex
         load = FunctionLoad(
             "f", arrivals, tau_s, 64, c, batch_sizes=batch_sizes, refuses=refuses, policy=policy
         )
-        result = simulate(Load((load,), arbitration=least_recently_served)).total
+        result = simulate(Workload((load,), arbitration=least_recently_served)).total
         return result.offered - result.good
 
     greedy = overdue("greedy", False, (16, 32, 48, 64))

@@ -1,4 +1,4 @@
-"""A worker's batches: when it is free, what each took, in whatever order they land, and when it hangs."""
+"""A worker's batches: when it is free, what each took, in whatever order they finish, and when it hangs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from server.scheduling.core import MemberSpec, Scheduler, Worked
+from server.scheduling.core import BatchTimes, MemberSpec, Scheduler
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.worker_state import Flight, WorkerState, hangs_after_s
+from server.scheduling.worker_state import SentBatch, WorkerState, hangs_after_s
 from tests.unit.scheduling.cores import batches, core, rows, spec, worker
 
 
@@ -16,20 +16,20 @@ def state(*predicted_s: float, in_flight_limit: int = 3, is_guess: bool = False)
     """A worker that was sent batches 1, 2, … at time 0, one after the other."""
     made = WorkerState(worker(in_flight_limit=in_flight_limit))
     for batch_id, each_s in enumerate(predicted_s, 1):
-        alone = not made.flights
-        made.flights[batch_id] = Flight(batch_id, ("f-m",), 1, 0.0, each_s, (), is_guess, alone)
+        alone = not made.in_flight
+        made.in_flight[batch_id] = SentBatch(batch_id, ("f-m",), 1, 0.0, each_s, (), is_guess, alone)
     return made
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))))
 def test_each_batch_teaches_its_own_time_in_whatever_order_they_land(order: tuple[int, ...]) -> None:
-    """Worked on together, they land within a moment of each other at the end."""
+    """Worked on together, they finish within a moment of each other at the end."""
     took_s = {1: 1.0, 2: 0.5, 3: 0.25}
     made = state(*took_s.values())
     learned = {}
     for place, batch_id in enumerate(order):
         now_s = 1.70 + 0.02 * place
-        _, learned[batch_id] = made.land(now_s, batch_id, Worked(took_s[batch_id], now_s - 0.001))
+        _, learned[batch_id] = made.finish(now_s, batch_id, BatchTimes(took_s[batch_id], now_s - 0.001))
     assert learned[2] == pytest.approx(0.5)
     assert learned[3] == pytest.approx(0.25)
     assert learned[1] == pytest.approx(1.0, abs=0.01), "with the way there and back, which nothing hid"
@@ -38,23 +38,23 @@ def test_each_batch_teaches_its_own_time_in_whatever_order_they_land(order: tupl
 def test_a_batch_taken_back_before_it_began_lands_first_and_moves_nothing() -> None:
     made = state(1.0, 0.5)
     assert made.free_at_s(0.0) == pytest.approx(1.5)
-    _, service_s = made.land(0.2, 2, Worked(0.0, 0.2))
+    _, service_s = made.finish(0.2, 2, BatchTimes(0.0, 0.2))
     assert service_s == 0.0
     assert made.free_at_s(0.2) == pytest.approx(1.0)
 
 
 def test_a_batch_that_overtook_another_delays_it_by_what_it_took() -> None:
     made = state(1.0, 0.5)
-    made.land(0.8, 2, Worked(0.4, 0.8))
+    made.finish(0.8, 2, BatchTimes(0.4, 0.8))
     assert made.free_at_s(0.8) == pytest.approx(1.4)
-    made.land(1.4, 1, Worked(1.0, 1.4))
+    made.finish(1.4, 1, BatchTimes(1.0, 1.4))
     assert made.free_at_s(1.4) == pytest.approx(1.4)
 
 
 def test_a_shell_that_is_told_nothing_counts_from_landing_to_landing() -> None:
     made = state(1.0, 0.5)
-    assert made.land(1.1, 1)[1] == pytest.approx(1.1)
-    assert made.land(1.5, 2)[1] == pytest.approx(0.4)
+    assert made.finish(1.1, 1)[1] == pytest.approx(1.1)
+    assert made.finish(1.5, 2)[1] == pytest.approx(0.4)
 
 
 def test_an_overdue_worker_is_counted_on_later_the_longer_it_is_overdue() -> None:
@@ -62,7 +62,7 @@ def test_an_overdue_worker_is_counted_on_later_the_longer_it_is_overdue() -> Non
     assert made.starts_at_s(0.5) == pytest.approx(1.0)
     assert made.starts_at_s(1.0) == pytest.approx(1.0)
     assert made.starts_at_s(3.0) == pytest.approx(5.0)
-    made.land(3.0, 1, Worked(3.0, 3.0))
+    made.finish(3.0, 1, BatchTimes(3.0, 3.0))
     assert made.starts_at_s(4.0) == pytest.approx(4.0)
     assert state().starts_at_s(4.0) == pytest.approx(4.0)
 
@@ -71,7 +71,7 @@ def test_a_worker_that_is_long_overdue_is_sent_nothing_more_until_a_batch_comes_
     made = state(0.1)
     assert made.has_room(0.2)
     assert not made.has_room(1.0)
-    made.land(1.0, 1, Worked(1.0, 1.0))
+    made.finish(1.0, 1, BatchTimes(1.0, 1.0))
     assert made.has_room(1.0)
 
 
@@ -97,7 +97,7 @@ def test_a_worker_hangs_when_it_ends_nothing_and_not_while_batches_come_back() -
     made = state(0.5, 0.5, 0.5)
     assert not made.hangs(14.0, 120.0)
     assert made.hangs(31.0, 120.0)
-    made.land(31.0, 2, Worked(0.5, 31.0))
+    made.finish(31.0, 2, BatchTimes(0.5, 31.0))
     assert not made.hangs(32.0, 120.0)
     assert made.hangs(62.0, 120.0)
     assert not state().hangs(1e9, 120.0), "one without batches is silent by right"
@@ -127,7 +127,7 @@ def test_rows_go_to_the_idle_worker_while_another_hangs() -> None:
         for batch in batches(scheduler, now_s):
             assert batch.worker != hanging.worker
             served += batch.rows
-            scheduler.finished(now_s + 0.01, batch.batch_id, worked=Worked(0.01, 0.01))
+            scheduler.finished(now_s + 0.01, batch.batch_id, worked=BatchTimes(0.01, 0.01))
     assert served == 199 * 8
 
 
@@ -141,7 +141,7 @@ def test_no_worker_is_idle_while_rows_wait_even_if_the_other_is_full_and_hangs()
     while alive:
         now_s += 0.01
         batch = alive.pop(0)
-        scheduler.finished(now_s, batch.batch_id, worked=Worked(0.01, 0.01))
+        scheduler.finished(now_s, batch.batch_id, worked=BatchTimes(0.01, 0.01))
         served += batch.rows
         alive += [each for each in batches(scheduler, now_s) if each.worker == "w1"]
     assert served == 1000 - 16, "all but the two batches that hang"
@@ -166,6 +166,6 @@ def test_what_is_learned_of_batches_that_share_the_worker_is_the_truth() -> None
         pair = batches(scheduler, now_s)
         assert len(pair) == 2
         for batch in reversed(pair):
-            scheduler.finished(now_s + 2.0, batch.batch_id, worked=Worked(1.0, 2.0))
+            scheduler.finished(now_s + 2.0, batch.batch_id, worked=BatchTimes(1.0, 2.0))
         now_s += 2.0
     assert latency(64) == pytest.approx(1.0, rel=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from server.scheduling.policies.registry import policy_named
+from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import Decision, FunctionView, MemberView, RowRun, Wait
 
 NOW_S = 100.0

@@ -16,7 +16,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Answer, Failed, Infer, Message
 from server.workers.local import LocalPool, Timing
-from server.workers.pool import Worker, WorkerState
+from server.workers.pool import Worker, WorkerStatus
 from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("fake_worker_process.py")
@@ -58,7 +58,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def only(pool: LocalPool) -> WorkerState:
+def only(pool: LocalPool) -> WorkerStatus:
     (state,) = pool.states()
     return state
 

@@ -11,19 +11,19 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from server.scheduling.lanes import Lane, LaneKey
+from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
-from server.scheduling.policies.registry import check_policy
 from server.scheduling.policy import RowRun
 from server.scheduling.terms import FunctionSpec, Submission
 
-__all__ = ["Waiting"]
+__all__ = ["Queues"]
 
 _STALE = (
     64  # deadlines of requests that are gone are kept until there are so many more than of those that wait
 )
 
 
-class Waiting:
+class Queues:
     """Lanes by function. `lanes` are those with rows, in the order in which they came to have some."""
 
     def __init__(self) -> None:
