@@ -257,7 +257,20 @@ def test_watchers_are_told_of_every_epoch_until_the_job_ends(server: InferenceSe
 
 
 @pytest.mark.security
-def test_everything_in_a_used_home_is_the_owners_alone(server: InferenceServer) -> None:
+def test_everything_in_a_used_home_is_the_owners_alone(
+    con: tuple[duckdb.DuckDBPyConnection, Registration], server: InferenceServer
+) -> None:
+    db, _ = con
+    db.execute(
+        "SELECT ml_udf.create_dataset('kept', $$SELECT image_path, label FROM labelled$$,"
+        " target => 'label', key => 'image_path')"
+    ).fetchall()
+    ((job,),) = db.execute(
+        "SELECT ml_udf.train('kept', task => 'image-classification', models => ['squeezenet'],"
+        " budget => '1 epochs', max_epochs => 1, size => 32)"
+    ).fetchall()
+    assert wait_for(db, job) == "done"
+    db.execute(f"SELECT ml_udf.deploy('udf_kept', job => {job})").fetchall()
     made_by_tests = {"server.log", "connections.toml"}
     found = [path for path in server.home.rglob("*") if path.name not in made_by_tests]
     kinds = {path.suffix for path in found}
