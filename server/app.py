@@ -27,7 +27,7 @@ from server.http.front import Front
 from server.http.large_json import LargeJson
 from server.http.replies import map_errors
 from server.observability.metrics import Exposition, Metrics
-from server.placement.lru import Room
+from server.placement.lru import Capacity
 from server.placement.profiling import Profiler
 from server.placement.residency import Residency
 from server.routes import classify, datasets, functions, health, models, oip, sources, training
@@ -35,7 +35,7 @@ from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
 from server.services import Services
-from server.serving.asker import Asker
+from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import QueueBounds
 from server.settings import Settings
@@ -130,7 +130,7 @@ class App:
             large = LargeJson()
             infer = InferRoute(
                 services.catalog,
-                services.asker,
+                services.calls,
                 codec,
                 services.metrics,
                 large,
@@ -192,7 +192,7 @@ async def _running(
         measured = Measured()
         residency_of = functools.partial(
             Residency,
-            room=functools.partial(_room, settings),
+            capacity=functools.partial(_capacity, settings),
             measured=measured,
             starting=catalog.groups,
             profile=Profiler(latencies, worker_hang_s=settings.worker_hang_s).measure,
@@ -200,7 +200,7 @@ async def _running(
             tasks=supervisor.tasks(),
         )
         dispatcher = Dispatcher(Scheduler(), bounds, latencies, metrics, residency_of)
-        residency = dispatcher.residents
+        residency = dispatcher.residency
         housekeeping = Housekeeping(
             storage.repository,
             latencies,
@@ -259,7 +259,7 @@ async def _running(
             pool=pool,
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor),
-            asker=Asker(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows),
+            calls=CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows),
             latencies=latencies,
             datasets=taken,
             training=jobs,
@@ -267,8 +267,8 @@ async def _running(
         )
 
 
-def _room(settings: Settings, worker: Worker) -> Room:
-    return Room(settings.resident_bytes or worker.info.capacity_bytes, settings.resident_models)
+def _capacity(settings: Settings, worker: Worker) -> Capacity:
+    return Capacity(settings.resident_bytes or worker.info.capacity_bytes, settings.resident_models)
 
 
 def _timing(settings: Settings) -> Timing:

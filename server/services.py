@@ -12,7 +12,7 @@ from server.catalog.latencies import Latencies
 from server.catalog.publisher import Publisher
 from server.observability.metrics import Exposition, Metrics
 from server.placement.residency import Residency
-from server.serving.asker import Asker
+from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
@@ -35,7 +35,7 @@ class Services:
     pool: WorkerPool
     metrics: Metrics
     exposition: Exposition
-    asker: Asker
+    calls: CallService
     latencies: Latencies
     datasets: Datasets
     training: Training

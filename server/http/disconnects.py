@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from server.http.body import ClientGone, Receive
-from server.serving.calls import Pending
+from server.serving.calls import PendingReply
 from server.supervision import Tasks
 
 __all__ = ["VanishedClients", "while_connected"]
@@ -27,17 +27,17 @@ class VanishedClients:
 
     def __init__(self, tasks: Tasks | None = None) -> None:
         self._background = tasks or Tasks()
-        self._watched: dict[Pending, Receive] = {}
-        self._tasks: dict[Pending, asyncio.Task[None]] = {}
+        self._watched: dict[PendingReply, Receive] = {}
+        self._tasks: dict[PendingReply, asyncio.Task[None]] = {}
         self._look_again: asyncio.TimerHandle | None = None
 
-    def watch(self, pending: Pending, receive: Receive) -> None:
+    def watch(self, pending: PendingReply, receive: Receive) -> None:
         """Begin to watch; the body has been read to its end."""
         self._watched[pending] = receive
         if self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
-    def unwatch(self, pending: Pending) -> None:
+    def unwatch(self, pending: PendingReply) -> None:
         """Stop; the call has ended."""
         self._watched.pop(pending, None)
         task = self._tasks.pop(pending, None)
@@ -53,7 +53,7 @@ class VanishedClients:
         if len(self._tasks) < len(self._watched):
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
-    async def _listen(self, pending: Pending, receive: Receive) -> None:
+    async def _listen(self, pending: PendingReply, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         pending.fail(ClientGone())

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Room", "Stay", "evictions", "starting_set"]
+__all__ = ["Capacity", "Stay", "evictions", "starting_set"]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """What a worker may hold; 0 bytes or 0 models = no limit."""
 
     capacity_bytes: int = 0
@@ -38,7 +38,7 @@ class Stay:
 
 
 def starting_set(
-    groups: Sequence[Sequence[str]], sizes: Mapping[str, int], room: Room
+    groups: Sequence[Sequence[str]], sizes: Mapping[str, int], capacity: Capacity
 ) -> tuple[tuple[str, ...], ...]:
     """What an empty worker loads, in order: each group of `groups`, most recently used first, that fits.
 
@@ -49,21 +49,21 @@ def starting_set(
     loads: list[tuple[str, ...]] = []
     for group in groups:
         new = {key: sizes.get(key, 0) for key in group if key not in held}
-        if new and room.fits([*held.values(), *new.values()]):
+        if new and capacity.fits([*held.values(), *new.values()]):
             held |= new
             loads.append(tuple(new))
     return tuple(loads)
 
 
 def evictions(
-    now_s: float, wanted: Mapping[str, int], resident: Mapping[str, Stay], room: Room
+    now_s: float, wanted: Mapping[str, int], resident: Mapping[str, Stay], capacity: Capacity
 ) -> tuple[str, ...] | float | None:
     """Who leaves so that all of `wanted` (key → bytes) fit: keys; or when to ask again; or None, never.
 
     Models that nobody waits for leave first, then by last use. One that rows wait for stays until it has
     served for a while (`protected_until_s`), or two models in one place would do nothing but swap.
     """
-    if not room.fits(list(wanted.values())):
+    if not capacity.fits(list(wanted.values())):
         return None
     held = {key: stay for key, stay in resident.items() if key not in wanted}
 
@@ -74,7 +74,7 @@ def evictions(
 
     leaving: list[str] = []
     for key in sorted(held, key=rank):
-        if room.fits([*wanted.values(), *(stay.size_bytes for stay in held.values())]):
+        if capacity.fits([*wanted.values(), *(stay.size_bytes for stay in held.values())]):
             break
         if held[key].waited_for and now_s < held[key].protected_until_s:
             return held[key].protected_until_s

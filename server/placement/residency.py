@@ -18,7 +18,7 @@ from typing import Protocol
 from gpu_worker.wire.protocol import Done, Failed, Load, Loaded, Message, Unload
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
-from server.placement.lru import Room, Stay, evictions, starting_set
+from server.placement.lru import Capacity, Stay, evictions, starting_set
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -84,7 +84,7 @@ class _SizeLearned(Overloaded):
 
 
 class Residency:
-    """`room(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
+    """`capacity(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
 
     `starting()`: what a starting worker should hold. `profile(worker, model, is_waited_for)`, if there is
     one, is awaited before rows are sent to what was loaded. A worker that does not carry out one message
@@ -94,7 +94,7 @@ class Residency:
     def __init__(
         self,
         listener: ResidencyListener,
-        room: Callable[[Worker], Room],
+        capacity: Callable[[Worker], Capacity],
         measured: Callable[[ModelVersion, int, float], None],
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -104,7 +104,7 @@ class Residency:
         tasks: Tasks | None = None,
     ) -> None:
         self._listener = listener
-        self._room = room
+        self._capacity = capacity
         self._measured = measured
         self._clock = clock
         self._places: dict[str, _Place] = {}
@@ -271,7 +271,7 @@ class Residency:
         ]
         models = {model.key: model for group in groups for model in group}
         plan = starting_set(
-            [[model.key for model in group] for group in groups], self._sizes, self._room(place.worker)
+            [[model.key for model in group] for group in groups], self._sizes, self._capacity(place.worker)
         )
         for keys in plan:
             try:
@@ -344,7 +344,7 @@ class Residency:
     async def _make_room(self, place: _Place, group: Group, change: _Change, *, may_evict: bool) -> None:
         wanted = {model.key: self._sizes.get(model.key, 0) for model in group}
         while not place.holds(group) and change.wanted:
-            found = evictions(self._clock(), wanted, self._stays(place), self._room(place.worker))
+            found = evictions(self._clock(), wanted, self._stays(place), self._capacity(place.worker))
             if found is None:
                 raise _do_not_fit(place, group)
             if found and not may_evict:

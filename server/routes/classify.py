@@ -41,7 +41,7 @@ async def classify(
     row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
     call = Call(chosen, "image", [image], len(image), scores=True, row_class=row_class, caller=caller.key)
     try:
-        reply = await services.asker.ask(call, request.receive, began_s)
+        reply = await services.calls.ask(call, request.receive, began_s)
     except ClientGone:
         return Response(status_code=499)  # nobody reads it
     for error in reply.errors.values():

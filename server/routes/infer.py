@@ -27,8 +27,8 @@ from server.http.large_json import LargeJson
 from server.http.replies import error_reply
 from server.observability.metrics import Metrics
 from server.routes.codec import Codec, raw_request
-from server.serving.asker import Asker
-from server.serving.calls import Pending, Reply
+from server.serving.call_service import CallService
+from server.serving.calls import PendingReply, Reply
 from server.supervision import Tasks
 
 __all__ = ["InferRoute", "MethodNotAllowed", "is_infer"]
@@ -70,7 +70,7 @@ class InferRoute:
     def __init__(
         self,
         catalog: Catalog,
-        asker: Asker,
+        calls: CallService,
         codec: Codec,
         metrics: Metrics,
         large: LargeJson,
@@ -78,7 +78,7 @@ class InferRoute:
         max_body_bytes: int,
     ) -> None:
         self._catalog = catalog
-        self._asker = asker
+        self._calls = calls
         self._codec = codec
         self._metrics = metrics
         self._large = large
@@ -158,7 +158,7 @@ class InferRoute:
         if not call.rows:
             asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request))
             return None
-        pending = asked.pending = self._asker.begin(call)
+        pending = asked.pending = self._calls.begin(call)
         if asked.gone:
             pending.fail(ClientGone())
         pending.future.add_done_callback(lambda _: self._answered(asked))
@@ -169,13 +169,13 @@ class InferRoute:
     def _answered(self, asked: _Asked) -> None:
         assert asked.pending is not None
         assert asked.request is not None
-        failure = self._asker.failure(asked.pending)
+        failure = self._calls.failure(asked.pending)
         if failure is not None:  # not raised: its traceback would hold on to all this, in a circle
             if not (isinstance(failure, VersionGone) and self._moves(asked)):
                 self._fail(asked, failure)
             return
         try:
-            reply = self._asker.end(asked.pending, asked.whole.came_s)
+            reply = self._calls.end(asked.pending, asked.whole.came_s)
             if len(reply.labels) > _INLINE_ROWS or len(reply.scores) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return
@@ -243,7 +243,7 @@ class _Asked:
     reply: SendReply
     function: Function | None = None
     request: InferRequest | None = None
-    pending: Pending | None = None
+    pending: PendingReply | None = None
     task: asyncio.Task[None] | None = None  # that reads the body, or writes the reply
     gone: bool = False
     moves: int = 0

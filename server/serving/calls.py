@@ -15,7 +15,7 @@ from server.catalog.functions import Form, Function
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
 
-__all__ = ["Answers", "Call", "Pending", "Reply"]
+__all__ = ["Answers", "Call", "PendingReply", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Reply:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingReply:
     """A call under way: the answers that are there, and the rows that are not."""
 
     request_id: int

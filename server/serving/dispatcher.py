@@ -1,6 +1,6 @@
 """The live shell around the scheduler's core: rows wait here, batches leave from here, answers come back.
 
-    begin ──→ core.submit ──→ pump: core.next_action ──→ worker.send ──→ answers_of ──→ Pending.answer
+    begin ──→ core.submit ──→ pump: core.next_action ──→ worker.send ──→ answers_of ──→ PendingReply.answer
                  ↑               ↑ ↓ Idle(until)                │
                  │               timer                          │ worker lost
                  └──────────────────────── once more ───────────┘
@@ -28,8 +28,8 @@ from server.placement.residency import Group, Residency, ResidencyListener
 from server.scheduling.core import BatchTimes, RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.policies.by_name import check_policy
 from server.serving.answers import answers_of
-from server.serving.calls import Call, Pending
-from server.serving.in_flight import Flight, Flights
+from server.serving.calls import Call, PendingReply
+from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.quarantine import Quarantine
 from server.serving.scheduler_adapter import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
 from server.workers.pool import Worker
@@ -65,8 +65,8 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._functions: dict[str, Function] = {}
         self._workers: dict[str, Worker] = {}
-        self._pending: dict[int, Pending] = {}
-        self._flights = Flights(self._landed)
+        self._pending: dict[int, PendingReply] = {}
+        self._in_flight = InFlight(self._returned)
         self._quarantine = Quarantine(self)
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
@@ -75,7 +75,7 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
-        self.residents = residency_of(self)
+        self.residency = residency_of(self)
 
     # ── what is served ──────────────────────────────────────────────────────────────────────────────
 
@@ -110,7 +110,7 @@ class Dispatcher:
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, call: Call) -> Pending:
+    def begin(self, call: Call) -> PendingReply:
         """Queue a call's rows; await its `future`, then `end` it, whatever comes.
 
         Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
@@ -118,7 +118,7 @@ class Dispatcher:
         if self.draining:
             raise Overloaded("the server is shutting down", retry_after_s=5.0)
         now_s = time.monotonic()
-        pending = Pending(next(self._ids), call, self._loop.create_future(), now_s)
+        pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
         rejection = self._submit(now_s, pending, 0, len(call.rows))
         if rejection is not None:
             raise error_of(rejection, call.function, now_s)
@@ -126,11 +126,11 @@ class Dispatcher:
         self._idle.clear()
         if call.deadline_s < math.inf:
             pending.timer = self._call_at(call.deadline_s, self._overdue, pending)
-        if not self.residents.is_resident(call.function.members):
-            self.residents.want(call.function.members)
+        if not self.residency.is_resident(call.function.members):
+            self.residency.want(call.function.members)
         return pending
 
-    def end(self, pending: Pending) -> None:
+    def end(self, pending: PendingReply) -> None:
         """Forget a call. If it is not answered, its rows leave the queue and the workers at once."""
         self._pending.pop(pending.request_id, None)
         if not self._pending:
@@ -141,7 +141,7 @@ class Dispatcher:
             return
         pending.future.cancel()
         self._core.cancel(time.monotonic(), pending.request_id)
-        self._flights.cancel_unwanted(pending.batches, self._pending)
+        self._in_flight.cancel_unwanted(pending.batches, self._pending)
         self._quarantine.leave(pending)
         self._wake()
 
@@ -159,9 +159,9 @@ class Dispatcher:
         now_s = time.monotonic()
         doubtful = self._core.doubtful(now_s)
         for group in self.waited_for() if doubtful else ():
-            self.residents.want(group, without=doubtful)
+            self.residency.want(group, without=doubtful)
         for name, silent_s in self._core.hung(now_s, patience_s):
-            rows = ", ".join(self._flights.on(self._workers[name]))
+            rows = ", ".join(self._in_flight.on(self._workers[name]))
             self._workers[name].kill(f"it hangs: no batch came back for {silent_s:.1f} s ({rows})")
         worker = self._quarantine.hung(patience_s)
         if worker is not None:
@@ -171,7 +171,7 @@ class Dispatcher:
         """Wait until no call is under way."""
         await self._idle.wait()
 
-    def _submit(self, now_s: float, pending: Pending, offset: int, rows: int) -> Rejection | None:
+    def _submit(self, now_s: float, pending: PendingReply, offset: int, rows: int) -> Rejection | None:
         call = pending.call
         if call.function.key not in self._functions:
             raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
@@ -180,7 +180,7 @@ class Dispatcher:
             self._wake()
         return rejection
 
-    def _overdue(self, pending: Pending) -> None:
+    def _overdue(self, pending: PendingReply) -> None:
         waited_ms = (time.monotonic() - pending.began_s) * 1000
         pending.fail(
             DeadlineExceeded(
@@ -228,13 +228,13 @@ class Dispatcher:
                 return
 
     def _send(self, now_s: float, batch: RunBatch) -> None:
-        self.residents.touch(batch.members)
+        self.residency.touch(batch.members)
         worker, function = self._workers[batch.worker], self._functions[batch.function]
-        self._flights.send(now_s, batch, worker, function, self._pending)
+        self._in_flight.send(now_s, batch, worker, function, self._pending)
 
-    def _landed(self, flight: Flight, reply: Message) -> None:
+    def _returned(self, sent: BatchInFlight, reply: Message) -> None:
         """A batch came back, one way or another."""
-        batch = flight.batch
+        batch = sent.batch
         now_s = time.monotonic()
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
@@ -246,18 +246,18 @@ class Dispatcher:
         self._wake()
         if isinstance(reply, Answer):
             try:
-                self._scatter(flight, reply)
+                self._scatter(sent, reply)
             except Exception as exc:
                 log.error("batch unusable function=%s worker=%s", batch.function, batch.worker, exc_info=exc)
-                unusable = ServiceError(f"a worker's answer for {flight.function.name} cannot be used")
+                unusable = ServiceError(f"a worker's answer for {sent.function.name} cannot be used")
                 self._fail(batch.slices, exc if isinstance(exc, ServiceError) else unusable)
             return
         if not isinstance(reply, Failed):
             reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")
         if reply.code == "unknown_function":
-            self.residents.not_there(flight.worker, batch.members)
+            self.residency.not_there(sent.worker, batch.members)
         if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled"}:
-            self._run_again(now_s, flight, reply)
+            self._run_again(now_s, sent, reply)
             return
         log.error(
             "batch failed function=%s worker=%s rows=%d code=%s",
@@ -267,31 +267,31 @@ class Dispatcher:
             reply.code,
         )
         error_type = BadOption if reply.code == "bad_option" else ServiceError
-        self._fail(batch.slices, error_type(f"{flight.function.name}: {reply.message}"))
+        self._fail(batch.slices, error_type(f"{sent.function.name}: {reply.message}"))
 
-    def _scatter(self, flight: Flight, reply: Answer) -> None:
+    def _scatter(self, sent: BatchInFlight, reply: Answer) -> None:
         began_s = time.monotonic()
-        answers = answers_of(flight.function, reply, flight.batch.rows)
+        answers = answers_of(sent.function, reply, sent.batch.rows)
         first = 0
-        for part in flight.batch.slices:
+        for part in sent.batch.slices:
             pending = self._pending.get(part.request_id)
             if pending is not None:
                 pending.answer(part, first, answers)
             first += part.rows
-        self._metrics.of(flight.function).batch_done(
-            flight.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
+        self._metrics.of(sent.function).batch_done(
+            sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
         )
 
-    def _run_again(self, now_s: float, flight: Flight, reply: Failed) -> None:
+    def _run_again(self, now_s: float, sent: BatchInFlight, reply: Failed) -> None:
         """Queue a batch's rows once more; those under which the worker died run alone from now on."""
         refused = Overloaded(
-            f"workers refused rows of {flight.function.name} again and again: {reply.message}", 1.0
+            f"workers refused rows of {sent.function.name} again and again: {reply.message}", 1.0
         )
-        for part in flight.batch.slices:
+        for part in sent.batch.slices:
             pending = self._pending.get(part.request_id)
             if pending is None or pending.done:
                 continue
-            self._metrics.of(flight.function).rerun_rows += part.rows
+            self._metrics.of(sent.function).rerun_rows += part.rows
             if reply.code == WorkerLost.code:
                 self._quarantine.add(pending, part)
                 continue
@@ -303,7 +303,7 @@ class Dispatcher:
             else:
                 self._resubmit(now_s, pending, part)
 
-    def _resubmit(self, now_s: float, pending: Pending, part: Slice) -> None:
+    def _resubmit(self, now_s: float, pending: PendingReply, part: Slice) -> None:
         if pending.done or pending.request_id not in self._pending:
             return
         try:
@@ -312,8 +312,8 @@ class Dispatcher:
             pending.fail(error)
             return
         if rejection is None:
-            if not self.residents.is_resident(pending.call.function.members):
-                self.residents.want(pending.call.function.members)
+            if not self.residency.is_resident(pending.call.function.members):
+                self.residency.want(pending.call.function.members)
         elif rejection.code == "overloaded":
             # They were admitted before, and are in memory anyway: they wait here for their place.
             wait_s = max(0.01, rejection.retry_after_s or 0.0)
@@ -321,7 +321,7 @@ class Dispatcher:
         else:
             pending.fail(error_of(rejection, pending.call.function, now_s))
 
-    def _resubmit_later(self, pending: Pending, part: Slice) -> None:
+    def _resubmit_later(self, pending: PendingReply, part: Slice) -> None:
         self._resubmit(time.monotonic(), pending, part)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
@@ -382,26 +382,26 @@ class Dispatcher:
         alone = self._quarantine.functions
         return [f.members for key, f in self._functions.items() if depth.get(key, (0, 0))[0] or key in alone]
 
-    # ── rows that run alone (Ward) ────────────────────────────────────────────────────────────────
+    # ── rows that run alone (QuarantineHost) ────────────────────────────────────────────────────────────────
 
     def holders(self, function: Function) -> list[Worker]:
         """The workers that hold the function's members; if there are none, one is asked to load them."""
         keys = {model.key for model in function.members}
         found = [worker for name, worker in self._workers.items() if keys <= self._resident[name]]
         if not found:
-            self.residents.want(function.members)
+            self.residency.want(function.members)
         return found
 
     def is_idle(self, worker: Worker) -> bool:
         """Whether no batch is on it."""
-        return not self._flights.on(worker)
+        return not self._in_flight.on(worker)
 
     def set_aside(self, worker: Worker, aside: bool) -> None:
         """The scheduler sends it nothing from now on, or may again."""
         if self._workers.get(worker.name) is worker:
             self._show(worker, aside=aside)
 
-    def is_wanted(self, pending: Pending) -> bool:
+    def is_wanted(self, pending: PendingReply) -> bool:
         """Whether somebody waits for it, and its function is served."""
         function = pending.call.function
         if function.key not in self._functions:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from gpu_worker.wire.protocol import Infer, Message
 from server.catalog.functions import Function
 from server.scheduling.core import RunBatch
-from server.serving.calls import Pending
+from server.serving.calls import PendingReply
 from server.workers.pool import Worker
 
-__all__ = ["Flight", "Flights"]
+__all__ = ["BatchInFlight", "InFlight"]
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class BatchInFlight:
     """A batch on a worker."""
 
     batch: RunBatch
@@ -28,15 +28,20 @@ class Flight:
     message_id: int = 0
 
 
-class Flights:
-    """`landed` is called once for each flight with the worker's reply."""
+class InFlight:
+    """`returned` is called once for each batch with the worker's reply."""
 
-    def __init__(self, landed: Callable[[Flight, Message], None]) -> None:
-        self._landed = landed
-        self._flying: dict[int, Flight] = {}
+    def __init__(self, returned: Callable[[BatchInFlight, Message], None]) -> None:
+        self._returned = returned
+        self._batches: dict[int, BatchInFlight] = {}
 
     def send(
-        self, now_s: float, batch: RunBatch, worker: Worker, function: Function, calls: Mapping[int, Pending]
+        self,
+        now_s: float,
+        batch: RunBatch,
+        worker: Worker,
+        function: Function,
+        calls: Mapping[int, PendingReply],
     ) -> None:
         """Send a batch; `calls` holds the request of each of its slices."""
         rows: list[bytes] = []
@@ -51,28 +56,28 @@ class Flights:
             scores = scores or call.scores
             whole = part.rows == len(call.rows)
             rows += call.rows if whole else call.rows[part.offset : part.offset + part.rows]
-        flight = Flight(batch, worker, function, now_s)
-        self._flying[batch.batch_id] = flight
+        sent = BatchInFlight(batch, worker, function, now_s)
+        self._batches[batch.batch_id] = sent
         roots = None if function.media_roots is None else list(function.media_roots)
         message = Infer(0, list(batch.members), form, rows, scores, roots)
-        flight.message_id = worker.send(message, lambda reply: self._land(flight, reply, calls))
+        sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:
         """Tell the workers of those batches of which no request is `wanted` any more."""
         for batch_id in batch_ids:
-            flight = self._flying[batch_id]
-            if not any(part.request_id in wanted for part in flight.batch.slices):
-                flight.worker.cancel(flight.message_id)
+            sent = self._batches[batch_id]
+            if not any(part.request_id in wanted for part in sent.batch.slices):
+                sent.worker.cancel(sent.message_id)
 
     def on(self, worker: Worker) -> list[str]:
         """What is on a worker, in words."""
-        flights = [flight for flight in self._flying.values() if flight.worker is worker]
-        return [f"{flight.batch.rows} rows of {flight.function.name}" for flight in flights]
+        in_flight = [sent for sent in self._batches.values() if sent.worker is worker]
+        return [f"{sent.batch.rows} rows of {sent.function.name}" for sent in in_flight]
 
-    def _land(self, flight: Flight, reply: Message, calls: Mapping[int, Pending]) -> None:
-        del self._flying[flight.batch.batch_id]
-        for part in flight.batch.slices:
+    def _take(self, sent: BatchInFlight, reply: Message, calls: Mapping[int, PendingReply]) -> None:
+        del self._batches[sent.batch.batch_id]
+        for part in sent.batch.slices:
             pending = calls.get(part.request_id)
             if pending is not None:
-                pending.batches.discard(flight.batch.batch_id)
-        self._landed(flight, reply)
+                pending.batches.discard(sent.batch.batch_id)
+        self._returned(sent, reply)

@@ -18,16 +18,16 @@ from server.catalog.functions import Function
 from server.errors import Overloaded, ServiceError, WorkerLost
 from server.scheduling.core import Slice
 from server.serving.answers import answers_of
-from server.serving.calls import Answers, Pending
+from server.serving.calls import Answers, PendingReply
 from server.workers.pool import Worker
 
-__all__ = ["Quarantine", "Ward"]
+__all__ = ["Quarantine", "QuarantineHost"]
 
 _TURN_S = 0.1  # then other rows have a turn on that worker
 _REFUSALS = 20  # of one row by workers
 
 
-class Ward(Protocol):
+class QuarantineHost(Protocol):
     """What the rows in quarantine need of the dispatcher."""
 
     def holders(self, function: Function) -> list[Worker]:
@@ -42,7 +42,7 @@ class Ward(Protocol):
         """The scheduler sends it nothing from now on, or may again."""
         ...
 
-    def is_wanted(self, pending: Pending) -> bool:
+    def is_wanted(self, pending: PendingReply) -> bool:
         """Whether somebody waits for it, and its function is served."""
         ...
 
@@ -55,13 +55,13 @@ class Ward(Protocol):
 class _Suspect:
     """One row of a call."""
 
-    pending: Pending
+    pending: PendingReply
     row: int
     refusals: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class _Cell:
+class _Isolation:
     """The worker that is set aside, since when, and the row on it."""
 
     worker: Worker
@@ -74,11 +74,11 @@ class _Cell:
 class Quarantine:
     """Rows wait here in the order in which they came; one runs at a time."""
 
-    def __init__(self, ward: Ward, clock: Callable[[], float] = time.monotonic) -> None:
-        self._ward = ward
+    def __init__(self, host: QuarantineHost, clock: Callable[[], float] = time.monotonic) -> None:
+        self._host = host
         self._clock = clock
         self._suspects: deque[_Suspect] = deque()
-        self._cell: _Cell | None = None
+        self._isolation: _Isolation | None = None
 
     @property
     def functions(self) -> set[str]:
@@ -87,68 +87,70 @@ class Quarantine:
 
     def keeps(self, worker: Worker) -> bool:
         """Whether the worker is set aside."""
-        return self._cell is not None and self._cell.worker is worker
+        return self._isolation is not None and self._isolation.worker is worker
 
-    def add(self, pending: Pending, part: Slice) -> None:
+    def add(self, pending: PendingReply, part: Slice) -> None:
         """Rows under which a worker died."""
         rows = range(part.offset, part.offset + part.rows)
         self._suspects += [_Suspect(pending, row) for row in rows]
-        self._ward.wake()
+        self._host.wake()
 
-    def leave(self, pending: Pending) -> None:
+    def leave(self, pending: PendingReply) -> None:
         """Nobody waits for the call any more: if a row of it is on a worker, that is told."""
-        cell = self._cell
-        if cell is not None and cell.suspect is not None and cell.suspect.pending is pending:
-            cell.worker.cancel(cell.message_id)
+        isolation = self._isolation
+        if isolation is not None and isolation.suspect is not None and isolation.suspect.pending is pending:
+            isolation.worker.cancel(isolation.message_id)
 
     def worker_lost(self, worker: Worker) -> None:
         """A worker is gone; the reply for what was on it still comes."""
         if self.keeps(worker):
-            self._cell = None
+            self._isolation = None
 
     def hung(self, patience_s: float) -> Worker | None:
         """The worker that has been on one row for longer than that."""
-        cell = self._cell
-        if cell is None or cell.suspect is None or self._clock() - cell.sent_s <= patience_s:
+        isolation = self._isolation
+        if isolation is None or isolation.suspect is None or self._clock() - isolation.sent_s <= patience_s:
             return None
-        return cell.worker
+        return isolation.worker
 
     def step(self) -> None:
         """Send the next row, if its worker is there and idle."""
-        while self._suspects and not self._ward.is_wanted(self._suspects[0].pending):
+        while self._suspects and not self._host.is_wanted(self._suspects[0].pending):
             self._suspects.popleft()
-        cell = self._cell
-        if cell is not None and cell.suspect is not None:
+        isolation = self._isolation
+        if isolation is not None and isolation.suspect is not None:
             return
         if not self._suspects:
             self._release()
             return
-        holders = self._ward.holders(self._suspects[0].pending.call.function)
-        if cell is None or cell.worker not in holders:
+        holders = self._host.holders(self._suspects[0].pending.call.function)
+        if isolation is None or isolation.worker not in holders:
             self._release()
             if not holders:
                 return
-            worker = min(holders, key=lambda each: not self._ward.is_idle(each))
-            cell = self._cell = _Cell(worker, self._clock())
-            self._ward.set_aside(worker, True)
-        if self._ward.is_idle(cell.worker):
-            self._send(cell, self._suspects.popleft())
+            worker = min(holders, key=lambda each: not self._host.is_idle(each))
+            isolation = self._isolation = _Isolation(worker, self._clock())
+            self._host.set_aside(worker, True)
+        if self._host.is_idle(isolation.worker):
+            self._send(isolation, self._suspects.popleft())
 
-    def _send(self, cell: _Cell, suspect: _Suspect) -> None:
+    def _send(self, isolation: _Isolation, suspect: _Suspect) -> None:
         call = suspect.pending.call
         function = call.function
         members = list(call.members or [model.key for model in function.members])
         scores = call.scores or (function.combine == "mean" and len(members) > 1)
-        cell.suspect, cell.sent_s = suspect, self._clock()
-        suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, cell.sent_s)
+        isolation.suspect, isolation.sent_s = suspect, self._clock()
+        suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, isolation.sent_s)
         message = Infer(0, members, call.form, [call.rows[suspect.row]], scores)
-        cell.message_id = cell.worker.send(message, lambda reply: self._landed(cell, suspect, reply))
+        isolation.message_id = isolation.worker.send(
+            message, lambda reply: self._returned(isolation, suspect, reply)
+        )
 
-    def _landed(self, cell: _Cell, suspect: _Suspect, reply: Message) -> None:
-        cell.suspect = None
-        if self._cell is cell and self._clock() - cell.since_s > _TURN_S:
+    def _returned(self, isolation: _Isolation, suspect: _Suspect, reply: Message) -> None:
+        isolation.suspect = None
+        if self._isolation is isolation and self._clock() - isolation.since_s > _TURN_S:
             self._release()
-        self._ward.wake()
+        self._host.wake()
         pending = suspect.pending
         if pending.done:
             return
@@ -170,7 +172,7 @@ class Quarantine:
         if not isinstance(reply, Failed):
             raise ServiceError(f"{function.name}: the worker answered a batch with {reply.kind!r}")
         if reply.code == WorkerLost.code:
-            return _conviction(suspect, reply)
+            return _fatal_row(suspect, reply)
         if reply.code not in {"unknown_function", "overloaded", "cancelled"}:
             raise ServiceError(f"{function.name}: {reply.message}")
         suspect.refusals += 1
@@ -179,12 +181,12 @@ class Quarantine:
         return None
 
     def _release(self) -> None:
-        if self._cell is not None:
-            worker, self._cell = self._cell.worker, None
-            self._ward.set_aside(worker, False)
+        if self._isolation is not None:
+            worker, self._isolation = self._isolation.worker, None
+            self._host.set_aside(worker, False)
 
 
-def _conviction(suspect: _Suspect, reply: Failed) -> Answers:
+def _fatal_row(suspect: _Suspect, reply: Failed) -> Answers:
     call = suspect.pending.call
     message = f"the worker died twice under rows of {call.function.name}, of this one alone: {reply.message}"
     scores = bytes(4 * len(call.function.classes)) if call.scores else b""

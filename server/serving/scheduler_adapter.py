@@ -12,7 +12,7 @@ from server.catalog.functions import Function, ModelVersion
 from server.errors import DeadlineExceeded, Overloaded, ServiceError
 from server.scheduling.core import FunctionSpec, MemberSpec, RefuseRows, Rejection, Submission
 from server.scheduling.terms import Latency
-from server.serving.calls import Pending
+from server.serving.calls import PendingReply
 
 __all__ = ["LatencyOf", "QueueBounds", "error_of", "late_of", "spec_of", "submission_of"]
 
@@ -42,7 +42,7 @@ def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf) -> F
     )
 
 
-def submission_of(pending: Pending, offset: int, rows: int) -> Submission:
+def submission_of(pending: PendingReply, offset: int, rows: int) -> Submission:
     """Rows [offset, offset + rows) of a call. Rows of different forms do not share batches either."""
     call = pending.call
     return Submission(

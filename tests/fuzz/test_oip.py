@@ -23,7 +23,7 @@ from server.http.connection import WholeRequest
 from server.http.large_json import LargeJson
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
-from server.serving.asker import Asker
+from server.serving.call_service import CallService
 from server.supervision import Tasks
 from tests.fuzz.budget import rounds
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -206,8 +206,8 @@ def test_every_request_gets_a_reply_that_is_no_fault_of_the_server(caplog: pytes
             catalog.add_function(one, 2)
         large = LargeJson()
         codec = Codec(100, lambda model, form: lambda rows: 0.001, 10_000)
-        asker = Asker(house.dispatcher, house.metrics)
-        route = InferRoute(catalog, asker, codec, house.metrics, large, Tasks(), 1 << 20)
+        calls = CallService(house.dispatcher, house.metrics)
+        route = InferRoute(catalog, calls, codec, house.metrics, large, Tasks(), 1 << 20)
         await settle()
         try:
             for seed in rounds(1200):

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from gpu_worker.wire.protocol import Inspect, Inspected
 from server.errors import BadOption, Overloaded, UnknownFunction
-from server.serving.shares import may_take
+from server.serving.fair_share import may_take
 from server.store.training import Look, Snapshot, TrainingRepository
 from server.training.datasets.connections import Connections
 from server.training.datasets.rows_json import record_batch

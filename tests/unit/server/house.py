@@ -6,11 +6,11 @@ from typing import Any
 
 from server.catalog.functions import Function
 from server.observability.metrics import Metrics
-from server.placement.lru import Room
+from server.placement.lru import Capacity
 from server.placement.residency import Profile, Residency
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel
-from server.serving.calls import Call, Pending, Reply
+from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import LatencyOf, QueueBounds
 from tests.unit.server.fake_worker import FakeWorker
@@ -35,9 +35,9 @@ class House:
             QueueBounds(rows, 1 << 20),
             latency_of or (lambda model: latency),
             self.metrics,
-            lambda listener: Residency(listener, lambda worker: Room(), lambda *_: None, profile=profile),
+            lambda listener: Residency(listener, lambda worker: Capacity(), lambda *_: None, profile=profile),
         )
-        self.residency = self.dispatcher.residents
+        self.residency = self.dispatcher.residency
         self.function = function(
             max_batch=4, batch_sizes=(1, 4), **{"slo_ms": 50.0, "policy": "goodput", **fields}
         )
@@ -45,12 +45,12 @@ class House:
         for worker in workers:
             self.residency.worker_up(worker)
 
-    def ask(self, *rows: str, **fields: Any) -> Pending:
+    def ask(self, *rows: str, **fields: Any) -> PendingReply:
         data = [row.encode() for row in rows]
         served: Function = fields.pop("function", self.function)
         return self.dispatcher.begin(Call(served, "text", data, sum(map(len, data)), **fields))
 
-    def labels(self, pending: Pending) -> list[str]:
+    def labels(self, pending: PendingReply) -> list[str]:
         labels = list(pending.future.result().labels)
         self.dispatcher.end(pending)
         return labels

@@ -11,15 +11,15 @@ import pytest
 from gpu_worker.wire.protocol import RowError
 from server.errors import ServiceError
 from server.scheduling.core import Slice
-from server.serving.calls import Answers, Call, Pending, Reply
+from server.serving.calls import Answers, Call, PendingReply, Reply
 from tests.unit.server.served import function
 
 
-def pending(rows: int) -> Pending:
+def pending(rows: int) -> PendingReply:
     loop = asyncio.new_event_loop()
     loop.close()
     call = Call(function(), "text", [b""] * rows, 0)
-    return Pending(7, call, asyncio.Future(loop=loop), 0.0)
+    return PendingReply(7, call, asyncio.Future(loop=loop), 0.0)
 
 
 def answers(labels: Sequence[str], *, scores: bool = False, errors: Sequence[RowError] = ()) -> Answers:

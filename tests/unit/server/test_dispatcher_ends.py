@@ -9,7 +9,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer
 from server.errors import BadOption, DeadlineExceeded, Overloaded, VersionGone
-from server.serving.calls import Pending
+from server.serving.calls import PendingReply
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
@@ -188,7 +188,7 @@ def test_a_worker_that_hangs_is_killed_and_one_that_works_is_not() -> None:
 
 
 def test_answers_below_the_threshold_become_the_default_or_an_error() -> None:
-    async def scenario(default: str | None) -> Pending:
+    async def scenario(default: str | None) -> PendingReply:
         members = (text_model("net", accuracy=0.9), text_model("other", accuracy=0.5))
         worker = FakeWorker()
         house = House(worker)

@@ -1,4 +1,4 @@
-"""Batches on their way: the message that they become, who is told to forget them, and that they land once."""
+"""Batches in flight: the message that each becomes, who may cancel it, and that each is answered once."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pytest
 from gpu_worker.wire.protocol import Answer, Message
 from server.catalog.functions import Function
 from server.scheduling.core import RunBatch, Slice
-from server.serving.calls import Call, Pending
-from server.serving.in_flight import Flight, Flights
+from server.serving.calls import Call, PendingReply
+from server.serving.in_flight import BatchInFlight, InFlight
 from tests.unit.server.fake_worker import FakeWorker
 from tests.unit.server.served import function, text_model
 
 
 class Airport:
-    """Flights with one worker, and calls of ten rows each: `1-0`, `1-1`, …"""
+    """InFlight with one worker, and calls of ten rows each: `1-0`, `1-1`, …"""
 
     def __init__(self, served: Function | None = None) -> None:
-        self.landed: list[tuple[Flight, Message]] = []
-        self.flights = Flights(lambda flight, reply: self.landed.append((flight, reply)))
+        self.returned: list[tuple[BatchInFlight, Message]] = []
+        self.in_flight = InFlight(lambda sent, reply: self.returned.append((sent, reply)))
         self.worker = FakeWorker()
         self.served = served or function()
-        self.calls: dict[int, Pending] = {}
+        self.calls: dict[int, PendingReply] = {}
 
     def call(self, request_id: int, **fields: Any) -> None:
         rows = [f"{request_id}-{row}".encode() for row in range(10)]
         future = asyncio.get_running_loop().create_future()
-        self.calls[request_id] = Pending(
+        self.calls[request_id] = PendingReply(
             request_id, Call(self.served, "text", rows, 30, **fields), future, 0.0
         )
 
@@ -39,7 +39,7 @@ class Airport:
         members = tuple(model.key for model in self.served.members)
         rows = sum(part.rows for part in parts)
         batch = RunBatch(batch_id, self.served.key, "w0", members, parts, rows)
-        self.flights.send(now_s, batch, self.worker, self.served, self.calls)
+        self.in_flight.send(now_s, batch, self.worker, self.served, self.calls)
 
 
 def run(scenario: Any) -> None:  # a coroutine function
@@ -106,9 +106,9 @@ def test_only_a_batch_that_nobody_waits_for_is_cancelled() -> None:
         airport.send(1, (1, 0, 5))
         airport.send(2, (1, 5, 5), (2, 0, 5))
         ours = [message.id for message, _ in airport.worker.batches]
-        airport.flights.cancel_unwanted({1, 2}, {2})
+        airport.in_flight.cancel_unwanted({1, 2}, {2})
         assert airport.worker.cancelled == ours[:1]
-        airport.flights.cancel_unwanted({2}, set())
+        airport.in_flight.cancel_unwanted({2}, set())
         assert airport.worker.cancelled == ours
 
     run(scenario)
@@ -119,13 +119,13 @@ def test_a_cancelled_batch_stays_in_flight_until_the_worker_says_that_it_is_over
         airport = Airport()
         airport.call(1)
         airport.send(1, (1, 0, 10))
-        airport.flights.cancel_unwanted({1}, set())
-        assert airport.landed == []
-        assert airport.flights.on(airport.worker) == ["10 rows of f"]
+        airport.in_flight.cancel_unwanted({1}, set())
+        assert airport.returned == []
+        assert airport.in_flight.on(airport.worker) == ["10 rows of f"]
         airport.worker.fail("cancelled")
-        ((flight, _),) = airport.landed
-        assert flight.batch.batch_id == 1
-        assert airport.flights.on(airport.worker) == []
+        ((sent, _),) = airport.returned
+        assert sent.batch.batch_id == 1
+        assert airport.in_flight.on(airport.worker) == []
 
     run(scenario)
 
@@ -139,10 +139,10 @@ def test_a_landed_batch_is_told_once_and_is_gone_from_its_calls() -> None:
         airport.send(2, (1, 0, 10))
         del airport.calls[2]  # its client went
         airport.worker.answer()
-        ((flight, reply),) = airport.landed
-        assert flight.batch.batch_id == 1
+        ((sent, reply),) = airport.returned
+        assert sent.batch.batch_id == 1
         assert isinstance(reply, Answer)
         assert airport.calls[1].batches == {2}
-        assert airport.flights.on(airport.worker) == ["10 rows of f"]
+        assert airport.in_flight.on(airport.worker) == ["10 rows of f"]
 
     run(scenario)

@@ -21,7 +21,7 @@ from server.http.connection import WholeRequest
 from server.http.large_json import LargeJson
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
-from server.serving.asker import Asker
+from server.serving.call_service import CallService
 from server.supervision import Tasks
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
@@ -39,9 +39,9 @@ class Station:
         self.catalog.add_function(self.house.function, 2)
         self.large = LargeJson()
         self.replies: list[tuple[int, bytes, Mapping[str, str]]] = []
-        asker = Asker(self.house.dispatcher, self.house.metrics, max_rows=rows)
+        calls = CallService(self.house.dispatcher, self.house.metrics, max_rows=rows)
         codec = Codec(max_rows, lambda model, form: lambda rows: 0.001)
-        self.route = InferRoute(self.catalog, asker, codec, self.house.metrics, self.large, Tasks(), 64 << 20)
+        self.route = InferRoute(self.catalog, calls, codec, self.house.metrics, self.large, Tasks(), 64 << 20)
 
     def ask(
         self,
@@ -283,7 +283,7 @@ def test_what_was_taken_of_a_queue_is_given_back_however_a_call_ends() -> None:
             worker.answer()
             await settle()
         await station.replied(4)
-        assert station.route._asker._shares._taken == {}
+        assert station.route._calls._fair_share._taken == {}
 
     run(scene, answers=False)
 

@@ -10,8 +10,8 @@ import tracemalloc
 from collections import Counter
 
 from server.errors import ServiceError
-from server.serving.calls import Call, Pending
-from server.serving.in_flight import Flight
+from server.serving.calls import Call, PendingReply
+from server.serving.in_flight import BatchInFlight
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 
@@ -51,7 +51,7 @@ class Chaos:
             self.house.dispatcher.end(one)
         await self._answer_all()
 
-    def _ask(self) -> Pending | None:
+    def _ask(self) -> PendingReply | None:
         rows = [f"{self.random.random()}" * 6 for _ in range(self.random.randint(1, 6))]
         with contextlib.suppress(ServiceError):
             return self.house.ask(*rows)
@@ -93,7 +93,7 @@ def test_requests_that_ended_and_workers_that_died_leave_nothing_behind() -> Non
     asyncio.run(scenario())
 
 
-_OF_REQUESTS = (Call, Pending, Flight, FakeWorker)
+_OF_REQUESTS = (Call, PendingReply, BatchInFlight, FakeWorker)
 
 
 def of_requests() -> list[object]:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
-from server.placement.lru import Room
+from server.placement.lru import Capacity
 from server.placement.residency import Group, Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -49,7 +49,7 @@ class House:
         self.groups: tuple[Group, ...] = ()
         self.residency = Residency(
             self.listener,
-            lambda worker: Room(max_models=models),
+            lambda worker: Capacity(max_models=models),
             lambda model, size, seconds: self.measured.append((model.key, size)),
             starting=lambda: self.groups,
         )

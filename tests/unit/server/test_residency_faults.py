@@ -12,7 +12,7 @@ import pytest
 from gpu_worker.wire.protocol import Load, Unload
 from server.catalog.functions import ModelVersion
 from server.errors import Overloaded, WorkerLost
-from server.placement.lru import Room
+from server.placement.lru import Capacity
 from server.placement.residency import Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -29,7 +29,7 @@ class House:
         self.listener = Listener()
         self.residency = Residency(
             self.listener,
-            fields.pop("room", lambda worker: Room(max_models=models)),
+            fields.pop("capacity", lambda worker: Capacity(max_models=models)),
             lambda *_: None,
             patience_s=PATIENCE_S,
             **fields,
@@ -220,7 +220,7 @@ def test_a_member_that_was_displaced_while_sizes_were_unknown_gets_its_room() ->
     async def scenario() -> None:
         # b displaces a, since c is in the way; once sizes are known, c leaves for them.
         worker = FakeWorker(sizes={"a/1": 40, "b/1": 40, "c/1": 40}, evicts={"b/1": "a/1"})
-        house = House(worker, room=lambda worker: Room(capacity_bytes=100))
+        house = House(worker, capacity=lambda worker: Capacity(capacity_bytes=100))
         await house.residency.load((C,))
         await house.residency.load((A, B))
         assert sorted(worker.resident) == ["a/1", "b/1"]

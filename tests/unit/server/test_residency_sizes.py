@@ -14,7 +14,7 @@ from gpu_worker.model_files.manifest import InputSpec, Manifest
 from gpu_worker.networks.network import Network
 from gpu_worker.wire.protocol import Done, Failed, Load, Loaded, Message, Unload
 from server.errors import BadOption, Overloaded
-from server.placement.lru import Room
+from server.placement.lru import Capacity
 from server.placement.residency import Group, Residency
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
@@ -68,7 +68,7 @@ class House:
         self.listener = Listener()
         self.residency = Residency(
             self.listener,
-            lambda worker: Room(capacity_bytes=capacity_bytes),
+            lambda worker: Capacity(capacity_bytes=capacity_bytes),
             lambda model, size, seconds: None,
             starting=lambda: (),
         )

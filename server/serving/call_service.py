@@ -8,15 +8,15 @@ from server.errors import Overloaded
 from server.http.body import Receive
 from server.http.disconnects import VanishedClients
 from server.observability.metrics import Metrics
-from server.serving.calls import Call, Pending, Reply
+from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
-from server.serving.shares import Shares
+from server.serving.fair_share import FairShare
 from server.supervision import Tasks
 
-__all__ = ["Asker"]
+__all__ = ["CallService"]
 
 
-class Asker:
+class CallService:
     """Shared by the routes that ask for answers."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Asker:
         """max_rows: of one function that all callers share."""
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self._shares = Shares(max_rows)
+        self._fair_share = FairShare(max_rows)
         self._vanished = VanishedClients(tasks)
 
     async def ask(self, call: Call, receive: Receive, began_s: float) -> Reply:
@@ -47,37 +47,37 @@ class Asker:
         self._count(pending, reply, began_s)
         return reply
 
-    def begin(self, call: Call) -> Pending:
+    def begin(self, call: Call) -> PendingReply:
         """Queue a call; its `future` must be followed by `failure` or `end`. Raises `ServiceError`."""
         name, rows = call.function.name, len(call.rows)
-        if not self._shares.take(name, call.caller, rows):
+        if not self._fair_share.take(name, call.caller, rows):
             raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
         try:
             return self._dispatcher.begin(call)
         except BaseException:
-            self._shares.give(name, call.caller, rows)
+            self._fair_share.give(name, call.caller, rows)
             raise
 
-    def failure(self, pending: Pending) -> BaseException | None:
+    def failure(self, pending: PendingReply) -> BaseException | None:
         """Why a call that is over was not answered, which is then its `end`; None if it was."""
         failure = pending.future.exception()
         if failure is not None:
             self._over(pending)
         return failure
 
-    def end(self, pending: Pending, began_s: float) -> Reply:
+    def end(self, pending: PendingReply, began_s: float) -> Reply:
         """What `ask` answers or raises, of a call that is over."""
         self._over(pending)
         reply = pending.future.result()
         self._count(pending, reply, began_s)
         return reply
 
-    def _over(self, pending: Pending) -> None:
+    def _over(self, pending: PendingReply) -> None:
         call = pending.call
-        self._shares.give(call.function.name, call.caller, len(call.rows))
+        self._fair_share.give(call.function.name, call.caller, len(call.rows))
         self._dispatcher.end(pending)
 
-    def _count(self, pending: Pending, reply: Reply, began_s: float) -> None:
+    def _count(self, pending: PendingReply, reply: Reply, began_s: float) -> None:
         call = pending.call
         self._metrics.of(call.function).answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s

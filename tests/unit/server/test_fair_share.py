@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import Overloaded
-from server.serving.shares import Shares, may_take
+from server.serving.fair_share import FairShare, may_take
 from server.training.datasets.datasets import Datasets
 from server.training.datasets.snapshot import Limits
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.security
 
 def taken_by(limit: int, *callers: str) -> dict[str, int]:
     """How much each has once all have taken what they could, one at a time and in turn."""
-    shares, held = Shares(limit), dict.fromkeys(callers, 0)
+    shares, held = FairShare(limit), dict.fromkeys(callers, 0)
     busy = True
     while busy:
         busy = False
@@ -38,7 +38,7 @@ def test_busy_callers_get_the_same(callers: int, each: int) -> None:
 
 
 def test_a_newcomer_finds_room_however_long_another_was_alone() -> None:
-    shares = Shares(16)
+    shares = FairShare(16)
     while shares.take("uploads", "greedy", 1):
         pass
     assert shares.take("uploads", "modest", 1)
@@ -47,7 +47,7 @@ def test_a_newcomer_finds_room_however_long_another_was_alone() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), max_size=60))
 def test_what_is_given_back_is_as_if_it_was_never_taken(wishes: list[tuple[str, int]]) -> None:
-    shares = Shares(20)
+    shares = FairShare(20)
     got = [(caller, amount) for caller, amount in wishes if shares.take("queue", caller, amount)]
     for caller, amount in got:
         shares.give("queue", caller, amount)

@@ -7,7 +7,7 @@ get the same; nothing is set aside for callers who are not there. Pure.
 
 from __future__ import annotations
 
-__all__ = ["Shares", "may_take"]
+__all__ = ["FairShare", "may_take"]
 
 _ALPHA = 3
 
@@ -17,7 +17,7 @@ def may_take(held: int, taken: int, limit: int) -> bool:
     return not held or held < _ALPHA * (limit - taken)
 
 
-class Shares:
+class FairShare:
     """Who holds how much of several things with one `limit` each."""
 
     def __init__(self, limit: int) -> None:
