@@ -17,7 +17,7 @@ __all__ = ["Asked", "Backend"]
 
 
 class Asked(IntEnum):
-    """What the plan node asks of the twin that it is calling; see sql/postgres/batch/ahead.c."""
+    """What the plan node asks of the twin that it is calling; see sql/postgres/batch/exec/overlap.c."""
 
     ANSWERS = 0
     BEGIN = 1

@@ -9,19 +9,22 @@
  * of them, and hand the rows on with the results as extra columns.
  *
  *	  ml_udf_batch.c	settings, the planner hook
- *	  find.c			which calls have a twin
- *	  cut.c				taking calls out of expressions
+ *
+ * plan/: what happens when a statement is planned
+ *
+ *	  statement.c		rewriting a statement
+ *	  plan_tree.c		the walk over its plan: which node allows what
+ *	  demand.c			what a node's consumer will ask for
+ *	  twin.c			which calls have a twin
+ *	  extract.c			taking calls out of expressions
  *	  guard.c, calls.c	under which conditions, and in which order, to make them
- *	  effects.c, fallible.c	what must not be run early
+ *	  side_effects.c, clauses.c	what must not be run early
  *	  columns.c			from expressions to columns
  *	  layer.c			building layers
- *	  project.c, feed.c	layers over a plan node, and below it
- *	  demand.c			what a node's consumer will ask for
- *	  statement.c		rewriting a statement
- *	  rewrite.c			the walk over its plan: which node allows what
+ *	  project.c, arguments.c	layers over a plan node, and below it
  *	  join.c, hashjoin.c, append.c	nodes that need more than the common treatment
  *
- * What runs a layer is listed in execute.h.
+ * exec/: what happens when it runs; the files are listed in exec/exec.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,7 +45,7 @@ extern int	gather_rows;
 extern bool batch_everything;
 extern bool batch_overlap;
 
-/* What a twin that can answer later is asked to do: see ahead.c */
+/* What a twin that can answer later is asked to do: see overlap.c */
 #define BATCH_ASK_NOW		0	/* answer */
 #define BATCH_ASK_BEGIN		1	/* begin to, and return NULL meanwhile */
 #define BATCH_ASK_FORGET	2	/* forget what was begun and not answered */
@@ -57,7 +60,7 @@ extern __attribute__((visibility("default"))) int ml_udf_batch_asked;
  */
 #define BATCH_CALL_VAR (-101)
 
-/* find.c */
+/* twin.c */
 extern void batch_find_init(void);
 extern bool batch_find_twin(Node *node, Oid *twinid);
 extern bool batch_has_candidate(Node *node);
@@ -99,7 +102,7 @@ typedef struct BatchRewrite
 	int			nlayers;		/* layers added so far */
 	List	   *twins;			/* OIDs of the twins used */
 	bool		is_cursor;		/* DECLARE CURSOR and the like */
-	bool		effects_known;	/* see effects.c */
+	bool		effects_known;	/* see side_effects.c */
 	int			effects;
 	bool		secured;		/* has row security or a security barrier */
 } BatchRewrite;
@@ -129,7 +132,7 @@ typedef struct BatchCut
 	Bitmapset  *late_params;	/* PARAM_EXECs not set before the projection */
 } BatchCut;
 
-/* cut.c */
+/* extract.c */
 extern Node *batch_cut_expr(BatchCut *cut, Node *node);
 extern List *batch_cut_list(BatchCut *cut, List *list);
 extern void batch_cut_clause(BatchCut *cut, Node *clause);
@@ -149,12 +152,12 @@ extern bool batch_is_movable(BatchCut *cut, Node *node);
 extern Node *batch_add_call(BatchCut *cut, Node *expr, Oid twinid);
 extern Var *batch_plain_var(Var *var);
 
-/* effects.c */
+/* side_effects.c */
 extern bool batch_expr_is_volatile(BatchRewrite *rw, Node *node);
 extern int	batch_total_effects(BatchRewrite *rw);
 extern bool batch_may_run_ahead(BatchRewrite *rw, Plan *plan, bool may_stop);
 
-/* fallible.c */
+/* clauses.c */
 extern bool batch_expr_may_fail(Node *node);
 extern bool batch_has_subplan(Node *node);
 extern bool batch_has_unbound(Node *node);
@@ -208,7 +211,7 @@ extern Plan *batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child,
 extern Plan *batch_project(BatchRewrite *rw, Plan *plan,
 						   const BatchDemand *demand);
 
-/* feed.c */
+/* arguments.c */
 extern Plan *batch_feed(BatchRewrite *rw, BatchCut *cut, Plan *user,
 						Plan *child, List *extra, List **columns,
 						const BatchDemand *demand);
@@ -226,7 +229,7 @@ extern BatchDemand batch_demand_worker(const BatchDemand *demand);
 /* statement.c */
 extern void batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options);
 
-/* rewrite.c */
+/* plan_tree.c */
 extern Plan *batch_rewrite_plan(BatchRewrite *rw, Plan *plan,
 								const BatchDemand *demand);
 
@@ -245,7 +248,7 @@ extern void batch_extend_targetlist(Plan *plan, List *columns);
 /* append.c */
 extern Plan *batch_merge_append(BatchRewrite *rw, Append *append);
 
-/* execute.c */
+/* node.c */
 extern const CustomScanMethods batch_scan_methods;
 
 #endif							/* ML_UDF_BATCH_H */

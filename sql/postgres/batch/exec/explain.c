@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 #include "compat.h"
 
 #include "nodes/makefuncs.h"

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * find.c
+ * twin.c
  *	  Which calls can be batched: a function and its declared twin.
  *
  * f(A, ...) -> R is batchable when its schema holds f_batch(A[], ...) -> R[]
@@ -13,7 +13,7 @@
  *
  * Lookups are cached per backend.  Any change of pg_proc empties the cache,
  * since a CREATE FUNCTION may have brought a twin that was missing.  Plans
- * that use a twin depend on it by a PlanInvalItem (see rewrite.c).
+ * that use a twin depend on it by a PlanInvalItem (see statement.c).
  *
  *-------------------------------------------------------------------------
  */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * stats.c
+ * instrument.c
  *	  Counting batches, in parallel workers too.
  *
  * Under a Gather every process counts in its own place of an array in shared
@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 
 #include "access/parallel.h"
 

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * items.c
+ * inputs.c
  *	  The distinct inputs of a batch.
  *
  * Inputs are equal if their images are: 1.0 and 1.00 are equal numerics and
@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 
 #include "common/hashfn.h"
 #include "utils/datum.h"

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * rewrite.c
+ * plan_tree.c
  *	  The walk over a finished plan: which node allows what.
  *
  * The plan is rewritten after the planner is done with it, because only then

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * execute.c
+ * node.c
  *	  The running layer: begin, rescan, end.
  *
  * Rows are gathered into a batch before any of them is served, and the twin is
@@ -32,7 +32,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 #include "compat.h"
 
 #include "catalog/objectaccess.h"

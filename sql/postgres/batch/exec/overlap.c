@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * ahead.c
+ * overlap.c
  *	  The batch behind the one that is served: gathered, and begun, early.
  *
  * A twin that asks a server over the network has nothing to do while the
@@ -26,7 +26,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * cut.c
+ * extract.c
  *	  Taking the calls that can be batched out of expressions.
  *
  * Each call is replaced by a BATCH_CALL_VAR and noted with its guards (guard.c)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * convert.c
+ * arrays.c
  *	  Values to arrays and back: the form in which a twin takes and returns them.
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 #include "compat.h"
 
 #include "access/htup_details.h"

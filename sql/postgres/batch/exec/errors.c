@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * try.c
+ * errors.c
  *	  Errors that can be held until the row they belong to is asked for.
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 #include "compat.h"
 
 #include "utils/memutils.h"

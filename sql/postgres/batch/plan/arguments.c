@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * feed.c
+ * arguments.c
  *	  Layers below a node: what its aggregates, window functions and
  *	  set-returning functions are given.
  *

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * execute.h
+ * exec.h
  *	  The state of a running layer.
  *
- *	  execute.c	begin, rescan, end
- *	  serve.c	the next row
+ *	  node.c	begin, rescan, end
+ *	  next_row.c	the next row
  *	  gather.c	reads the child, when no row is left to serve
- *	  items.c	lists the distinct inputs ("items") among the rows
+ *	  inputs.c	lists the distinct inputs ("items") among the rows
  *	  call.c	answers items, a slice at a time, through the twin
- *	  ahead.c	the batch behind the one that is served, gathered and begun early
- *	  convert.c	makes arrays of them, and takes results out of arrays
- *	  try.c		holds errors until their row is asked for
- *	  stats.c, explain.c	what EXPLAIN shows, workers included
+ *	  overlap.c	the batch behind the one that is served, gathered and begun early
+ *	  arrays.c	makes arrays of them, and takes results out of arrays
+ *	  errors.c	holds errors until their row is asked for
+ *	  instrument.c, explain.c	what EXPLAIN shows, workers included
  *
  *-------------------------------------------------------------------------
  */
@@ -108,7 +108,7 @@ typedef struct CallState
 	FmgrInfo	flinfo;			/* of the twin, or of the function */
 	Oid			collation;
 	bool		strict;			/* the function's strictness */
-	bool		answers_later;	/* its twin can: see ahead.c */
+	bool		answers_later;	/* its twin can: see overlap.c */
 	int			nargs;
 	BatchType  *argtypes;
 	BatchType	result;
@@ -159,25 +159,25 @@ typedef struct BatchState
 	TupleTableSlot *row_slot;	/* a gathered row */
 	TupleTableSlot *peek_slot;	/* the child's first row, if it was peeked at */
 	bool		peek_taken;
-	bool		phantom_served; /* see execute.c */
+	bool		phantom_served; /* see node.c */
 	bool		phantom_counted;
 
 	BatchCounts *shared;		/* in a worker or its leader: all processes' */
 	int			nshared;		/* processes */
 } BatchState;
 
-/* execute.c */
+/* node.c */
 extern void batch_init_inputs(BatchState *state);
 extern void batch_forget(BatchState *state);
 
-/* serve.c */
+/* next_row.c */
 extern TupleTableSlot *batch_next_row(CustomScanState *node);
 
 /* gather.c */
 extern void batch_gather(BatchState *state);
 extern bool batch_peek(BatchState *state);
 
-/* items.c */
+/* inputs.c */
 extern int	batch_find_item(BatchState *state, CallState *call);
 
 /* call.c */
@@ -187,24 +187,24 @@ extern bool batch_call_twin(BatchState *state, CallState *call, int first,
 							int n, int asked);
 extern bool batch_answer(BatchState *state, CallState *call, int item);
 
-/* ahead.c */
+/* overlap.c */
 extern bool batch_answers_later(Oid twinid);
 extern void batch_run_ahead(BatchState *state);
 extern void batch_take_spare(BatchState *state);
 extern void batch_drop_spare(BatchState *state);
 
-/* convert.c */
+/* arrays.c */
 extern void batch_type_init(BatchType *type, Oid valuetype, Oid arraytype);
 extern Datum batch_make_argument(CallState *call, int arg, int first, int n);
 extern void batch_take_results(BatchState *state, CallState *call,
 							   Datum result, int first, int n);
 
-/* try.c */
+/* errors.c */
 typedef void (*BatchBlock) (BatchState *state, void *arg);
 extern ErrorData *batch_try(BatchState *state, BatchBlock block, void *arg);
 extern bool batch_can_hold_error(BatchState *state, int flag);
 
-/* stats.c */
+/* instrument.c */
 extern void batch_count_rows(BatchState *state, int rows);
 extern void batch_count_call(BatchState *state, CallState *call, int sent,
 							 double ms);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * effects.c
+ * side_effects.c
  *	  What cannot be run ahead of its time: expressions and plans with side
  *	  effects.
  *

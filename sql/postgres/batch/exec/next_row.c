@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * serve.c
+ * next_row.c
  *	  The next row: from the batch, or from the next one.
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 
 #include "miscadmin.h"
 #include "utils/memutils.h"

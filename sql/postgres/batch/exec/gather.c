@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "execute.h"
+#include "exec.h"
 #include "compat.h"
 
 #include "access/relscan.h"

@@ -196,7 +196,7 @@ set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact,
 
 /*
  * May evaluating the expression raise an error that can be held?  A subplan
- * cannot be run in a subtransaction of its own, see execute.c.
+ * cannot be run in a subtransaction of its own, see node.c.
  */
 static bool
 error_can_wait(Node *node)
