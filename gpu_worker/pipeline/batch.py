@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
 from gpu_worker.pipeline.forward import Tally
-from gpu_worker.pipeline.intake import Piece, Size
+from gpu_worker.pipeline.intake import Decoding, Piece, Size
 from gpu_worker.pipeline.media import MediaRoots
-from gpu_worker.pipeline.shares import Share, Shares
+from gpu_worker.pipeline.shares import COMMON, Share, Shares
 from gpu_worker.wire.protocol import Answer
 
 __all__ = ["Batch"]
@@ -57,6 +57,7 @@ class Batch:
         self._piece_rows = piece_rows
         self._next_row = 0
         self._pieces = 0  # somewhere in the worker
+        self._decoding = Decoding()
         self._closed = False
         self._began_s = self._decoded_s = time.monotonic()
         self._lock = threading.Lock()
@@ -96,6 +97,7 @@ class Batch:
         with self._lock:
             self._pieces -= 1
             self._decoded_s = max(self._decoded_s, piece.decoded_s)
+            self._decoding.add(piece.decoding)
             return self._pieces == 0
 
     def finish(self) -> None:
@@ -110,9 +112,17 @@ class Batch:
                     self.tally.forward_s,
                     self.share.seconds,
                     self.stay_s(),
+                    self._members_s(),
                 )
             )
         self.over.set_result(None)
+
+    def _members_s(self) -> list[list[float]]:
+        parts_s = self.share.parts_s
+        return [
+            [parts_s.get(number, 0.0), parts_s[COMMON] * self._decoding.part_for(resident.network.pixels)]
+            for number, resident in enumerate(self.residents, 1)
+        ]
 
     def fail(self, exc: BaseException) -> None:
         """Resolves `answer` with an exception, unless the batch is closed already."""

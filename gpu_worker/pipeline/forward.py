@@ -42,18 +42,26 @@ class Tally:
         if not len(good):
             return
         for member, resident in enumerate(self._residents):
-            inputs = _inputs(piece, resident, good)
-            began_s = time.monotonic()
-            scores = resident.network.scores(inputs, is_cancelled)
-            took_s = time.monotonic() - began_s
-            with self._lock:
-                self.forward_s += took_s
-            resident.observe(len(good), took_s)
-            finite = np.isfinite(scores).all(axis=1)
-            if not finite.all():
-                self._blame(resident, piece, good[~finite])
-                good, scores = good[finite], scores[finite]
-            self._note(member, resident, good + piece.start, scores)
+            with piece.share.part(1 + member):
+                good = self._add_member(member, resident, piece, good, is_cancelled)
+
+    def _add_member(
+        self, member: int, resident: Resident, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled
+    ) -> np.ndarray:
+        """Runs the rows `good` of the piece through one model: those that it could answer."""
+        inputs = _inputs(piece, resident, good)
+        began_s = time.monotonic()
+        scores = resident.network.scores(inputs, is_cancelled)
+        took_s = time.monotonic() - began_s
+        with self._lock:
+            self.forward_s += took_s
+        resident.observe(len(good), took_s)
+        finite = np.isfinite(scores).all(axis=1)
+        if not finite.all():
+            self._blame(resident, piece, good[~finite])
+            good, scores = good[finite], scores[finite]
+        self._note(member, resident, good + piece.start, scores)
+        return good
 
     def members(self) -> list[MemberAnswer]:
         """Every model's answers, in the order asked."""

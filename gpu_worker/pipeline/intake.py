@@ -34,6 +34,31 @@ Unwanted = Callable[[], bool]
 ReadRow = Callable[[int, bytes], None]
 
 
+class Decoding:
+    """What decoding took, in seconds of its threads: in all, and where there are several sizes, for each."""
+
+    __slots__ = ("all_s", "by_size_s")
+
+    def __init__(self) -> None:
+        self.all_s = 0.0
+        self.by_size_s: dict[Size, float] = {}
+
+    def add(self, more: Decoding) -> None:
+        """Adds that of other rows."""
+        self.all_s += more.all_s
+        for size, took_s in more.by_size_s.items():
+            self.note(size, took_s)
+
+    def note(self, size: Size, took_s: float) -> None:
+        """So long was for that size alone."""
+        self.by_size_s[size] = self.by_size_s.get(size, 0.0) + took_s
+
+    def part_for(self, size: Size | None) -> float:
+        """The part of it, 0 to 1, that it would have taken for pixels of that size alone; None: of none."""
+        others_s = sum(took_s for other, took_s in self.by_size_s.items() if other != size)
+        return max(0.0, 1.0 - others_s / self.all_s) if self.all_s > 0 else 1.0
+
+
 class Piece:
     """Consecutive rows of one batch on their way through the worker.
 
@@ -47,6 +72,7 @@ class Piece:
         "_slices_left",
         "bug",
         "decoded_s",
+        "decoding",
         "faults",
         "pixels",
         "rows",
@@ -64,6 +90,7 @@ class Piece:
         self.faults: list[RowError] = []
         self.bug: BaseException | None = None
         self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
+        self.decoding = Decoding()
         self._lock = threading.Lock()
         self._slices_left = 0
 
@@ -71,9 +98,15 @@ class Piece:
         """Sets how many slices will be reported to `slice_done`."""
         self._slices_left = slices
 
-    def slice_done(self, faults: list[RowError], bug: BaseException | None) -> bool:
-        """Notes the outcome of one slice; True for the last one."""
+    def took(self, size: Size, seconds: float) -> None:
+        """Notes that decoding a row for that size alone took so long."""
         with self._lock:
+            self.decoding.note(size, seconds)
+
+    def slice_done(self, faults: list[RowError], bug: BaseException | None, took_s: float = 0.0) -> bool:
+        """Notes the outcome of one slice, and how long its thread took; True for the last one."""
+        with self._lock:
+            self.decoding.all_s += took_s
             self.faults.extend(faults)
             self.bug = self.bug or bug
             self.decoded_s = time.monotonic()
@@ -141,6 +174,7 @@ class Intake:
         """Whether it was the last slice of its piece."""
         faults: list[RowError] = []
         bug: BaseException | None = None
+        began_s = time.monotonic()
         try:
             with piece.share:
                 for index in rows:
@@ -152,7 +186,7 @@ class Intake:
                         faults.append(RowError(piece.start + index, fault.code, fault.message))
         except BaseException as exc:  # to be raised where the batch is answered
             bug = exc
-        return piece.slice_done(faults, bug)
+        return piece.slice_done(faults, bug, time.monotonic() - began_s)
 
     def release(self, piece: Piece) -> None:
         """Takes back the buffers of a piece that nobody reads or writes any more."""
@@ -190,8 +224,12 @@ class Intake:
 
     def _read_image(self, piece: Piece, index: int, data: bytes) -> None:
         self._check_size(data)
+        several = len(piece.pixels) > 1
         for (height, width), buffer in piece.pixels.items():
+            began_s = time.monotonic() if several else 0.0
             buffer[index] = decode_image(data, height, width, max_pixels=self._max_pixels)
+            if several:
+                piece.took((height, width), time.monotonic() - began_s)
 
     def _look_over(self, row: bytes, form: str) -> None:
         self._check_size(row)

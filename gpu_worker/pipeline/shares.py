@@ -2,7 +2,8 @@
 
 While one batch is worked on, on however many threads, the time is all its own; while several are, each has an
 equal part. So the shares of all batches add up to the time in which the worker had work, in whatever order
-they end. Knows no rows and no models.
+they end. A batch's share falls into parts by the same rule: while several of its threads work, each has an
+equal part of the batch's time. Knows no rows and no models.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Share", "Shares"]
+__all__ = ["COMMON", "Part", "Share", "Shares"]
+
+COMMON = 0  # the number of what is done for all parts at once
 
 
 class Shares:
@@ -35,18 +38,28 @@ class Shares:
     def _enter(self, share: Share) -> None:
         with self._lock:
             fair_s = self._now()
+            share._divide(fair_s)
             if share._threads == 0:
                 share._entered_s = fair_s
                 self._batches += 1
             share._threads += 1
+            share._at[COMMON] += 1
 
     def _leave(self, share: Share) -> None:
         with self._lock:
             fair_s = self._now()
+            share._divide(fair_s)
             share._threads -= 1
+            share._at[COMMON] -= 1
             if share._threads == 0:
                 share.seconds += fair_s - share._entered_s
                 self._batches -= 1
+
+    def _move(self, share: Share, part: int, other: int) -> None:
+        with self._lock:
+            share._divide(self._now())
+            share._at[part] -= 1
+            share._at[other] = share._at.get(other, 0) + 1
 
     def _now(self) -> float:
         now_s = self._clock()
@@ -57,18 +70,52 @@ class Shares:
 
 
 class Share:
-    """`with share:` around each piece of a batch's work, in any thread; `seconds` counts what has ended."""
+    """`with share:` around each piece of a batch's work, in any thread; `seconds` counts what has ended.
 
-    __slots__ = ("_entered_s", "_of", "_threads", "seconds")
+    `with share.part(number):` within that, around what is done for that part; `parts_s` counts it. All that
+    is done outside is `COMMON`. Of a batch that is over, the parts add up to `seconds`.
+    """
+
+    __slots__ = ("_at", "_divided_s", "_entered_s", "_of", "_threads", "parts_s", "seconds")
 
     def __init__(self, of: Shares) -> None:
         self._of = of
         self._threads = 0
-        self._entered_s = 0.0
+        self._at = {COMMON: 0}  # threads, by part
+        self._entered_s = self._divided_s = 0.0
         self.seconds = 0.0
+        self.parts_s = {COMMON: 0.0}
+
+    def part(self, number: int) -> Part:
+        """What a thread that works on the batch does for part `number`, from 1."""
+        return Part(self, number)
+
+    def _divide(self, fair_s: float) -> None:
+        """Divides what the batch has had since the last time among its threads."""
+        if self._threads:
+            each_s = (fair_s - self._divided_s) / self._threads
+            for part, threads in self._at.items():
+                self.parts_s[part] = self.parts_s.get(part, 0.0) + threads * each_s
+        self._divided_s = fair_s
 
     def __enter__(self) -> None:
         self._of._enter(self)
 
     def __exit__(self, *_: object) -> None:
         self._of._leave(self)
+
+
+class Part:
+    """A thread's work for one part of a batch, between enter and exit."""
+
+    __slots__ = ("_number", "_share")
+
+    def __init__(self, share: Share, number: int) -> None:
+        self._share = share
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._share._of._move(self._share, COMMON, self._number)
+
+    def __exit__(self, *_: object) -> None:
+        self._share._of._move(self._share, self._number, COMMON)

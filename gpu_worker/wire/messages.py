@@ -134,6 +134,8 @@ class Answer(Message):
     forward_s: float = 0.0  # all members' forward passes
     work_s: float = 0.0  # of the worker's time, its own: what batches beside it took is left out
     stay_s: float = 0.0  # from receipt to this answer
+    # by member, of work_s: its own passes; and what they need and others may share, such as the decoding
+    members_s: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.networks.loader import load_network
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.wire.protocol import Answer
-from tests.models import CLASSES, image_model, label_of
+from tests.models import CLASSES, hashing_model, image_model, label_of
 from tests.unit.gpu_worker.pictures import encoded, huge_png, noise, picture
 
 Engines = Callable[..., Engine]
@@ -96,6 +96,37 @@ def test_members_answer_in_the_order_asked_and_share_the_decoding(
     for member, alone in enumerate(("resnet", "vgg")):
         one = engine.infer([alone], "path", paths, scores=True)
         np.testing.assert_allclose(scores_of(both, member), scores_of(one), atol=1e-5)
+
+
+def test_the_work_of_each_member_is_told_apart_and_all_of_it_adds_up(
+    engines: Engines, tmp_path: Path
+) -> None:
+    engine = engines(threads=2)
+    for name, delay_ms in (("quick", 20), ("slow", 60)):
+        engine.load(name, str(hashing_model(tmp_path, name, delay_ms=delay_ms)))
+    answer = engine.infer(["slow", "quick"], "text", [b"a"])
+    (slow_s, shared_s), (quick_s, also_s) = answer.members_s
+    assert 0.06 <= slow_s < answer.work_s - 0.02
+    assert 0.02 <= quick_s < answer.work_s - 0.06
+    assert shared_s == also_s
+    assert slow_s + quick_s + shared_s == pytest.approx(answer.work_s)
+
+
+def test_a_member_is_charged_with_the_decoding_for_its_own_size_alone(
+    engines: Engines, media: Path, paths: list[bytes], vgg: Path, tmp_path: Path
+) -> None:
+    large = image_model(tmp_path, "large")
+    manifest = large / "model.json"
+    manifest.write_text(
+        manifest.read_text().replace('"height": 64, "width": 64', '"height": 512, "width": 512')
+    )
+    engine = engines(media_roots=(str(media),), threads=2)
+    engine.load("small", str(vgg))
+    engine.load("large", str(large))
+    answer = engine.infer(["small", "large"], "path", paths)
+    (small_s, small_decoding_s), (large_s, large_decoding_s) = answer.members_s
+    decoding_s = answer.work_s - small_s - large_s
+    assert 0 < small_decoding_s < large_decoding_s < decoding_s
 
 
 def test_models_of_different_input_sizes_run_in_one_batch(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.pipeline.shares import Shares
+from gpu_worker.pipeline.shares import COMMON, Shares
 
 
 class Clock:
@@ -42,6 +42,68 @@ def test_two_batches_at_once_have_half_each_and_one_that_waits_has_none() -> Non
     assert first.seconds == pytest.approx(4.0)
     assert second.seconds == pytest.approx(2.0)
     assert waiting.seconds == 0.0
+
+
+def test_what_is_done_for_a_part_is_that_parts_and_the_rest_is_common() -> None:
+    clock = Clock()
+    share = Shares(clock).share()
+    with share:
+        clock.now_s += 1.0
+        with share.part(1):
+            clock.now_s += 2.0
+        with share.part(2):
+            clock.now_s += 4.0
+        clock.now_s += 0.5
+    assert share.parts_s == pytest.approx({COMMON: 1.5, 1: 2.0, 2: 4.0})
+
+
+def test_threads_that_work_for_different_parts_at_once_have_equal_parts_of_the_batchs_time() -> None:
+    clock = Clock()
+    shares = Shares(clock)
+    first, second = shares.share(), shares.share()
+    with first:
+        with first, first.part(1):
+            clock.now_s += 2.0  # one thread decodes while another runs the pass
+        with second:
+            clock.now_s += 2.0  # of another batch's time nothing is this one's
+    assert first.parts_s == pytest.approx({COMMON: 1.0 + 1.0, 1: 1.0})
+    assert second.parts_s == pytest.approx({COMMON: 1.0})
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.sampled_from(["enter", "leave", 0, 1, 2]), st.floats(0, 10)),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_the_parts_of_a_batch_add_up_to_its_share(steps: list[tuple[int, str | int, float]]) -> None:
+    clock = Clock()
+    shares = Shares(clock)
+    batches = [shares.share() for _ in range(2)]
+    threads: list[list[int]] = [[], []]  # the part that each thread of a batch is on
+    for which, does, then_s in steps:
+        share, on = batches[which], threads[which]
+        if does == "enter":
+            share.__enter__()
+            on.append(COMMON)
+        elif on and does == "leave":
+            if (part := on.pop()) != COMMON:
+                share.part(part).__exit__()
+            share.__exit__()
+        elif on and isinstance(does, int):
+            if on[-1] != COMMON:
+                share.part(on[-1]).__exit__()
+            if does != COMMON:
+                share.part(does).__enter__()
+            on[-1] = does
+        clock.now_s += then_s
+    for share, on in zip(batches, threads, strict=True):
+        for part in on:
+            if part != COMMON:
+                share.part(part).__exit__()
+            share.__exit__()
+        assert sum(share.parts_s.values()) == pytest.approx(share.seconds)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 10)), min_size=1, max_size=60))
