@@ -47,7 +47,7 @@ from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
 from gpu_worker.pipeline.intake import Intake, Piece
 from gpu_worker.pipeline.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
-from gpu_worker.pipeline.shares import Shares
+from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import Answer
@@ -90,7 +90,7 @@ class Engine:
         self._model_threads = Threads(1, "model") if cuda else self._threads
         # Models that may not be cut stand for a device that does one thing at a time.
         self._serial_thread = Threads(1, "serial")
-        self._shares = Shares()
+        self._work_clock = WorkClock()
         self._turns = itertools.count()
         self._loading = threading.Lock()
         self._one_core_each = False  # whether torch's passes run so in the model threads
@@ -180,7 +180,7 @@ class Engine:
                         is_cuda=self.device.is_cuda,
                     ),
                 ),
-                share=self._shares.share(),
+                timer=self._work_clock.timer(),
                 turn=next(self._turns),
                 media=None if media_roots is None else self._intake.media.only(media_roots),
             )

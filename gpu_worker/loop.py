@@ -2,7 +2,7 @@
 
     socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
                      ├─ Load, Unload ─→ loading thread ────────────────────────────────┼─→ sender → socket
-                     ├─ Train, Keep, … → trainer (a process of its own) ───────────────┤
+                     ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
                      ├─ Cancel, Ping ──────────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
 
@@ -34,21 +34,21 @@ from gpu_worker.wire.protocol import (
     Answer,
     Cancel,
     Done,
-    Drop,
     EndTraining,
     Evaluate,
     Failed,
+    ForgetTrial,
     FrameError,
     Infer,
     Inspect,
-    Keep,
     Load,
     Loaded,
-    Look,
     Message,
     Ping,
     Pong,
-    Train,
+    ProbeTraining,
+    StoreCheckpoint,
+    TrainEpoch,
     Unload,
     reply_frame,
 )
@@ -137,9 +137,9 @@ class Loop:
                 batch.cancel()
             else:
                 self._trainer.cancel(message)
-        elif isinstance(message, Train | Keep | Drop | Evaluate | Inspect):
+        elif isinstance(message, TrainEpoch | StoreCheckpoint | ForgetTrial | Evaluate | Inspect):
             self._trainer.send(message)
-        elif isinstance(message, Look):
+        elif isinstance(message, ProbeTraining):
             self._trainer.look(message)
         elif isinstance(message, EndTraining):
             self._trainer.end()
@@ -194,7 +194,7 @@ class Loop:
         if exc is None:
             self._replies.put(batch.answer.result())
         else:
-            self._fail(batch.id, exc, batch.share.seconds, batch.stay_s())
+            self._fail(batch.id, exc, batch.timer.seconds, batch.stay_s())
         self._trainer.batch_over()
 
     def _forget(self, request_id: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from gpu_worker.networks.network import Floats
 
-__all__ = ["Column", "RowInvalid", "Table", "values_of"]
+__all__ = ["RowInvalid", "Table", "TableColumn", "values_of"]
 
 _MOST_TEXTS = 32  # of one column; the rarer ones count as unknown
 _MOST_WIDTH = 4096
@@ -32,7 +32,7 @@ class RowInvalid(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column. mean, scale: of a number, among the training rows. texts: those that are known."""
 
     name: str
@@ -50,7 +50,7 @@ class Column:
 class Table:
     """Columns, and how their rows become numbers. Raises `ValueError` for too many of them."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[TableColumn]) -> None:
         self.columns = tuple(columns)
         starts = np.cumsum([0, *(column.width for column in self.columns)]).tolist()
         self._starts: list[int] = starts[:-1]
@@ -78,7 +78,7 @@ class Table:
                     spread[at] += gap * (value - mean[at])
         return cls(
             [
-                Column(
+                TableColumn(
                     kind["name"],
                     kind["kind"],
                     mean[at],
@@ -123,10 +123,12 @@ class Table:
     @classmethod
     def from_json(cls, text: str) -> Table:
         """The inverse of `as_json`. Raises `ValueError`, `TypeError`."""
-        return cls([Column(**{**column, "texts": tuple(column["texts"])}) for column in json.loads(text)])
+        return cls(
+            [TableColumn(**{**column, "texts": tuple(column["texts"])}) for column in json.loads(text)]
+        )
 
 
-def values_of(row: bytes | str, columns: Sequence[Column]) -> list[Any]:
+def values_of(row: bytes | str, columns: Sequence[TableColumn]) -> list[Any]:
     """A row's values: float, str, bool, or None where one is missing. Raises `RowInvalid`.
 
     Numbers that are not finite are missing ones.
@@ -141,7 +143,7 @@ def values_of(row: bytes | str, columns: Sequence[Column]) -> list[Any]:
     return [_value(value, column) for value, column in zip(values, columns, strict=True)]
 
 
-def _value(value: Any, column: Column) -> Any:  # noqa: ANN401  # of JSON, to the column's kind
+def _value(value: Any, column: TableColumn) -> Any:  # noqa: ANN401  # of JSON, to the column's kind
     if value is None:
         return None
     if column.kind == "number":

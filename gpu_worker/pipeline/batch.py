@@ -12,7 +12,7 @@ from gpu_worker.model_cache import Resident
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece, Size
 from gpu_worker.pipeline.media import MediaRoots
-from gpu_worker.pipeline.shares import COMMON, Share, Shares
+from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
 from gpu_worker.wire.protocol import Answer
 
 __all__ = ["Batch"]
@@ -36,7 +36,7 @@ class Batch:
         *,
         scores: bool,
         piece_rows: int,
-        share: Share | None = None,
+        timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class Batch:
         )
         self.serial = not all(model.network.cuttable for model in residents)
         self.tally = Tally(residents, len(rows), scores=scores)
-        self.share = share or Shares().share()  # alone, unless it is said
+        self.timer = timer or WorkClock().timer()  # alone, unless it is said
         self.turn = turn
         self.media = media
         self.answer: Future[Answer] = Future()
@@ -67,7 +67,7 @@ class Batch:
         return self._closed
 
     def stay_s(self) -> float:
-        """How long it has been here; its own work is `share.seconds` of that."""
+        """How long it has been here; its own work is `timer.seconds` of that."""
         return time.monotonic() - self._began_s
 
     def cut(self) -> Piece | None:
@@ -79,7 +79,7 @@ class Batch:
             rows = self._rows[start : start + self._piece_rows]
             self._next_row += len(rows)
             self._pieces += 1
-            return Piece(start, rows, self.share)
+            return Piece(start, rows, self.timer)
 
     def run(self, piece: Piece) -> None:
         """The forward passes of one decoded piece; what goes wrong closes the batch."""
@@ -87,7 +87,7 @@ class Batch:
             if piece.bug is not None:
                 raise piece.bug
             if not self._closed:
-                with self.share:
+                with self.timer:
                     self.tally.add(piece, self.is_closed)
         except BaseException as exc:
             self.fail(exc)
@@ -110,7 +110,7 @@ class Batch:
                     sorted(self.tally.errors, key=lambda error: error.index),
                     self._decoded_s - self._began_s,
                     self.tally.forward_s,
-                    self.share.seconds,
+                    self.timer.seconds,
                     self.stay_s(),
                     self._members_s(),
                 )
@@ -118,7 +118,7 @@ class Batch:
         self.over.set_result(None)
 
     def _members_s(self) -> list[list[float]]:
-        parts_s = self.share.parts_s
+        parts_s = self.timer.parts_s
         return [
             [parts_s.get(number, 0.0), parts_s[COMMON] * self._decoding.part_for(resident.network.pixels)]
             for number, resident in enumerate(self.residents, 1)

@@ -42,7 +42,7 @@ class Tally:
         if not len(good):
             return
         for member, resident in enumerate(self._residents):
-            with piece.share.part(1 + member):
+            with piece.timer.part(1 + member):
                 good = self._add_member(member, resident, piece, good, is_cancelled)
 
     def _add_member(

@@ -19,7 +19,7 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_image
 from gpu_worker.pipeline.media import MediaRoots
-from gpu_worker.pipeline.shares import Share, Shares
+from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import RowError
@@ -63,7 +63,7 @@ class Piece:
     """Consecutive rows of one batch on their way through the worker.
 
     start: index of its first row in the batch. pixels, tensors: for each size asked for, at least as many
-    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults. `share`:
+    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults. `timer`:
     the time that decoding takes is its batch's.
     """
 
@@ -76,15 +76,15 @@ class Piece:
         "faults",
         "pixels",
         "rows",
-        "share",
         "start",
         "tensors",
+        "timer",
     )
 
-    def __init__(self, start: int, rows: Sequence[bytes], share: Share | None = None) -> None:
+    def __init__(self, start: int, rows: Sequence[bytes], timer: WorkTimer | None = None) -> None:
         self.start = start
         self.rows = rows
-        self.share = share or Shares().share()
+        self.timer = timer or WorkClock().timer()
         self.pixels: dict[Size, Pixels] = {}
         self.tensors: dict[Size, Floats] = {}
         self.faults: list[RowError] = []
@@ -176,7 +176,7 @@ class Intake:
         bug: BaseException | None = None
         began_s = time.monotonic()
         try:
-            with piece.share:
+            with piece.timer:
                 for index in rows:
                     if unwanted():
                         break

@@ -10,7 +10,7 @@ from __future__ import annotations
 from gpu_worker.train.augment import Augment
 from gpu_worker.train.examples import Example, read_examples
 from gpu_worker.train.images import Images, decode_examples
-from gpu_worker.train.loop import Epoch, Stopped, Trained, accuracy_of, train
+from gpu_worker.train.loop import Epoch, Trained, TrainingStopped, accuracy_of, train
 from gpu_worker.train.spec import TrainSpec
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "Epoch",
     "Example",
     "Images",
-    "Stopped",
     "TrainSpec",
     "Trained",
+    "TrainingStopped",
     "accuracy_of",
     "decode_examples",
     "read_examples",

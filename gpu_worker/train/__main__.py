@@ -32,7 +32,7 @@ from gpu_worker.model_files.saving import save_model
 from gpu_worker.train.augment import Augment
 from gpu_worker.train.examples import read_examples
 from gpu_worker.train.images import decode_examples
-from gpu_worker.train.loop import Stopped, accuracy_of, train
+from gpu_worker.train.loop import TrainingStopped, accuracy_of, train
 from gpu_worker.train.spec import TrainSpec
 from gpu_worker.zoo import ARCHITECTURES
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         _run(flags, stop)
-    except Stopped as exc:
+    except TrainingStopped as exc:
         _print(event="stopped", message=str(exc))
         return EXIT_STOPPED
     except (OSError, ValueError, WorkerError) as exc:

@@ -33,15 +33,15 @@ class Images:
     def varied(
         self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
     ) -> Tensor:
-        """See `loop.Lessons.varied`: float32 [n, 3, H, W]."""
+        """See `loop.Examples.varied`: float32 [n, 3, H, W]."""
         return _normalised(spec.augment.apply(self.pixels[rows], generator).to(device), spec.input)
 
     def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
-        """See `loop.Lessons.plain`: float32 [n, 3, H, W]."""
+        """See `loop.Examples.plain`: float32 [n, 3, H, W]."""
         return _normalised(self.pixels[start:end].to(device).float(), spec.input)
 
     def content(self) -> Iterator[bytes]:
-        """See `loop.Lessons.content`."""
+        """See `loop.Examples.content`."""
         for image in self.pixels.numpy():
             yield image.tobytes()
 

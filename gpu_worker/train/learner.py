@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Evaluation", "Learner", "Lesson", "Spec", "row_time"]
+__all__ = ["EpochResult", "Evaluation", "Learner", "Spec", "row_time"]
 
 _TIMED_ROWS = 64
 _TIMED_PASSES = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class EpochResult:
     """What one epoch brought: the loss on the training rows, the accuracy on the validation rows."""
 
     loss: float
@@ -51,8 +51,8 @@ class Learner(Protocol):
         """Rows of the snapshot that could no longer be read."""
         ...
 
-    def learn(self, should_stop: Callable[[], bool]) -> Lesson:
-        """One epoch. Raises `loop.Stopped` where `should_stop` says so."""
+    def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
+        """One epoch. Raises `loop.TrainingStopped` where `should_stop` says so."""
         ...
 
     def write(self, path: str, *, best: bool) -> None:

@@ -1,4 +1,4 @@
-"""From the spec of a Train or Evaluate message to what carries it out: by architecture, over one snapshot.
+"""From the spec of a TrainEpoch or Evaluate message to its learner, by architecture, over one snapshot.
 
 Holds the snapshots that were asked for last, as many as fit into a fixed share of memory: images are decoded,
 texts and tables read, once for all trials. What is mapped from disk counts as nothing.
@@ -56,8 +56,8 @@ class Learners:
         rows = self._rows(snapshot, classes, spec)
         return NetworkLearner(
             spec,
-            rows.lessons("train"),
-            rows.lessons("validation"),
+            rows.examples("train"),
+            rows.examples("validation"),
             skipped=len(rows.skipped),
             start=start,
             start_epoch=start_epoch,
@@ -79,10 +79,10 @@ class Learners:
             found = evaluated(rows_of_table, split, start)
             return found if found.labels else None
         spec = train_spec(raw)
-        lessons = self._rows(snapshot, classes, spec).lessons(split)
-        if not len(lessons):
+        examples = self._rows(snapshot, classes, spec).examples(split)
+        if not len(examples):
             return None
-        return network_evaluated(spec, lessons, start, device=self.device, allow_import=self.allow_import)
+        return network_evaluated(spec, examples, start, device=self.device, allow_import=self.allow_import)
 
     def _rows(self, path: str, classes: Sequence[str], spec: TrainSpec) -> Snapshot:
         if spec.architecture in TEXT_ARCHITECTURES:

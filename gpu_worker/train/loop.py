@@ -1,6 +1,6 @@
 """The training loop: a spec and examples in, weights out; reports after every epoch, stops when asked.
 
-Examples are images or texts (`Lessons`); the loop does not know which, and holds those of one batch.
+Examples are images or texts (`Examples`); the loop does not know which, and holds those of one batch.
 
 Randomness of epoch e comes from hash(seed, e) alone. So a run that was stopped and goes on from its
 checkpoint ends with the very weights of one that was not, and no generator's state needs to be kept.
@@ -25,9 +25,9 @@ from gpu_worker.train.spec import TrainSpec
 
 __all__ = [
     "Epoch",
-    "Lessons",
-    "Stopped",
+    "Examples",
     "Trained",
+    "TrainingStopped",
     "accuracy_of",
     "answers_of",
     "begin",
@@ -39,7 +39,7 @@ __all__ = [
 _EVALUATION_ROWS = 128
 
 
-class Lessons(Protocol):
+class Examples(Protocol):
     """Labelled examples of one split."""
 
     @property
@@ -71,7 +71,7 @@ class Lessons(Protocol):
         ...
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """`should_stop` said so. What the last whole epoch left is in the checkpoint, if there is one."""
 
 
@@ -99,8 +99,8 @@ class Trained:
 
 def train(
     spec: TrainSpec,
-    lessons: Lessons,
-    validation: Lessons,
+    examples: Examples,
+    validation: Examples,
     *,
     device: str = "cpu",
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
@@ -110,18 +110,18 @@ def train(
 ) -> Trained:
     """Trains a new module, or goes on from the file `checkpoint`, which it rewrites after every epoch.
 
-    `on_epoch` is called in this thread; `should_stop` before every step. Raises `Stopped`; `ModelUnusable`
-    for an unknown architecture or options; `ValueError` for a checkpoint of another run.
+    `on_epoch` is called in this thread; `should_stop` before every step. Raises `TrainingStopped`;
+    `ModelUnusable` for an unknown architecture or options; `ValueError` for a checkpoint of another run.
     """
     with torch.random.fork_rng():
-        module, optimiser = begin(spec, len(lessons.classes), device=device, allow_import=allow_import)
-        run = _run_id(spec, lessons)
+        module, optimiser = begin(spec, len(examples.classes), device=device, allow_import=allow_import)
+        run = _run_id(spec, examples)
         state = read_checkpoint(checkpoint, module, optimiser, run) if checkpoint else None
         state = state or Checkpoint(0, 0, -1.0, {})
         while state.epoch < spec.epochs:
             began_s = time.monotonic()
-            loss = train_epoch(spec, state.epoch, module, optimiser, lessons, should_stop)
-            accuracy = accuracy_of(module, validation if len(validation) else lessons, spec)
+            loss = train_epoch(spec, state.epoch, module, optimiser, examples, should_stop)
+            accuracy = accuracy_of(module, validation if len(validation) else examples, spec)
             state.epoch += 1
             if accuracy >= state.best_accuracy:
                 best = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
@@ -153,36 +153,36 @@ def begin(
 
 
 @torch.inference_mode()
-def accuracy_of(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> float:
+def accuracy_of(module: nn.Module, examples: Examples, spec: TrainSpec) -> float:
     """The share of examples whose highest score is their label; leaves the module in eval mode."""
-    if not len(lessons):
+    if not len(examples):
         return 0.0
     right, start = 0, 0
-    for part in _answered(module, lessons, spec):
-        right += int((part.argmax(dim=1) == lessons.labels[start : start + len(part)]).sum())
+    for part in _answered(module, examples, spec):
+        right += int((part.argmax(dim=1) == examples.labels[start : start + len(part)]).sum())
         start += len(part)
-    return right / len(lessons)
+    return right / len(examples)
 
 
 @torch.inference_mode()
-def probabilities_of(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> Tensor:
+def probabilities_of(module: nn.Module, examples: Examples, spec: TrainSpec) -> Tensor:
     """float32 [n, classes], on the CPU, of at least one example; leaves the module in eval mode."""
-    return torch.cat(list(_answered(module, lessons, spec)))
+    return torch.cat(list(_answered(module, examples, spec)))
 
 
 @torch.inference_mode()
-def answers_of(module: nn.Module, lessons: Lessons, spec: TrainSpec, rows: slice) -> Tensor:
+def answers_of(module: nn.Module, examples: Examples, spec: TrainSpec, rows: slice) -> Tensor:
     """As `probabilities_of`, of the rows from `rows.start` to before `rows.stop`, in one pass."""
     module.eval()
     device = next(module.parameters()).device
-    answered: Tensor = module(lessons.plain(rows.start, rows.stop, spec, device)).softmax(dim=1).cpu()
+    answered: Tensor = module(examples.plain(rows.start, rows.stop, spec, device)).softmax(dim=1).cpu()
     return answered
 
 
-def _answered(module: nn.Module, lessons: Lessons, spec: TrainSpec) -> Iterator[Tensor]:
+def _answered(module: nn.Module, examples: Examples, spec: TrainSpec) -> Iterator[Tensor]:
     """Probabilities, some rows at a time: float32 [n, classes], on the CPU."""
-    for start in range(0, len(lessons), _EVALUATION_ROWS):
-        yield answers_of(module, lessons, spec, slice(start, start + _EVALUATION_ROWS))
+    for start in range(0, len(examples), _EVALUATION_ROWS):
+        yield answers_of(module, examples, spec, slice(start, start + _EVALUATION_ROWS))
 
 
 def train_epoch(
@@ -190,31 +190,31 @@ def train_epoch(
     epoch: int,
     module: nn.Module,
     optimiser: torch.optim.Optimizer,
-    lessons: Lessons,
+    examples: Examples,
     should_stop: Callable[[], bool],
 ) -> float:
     """One pass over all examples: epoch number `epoch` (0 for the first) of `spec.epochs`; the mean loss.
 
-    Raises `Stopped`. Sets torch's global generator.
+    Raises `TrainingStopped`. Sets torch's global generator.
     """
     seed = _seed(spec.seed, epoch + 1)
     torch.manual_seed(seed)  # dropout
     generator = torch.Generator().manual_seed(seed)  # order and augmentation
     device = next(module.parameters()).device
-    order = torch.randperm(len(lessons), generator=generator)
-    starts = _starts(len(lessons), spec.batch_rows)
+    order = torch.randperm(len(examples), generator=generator)
+    starts = _starts(len(examples), spec.batch_rows)
     module.train()
     total = torch.zeros((), device=device)
     taught = 0
     for step, start in enumerate(starts):
         rows = order[start : start + spec.batch_rows]
         if should_stop():
-            raise Stopped(f"training stopped in epoch {epoch + 1} of {spec.epochs}")
+            raise TrainingStopped(f"training stopped in epoch {epoch + 1} of {spec.epochs}")
         rate = spec.learning_rate_at((epoch + step / len(starts)) / spec.epochs)
         for group in optimiser.param_groups:
             group["lr"] = rate
-        inputs = lessons.varied(rows, spec, generator, device)
-        labels = lessons.labels[rows].to(device)
+        inputs = examples.varied(rows, spec, generator, device)
+        labels = examples.labels[rows].to(device)
         loss = functional.cross_entropy(module(inputs), labels, label_smoothing=spec.label_smoothing)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -242,11 +242,11 @@ def _seed(seed: int, turn: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode()).digest()[:7], "big")
 
 
-def _run_id(spec: TrainSpec, lessons: Lessons) -> str:
+def _run_id(spec: TrainSpec, examples: Examples) -> str:
     """A hash of all that decides the outcome."""
-    text = json.dumps([asdict(spec), lessons.classes], sort_keys=True, default=str)
+    text = json.dumps([asdict(spec), examples.classes], sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode())
-    digest.update(lessons.labels.numpy().tobytes())
-    for part in lessons.content():
+    digest.update(examples.labels.numpy().tobytes())
+    for part in examples.content():
         digest.update(part)
     return digest.hexdigest()

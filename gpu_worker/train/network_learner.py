@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.saving import write_tensors
 from gpu_worker.train.checkpoint import optimiser_file, read_optimiser, write_optimiser
-from gpu_worker.train.learner import Evaluation, Lesson, row_time
-from gpu_worker.train.loop import Lessons, accuracy_of, answers_of, begin, probabilities_of, train_epoch
+from gpu_worker.train.learner import EpochResult, Evaluation, row_time
+from gpu_worker.train.loop import Examples, accuracy_of, answers_of, begin, probabilities_of, train_epoch
 from gpu_worker.train.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class NetworkLearner:
     def __init__(
         self,
         spec: TrainSpec,
-        lessons: Lessons,
-        validation: Lessons,
+        examples: Examples,
+        validation: Examples,
         *,
         skipped: int,
         start: str,
@@ -45,10 +45,10 @@ class NetworkLearner:
         self.skipped = skipped
         self.epoch = start_epoch
         self._spec = spec
-        self._lessons = lessons
+        self._examples = examples
         self._validation = validation
         self._module, self._optimiser = begin(
-            spec, len(lessons.classes), device=device, allow_import=allow_import
+            spec, len(examples.classes), device=device, allow_import=allow_import
         )
         if start:
             _warm(self._module, start)
@@ -57,15 +57,15 @@ class NetworkLearner:
         self._best_score = -1.0
         self._best: dict[str, torch.Tensor] = {}
 
-    def learn(self, should_stop: Callable[[], bool]) -> Lesson:
+    def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
         """See `Learner.learn`."""
-        loss = train_epoch(self._spec, self.epoch, self._module, self._optimiser, self._lessons, should_stop)
+        loss = train_epoch(self._spec, self.epoch, self._module, self._optimiser, self._examples, should_stop)
         score = accuracy_of(self._module, self._validation, self._spec)
         self.epoch += 1
         if score > self._best_score:
             self._best_score = score
             self._best = {name: tensor.detach().clone() for name, tensor in self._module.state_dict().items()}
-        return Lesson(loss, score)
+        return EpochResult(loss, score)
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`."""
@@ -77,15 +77,15 @@ class NetworkLearner:
 
 
 def evaluated(
-    spec: TrainSpec, lessons: Lessons, start: str, *, device: str, allow_import: bool
+    spec: TrainSpec, examples: Examples, start: str, *, device: str, allow_import: bool
 ) -> Evaluation:
     """What the checkpoint `start` answers. Raises `BadRequest` for one of another architecture."""
-    module, _ = begin(spec, len(lessons.classes), device=device, allow_import=allow_import)
+    module, _ = begin(spec, len(examples.classes), device=device, allow_import=allow_import)
     if _warm(module, start):
         raise BadRequest(f"the checkpoint {start} is not of {spec.architecture} with these knobs")
-    rows = probabilities_of(module, lessons, spec).numpy()
-    row_s = row_time(lambda part: answers_of(module, lessons, spec, part), len(lessons))
-    return Evaluation(rows, lessons.labels.tolist(), row_s)
+    rows = probabilities_of(module, examples, spec).numpy()
+    row_s = row_time(lambda part: answers_of(module, examples, spec, part), len(examples))
+    return Evaluation(rows, examples.labels.tolist(), row_s)
 
 
 def _warm(module: nn.Module, checkpoint: str) -> list[str]:

@@ -18,7 +18,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.images import Images
-from gpu_worker.train.loop import Lessons
+from gpu_worker.train.loop import Examples
 from gpu_worker.train.texts import Texts, ragged
 
 __all__ = ["NO_CLASS", "SPLITS", "Snapshot", "read_snapshot", "read_texts"]
@@ -37,10 +37,10 @@ class Snapshot:
     Labels are indices into the classes, or `NO_CLASS`.
     """
 
-    parts: Mapping[str, Lessons]
+    parts: Mapping[str, Examples]
     skipped: tuple[str, ...]
 
-    def lessons(self, split: str) -> Lessons:
+    def examples(self, split: str) -> Examples:
         """The examples of train, validation or test. Raises `ValueError`."""
         if split not in self.parts:
             raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")

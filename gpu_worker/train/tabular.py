@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.row_network import COLUMNS_KEY
-from gpu_worker.networks.table import Column, Table, values_of
+from gpu_worker.networks.table import Table, TableColumn, values_of
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 
@@ -72,7 +72,7 @@ def read_table(
             arrays.facts["table"] = fitted.as_json()
             for split in splits:  # of each, were it empty
                 _append(arrays, split, fitted, [], np.zeros(0, np.int64))
-            named = [Column(kind["name"], kind["kind"]) for kind in kinds]
+            named = [TableColumn(kind["name"], kind["kind"]) for kind in kinds]
             for batch in _batches(file, "input", "target", "split"):
                 on_step()
                 texts, targets, sides = (column.to_pylist() for column in batch.columns)
@@ -98,7 +98,7 @@ def _kinds(file: pq.ParquetFile, path: str) -> list[dict[str, str]]:
 
 
 def _fitted(file: pq.ParquetFile, kinds: Sequence[Mapping[str, str]], on_step: Callable[[], None]) -> Table:
-    named = [Column(kind["name"], kind["kind"]) for kind in kinds]
+    named = [TableColumn(kind["name"], kind["kind"]) for kind in kinds]
 
     def training() -> Iterator[list[Any]]:
         for batch in _batches(file, "input", "split"):

@@ -27,8 +27,8 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.networks.onnx_network import open_session
 from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES
 from gpu_worker.networks.table import Table
-from gpu_worker.train.learner import Evaluation, Lesson, row_time
-from gpu_worker.train.loop import Stopped
+from gpu_worker.train.learner import EpochResult, Evaluation, row_time
+from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.tabular import Rows, TableSnapshot
 
 __all__ = ["TabularLearner", "TabularSpec", "evaluated", "table_of"]
@@ -69,13 +69,13 @@ class TabularLearner:
         self._best: Estimator = None
         self._best_score = -1.0
 
-    def learn(self, should_stop: Callable[[], bool]) -> Lesson:
+    def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
         """See `Learner.learn`; trees are stopped after any of them, a regression before it begins."""
         train, validation = self._snapshot.rows("train"), self._snapshot.rows("validation")
 
         def check() -> None:
             if should_stop():
-                raise Stopped(f"training stopped after epoch {self.epoch}")
+                raise TrainingStopped(f"training stopped after epoch {self.epoch}")
 
         check()
         with warnings.catch_warnings():
@@ -86,7 +86,7 @@ class TabularLearner:
         self.epoch += 1
         if score > self._best_score:
             self._best, self._best_score = copy.deepcopy(self._estimator), score
-        return Lesson(loss, score)
+        return EpochResult(loss, score)
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""

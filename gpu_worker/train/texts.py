@@ -37,7 +37,7 @@ class Texts:
     def varied(
         self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
     ) -> Tensor:
-        """See `loop.Lessons.varied`: the tokens, a share of `spec.forget` of them left out."""
+        """See `loop.Examples.varied`: the tokens, a share of `spec.forget` of them left out."""
         tokens = self._padded(rows.numpy())
         if spec.forget > 0:
             kept = torch.rand(tokens.shape, generator=generator) >= spec.forget
@@ -45,11 +45,11 @@ class Texts:
         return tokens.to(device)
 
     def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
-        """See `loop.Lessons.plain`."""
+        """See `loop.Examples.plain`."""
         return self._padded(np.arange(start, min(end, len(self)))).to(device)
 
     def content(self) -> Iterator[bytes]:
-        """See `loop.Lessons.content`."""
+        """See `loop.Examples.content`."""
         for start in range(0, len(self.tokens), _CONTENT_TOKENS):
             yield self.tokens[start : start + _CONTENT_TOKENS].tobytes()
         yield self.ends.tobytes()

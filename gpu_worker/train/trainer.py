@@ -1,7 +1,7 @@
 """The worker's training process: started at the first training message, stopped while batches are answered.
 
-    loop ── Train, Keep, … ──→ socket ──→ python -m gpu_worker.train.trial
-    loop ←─ Trained, Kept, … ─ reader ←──┘
+    loop ── TrainEpoch, StoreCheckpoint, … ──→ socket ──→ python -m gpu_worker.train.trial
+    loop ←─ EpochTrained, CheckpointStored, … ─ reader ←──┘
 
 A process of its own, since training in a thread would hold the interpreter's lock when an answer wants it.
 Serving goes first: from the first batch under way to the last the process is stopped (SIGSTOP), yet after
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from gpu_worker.settings import Settings
 from gpu_worker.wire.frames import receive
-from gpu_worker.wire.protocol import Cancel, Failed, FrameError, Look, Message, encode
+from gpu_worker.wire.protocol import Cancel, Failed, FrameError, Message, ProbeTraining, encode
 
 __all__ = ["Trainer"]
 
@@ -79,7 +79,7 @@ class Trainer:
         except FrameError as exc:
             self._fail(child, [message.id], f"the message cannot be handed on: {exc}", code="bad_option")
 
-    def look(self, message: Look) -> None:
+    def look(self, message: ProbeTraining) -> None:
         """Hand it on to the process if there is one; it answers in the middle of whatever it does."""
         if self._child is None or not self._child.lives():
             self._reply(Failed(message.id, "worker_lost", "there is no training process"))

@@ -1,8 +1,8 @@
 """`python -m gpu_worker.train.trial`: the training process of one worker. `trainer` starts it.
 
-    socket → reader ─┬─ Train, Keep, Drop, Evaluate, Inspect ─→ main thread ─→ socket
-                     ├─ Look ─→ answered at once, with the steps that the main thread has done
-                     └─ Cancel ─→ noted; a Train looks before every step
+    socket → reader ─┬─ TrainEpoch, StoreCheckpoint, ForgetTrial, Evaluate, Inspect ─→ main thread ─→ socket
+                     ├─ ProbeTraining ─→ answered at once, with the steps that the main thread has done
+                     └─ Cancel ─→ noted; a TrainEpoch checks for it before every step
 
 One request after the other, at low priority, with one thread: so a trial's weights depend on its inputs
 alone, bit for bit on a CPU. Holds the trials under way and the last snapshot's rows; the server holds
@@ -34,22 +34,22 @@ from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.wire.frames import receive
 from gpu_worker.wire.protocol import (
     Cancel,
+    CheckpointStored,
     Done,
-    Drop,
+    EpochTrained,
     Evaluate,
     Evaluated,
     Failed,
+    ForgetTrial,
     FrameError,
     Inspect,
     Inspected,
-    Keep,
-    Kept,
-    Look,
-    Looked,
     Message,
+    ProbeTraining,
     RowError,
-    Train,
-    Trained,
+    StoreCheckpoint,
+    TrainEpoch,
+    TrainingProbed,
     reply_frame,
 )
 
@@ -61,7 +61,7 @@ __all__ = ["main"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_PIXELS = 64
+_INSPECT_PIXELS = 64
 _NICENESS = 10
 _MOST_TRIALS = 8  # twice as many as a server has under way here
 
@@ -84,15 +84,15 @@ class Trials:
     def answer(self, message: Message) -> Message:
         """The reply to a message; every failure is one."""
         try:
-            if isinstance(message, Train):
+            if isinstance(message, TrainEpoch):
                 return self._train(message)
-            if isinstance(message, Keep):
+            if isinstance(message, StoreCheckpoint):
                 return self._keep(message)
             if isinstance(message, Evaluate):
                 return self._evaluate(message)
             if isinstance(message, Inspect):
                 return self._inspect(message)
-            if isinstance(message, Drop):
+            if isinstance(message, ForgetTrial):
                 self._trials.pop(message.trial, None)
                 return Done(message.id)
             raise BadRequest(f"a training process does not take {message.kind!r} messages")
@@ -104,8 +104,8 @@ class Trials:
             _log.exception("request %s failed", message.id)
             return Failed(message.id, "internal", f"{type(exc).__name__}: {exc}")
 
-    def _train(self, message: Train) -> Trained:
-        from gpu_worker.train.loop import Stopped
+    def _train(self, message: TrainEpoch) -> EpochTrained:
+        from gpu_worker.train.loop import TrainingStopped
 
         began_s = time.monotonic()
         is_first = message.epoch == message.start_epoch + 1
@@ -113,14 +113,14 @@ class Trials:
         if learner is None or learner.epoch != message.epoch - 1:
             raise BadRequest(f"the trial {message.trial} is not here at epoch {message.epoch - 1}")
         try:
-            lesson = learner.learn(lambda: self._stepped(message.id))
-        except Stopped as exc:  # the trial stays: its best epoch may still be wanted
+            result = learner.learn(lambda: self._stepped(message.id))
+        except TrainingStopped as exc:  # the trial stays: its best epoch may still be wanted
             raise Cancelled(str(exc)) from exc
-        except Exception:  # of a trial that failed nobody says Drop
+        except Exception:  # of a trial that failed nobody sends ForgetTrial
             del self._trials[message.trial]
             raise
         took_s = time.monotonic() - began_s
-        return Trained(message.id, message.epoch, lesson.loss, lesson.score, took_s, learner.skipped)
+        return EpochTrained(message.id, message.epoch, result.loss, result.score, took_s, learner.skipped)
 
     def _stepped(self, request: int) -> bool:
         """Counts a step; whether the request was cancelled."""
@@ -134,16 +134,16 @@ class Trials:
         self._step()
         return self.media.read(row, max_bytes=self.max_input_bytes)
 
-    def _begin(self, message: Train) -> Learner:
+    def _begin(self, message: TrainEpoch) -> Learner:
         learner = self._known().begin(
             message.spec, message.snapshot, message.classes, message.start, message.start_epoch
         )
-        while len(self._trials) >= _MOST_TRIALS:  # of masters that never said Drop
+        while len(self._trials) >= _MOST_TRIALS:  # of masters that never sent ForgetTrial
             self._trials.pop(next(iter(self._trials)))
         self._trials[message.trial] = learner
         return learner
 
-    def _keep(self, message: Keep) -> Kept:
+    def _keep(self, message: StoreCheckpoint) -> CheckpointStored:
         from gpu_worker.networks.loader import file_sha256
 
         learner = self._trials.get(message.trial)
@@ -165,7 +165,7 @@ class Trials:
             if _is_full(exc):
                 raise NoSpace(f"no space is left for checkpoints in {message.directory}") from exc
             raise
-        return Kept(message.id, checkpoint, nbytes)
+        return CheckpointStored(message.id, checkpoint, nbytes)
 
     def _evaluate(self, message: Evaluate) -> Evaluated:
         found = self._known().evaluate(
@@ -200,7 +200,7 @@ class Trials:
         for index, row in enumerate(message.rows):
             try:
                 data = self.media.read(row, max_bytes=self.max_input_bytes, folders=folders)
-                decode_image(data, _LOOK_PIXELS, _LOOK_PIXELS, max_pixels=self.max_pixels)
+                decode_image(data, _INSPECT_PIXELS, _INSPECT_PIXELS, max_pixels=self.max_pixels)
                 digests.append(hashlib.sha256(data).hexdigest())
             except RowFault as fault:
                 digests.append("")
@@ -266,8 +266,8 @@ def _serve(connection: socket.socket, trials: Trials) -> None:
             while (message := receive(connection)) is not None:
                 if isinstance(message, Cancel):
                     trials.cancelled.add(message.target)
-                elif isinstance(message, Look):
-                    say(Looked(message.id, trials.steps, trials.on))
+                elif isinstance(message, ProbeTraining):
+                    say(TrainingProbed(message.id, trials.steps, trials.on))
                 elif isinstance(message, Inspect):
                     inspections.put(message)
                 else:

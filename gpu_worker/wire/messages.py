@@ -11,28 +11,28 @@ from typing import Any, ClassVar
 __all__ = [
     "Answer",
     "Cancel",
+    "CheckpointStored",
     "Done",
-    "Drop",
     "EndTraining",
+    "EpochTrained",
     "Evaluate",
     "Evaluated",
     "Failed",
+    "ForgetTrial",
     "Infer",
     "Inspect",
     "Inspected",
-    "Keep",
-    "Kept",
     "Load",
     "Loaded",
-    "Look",
-    "Looked",
     "MemberAnswer",
     "Message",
     "Ping",
     "Pong",
+    "ProbeTraining",
     "RowError",
-    "Train",
-    "Trained",
+    "StoreCheckpoint",
+    "TrainEpoch",
+    "TrainingProbed",
     "Unload",
 ]
 
@@ -60,7 +60,7 @@ class Load(Message):
 
 @dataclass(slots=True)
 class Unload(Message):
-    """Drop `model` from the device; batches under way finish first."""
+    """ForgetTrial `model` from the device; batches under way finish first."""
 
     kind: ClassVar[str] = "unload"
     model: str
@@ -84,7 +84,7 @@ class Infer(Message):
 
 @dataclass(slots=True)
 class Cancel(Message):
-    """Stop the Infer or the Train of id `target`; it has no reply of its own.
+    """Stop the Infer or the TrainEpoch of id `target`; it has no reply of its own.
 
     The Infer is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came first.
     """
@@ -202,7 +202,7 @@ class Inspected(Message):
 
 
 @dataclass(slots=True)
-class Train(Message):
+class TrainEpoch(Message):
     """Run one epoch of `trial`: the one after `start_epoch` begins it, a later one finds it on the worker.
 
     spec: fields of `gpu_worker.train.TrainSpec` by name. snapshot: Parquet file with the columns input,
@@ -210,7 +210,7 @@ class Train(Message):
     "". With a `start_epoch` above 0 it is the trial's own, with its optimiser's state.
     """
 
-    kind: ClassVar[str] = "train"
+    kind: ClassVar[str] = "train_epoch"
     trial: str
     spec: dict[str, Any]
     snapshot: str
@@ -221,10 +221,10 @@ class Train(Message):
 
 
 @dataclass(slots=True)
-class Trained(Message):
+class EpochTrained(Message):
     """The epoch is over; `score` is the accuracy on the validation rows."""
 
-    kind: ClassVar[str] = "trained"
+    kind: ClassVar[str] = "epoch_trained"
     epoch: int
     loss: float
     score: float
@@ -233,14 +233,14 @@ class Trained(Message):
 
 
 @dataclass(slots=True)
-class Keep(Message):
+class StoreCheckpoint(Message):
     """Store weights of `trial` in `directory`, under their own SHA-256.
 
     best: those of its best epoch on this worker, else those of now. paused: with the optimiser's state
     beside them, so that the trial can go on.
     """
 
-    kind: ClassVar[str] = "keep"
+    kind: ClassVar[str] = "store_checkpoint"
     trial: str
     directory: str
     best: bool = False
@@ -248,36 +248,36 @@ class Keep(Message):
 
 
 @dataclass(slots=True)
-class Kept(Message):
+class CheckpointStored(Message):
     """The file is `directory`/`checkpoint`.safetensors, flushed to the disk."""
 
-    kind: ClassVar[str] = "kept"
+    kind: ClassVar[str] = "checkpoint_stored"
     checkpoint: str
     nbytes: int
 
 
 @dataclass(slots=True)
-class Drop(Message):
+class ForgetTrial(Message):
     """Forget `trial`."""
 
-    kind: ClassVar[str] = "drop"
+    kind: ClassVar[str] = "forget_trial"
     trial: str
 
 
 @dataclass(slots=True)
-class Look(Message):
+class ProbeTraining(Message):
     """Ask how far the training process is; it answers in the middle of an epoch too."""
 
-    kind: ClassVar[str] = "look"
+    kind: ClassVar[str] = "probe_training"
 
 
 @dataclass(slots=True)
-class Looked(Message):
+class TrainingProbed(Message):
     """steps: that the training process has done since it began, whatever for; it works while they rise. on:
     the id of the message that it is on; 0 = none.
     """
 
-    kind: ClassVar[str] = "looked"
+    kind: ClassVar[str] = "training_probed"
     steps: int
     on: int = 0
 
@@ -291,7 +291,7 @@ class EndTraining(Message):
 
 @dataclass(slots=True)
 class Evaluate(Message):
-    """Run the checkpoint file `start` on the rows of `split`; the other fields are those of Train."""
+    """Run the checkpoint file `start` on the rows of `split`; the other fields are those of TrainEpoch."""
 
     kind: ClassVar[str] = "evaluate"
     spec: dict[str, Any]

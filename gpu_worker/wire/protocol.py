@@ -15,12 +15,13 @@ never answered, cancelled or not, and a worker that answers works.
 
 Training goes beside that, one message an epoch, so that whoever drives it decides after each:
 
-    Inspect  → Inspected | Failed     which rows can be decoded, and which are the same
-    Train    → Trained   | Failed     one epoch of one trial; Cancel stops it before its next step
-    Keep     → Kept      | Failed     a trial's weights, into the parameter store
-    Evaluate → Evaluated | Failed     a checkpoint's probabilities for the rows of one split
-    Drop     → Done                   forget a trial
-    Look     → Looked    | Failed     whether it still takes steps; EndTraining → Done ends one that hangs
+    Inspect         → Inspected        | Failed  which rows can be decoded, and which are the same
+    TrainEpoch      → EpochTrained     | Failed  one epoch of one trial; Cancel stops it before its next step
+    StoreCheckpoint → CheckpointStored | Failed  a trial's weights, into the parameter store
+    Evaluate        → Evaluated        | Failed  a checkpoint's probabilities for the rows of one split
+    ForgetTrial     → Done                       its weights are no longer wanted
+    ProbeTraining   → TrainingProbed   | Failed  whether it still takes steps
+    EndTraining     → Done                       end a training process that hangs
 """
 
 from __future__ import annotations
@@ -34,57 +35,57 @@ from typing import Any
 from gpu_worker.wire.messages import (
     Answer,
     Cancel,
+    CheckpointStored,
     Done,
-    Drop,
     EndTraining,
+    EpochTrained,
     Evaluate,
     Evaluated,
     Failed,
+    ForgetTrial,
     Infer,
     Inspect,
     Inspected,
-    Keep,
-    Kept,
     Load,
     Loaded,
-    Look,
-    Looked,
     MemberAnswer,
     Message,
     Ping,
     Pong,
+    ProbeTraining,
     RowError,
-    Train,
-    Trained,
+    StoreCheckpoint,
+    TrainEpoch,
+    TrainingProbed,
     Unload,
 )
 
 __all__ = [
     "Answer",
     "Cancel",
+    "CheckpointStored",
     "Done",
-    "Drop",
     "EndTraining",
+    "EpochTrained",
     "Evaluate",
     "Evaluated",
     "Failed",
+    "ForgetTrial",
     "FrameError",
     "Infer",
     "Inspect",
     "Inspected",
-    "Keep",
-    "Kept",
     "Load",
     "Loaded",
-    "Look",
-    "Looked",
     "MemberAnswer",
     "Message",
     "Ping",
     "Pong",
+    "ProbeTraining",
     "RowError",
-    "Train",
-    "Trained",
+    "StoreCheckpoint",
+    "TrainEpoch",
+    "TrainingProbed",
     "Unload",
     "decode",
     "encode",

@@ -1,6 +1,6 @@
 """One job under way: its masters, and what workers do for them. All on the event loop.
 
-    work(worker): request → Train, Train, … → report → Keep → stored | finish
+    work(worker): request → TrainEpoch, TrainEpoch, … → report → StoreCheckpoint → stored | finish
 
 The masters decide, and write down before they answer; they are asked in a thread, one at a time. A worker
 that is lost loses its trial, which the master hands out again with the same inputs. Records that cannot be
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_worker.wire.protocol import (
-    Drop,
+    CheckpointStored,
     EndTraining,
+    EpochTrained,
     Failed,
-    Keep,
-    Kept,
-    Look,
-    Looked,
+    ForgetTrial,
     Message,
-    Train,
-    Trained,
+    ProbeTraining,
+    StoreCheckpoint,
+    TrainEpoch,
+    TrainingProbed,
 )
 from server.errors import ServiceError
 from server.store.training import Job, Snapshot
@@ -257,10 +257,10 @@ class Run:
         scores: list[float] = []
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
             reply = await self._under(place, self._train(place, start, given, epoch))
-            if self._stopping and not isinstance(reply, Trained):
+            if self._stopping and not isinstance(reply, EpochTrained):
                 await self._rescued(place, given, scores)
                 return
-            if not isinstance(reply, Trained):
+            if not isinstance(reply, EpochTrained):
                 await self._failed(place, reply)
                 return
             scores.append(reply.score)
@@ -278,7 +278,7 @@ class Run:
                 score = max(scores) if stops else reply.score
                 await self._stored(place, epoch, score, verdict, kept)
             if verdict not in (Verdict.CONTINUE, Verdict.PUT):
-                await self._under(place, Drop(0, self._name(place)))
+                await self._under(place, ForgetTrial(0, self._name(place)))
                 return
             if self._stopping:
                 await self._rescued(place, given, scores)
@@ -297,7 +297,7 @@ class Run:
             await self._ask(master.finish, place.holder, given.trial, max(scores), time.time(), kept)
         else:
             await self._ask(master.lose, place.holder, given.trial, "the job was stopped")
-        await self._under(place, Drop(0, self._name(place)))
+        await self._under(place, ForgetTrial(0, self._name(place)))
 
     async def _put_down(self, place: _Place, given: Assignment, scores: list[float]) -> None:
         """Store where a trial stands, and its best epoch since it began here; another worker may go on."""
@@ -314,10 +314,10 @@ class Run:
             await self._ask(master.suspend, place.holder, given.trial, checkpoints, self._pausing)
         else:
             await self._ask(master.release, place.holder, given.trial, self._pausing)
-        await self._under(place, Drop(0, self._name(place)))
+        await self._under(place, ForgetTrial(0, self._name(place)))
 
-    def _train(self, place: _Place, start: str, given: Assignment, epoch: int) -> Train:
-        return Train(
+    def _train(self, place: _Place, start: str, given: Assignment, epoch: int) -> TrainEpoch:
+        return TrainEpoch(
             0,
             trial=self._name(place),
             spec=self.spec.train_spec(place.model, given),
@@ -352,9 +352,11 @@ class Run:
         """
         pause_s = _RETRY_FIRST_S
         while True:
-            keep = Keep(0, self._name(place), str(self._parameters.folder), best=best, paused=paused)
+            keep = StoreCheckpoint(
+                0, self._name(place), str(self._parameters.folder), best=best, paused=paused
+            )
             reply = await self._under(place, keep)
-            if isinstance(reply, Kept):
+            if isinstance(reply, CheckpointStored):
                 break
             if not isinstance(reply, Failed) or reply.code != _NO_SPACE or self._stopping:
                 await self._failed(place, reply)
@@ -390,7 +392,7 @@ class Run:
         await self._ask(master.fail, place.holder, place.trial, reason, time.time())
         self._tell({"event": "failed", "model": place.model, "trial": place.trial, "reason": reason})
 
-    def _told(self, place: _Place, reply: Trained, verdict: Verdict) -> None:
+    def _told(self, place: _Place, reply: EpochTrained, verdict: Verdict) -> None:
         self._tell(
             {
                 "event": "epoch",
@@ -410,8 +412,10 @@ class Run:
 
     async def _under(self, place: _Place, message: Message) -> Message:
         """The reply to a message, once it is the job's turn on the worker."""
-        begins = isinstance(message, Train) and message.epoch == message.start_epoch + 1
-        steps = _Steps(max(self._lease_s, _BEGIN_S if begins or isinstance(message, Keep) else 0.0))
+        begins = isinstance(message, TrainEpoch) and message.epoch == message.start_epoch + 1
+        steps = _Steps(
+            max(self._lease_s, _BEGIN_S if begins or isinstance(message, StoreCheckpoint) else 0.0)
+        )
 
         async def asked() -> Message:
             async with place.turns.turn(self.job.id):
@@ -419,7 +423,7 @@ class Run:
                 ask = Ask(place.worker, message)
                 steps.message = ask.id
                 self._under_way.add(ask)
-                if self._stopping and isinstance(message, Train):
+                if self._stopping and isinstance(message, TrainEpoch):
                     ask.cancel()
                 try:
                     return await ask.reply()
@@ -534,7 +538,7 @@ class _Steps:
         """Whether the worker is on it, and not on another job's."""
         return self._since_s is not None
 
-    def saw(self, looked: Looked, now_s: float) -> None:
+    def saw(self, looked: TrainingProbed, now_s: float) -> None:
         """What it said of itself."""
         self._heard_s = now_s
         begins = looked.on == self.message and not self._is_on_it
@@ -556,13 +560,13 @@ class _Steps:
         return now_s - self._since_s > patience_s or now_s - self._heard_s > lease_s
 
 
-async def _looked(worker: Worker) -> Looked | None:
+async def _looked(worker: Worker) -> TrainingProbed | None:
     try:
         async with asyncio.timeout(_LOOK_S):
-            reply = await worker.call(Look(0))
+            reply = await worker.call(ProbeTraining(0))
     except TimeoutError:
         return None
-    return reply if isinstance(reply, Looked) else None
+    return reply if isinstance(reply, TrainingProbed) else None
 
 
 def _holder(worker: Worker) -> str:

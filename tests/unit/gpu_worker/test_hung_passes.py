@@ -174,7 +174,7 @@ def test_batches_that_are_worked_on_together_each_report_their_own_time_in_whate
     for batch in batches:
         batch.over.result(PATIENCE_S)
     took_s = time.monotonic() - began_s
-    works_s = [batch.share.seconds for batch in batches]
+    works_s = [batch.timer.seconds for batch in batches]
     assert sum(works_s) == pytest.approx(took_s, rel=0.15)
     assert answers[0].work_s > 3 * answers[1].work_s, "40 rows of one, 8 of the other"
     assert answers[1].stay_s > answers[1].work_s, "it also waited"

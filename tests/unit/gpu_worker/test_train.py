@@ -26,8 +26,8 @@ from gpu_worker.train import (
     Augment,
     Epoch,
     Images,
-    Stopped,
     Trained,
+    TrainingStopped,
     TrainSpec,
     accuracy_of,
     decode_examples,
@@ -128,7 +128,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(
             left[0] -= 1
             return left[0] < 0
 
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingStopped):
             train(
                 spec,
                 parts["train"],

@@ -21,7 +21,7 @@ from gpu_worker.errors import BadRequest, ModelUnusable
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
 from gpu_worker.train.learner import row_time
 from gpu_worker.train.learners import Learners
-from gpu_worker.train.loop import Stopped
+from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.tabular import read_table
 from gpu_worker.train.tabular_learner import TabularLearner
 from gpu_worker.zoo import TABULAR
@@ -57,13 +57,13 @@ def spec(architecture: str, **knobs: Any) -> dict[str, Any]:
 def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, snapshot, tmp_path: Path):
     ours = learners()
     learner = ours.begin(spec(architecture), snapshot, CLASSES, "", 0)
-    lessons = [learner.learn(lambda: False) for _ in range(3)]
+    results = [learner.learn(lambda: False) for _ in range(3)]
     path = str(tmp_path / "model.onnx")
     learner.write(path, best=True)
     found = ours.evaluate(spec(architecture), snapshot, CLASSES, path, "validation")
     assert found is not None
     accuracy = (found.probabilities.argmax(axis=1) == np.array(found.labels)).mean()
-    assert accuracy == pytest.approx(max(lesson.score for lesson in lessons)), "the best epoch was kept"
+    assert accuracy == pytest.approx(max(result.score for result in results)), "the best epoch was kept"
     assert accuracy > 0.85
     network = RowNetwork(path, find_device("cpu", threads=1))
     rows = [b'[30, "free"]', b'[30, "pro"]', b"[]", b'[null, "new"]']
@@ -141,7 +141,7 @@ def test_no_trial_of_a_table_begins_from_anothers_checkpoint(snapshot):
 
 def test_a_trial_stops_when_it_is_told_to(snapshot):
     learner = learners().begin(spec("random_forest"), snapshot, CLASSES, "", 0)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         learner.learn(lambda: True)
 
 
@@ -173,7 +173,7 @@ def test_a_tables_epoch_stops_between_two_trees_and_keeps_the_best_before(
     learner = learners().begin(spec(architecture), snapshot, CLASSES, "", 0)
     learner.learn(lambda: False)
     asked = itertools.count()
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         learner.learn(lambda: next(asked) == 4)
     assert next(asked) == 5, "it was asked between the trees of one epoch"
     assert learner.epoch == 1

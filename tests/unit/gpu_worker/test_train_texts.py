@@ -68,9 +68,9 @@ def digest(learner: Learner, path: Path) -> str:
 @pytest.mark.parametrize("architecture", sorted(TEXT_ARCHITECTURES))
 def test_it_learns_from_three_scripts(architecture: str, snapshot: str):
     learner = begin(snapshot, architecture)
-    lessons = [learner.learn(lambda: False) for _ in range(8)]
-    assert lessons[-1].loss < lessons[0].loss
-    assert max(lesson.score for lesson in lessons) > 0.8
+    results = [learner.learn(lambda: False) for _ in range(8)]
+    assert results[-1].loss < results[0].loss
+    assert max(result.score for result in results) > 0.8
 
 
 @pytest.mark.parametrize("architecture", sorted(TEXT_ARCHITECTURES))
@@ -123,14 +123,14 @@ def test_a_batch_of_mapped_texts_is_what_the_module_makes_of_them(snapshot: str)
     for architecture in sorted(TEXT_ARCHITECTURES):
         module = cast("TextModule", build_module(architecture, 2, {}))
         texts = [row for row in pq.read_table(snapshot).to_pylist() if row["split"] == "train"]
-        lessons = read_texts(snapshot, CLASSES, module.tokeniser, module.encode).lessons("train")
+        examples = read_texts(snapshot, CLASSES, module.tokeniser, module.encode).examples("train")
         rows = torch.tensor([0, 7, 3, 20])
         spec = TrainSpec(architecture)
-        varied = lessons.varied(rows, spec, torch.Generator(), torch.device("cpu"))
+        varied = examples.varied(rows, spec, torch.Generator(), torch.device("cpu"))
         assert torch.equal(varied, module.encode([texts[row]["input"] for row in rows.tolist()]))
-        plain = lessons.plain(50, 60, spec, torch.device("cpu"))
+        plain = examples.plain(50, 60, spec, torch.device("cpu"))
         assert torch.equal(plain, module.encode([row["input"] for row in texts[50:60]]))
-        assert lessons.labels.tolist() == [CLASSES.index(row["target"]) for row in texts]
+        assert examples.labels.tolist() == [CLASSES.index(row["target"]) for row in texts]
 
 
 def test_a_class_that_the_training_rows_do_not_show_is_never_answered_rightly(tmp_path: Path):

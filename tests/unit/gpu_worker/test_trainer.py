@@ -16,7 +16,7 @@ from gpu_worker.settings import Settings
 from gpu_worker.train.trainer import Trainer
 from gpu_worker.wire.frames import receive
 from gpu_worker.wire.messages import Message
-from gpu_worker.wire.protocol import Done, Drop, Failed
+from gpu_worker.wire.protocol import Done, Failed, ForgetTrial
 from tests.unit.gpu_worker.worker_process import REPOSITORY
 
 PATIENCE_S = 20.0
@@ -76,12 +76,12 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
 def test_what_was_sent_to_a_dead_process_fails_and_what_was_sent_to_the_next_does_not(
     training: Training,
 ) -> None:
-    training.trainer.send(Drop(1, "t"))
+    training.trainer.send(ForgetTrial(1, "t"))
     assert training.reply() == Done(1)
-    training.trainer.send(Drop(2, "t"))
+    training.trainer.send(ForgetTrial(2, "t"))
     training.children[0].kill()
     training.children[0].wait(PATIENCE_S)
-    training.trainer.send(Drop(3, "t"))
+    training.trainer.send(ForgetTrial(3, "t"))
     training.first_may_end.set()  # only now is the end of the first one read
     told = {reply.id: reply for reply in (training.reply(), training.reply())}
     assert told[3] == Done(3)
@@ -94,10 +94,10 @@ def test_what_was_sent_to_a_dead_process_fails_and_what_was_sent_to_the_next_doe
 def test_a_message_that_comes_as_the_process_ends_is_answered(training: Training) -> None:
     training.first_may_end.set()
     for number in range(1, 6):
-        training.trainer.send(Drop(number, "t"))
+        training.trainer.send(ForgetTrial(number, "t"))
         training.children[-1].kill()
         reply = training.reply()
         assert reply.id == number
         assert isinstance(reply, Failed)
-        training.trainer.send(Drop(100 + number, "t"))
+        training.trainer.send(ForgetTrial(100 + number, "t"))
         assert training.reply().id == 100 + number

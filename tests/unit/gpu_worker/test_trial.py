@@ -17,21 +17,21 @@ import pytest
 
 from gpu_worker.wire.protocol import (
     Cancel,
+    CheckpointStored,
     Done,
-    Drop,
     EndTraining,
+    EpochTrained,
     Evaluate,
     Evaluated,
     Failed,
+    ForgetTrial,
     Inspect,
     Inspected,
-    Keep,
-    Kept,
-    Look,
-    Looked,
     Message,
-    Train,
-    Trained,
+    ProbeTraining,
+    StoreCheckpoint,
+    TrainEpoch,
+    TrainingProbed,
 )
 from tests.training_data import CLASSES, draw_photos
 from tests.unit.gpu_worker.worker_process import WorkerProcess
@@ -71,18 +71,18 @@ def worker(photos: Path) -> Iterator[WorkerProcess]:
         yield running
 
 
-def train(trial: str, epoch: int, snapshot: Path, **more: Any) -> Train:
+def train(trial: str, epoch: int, snapshot: Path, **more: Any) -> TrainEpoch:
     fields: dict[str, Any] = {"start": "", "start_epoch": 0, "spec": SPEC, **more}
-    return Train(0, trial=trial, snapshot=str(snapshot), classes=list(CLASSES), epoch=epoch, **fields)
+    return TrainEpoch(0, trial=trial, snapshot=str(snapshot), classes=list(CLASSES), epoch=epoch, **fields)
 
 
-def trained(reply: Message) -> Trained:
-    assert isinstance(reply, Trained), reply
+def trained(reply: Message) -> EpochTrained:
+    assert isinstance(reply, EpochTrained), reply
     return reply
 
 
-def kept(reply: Message) -> Kept:
-    assert isinstance(reply, Kept), reply
+def kept(reply: Message) -> CheckpointStored:
+    assert isinstance(reply, CheckpointStored), reply
     return reply
 
 
@@ -110,7 +110,7 @@ def test_inspecting_does_not_wait_behind_an_epoch(worker: WorkerProcess, photos:
     worker.send(message, Inspect(31, [b"0.png"]))
     assert isinstance(worker.receive(), Inspected)
     over = worker.receive()
-    assert isinstance(over, Trained)
+    assert isinstance(over, EpochTrained)
     assert over.id == 30
 
 
@@ -118,8 +118,8 @@ def test_a_trial_learns_and_its_best_epoch_can_be_kept_and_evaluated(
     worker: WorkerProcess, snapshot: Path, tmp_path: Path
 ):
     scores = [trained(worker.ask(train("learns", epoch, snapshot))).score for epoch in (1, 2, 3)]
-    checkpoint = kept(worker.ask(Keep(4, "learns", str(tmp_path), best=True)))
-    worker.ask(Drop(5, "learns"))
+    checkpoint = kept(worker.ask(StoreCheckpoint(4, "learns", str(tmp_path), best=True)))
+    worker.ask(ForgetTrial(5, "learns"))
     file = tmp_path / f"{checkpoint.checkpoint}.safetensors"
     assert file.stat().st_size == checkpoint.nbytes
     reply = worker.ask(Evaluate(6, SPEC, str(snapshot), list(CLASSES), str(file), "validation"))
@@ -135,14 +135,14 @@ def test_a_paused_trial_ends_with_the_very_weights_of_one_that_was_not(
 ):
     for epoch in (1, 2, 3):
         trained(worker.ask(train("straight", epoch, snapshot)))
-    straight = kept(worker.ask(Keep(4, "straight", str(tmp_path))))
+    straight = kept(worker.ask(StoreCheckpoint(4, "straight", str(tmp_path))))
     for epoch in (1, 2):
         trained(worker.ask(train("paused", epoch, snapshot)))
-    paused = kept(worker.ask(Keep(5, "paused", str(tmp_path), paused=True)))
-    worker.ask(Drop(6, "paused"))
+    paused = kept(worker.ask(StoreCheckpoint(5, "paused", str(tmp_path), paused=True)))
+    worker.ask(ForgetTrial(6, "paused"))
     start = str(tmp_path / f"{paused.checkpoint}.safetensors")
     trained(worker.ask(train("paused", 3, snapshot, start=start, start_epoch=2)))
-    assert kept(worker.ask(Keep(7, "paused", str(tmp_path)))).checkpoint == straight.checkpoint
+    assert kept(worker.ask(StoreCheckpoint(7, "paused", str(tmp_path)))).checkpoint == straight.checkpoint
 
 
 def test_a_trial_that_begins_warm_takes_the_tensors_that_fit(
@@ -150,7 +150,7 @@ def test_a_trial_that_begins_warm_takes_the_tensors_that_fit(
 ):
     for epoch in (1, 2, 3):
         cold = trained(worker.ask(train("parent", epoch, snapshot)))
-    parent = kept(worker.ask(Keep(4, "parent", str(tmp_path))))
+    parent = kept(worker.ask(StoreCheckpoint(4, "parent", str(tmp_path))))
     start = str(tmp_path / f"{parent.checkpoint}.safetensors")
     gentle = {**SPEC, "learning_rate": 1e-5, "schedule": "constant"}
     warm = trained(worker.ask(train("child", 1, snapshot, start=start, spec=gentle)))
@@ -242,13 +242,13 @@ def test_a_look_is_answered_in_the_middle_of_an_epoch_and_its_steps_rise(
     worker.send(message)
     steps: list[int] = []
     number = 501
-    reply = worker.ask_beside(Look(number))
-    while isinstance(reply, Looked):
+    reply = worker.ask_beside(ProbeTraining(number))
+    while isinstance(reply, TrainingProbed):
         steps.append(reply.steps)
         number += 1
-        reply = worker.ask_beside(Look(number))
+        reply = worker.ask_beside(ProbeTraining(number))
     trained(reply or message)
-    assert isinstance(worker.receive(), Looked), "of the last look"
+    assert isinstance(worker.receive(), TrainingProbed), "of the last look"
     assert len(set(steps)) > 3
     assert steps == sorted(steps)
 
@@ -257,7 +257,7 @@ def test_a_training_process_that_hangs_is_ended_and_the_next_message_has_another
     photos: Path, snapshot: Path
 ):
     with WorkerProcess(f"--media-root={photos}") as worker:
-        assert isinstance(worker.ask(Look(1)), Failed), "there is none yet"
+        assert isinstance(worker.ask(ProbeTraining(1)), Failed), "there is none yet"
         trained(worker.ask(train("hung", 1, snapshot)))
         (process,) = children(worker)
         os.kill(process, signal.SIGSTOP)
@@ -284,7 +284,7 @@ def test_a_trial_that_was_cancelled_still_gives_its_best_epoch(
     reply = worker.receive()
     if isinstance(reply, Failed):
         assert reply.code == "cancelled"
-    kept(worker.ask(Keep(23, "cancelled", str(tmp_path), best=True)))
+    kept(worker.ask(StoreCheckpoint(23, "cancelled", str(tmp_path), best=True)))
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
@@ -302,11 +302,11 @@ def test_a_checkpoint_that_finds_no_space_is_told_so_and_leaves_nothing(
     try:
         trained(worker.ask(train("full", 1, snapshot)))
         for best, paused in ((False, True), (True, False)):
-            reply = worker.ask(Keep(31, "full", str(full), best=best, paused=paused))
+            reply = worker.ask(StoreCheckpoint(31, "full", str(full), best=best, paused=paused))
             assert isinstance(reply, Failed)
             assert (reply.code, list(full.iterdir())) == ("no_space", [])
         subprocess.run(["mount", "-o", "remount,size=64m", str(full)], check=True)
-        kept(worker.ask(Keep(32, "full", str(full))))
+        kept(worker.ask(StoreCheckpoint(32, "full", str(full))))
     finally:
         subprocess.run(["umount", str(full)], check=True)
         full.rmdir()

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from gpu_worker.wire.protocol import (
-    Drop,
     EndTraining,
     Evaluate,
     Failed,
+    ForgetTrial,
     Inspect,
-    Keep,
-    Look,
     Message,
     Ping,
     Pong,
-    Train,
+    ProbeTraining,
+    StoreCheckpoint,
+    TrainEpoch,
 )
 from server.errors import ServiceError
 from server.workers.local import LocalPool, Timing
@@ -36,12 +36,12 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30.0
 WHEN = pytest.mark.parametrize("when", ["before", "middle", "after"])
 TRAINING: dict[str, Callable[[], Message]] = {
-    "train": lambda: Train(0, "t", {}, "s", [], "", 0, 1),
-    "keep": lambda: Keep(0, "t", "d"),
+    "train": lambda: TrainEpoch(0, "t", {}, "s", [], "", 0, 1),
+    "keep": lambda: StoreCheckpoint(0, "t", "d"),
     "evaluate": lambda: Evaluate(0, {}, "s", [], "", "test"),
     "inspect": lambda: Inspect(0, [b"a"]),
-    "drop": lambda: Drop(0, "t"),
-    "look": lambda: Look(0),
+    "drop": lambda: ForgetTrial(0, "t"),
+    "look": lambda: ProbeTraining(0),
     "end_training": lambda: EndTraining(0),
 }
 

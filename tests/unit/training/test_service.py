@@ -15,7 +15,7 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import text
 
-from gpu_worker.wire.protocol import Train
+from gpu_worker.wire.protocol import TrainEpoch
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
 from server.training.checkpoints.parameters import needed
@@ -72,7 +72,7 @@ async def test_a_hung_epoch_is_seen_its_process_ended_and_its_trial_trained_by_a
 ) -> None:
     hung: list[str] = []
 
-    def hangs(message: Train) -> bool:
+    def hangs(message: TrainEpoch) -> bool:
         if message.epoch == 2 and not hung:
             hung.append(f"{message.trial} {message.id}")
         return hung == [f"{message.trial} {message.id}"]

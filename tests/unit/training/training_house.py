@@ -16,17 +16,17 @@ from typing import Any
 from sqlalchemy import Engine
 
 from gpu_worker.wire.protocol import (
+    CheckpointStored,
     Done,
-    Drop,
     EndTraining,
+    EpochTrained,
     Failed,
-    Keep,
-    Kept,
-    Look,
-    Looked,
+    ForgetTrial,
     Message,
-    Train,
-    Trained,
+    ProbeTraining,
+    StoreCheckpoint,
+    TrainEpoch,
+    TrainingProbed,
 )
 from server.store.database import migrate, open_database
 from server.store.training import Job, TrainingRepository
@@ -45,10 +45,10 @@ class FakeTrainer:
     """Trains for `epoch_s` an epoch, one thing at a time, as a training process does."""
 
     name: str = "w0"
-    epoch_s: Callable[[Train], float] = lambda message: 0.002
-    score: Callable[[Train], float] = lambda message: min(0.99, 0.5 + message.epoch / 100)
-    error: Callable[[Train], str | None] = lambda message: None
-    hangs: Callable[[Train], bool] = lambda message: False
+    epoch_s: Callable[[TrainEpoch], float] = lambda message: 0.002
+    score: Callable[[TrainEpoch], float] = lambda message: min(0.99, 0.5 + message.epoch / 100)
+    error: Callable[[TrainEpoch], str | None] = lambda message: None
+    hangs: Callable[[TrainEpoch], bool] = lambda message: False
     ends: bool = True  # whether a process that hangs can be ended
     silent: bool = False  # it answers no look
     evaluates: bool = False  # it is on a deployment's message, whenever it is looked at
@@ -65,17 +65,18 @@ class FakeTrainer:
     def send(self, message: Message, on_reply: OnReply) -> int:
         message.id = next(self._ids)
         loop = asyncio.get_running_loop()
-        if isinstance(message, Look):
+        if isinstance(message, ProbeTraining):
             if self.silent:
                 return message.id
             if self.evaluates:
-                loop.call_soon(on_reply, Looked(message.id, self.steps, 1_000_000))
+                loop.call_soon(on_reply, TrainingProbed(message.id, self.steps, 1_000_000))
                 return message.id
             self.steps += any(
-                isinstance(other, Train) and not self.hangs(other) for other, _ in self._under_way.values()
+                isinstance(other, TrainEpoch) and not self.hangs(other)
+                for other, _ in self._under_way.values()
             )
             on = next(iter(self._under_way), 0)
-            loop.call_soon(on_reply, Looked(message.id, self.steps, on))
+            loop.call_soon(on_reply, TrainingProbed(message.id, self.steps, on))
             return message.id
         if isinstance(message, EndTraining):
             if self.ends:
@@ -86,8 +87,8 @@ class FakeTrainer:
         self.asked.append(message)
         assert not self._under_way, "one thing at a time"
         self._under_way[message.id] = (message, on_reply)
-        if not (isinstance(message, Train) and self.hangs(message)):
-            wait_s = self.epoch_s(message) if isinstance(message, Train) else 0.0
+        if not (isinstance(message, TrainEpoch) and self.hangs(message)):
+            wait_s = self.epoch_s(message) if isinstance(message, TrainEpoch) else 0.0
             loop.call_later(wait_s, self._answer, message.id)
         return message.id
 
@@ -98,7 +99,7 @@ class FakeTrainer:
 
     def cancel(self, message_id: int) -> None:
         message, on_reply = self._under_way.get(message_id, (None, None))
-        if isinstance(message, Train) and on_reply is not None:
+        if isinstance(message, TrainEpoch) and on_reply is not None:
             del self._under_way[message_id]
             asyncio.get_running_loop().call_soon(on_reply, Failed(message_id, "cancelled", "stopped"))
 
@@ -118,16 +119,16 @@ class FakeTrainer:
             on_reply(self._carried_out(message))
 
     def _carried_out(self, message: Message) -> Message:
-        if isinstance(message, Train):
+        if isinstance(message, TrainEpoch):
             if (error := self.error(message)) is not None:
                 return Failed(message.id, "bad_option", error)
-            return Trained(message.id, message.epoch, 1.0, self.score(message), 0.001)
-        if isinstance(message, Keep):
+            return EpochTrained(message.id, message.epoch, 1.0, self.score(message), 0.001)
+        if isinstance(message, StoreCheckpoint):
             return self._keep(message)
-        assert isinstance(message, Drop)
+        assert isinstance(message, ForgetTrial)
         return Done(message.id)
 
-    def _keep(self, message: Keep) -> Message:
+    def _keep(self, message: StoreCheckpoint) -> Message:
         if self.full:
             return Failed(message.id, "no_space", "no space is left for checkpoints")
         content = f"{message.trial}/{message.best}/{len(self.asked)}".encode()
@@ -136,7 +137,7 @@ class FakeTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix in (".safetensors", ".onnx"):
             (folder / f"{digest}{suffix}").write_bytes(content)
-        return Kept(message.id, digest, len(content))
+        return CheckpointStored(message.id, digest, len(content))
 
 
 class Nobody:
@@ -176,7 +177,9 @@ class House:
     def trained(self, job: int) -> int:
         """Epochs that workers were asked for."""
         asked = [message for worker in self.workers for message in worker.asked]
-        return sum(isinstance(message, Train) and message.trial.startswith(f"{job}/") for message in asked)
+        return sum(
+            isinstance(message, TrainEpoch) and message.trial.startswith(f"{job}/") for message in asked
+        )
 
     def checkpoints(self, job: int) -> set[str]:
         return {path.stem for path in (self.folder / "checkpoints" / f"job-{job}").glob("[!.]*.safetensors")}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.pipeline.shares import COMMON, Shares
+from gpu_worker.pipeline.work_time import COMMON, WorkClock
 
 
 class Clock:
@@ -19,21 +19,21 @@ class Clock:
 
 def test_a_batch_that_is_alone_has_all_the_time_on_however_many_threads() -> None:
     clock = Clock()
-    share = Shares(clock).share()
-    with share:
+    timer = WorkClock(clock).timer()
+    with timer:
         clock.now_s += 1.0
-        with share:
+        with timer:
             clock.now_s += 2.0
     clock.now_s += 5.0  # nothing of it is worked on
-    with share:
+    with timer:
         clock.now_s += 1.0
-    assert share.seconds == pytest.approx(4.0)
+    assert timer.seconds == pytest.approx(4.0)
 
 
 def test_two_batches_at_once_have_half_each_and_one_that_waits_has_none() -> None:
     clock = Clock()
-    shares = Shares(clock)
-    first, second, waiting = shares.share(), shares.share(), shares.share()
+    work = WorkClock(clock)
+    first, second, waiting = work.timer(), work.timer(), work.timer()
     with first:
         clock.now_s += 1.0
         with second:
@@ -46,21 +46,21 @@ def test_two_batches_at_once_have_half_each_and_one_that_waits_has_none() -> Non
 
 def test_what_is_done_for_a_part_is_that_parts_and_the_rest_is_common() -> None:
     clock = Clock()
-    share = Shares(clock).share()
-    with share:
+    timer = WorkClock(clock).timer()
+    with timer:
         clock.now_s += 1.0
-        with share.part(1):
+        with timer.part(1):
             clock.now_s += 2.0
-        with share.part(2):
+        with timer.part(2):
             clock.now_s += 4.0
         clock.now_s += 0.5
-    assert share.parts_s == pytest.approx({COMMON: 1.5, 1: 2.0, 2: 4.0})
+    assert timer.parts_s == pytest.approx({COMMON: 1.5, 1: 2.0, 2: 4.0})
 
 
 def test_threads_that_work_for_different_parts_at_once_have_equal_parts_of_the_batchs_time() -> None:
     clock = Clock()
-    shares = Shares(clock)
-    first, second = shares.share(), shares.share()
+    work = WorkClock(clock)
+    first, second = work.timer(), work.timer()
     with first:
         with first, first.part(1):
             clock.now_s += 2.0  # one thread decodes while another runs the pass
@@ -79,31 +79,31 @@ def test_threads_that_work_for_different_parts_at_once_have_equal_parts_of_the_b
 )
 def test_the_parts_of_a_batch_add_up_to_its_share(steps: list[tuple[int, str | int, float]]) -> None:
     clock = Clock()
-    shares = Shares(clock)
-    batches = [shares.share() for _ in range(2)]
+    work = WorkClock(clock)
+    batches = [work.timer() for _ in range(2)]
     threads: list[list[int]] = [[], []]  # the part that each thread of a batch is on
     for which, does, then_s in steps:
-        share, on = batches[which], threads[which]
+        timer, on = batches[which], threads[which]
         if does == "enter":
-            share.__enter__()
+            timer.__enter__()
             on.append(COMMON)
         elif on and does == "leave":
             if (part := on.pop()) != COMMON:
-                share.part(part).__exit__()
-            share.__exit__()
+                timer.part(part).__exit__()
+            timer.__exit__()
         elif on and isinstance(does, int):
             if on[-1] != COMMON:
-                share.part(on[-1]).__exit__()
+                timer.part(on[-1]).__exit__()
             if does != COMMON:
-                share.part(does).__enter__()
+                timer.part(does).__enter__()
             on[-1] = does
         clock.now_s += then_s
-    for share, on in zip(batches, threads, strict=True):
+    for timer, on in zip(batches, threads, strict=True):
         for part in on:
             if part != COMMON:
-                share.part(part).__exit__()
-            share.__exit__()
-        assert sum(share.parts_s.values()) == pytest.approx(share.seconds)
+                timer.part(part).__exit__()
+            timer.__exit__()
+        assert sum(timer.parts_s.values()) == pytest.approx(timer.seconds)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 10)), min_size=1, max_size=60))
@@ -111,8 +111,8 @@ def test_the_shares_add_up_to_the_time_in_which_there_was_work(
     steps: list[tuple[int, bool, float]],
 ) -> None:
     clock = Clock()
-    shares = Shares(clock)
-    batches = [shares.share() for _ in range(4)]
+    work = WorkClock(clock)
+    batches = [work.timer() for _ in range(4)]
     threads = [0] * 4
     worked_s = 0.0
     for which, enters, then_s in steps:
@@ -127,4 +127,4 @@ def test_the_shares_add_up_to_the_time_in_which_there_was_work(
     for which, count in enumerate(threads):
         for _ in range(count):
             batches[which].__exit__()
-    assert sum(share.seconds for share in batches) == pytest.approx(worked_s)
+    assert sum(timer.seconds for timer in batches) == pytest.approx(worked_s)
