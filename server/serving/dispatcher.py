@@ -106,7 +106,7 @@ class Dispatcher:
     def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(function, version) → rows and bytes that wait."""
         depth = self._core.queue_depth()
-        return {(f.name, f.version): depth.get(key, (0, 0)) for key, f in self._functions.items()}
+        return {(f.name, f.version): depth[key] for key, f in self._functions.items()}
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -380,7 +380,7 @@ class Dispatcher:
         """The groups for which rows wait."""
         depth = self._core.queue_depth()
         alone = self._quarantine.functions
-        return [f.members for key, f in self._functions.items() if depth.get(key, (0, 0))[0] or key in alone]
+        return [f.members for key, f in self._functions.items() if depth[key][0] or key in alone]
 
     # ── rows that run alone (QuarantineHost) ────────────────────────────────────────────────────────────────
 

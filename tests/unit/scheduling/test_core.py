@@ -180,6 +180,18 @@ def test_a_dead_workers_batches_are_forgotten_and_its_rows_are_the_shells() -> N
     assert again.worker != batch.worker
 
 
+def test_a_batch_of_a_dead_worker_teaches_nothing_when_word_of_it_comes_late() -> None:
+    latency = LatencyModel({1: affine(1), 8: affine(8)})
+    scheduler = core(spec(latency=latency))
+    for turn in range(12):
+        scheduler.set_worker(float(turn), worker())
+        scheduler.submit(float(turn), rows(turn, 8))
+        (batch,) = batches(scheduler, float(turn))
+        scheduler.set_worker(turn + 0.1, worker(alive=False))
+        scheduler.finished(turn + 0.5, batch.batch_id)
+    assert latency.on("", "")(8) == pytest.approx(affine(8))
+
+
 def test_part_of_a_request_can_be_resubmitted_while_the_rest_still_waits() -> None:
     scheduler = core(workers=(worker("w1", in_flight_limit=1),))
     scheduler.submit(0.0, rows(1, 12))

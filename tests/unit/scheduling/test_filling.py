@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
+from typing import Any
 
 import pytest
 
 from server.scheduling.core import Idle, RunBatch
+from server.scheduling.filling import FillerLimits, Filling, filler_limits
+from server.scheduling.lanes import Lane
+from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.simulation.arrivals import poisson
 from server.scheduling.simulation.simulator import (
     FunctionLoad,
@@ -15,6 +20,7 @@ from server.scheduling.simulation.simulator import (
     Workload,
     simulate,
 )
+from server.scheduling.worker_state import WorkerState
 from tests.unit.scheduling.cores import batches, core, parts, rows, spec, worker
 from tests.unit.scheduling.views import affine
 
@@ -51,6 +57,74 @@ def test_the_longer_an_interactive_row_waited_the_fewer_fillers_share_its_batch(
     (second,) = batches(scheduler, 0.009)
     # 2.8 batches of 5.25 ms, less the 9 ms it waited
     assert affine(second.rows) <= 2.8 * affine(1) - 0.009 < affine(second.rows + 1)
+
+
+def test_filler_batches_are_short_while_interactive_rows_keep_coming_and_scans_are_no_sign_of_them() -> None:
+    for kind, longest_s in (("interactive", 1.8 * affine(1)), ("bulk", 1.0)):
+        scheduler = core(spec(max_batch=64), workers=(worker(in_flight_limit=1),))
+        for turn in range(10):
+            scheduler.submit(turn / 50, rows(turn, row_class=kind))
+            (batch,) = batches(scheduler, turn / 50)
+            scheduler.finished(turn / 50 + 0.006, batch.batch_id)
+        scheduler.submit(0.19, rows(99, 64, row_class="bulk"))
+        (scan,) = batches(scheduler, 0.19)
+        assert affine(scan.rows) <= longest_s
+        assert scan.rows == 64 or affine(scan.rows + 1) > longest_s
+
+
+def lane_of(name: str = "f", **fields: Any) -> Lane:
+    function = spec(name, **fields)
+    return Lane(0.0, (name, (f"{name}-m",), ""), function, GuardedPolicy(function))
+
+
+def limits(*lanes: Lane, now_s: float = 100.0, in_flight_limit: int = 1, busy_s: float = 0.0) -> FillerLimits:
+    state = WorkerState(worker("w", "f", "g", in_flight_limit=in_flight_limit))
+    if busy_s:
+        state.work(now_s, busy_s)
+    return filler_limits(Filling(), now_s, lanes, state)
+
+
+def test_without_interactive_rows_in_the_last_minute_fillers_have_all_the_room() -> None:
+    lane = lane_of()
+    assert limits(lane) == FillerLimits(math.inf, math.inf, math.inf, is_limited=False)
+    lane.rhythm.came(40.0)
+    assert limits(lane, now_s=100.0).alone_s < math.inf, "60 s ago is remembered"
+    assert limits(lane, now_s=100.1) == FillerLimits(math.inf, math.inf, math.inf, is_limited=False)
+
+
+def test_a_first_interactive_row_that_may_come_again_meets_its_goal_behind_all_fillers_in_flight() -> None:
+    lane, hasty, elsewhere = lane_of(), lane_of("g", slo_s=0.02), lane_of("h", slo_s=0.01)
+    for each in (lane, hasty, elsewhere):
+        each.rhythm.came(90.0)
+    assert limits(lane).alone_s == pytest.approx(0.8 * (0.05 - affine(1)))
+    assert limits(lane, in_flight_limit=2).alone_s == pytest.approx(0.4 * (0.05 - affine(1)))
+    assert (
+        limits(lane, hasty).alone_s == limits(hasty, lane).alone_s == pytest.approx(0.8 * (0.02 - affine(1)))
+    )
+    assert limits(lane, elsewhere) == limits(lane), "its model is not on that worker: its rows run on another"
+    assert not limits(lane).is_limited
+
+
+def test_fillers_are_measured_by_the_shortest_interactive_batches_that_keep_coming() -> None:
+    slow, quick = lane_of(latency=lambda rows: 0.02), lane_of("g", latency=lambda rows: 0.002)
+    for lane in (slow, quick):
+        lane.rhythm.came(99.9)
+        lane.rhythm.came(100.0)
+    found = limits(slow, quick)
+    assert found.is_limited
+    assert found.alone_s == pytest.approx(1.8 * 0.002)
+    assert found.filled_s == pytest.approx(1.8 * 0.002)
+    assert found.latency_s == pytest.approx(2.8 * 0.002)
+    slow.typical_s = 0.001  # what its batches take of late goes before what one row is predicted to take
+    assert limits(slow, quick).alone_s == pytest.approx(1.8 * 0.001)
+    assert not limits(slow, quick, now_s=100.3).is_limited, "they have stopped coming"
+
+
+def test_the_busier_a_worker_is_with_interactive_rows_the_fewer_fillers_share_their_batches() -> None:
+    lane = lane_of()
+    lane.rhythm.came(100.0)
+    filled = [limits(lane, busy_s=busy_s).filled_s / affine(1) for busy_s in (0.0, 0.5, 1.0, 2.0)]
+    assert filled == pytest.approx([1.8, 1 + 0.8 / 4, 1.0, 1.0])
 
 
 def test_bulk_rows_pause_while_interactive_rows_need_the_worker() -> None:

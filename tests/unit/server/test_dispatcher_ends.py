@@ -96,6 +96,21 @@ def test_a_deadline_that_passes_in_the_queue_or_on_a_worker_is_told() -> None:
     asyncio.run(scenario())
 
 
+def test_a_call_that_ended_before_its_deadline_leaves_no_timer_behind() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker(answers=True)
+        house = House(worker)
+        await settle()
+        pending = house.ask("a", deadline_s=time.monotonic() + 3600)
+        await asyncio.wait_for(pending.future, 5)
+        assert house.labels(pending) == ["a"]
+        assert pending.timer is not None
+        assert pending.timer.cancelled()
+        assert house.ask("b").timer is None, "no deadline"
+
+    asyncio.run(scenario())
+
+
 def test_rows_that_no_worker_takes_are_refused_at_their_deadline() -> None:
     async def scenario() -> None:
         house = House()
@@ -163,6 +178,13 @@ def test_a_drain_ends_with_the_last_call_and_takes_no_new_one() -> None:
         await settle()
         house.labels(pending)
         await asyncio.wait_for(drained, 5)
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_before_the_first_call_ends_at_once() -> None:
+    async def scenario() -> None:
+        await asyncio.wait_for(House().dispatcher.drained(), 5)
 
     asyncio.run(scenario())
 

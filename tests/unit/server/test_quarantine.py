@@ -112,6 +112,52 @@ def test_while_a_suspect_runs_nothing_else_is_on_its_worker() -> None:
     run(scenario)
 
 
+def test_what_a_worker_loads_while_a_suspect_has_it_gives_it_to_nobody_else() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house = House(first)
+        await settle()
+        house.ask("a")
+        await settle()
+        house.residency.worker_down(first)
+        first.fail()
+        house.residency.worker_up(second)
+        await settle()
+        house.residency.want((text_model("other"),))
+        await settle()
+        assert "other/1" in second.resident
+        waiting = house.ask("b")
+        await settle()
+        assert [message.rows for message, _ in second.batches] == [[b"a"]]
+        second.answer()
+        await settle()
+        second.answer()
+        await settle()
+        assert house.labels(waiting) == ["b"]
+
+    run(scenario)
+
+
+def test_a_suspect_whose_model_no_other_worker_holds_has_it_loaded() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house = House(first)
+        await settle()
+        pending = house.ask("a")
+        await settle()
+        house.residency.worker_up(second)
+        await settle()
+        assert second.loads == [], "nothing is asked of it yet"
+        house.residency.worker_down(first)
+        first.fail()
+        await settle()
+        second.answer()
+        await settle()
+        assert house.labels(pending) == ["a"]
+
+    run(scenario)
+
+
 def test_a_suspect_waits_until_its_worker_is_idle() -> None:
     async def scenario() -> None:
         first, second = FakeWorker("w0"), FakeWorker("w1")
