@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     # Here, so that `--help` and a wrong setting answer at once.
     from server.app import create_app
-    from server.http.connection import Limits
+    from server.http.connection import ConnectionLimits
     from server.http.listener import Listener
     from server.observability.log import configure_logging
     from server.storage import StartError
@@ -96,13 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # as above
         return 3
     listener = Listener(
-        app.front,
+        app.gateway,
         app.drain,
         host=settings.host,
         port=settings.port,
         port_file=settings.port_file,
         tls=tls,
-        limits=Limits(
+        limits=ConnectionLimits(
             connections=settings.max_connections,
             held_bytes=settings.max_held_bytes,
             head_s=settings.head_timeout_s,

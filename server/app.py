@@ -18,12 +18,12 @@ from fastapi import FastAPI
 
 from server.access.rules import Access
 from server.catalog.catalog import Catalog
-from server.catalog.function_spec import bare_function
+from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
 from server.catalog.publisher import Publisher
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
-from server.http.front import Front
+from server.http.gateway import Gateway
 from server.http.large_json import LargeJson
 from server.http.replies import map_errors
 from server.observability.metrics import Exposition, Metrics
@@ -85,7 +85,7 @@ class App:
         for route in (health, oip, functions, models, classify, datasets, sources, training):
             self._api.include_router(route.router)
         map_errors(self._api)
-        self.front = Front(
+        self.gateway = Gateway(
             self._api,
             access,
             max_body_bytes=settings.max_body_bytes,
@@ -137,7 +137,7 @@ class App:
                 supervisor.tasks(),
                 settings.max_body_bytes,
             )
-            self.front.open(infer)
+            self.gateway.open(infer)
             self.services = api.state.services = services
             try:
                 yield
@@ -185,7 +185,7 @@ async def _running(
             "policy": settings.default_policy,
             "name_media_roots": settings.name_media_roots,
         }
-        catalog = Catalog(lambda model: bare_function(model, defaults))
+        catalog = Catalog(lambda model: single_model_function(model, defaults))
         metrics = Metrics()
         latencies = Latencies(LatencyFiles(settings.home))
         bounds = QueueBounds(settings.max_queued_rows, settings.max_queued_bytes)

@@ -211,14 +211,14 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
     from server.ensemble.combine import Votes, combine
-    from server.ensemble.promise import NO_CONFIDENT_ANSWER, promised
+    from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 
     accuracies = {member.key: member.accuracy for member in function.members}
     votes = [Votes(m.model, accuracies[m.model], m.labels, m.confidences, m.scores) for m in answer.members]
     rule: Any = function.combine
     combined = combine(rule, votes, function.classes)
     errors = {error.index: f"{error.code}: {error.message}" for error in answer.errors}
-    found = promised(
+    found = with_threshold(
         function.name,
         combined,
         errors.keys(),

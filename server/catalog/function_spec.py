@@ -15,7 +15,7 @@ from server.catalog.functions import INPUT_NAMES, Combine, Function, ModelVersio
 from server.ensemble.select import selected
 from server.errors import BadOption
 
-__all__ = ["bare_function", "deployed_form", "function_of", "members_named", "spec_from"]
+__all__ = ["deployed_form", "function_of", "members_named", "single_model_function", "spec_from"]
 
 _FIELDS = {
     "models",
@@ -86,7 +86,7 @@ def function_of(
     return _with_form(function, given.get("input"))
 
 
-def bare_function(model: ModelVersion, defaults: Mapping[str, Any]) -> Function:
+def single_model_function(model: ModelVersion, defaults: Mapping[str, Any]) -> Function:
     """The function as which a model answers under its own name."""
     max_batch = int(defaults["max_batch"])
     return Function(

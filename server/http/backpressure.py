@@ -4,12 +4,12 @@ A turn of the loop reads every socket that has something. A thousand requests th
 be parsed and queued before the first batch leaves and before anything that workers answered is read; by then
 most of them are late. So a turn lets in some, and between two turns batches leave and answers go out.
 
-Who has to wait stands in the line of its function and class. Between the lines the earliest goal goes first,
-so that a flood for one function does not delay another's. A request with a deadline that finds its own line
+A request that has to wait is queued by its function and class. Between queues the earliest goal goes first,
+so that a flood for one function does not delay another's. A request with a deadline that finds its own queue
 moving so slowly that a quarter of its time would pass there is refused at once, without a look at its rows:
 it would be late. Bulk rows, and rows without a deadline, have the time to wait.
 
-Owns the lines. Knows the event loop, and of a route what `Route` says.
+Owns the queues. Knows the event loop, and of a route what `Route` says.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from server.http.connection import Reply, Waiting, WholeRequest
+from server.http.connection import Reply, RequestInProgress, WholeRequest
 
-__all__ = ["Backpressure", "Claim", "Route"]
+__all__ = ["Backpressure", "RequestHint", "Route"]
 
 _MOST = 32  # in one turn: a few milliseconds of work, so that answers of workers are soon read
-_SHARE = 0.25  # of a request's time that may pass in line
+_SHARE = 0.25  # of a request's time that may pass in a queue
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RequestHint:
     """What a request says of itself without its rows being read.
 
-    line: of its function and class · goal_s: within which it should be answered, which orders the lines
+    queue: of its function and class · goal_s: within which it should be answered, which orders the queues
     time_s: until its deadline; inf = none, or one that does not matter
     """
 
-    line: tuple[str, str]
+    queue: tuple[str, str]
     goal_s: float
     time_s: float
 
@@ -44,10 +44,10 @@ class Claim:
 class Route(Protocol):
     """Where requests go once they are in."""
 
-    def answer(self, whole: WholeRequest, reply: Reply) -> Waiting | None:
+    def answer(self, whole: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """As `server.http.connection.Application` has it."""
 
-    def claim(self, whole: WholeRequest) -> Claim:
+    def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""
 
     def refuse(self, whole: WholeRequest, reply: Reply) -> None:
@@ -55,12 +55,12 @@ class Route(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Inline:
-    """A request in line, or, once it is in, what stands for it there."""
+class _QueuedRequest:
+    """A request that is queued, or, once it was let in, the request in progress."""
 
     whole: WholeRequest
     reply: Reply
-    inside: Waiting | None = None
+    inside: RequestInProgress | None = None
     gone: bool = False
 
     def leave(self) -> None:
@@ -71,12 +71,12 @@ class _Inline:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Queue:
     """The requests of one function and class that wait, by goal."""
 
-    waiting: list[tuple[float, int, _Inline]] = field(default_factory=list)
+    waiting: list[tuple[float, int, _QueuedRequest]] = field(default_factory=list)
 
-    def first(self) -> tuple[float, int, _Inline] | None:
+    def first(self) -> tuple[float, int, _QueuedRequest] | None:
         """The next to get in, those that have gone left out; None if there is none."""
         while self.waiting and self.waiting[0][2].gone:
             heappop(self.waiting)
@@ -90,33 +90,33 @@ class Backpressure:
         self._route = route
         self._most = most
         self._left = most  # that may still get in during this turn
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._queues: dict[tuple[str, str], _Queue] = {}
         self._arrivals = 0
         self._turning = False
 
-    def answer(self, whole: WholeRequest, reply: Reply) -> Waiting | None:
-        """Let a request in, line it up, or refuse it."""
+    def answer(self, whole: WholeRequest, reply: Reply) -> RequestInProgress | None:
+        """Let a request in, queue it, or refuse it."""
         self._turn_soon()
-        if self._left and not self._lines:
+        if self._left and not self._queues:
             self._left -= 1
             return self._route.answer(whole, reply)
-        claim = self._route.claim(whole)
-        line = self._lines.get(claim.line)
-        first = None if line is None else line.first()
-        due_s = whole.came_s + claim.goal_s
+        hint = self._route.hint(whole)
+        queue = self._queues.get(hint.queue)
+        first = None if queue is None else queue.first()
+        due_s = whole.came_s + hint.goal_s
         if (
             first is not None
             and first[0] <= due_s
-            and claim.time_s < math.inf
-            and whole.came_s - first[2].whole.came_s > _SHARE * claim.time_s
+            and hint.time_s < math.inf
+            and whole.came_s - first[2].whole.came_s > _SHARE * hint.time_s
         ):
             self._route.refuse(whole, reply)
             return None
-        if line is None:
-            line = self._lines[claim.line] = _Line()
+        if queue is None:
+            queue = self._queues[hint.queue] = _Queue()
         self._arrivals += 1
-        inline = _Inline(whole, reply)
-        heappush(line.waiting, (due_s, self._arrivals, inline))
+        inline = _QueuedRequest(whole, reply)
+        heappush(queue.waiting, (due_s, self._arrivals, inline))
         return inline
 
     def _turn_soon(self) -> None:
@@ -130,19 +130,19 @@ class Backpressure:
         while self._left and (inline := self._next()) is not None:
             self._left -= 1
             inline.inside = self._route.answer(inline.whole, inline.reply)
-        if self._lines:
+        if self._queues:
             self._turn_soon()
 
-    def _next(self) -> _Inline | None:
-        """Take the earliest goal of all lines out of its line."""
-        best: tuple[float, int, _Inline] | None = None
-        of: _Line | None = None
-        for key, line in list(self._lines.items()):
-            first = line.first()
+    def _next(self) -> _QueuedRequest | None:
+        """Take the earliest goal of all queues out of its queue."""
+        best: tuple[float, int, _QueuedRequest] | None = None
+        of: _Queue | None = None
+        for key, queue in list(self._queues.items()):
+            first = queue.first()
             if first is None:
-                del self._lines[key]
+                del self._queues[key]
             elif best is None or first < best:
-                best, of = first, line
+                best, of = first, queue
         if best is None or of is None:
             return None
         heappop(of.waiting)

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from server.access.rules import NOBODY, Caller
-from server.http.exchange import STATUS_LINES, Exchange, scope_of
+from server.http.asgi_exchange import STATUS_LINES, AsgiExchange, scope_of
 from server.http.request_head import (
     MAX_HEAD_BYTES,
     BadRequest,
-    Chunks,
+    ChunkedBody,
     Head,
-    Sized,
+    SizedBody,
     check_part,
     parse_head,
     too_long,
@@ -39,11 +39,11 @@ __all__ = [
     "Admitted",
     "Application",
     "Connection",
+    "ConnectionLimits",
     "Connections",
-    "Limits",
     "Refused",
     "Reply",
-    "Waiting",
+    "RequestInProgress",
     "WholeRequest",
 ]
 
@@ -56,7 +56,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """What a client may cost.
 
     connections: at a time · held_bytes: of bodies that are not whole yet, on all connections together
@@ -109,7 +109,7 @@ class Refused:
     headers: Mapping[str, str]
 
 
-class Waiting(Protocol):
+class RequestInProgress(Protocol):
     """A request under way."""
 
     def leave(self) -> None:
@@ -125,7 +125,7 @@ class Application(Protocol):
     def refusal(self, status: int, message: str) -> Refused:
         """What a client gets to read whose bytes, size or pace are refused."""
 
-    def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
+    def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """Call `reply` once: now, and return None, or later."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
@@ -138,7 +138,7 @@ class Connections:
     def __init__(
         self,
         application: Application,
-        limits: Limits = Limits(),  # immutable
+        limits: ConnectionLimits = ConnectionLimits(),  # immutable
         *,
         default_headers: Callable[[], Iterable[tuple[bytes, bytes]]] = tuple,
         open_ones: set[Any] | None = None,
@@ -165,7 +165,7 @@ class Connections:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
         return True
 
-    def start(self, exchange: Exchange) -> None:
+    def start(self, exchange: AsgiExchange) -> None:
         """Run the framework's part of a request."""
         task = asyncio.get_running_loop().create_task(exchange.run(self.application))
         self.tasks.add(task)
@@ -187,7 +187,7 @@ class _Pace:
     began_s: float
     done: int = 0
 
-    def is_slow(self, now_s: float, limits: Limits) -> bool:
+    def is_slow(self, now_s: float, limits: ConnectionLimits) -> bool:
         late_s = now_s - self.began_s - limits.slow_s
         return late_s > 0 and self.done < late_s * limits.least_bytes_per_s
 
@@ -217,9 +217,9 @@ class Connection(asyncio.Protocol):
         self._last: tuple[Head, Admitted] | None = None  # the head before
         self._around: tuple[bytes, bytes] | None = None  # what stood before and after its body's length
         self._any = False  # whether it has sent a whole head
-        self._waiting: Waiting | None = None
-        self._exchange: Exchange | None = None
-        self._body: Sized | Chunks | None = None  # of the request under way, while it comes
+        self._waiting: RequestInProgress | None = None
+        self._exchange: AsgiExchange | None = None
+        self._body: SizedBody | ChunkedBody | None = None  # of the request under way, while it comes
         self._parts: list[bytes] = []
         self._size = 0  # bytes of it that came
         self._reserved = 0  # of them, those that count among all that are held
@@ -426,7 +426,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, head: Head, admitted: Admitted, length: int | None, data: bytes) -> None:
         """A request whose body is not whole yet, or that is the framework's."""
-        self._body = Chunks() if length is None else Sized(length)
+        self._body = ChunkedBody() if length is None else SizedBody(length)
         self._pace = _Pace(time.monotonic())
         if admitted.whole:
             self._at = _BODY
@@ -435,7 +435,7 @@ class Connection(asyncio.Protocol):
         else:
             self._at = _EXCHANGE
             scope = scope_of(head, admitted.path, admitted.query, admitted.caller, self._client, self._scheme)
-            exchange = self._exchange = Exchange(self, head, scope)
+            exchange = self._exchange = AsgiExchange(self, head, scope)
             if self._closing:
                 exchange.keep_alive = False
             if self._body.ended:
@@ -554,32 +554,32 @@ class Connection(asyncio.Protocol):
         lines.append(body)
         self.write(b"".join(lines))
 
-    # ── exchanges (exchange.Wire) ───────────────────────────────────────────────────────────────────
+    # ── exchanges (asgi_exchange.ClientConnection) ──────────────────────────────────────────────────
 
     def write(self, data: bytes) -> None:
-        """See `exchange.Wire`."""
+        """See `asgi_exchange.ClientConnection`."""
         if data and not self._transport.is_closing():
             self._written += len(data)
             self._transport.write(data)
 
     async def writable(self) -> None:
-        """See `exchange.Wire`."""
+        """See `asgi_exchange.ClientConnection`."""
         if self._writable is not None:
             await self._writable.wait()
 
     def read_on(self, wanted: bool) -> None:
-        """See `exchange.Wire`."""
+        """See `asgi_exchange.ClientConnection`."""
         if self._exchange is not None and self._body is not None:
             self._read_on(wanted)
             # While nobody asks for it, it is not the client who is slow.
             self._pace = _Pace(time.monotonic()) if wanted else None
 
     def lines(self) -> Iterable[tuple[bytes, bytes]]:
-        """See `exchange.Wire`."""
+        """See `asgi_exchange.ClientConnection`."""
         return self._all.default_headers()
 
-    def ended(self, exchange: Exchange, whole: bool) -> None:
-        """See `exchange.Wire`."""
+    def ended(self, exchange: AsgiExchange, whole: bool) -> None:
+        """See `asgi_exchange.ClientConnection`."""
         if self._exchange is not exchange:
             return
         if not whole:

@@ -15,14 +15,14 @@ from server.http.body import ClientGone, Receive
 from server.serving.calls import PendingReply
 from server.supervision import Tasks
 
-__all__ = ["VanishedClients", "while_connected"]
+__all__ = ["DisconnectWatch", "while_connected"]
 
 _Result = TypeVar("_Result")
 
 _LOOK_S = 0.05
 
 
-class VanishedClients:
+class DisconnectWatch:
     """Fails calls with `ClientGone`, at most about 0.1 s after their client has gone."""
 
     def __init__(self, tasks: Tasks | None = None) -> None:

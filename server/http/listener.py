@@ -20,7 +20,7 @@ from types import FrameType
 
 import uvicorn
 
-from server.http.connection import Application, Connection, Connections, Limits
+from server.http.connection import Application, Connection, ConnectionLimits, Connections
 
 __all__ = ["Listener"]
 
@@ -44,7 +44,7 @@ class Listener(uvicorn.Server):
         port: int,
         port_file: Path | None = None,
         tls: ssl.SSLContext | None = None,
-        limits: Limits = Limits(),  # noqa: B008  # immutable
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
     ) -> None:
         super().__init__(
             uvicorn.Config(

@@ -11,7 +11,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["MAX_HEAD_BYTES", "BadRequest", "Chunks", "Head", "Sized", "check_part", "parse_head", "too_long"]
+__all__ = [
+    "MAX_HEAD_BYTES",
+    "BadRequest",
+    "ChunkedBody",
+    "Head",
+    "SizedBody",
+    "check_part",
+    "parse_head",
+    "too_long",
+]
 
 MAX_HEAD_BYTES = 32 << 10
 
@@ -130,8 +139,8 @@ def _length(headers: Mapping[bytes, bytes], http_1_0: bool) -> int | None:
     return int(raw)
 
 
-class Sized:
-    """A body of known length, read as `Chunks` are."""
+class SizedBody:
+    """A body of known length, read as `ChunkedBody` are."""
 
     def __init__(self, length: int) -> None:
         self.ended = length == 0
@@ -149,7 +158,7 @@ class Sized:
             yield part
 
 
-class Chunks:
+class ChunkedBody:
     """The body of a request in chunks (RFC 9112 §7.1), without extensions and trailers.
 
     `ended` once the last chunk was read.

@@ -19,10 +19,10 @@ from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, e
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
-from server.http.backpressure import Claim
+from server.http.backpressure import RequestHint
 from server.http.body import ClientGone, decompressed
 from server.http.connection import Reply as SendReply
-from server.http.connection import Waiting, WholeRequest
+from server.http.connection import RequestInProgress, WholeRequest
 from server.http.large_json import LargeJson
 from server.http.replies import error_reply
 from server.observability.metrics import Metrics
@@ -45,7 +45,7 @@ _MOVES = 8  # times that a request follows its function from version to version
 _BULK_S = 1.0  # the goal by which bulk requests stand in line
 _SAID = re.compile(rb'"(ml_udf_deadline_ms|timeout|ml_udf_slo_ms)": ?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*[,}]')
 _BULK = re.compile(rb'"ml_udf_class": ?"bulk"')
-_CLAIM_BYTES = 64 << 10
+_HINT_BYTES = 64 << 10
 
 
 def is_infer(path: str) -> bool:
@@ -85,7 +85,7 @@ class InferRoute:
         self._tasks = tasks
         self._max_body_bytes = max_body_bytes
 
-    def answer(self, whole: WholeRequest, reply: SendReply) -> Waiting | None:
+    def answer(self, whole: WholeRequest, reply: SendReply) -> RequestInProgress | None:
         """Answer a request: `reply` is called once, now or later."""
         asked = _Asked(whole, reply)
         try:
@@ -99,17 +99,17 @@ class InferRoute:
             self._fail(asked, exc)
             return None
 
-    def claim(self, whole: WholeRequest) -> Claim:
+    def hint(self, whole: WholeRequest) -> RequestHint:
         """What a request says of itself, by a look at the part of its body that is not rows."""
         try:
             function = self._catalog.resolve(*_named(whole.path))
         except ServiceError:
-            return Claim(("", ""), 0.0, math.inf)  # `answer` will say what is wrong
+            return RequestHint(("", ""), 0.0, math.inf)  # `answer` will say what is wrong
         length = _header_length(whole) or ""
         end = int(length) if length.isdigit() and len(length) < 10 else len(whole.body)
-        said = memoryview(whole.body)[: min(end, _CLAIM_BYTES)]
+        said = memoryview(whole.body)[: min(end, _HINT_BYTES)]
         if _BULK.search(said) or whole.caller.bulk_only:
-            return Claim((function.name, "bulk"), _BULK_S, math.inf)
+            return RequestHint((function.name, "bulk"), _BULK_S, math.inf)
         goal_s, time_s = function.slo_ms / 1000, math.inf
         for name, value in _SAID.findall(said):
             if name == b"timeout":
@@ -118,7 +118,7 @@ class InferRoute:
                 time_s = min(time_s, float(value) / 1000)
             else:
                 goal_s = float(value) / 1000 or goal_s
-        return Claim((function.name, "interactive"), min(goal_s, time_s), time_s)
+        return RequestHint((function.name, "interactive"), min(goal_s, time_s), time_s)
 
     def refuse(self, whole: WholeRequest, reply: SendReply) -> None:
         """Turn a request away without a look at its rows."""
@@ -151,7 +151,7 @@ class InferRoute:
         except WireError as exc:
             raise BadOption(str(exc)) from exc
 
-    def _ask(self, asked: _Asked) -> Waiting | None:
+    def _ask(self, asked: _Asked) -> RequestInProgress | None:
         assert asked.function is not None
         assert asked.request is not None
         call = self._codec.call_of(asked.function, asked.request, asked.whole.came_s, asked.whole.caller)

@@ -1,6 +1,6 @@
 """A worker's raw answer to a batch → the function's answer: combined, thresholded, defaulted.
 
-Pure. Knows the worker's form of an answer and the server's; what is promised stands in `server.ensemble`.
+Pure. Knows the worker's form of an answer and the server's; the threshold rule stands in `server.ensemble`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.functions import Function
 from server.ensemble.combine import Votes, combine
-from server.ensemble.promise import NO_CONFIDENT_ANSWER, promised
+from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 from server.errors import ServiceError
 from server.serving.calls import Answers
 
@@ -29,7 +29,7 @@ def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
     if len(combined.labels) != rows:
         raise ServiceError(f"a worker answered {len(combined.labels)} rows of {rows} for {function.name}")
     answered_by = ",".join(vote.member for vote in votes)
-    found = promised(
+    found = with_threshold(
         function.name,
         combined,
         {error.index for error in answer.errors},

@@ -6,7 +6,7 @@ import time
 
 from server.errors import Overloaded
 from server.http.body import Receive
-from server.http.disconnects import VanishedClients
+from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
@@ -30,7 +30,7 @@ class CallService:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._fair_share = FairShare(max_rows)
-        self._vanished = VanishedClients(tasks)
+        self._disconnects = DisconnectWatch(tasks)
 
     async def ask(self, call: Call, receive: Receive, began_s: float) -> Reply:
         """The answers to a call whose request came at `began_s` and has been read to its end.
@@ -38,11 +38,11 @@ class CallService:
         Raises `ServiceError`, and `ClientGone` when nobody waits any more; the rows then have left the queue.
         """
         pending = self.begin(call)
-        self._vanished.watch(pending, receive)
+        self._disconnects.watch(pending, receive)
         try:
             reply = await pending.future
         finally:
-            self._vanished.unwatch(pending)
+            self._disconnects.unwatch(pending)
             self._over(pending)
         self._count(pending, reply, began_s)
         return reply

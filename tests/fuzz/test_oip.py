@@ -233,7 +233,7 @@ async def _status(
     path = "/v2/models/f/infer" if seed % 4 else "/v2/models/g/infer"
     began_s = time.thread_time()
     whole = WholeRequest(path, raw, body, time.monotonic())
-    route.claim(whole)
+    route.hint(whole)
     route.answer(whole, lambda *reply: replies.append(reply))
     # Of this thread's own time: what others do on the machine does not count.
     assert time.thread_time() - began_s < 0.5, f"request {seed} stopped the loop"

@@ -19,9 +19,9 @@ import httptools
 import pytest
 
 from server.access.rules import NOBODY
+from server.http.asgi_exchange import path_of
 from server.http.connection import Admitted, Connection, Connections, Refused, Reply, WholeRequest
-from server.http.exchange import path_of
-from server.http.request_head import BadRequest, Chunks, Head, Sized, check_part, parse_head
+from server.http.request_head import BadRequest, ChunkedBody, Head, SizedBody, check_part, parse_head
 from server.routes.infer import is_infer
 from tests.fuzz.budget import rounds
 
@@ -123,7 +123,7 @@ def ours(stream: bytes) -> tuple[list[Message], bool]:
                 check_part(stream)
                 return messages, False
             head = parse_head(stream[:end])
-            body = Chunks() if head.length is None else Sized(head.length)
+            body = ChunkedBody() if head.length is None else SizedBody(head.length)
             parts = list(body.feed(stream[end:]))
         except BadRequest:
             return messages, True

@@ -12,7 +12,7 @@ from starlette.routing import Match, Route
 from server.access.rules import RULES, Access, Caller, rule_of
 from server.app import App, create_app
 from server.http.connection import Admitted, Refused
-from server.http.front import Front
+from server.http.gateway import Gateway
 from server.http.request_head import parse_head
 from server.settings import Settings
 
@@ -57,13 +57,15 @@ def sample(path: str) -> str:
     return re.sub(r"{[^}]*}", "x1", path)
 
 
-def ask(front: Front, method: str, path: str, body_bytes: int = 0, /, **headers: str) -> Admitted | Refused:
+def ask(
+    gateway: Gateway, method: str, path: str, body_bytes: int = 0, /, **headers: str
+) -> Admitted | Refused:
     """What is decided on a request; `host` is loopback's unless said otherwise."""
     lines = {"host": "127.0.0.1:8080", **headers}
     if body_bytes:
         lines["content-length"] = str(body_bytes)
     text = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
-    return front.admit(parse_head(f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1")), "127.0.0.1")
+    return gateway.admit(parse_head(f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1")), "127.0.0.1")
 
 
 def status(verdict: Admitted | Refused) -> int:
@@ -86,22 +88,22 @@ def test_the_rule_of_a_path_is_that_of_the_route_that_answers_it(app: App, metho
 @pytest.mark.parametrize(("method", "path"), RULES)
 def test_without_a_token_the_server_is_this_machines_alone(app: App, method: str, path: str) -> None:
     where = sample(path)
-    assert status(ask(app.front, method, where)) == 200
-    assert status(ask(app.front, method, where, host="evil.example:8080")) == 403
-    assert status(ask(app.front, method, where, origin="http://127.evil.example")) == 403
-    assert status(ask(app.front, method, where, host="localhost", origin="http://localhost:3000")) == 200
+    assert status(ask(app.gateway, method, where)) == 200
+    assert status(ask(app.gateway, method, where, host="evil.example:8080")) == 403
+    assert status(ask(app.gateway, method, where, origin="http://127.evil.example")) == 403
+    assert status(ask(app.gateway, method, where, host="localhost", origin="http://localhost:3000")) == 200
 
 
 @pytest.mark.parametrize(("method", "path"), RULES)
 def test_with_a_token_each_route_asks_for_the_one_that_its_rule_says(
     guarded: App, method: str, path: str
 ) -> None:
-    scope, where, front = RULES[method, path].scope, sample(path), guarded.front
+    scope, where, gateway = RULES[method, path].scope, sample(path), guarded.gateway
     for sent in ({}, {"authorization": f"Bearer {TOKEN}x"}, {"authorization": f"Basic {TOKEN}"}):
-        assert status(ask(front, method, where, **sent)) == (200 if scope == "open" else 401)
-    may_ask = status(ask(front, method, where, authorization=f"Bearer {ASK}"))
+        assert status(ask(gateway, method, where, **sent)) == (200 if scope == "open" else 401)
+    may_ask = status(ask(gateway, method, where, authorization=f"Bearer {ASK}"))
     assert may_ask == (403 if scope == "all" else 200)
-    assert status(ask(front, method, where, authorization=f"bearer {TOKEN}", host="any.example")) == 200
+    assert status(ask(gateway, method, where, authorization=f"bearer {TOKEN}", host="any.example")) == 200
 
 
 @pytest.mark.parametrize(("method", "path"), [key for key in RULES if RULES[key].scope == "all"])
@@ -119,10 +121,10 @@ def test_a_body_that_changes_something_says_what_it_is(
     rule = RULES[method, path]
     given = {"content_type": content} if content else {}
     expected = 200 if rule.scope != "all" or content.partition(";")[0] in rule.content else 415
-    assert status(ask(app.front, method, sample(path), 10, **given)) == expected
-    assert status(ask(app.front, method, sample(path), transfer_encoding="chunked", **given)) == expected
+    assert status(ask(app.gateway, method, sample(path), 10, **given)) == expected
+    assert status(ask(app.gateway, method, sample(path), transfer_encoding="chunked", **given)) == expected
     right = next(one for one in sorted(rule.content) if one)
-    assert status(ask(app.front, method, sample(path), 10, content_type=f"{right}; charset=utf-8")) == 200
+    assert status(ask(app.gateway, method, sample(path), 10, content_type=f"{right}; charset=utf-8")) == 200
 
 
 def test_only_tritons_own_routes_may_leave_the_content_type_out() -> None:
@@ -136,14 +138,14 @@ def test_only_tritons_own_routes_may_leave_the_content_type_out() -> None:
 @pytest.mark.parametrize("path", ["/nothing", "/v2/models/a/b/c/d", "/v1/functions/../../register", "/v1"])
 def test_what_has_no_rule_is_for_the_full_token_alone(guarded: App, path: str) -> None:
     for method in ("GET", "POST", "PATCH", "DELETE"):
-        assert status(ask(guarded.front, method, path, authorization=f"Bearer {ASK}")) == 403
+        assert status(ask(guarded.gateway, method, path, authorization=f"Bearer {ASK}")) == 403
 
 
 def test_a_path_is_judged_as_the_framework_reads_it(guarded: App) -> None:
     sent = {"authorization": f"Bearer {ASK}"}
-    assert status(ask(guarded.front, "GET", "/v1/%64atasets", **sent)) == 403
-    assert status(ask(guarded.front, "GET", "/v1/%66unctions", **sent)) == 200
-    assert status(ask(guarded.front, "POST", "/v2/models/a%2Fb/infer", **sent)) == 403
+    assert status(ask(guarded.gateway, "GET", "/v1/%64atasets", **sent)) == 403
+    assert status(ask(guarded.gateway, "GET", "/v1/%66unctions", **sent)) == 200
+    assert status(ask(guarded.gateway, "POST", "/v2/models/a%2Fb/infer", **sent)) == 403
 
 
 @pytest.mark.parametrize(
@@ -170,9 +172,9 @@ def test_a_path_is_judged_as_the_framework_reads_it(guarded: App) -> None:
     ],
 )
 def test_a_name_that_is_made_to_point_to_loopback_is_refused(app: App, host: str) -> None:
-    assert status(ask(app.front, "GET", "/v2", host=host)) == 403
+    assert status(ask(app.gateway, "GET", "/v2", host=host)) == 403
     if host:
-        assert status(ask(app.front, "GET", "/v2", origin=f"http://{host}")) == 403
+        assert status(ask(app.gateway, "GET", "/v2", origin=f"http://{host}")) == 403
 
 
 @pytest.mark.parametrize(
@@ -191,18 +193,18 @@ def test_a_name_that_is_made_to_point_to_loopback_is_refused(app: App, host: str
     ],
 )
 def test_an_origin_that_is_no_web_page_of_this_machine_is_refused(app: App, origin: str) -> None:
-    assert status(ask(app.front, "GET", "/v2", origin=origin)) == 403
+    assert status(ask(app.gateway, "GET", "/v2", origin=origin)) == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "127.8.8.8", "[::1]:8080"])
 def test_the_names_of_loopback_are_taken(app: App, host: str) -> None:
-    assert status(ask(app.front, "GET", "/v2", host=host, origin=f"http://{host}")) == 200
+    assert status(ask(app.gateway, "GET", "/v2", host=host, origin=f"http://{host}")) == 200
 
 
 def test_a_name_may_be_allowed(tmp_path: Path) -> None:
     named = create_app(Settings(home=tmp_path, allowed_host=("Photos.Example",)))
-    assert status(ask(named.front, "GET", "/v2", host="photos.example:8080")) == 200
-    assert status(ask(named.front, "GET", "/v2", host="other.example")) == 403
+    assert status(ask(named.gateway, "GET", "/v2", host="photos.example:8080")) == 200
+    assert status(ask(named.gateway, "GET", "/v2", host="other.example")) == 403
 
 
 def test_a_body_over_the_limit_is_refused_by_its_head(app: App) -> None:
@@ -212,8 +214,8 @@ def test_a_body_over_the_limit_is_refused_by_its_head(app: App) -> None:
         ("POST", "/register", Settings().max_model_bytes),
     ):
         given = {"content_type": "application/json"}
-        assert status(ask(app.front, method, path, limit, **given)) == 200
-        assert status(ask(app.front, method, path, limit + 1, **given)) == 413
+        assert status(ask(app.gateway, method, path, limit, **given)) == 200
+        assert status(ask(app.gateway, method, path, limit + 1, **given)) == 413
 
 
 def test_a_caller_is_what_its_token_says() -> None:

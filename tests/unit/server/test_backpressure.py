@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server.http.backpressure import Backpressure, Claim
+from server.http.backpressure import Backpressure, RequestHint
 from server.http.connection import Reply, WholeRequest
 
 
@@ -22,10 +22,10 @@ class Route:
         self.entered.append(whole.body)
         return Inside(self, whole.body)
 
-    def claim(self, whole: WholeRequest) -> Claim:
+    def hint(self, whole: WholeRequest) -> RequestHint:
         said = {key.decode(): value.decode() for key, value in whole.headers.items()}
         line = (whole.path, said.get("row_class", "interactive"))
-        return Claim(line, float(said.get("goal", "1")), float(said.get("time", "inf")))
+        return RequestHint(line, float(said.get("goal", "1")), float(said.get("time", "inf")))
 
     def refuse(self, whole: WholeRequest, reply: Reply) -> None:
         self.refused.append(whole.body)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from server.access.rules import NOBODY
-from server.http.connection import Admitted, Connections, Limits, Refused, Reply, WholeRequest
-from server.http.exchange import path_of
+from server.http.asgi_exchange import path_of
+from server.http.connection import Admitted, ConnectionLimits, Connections, Refused, Reply, WholeRequest
 from server.http.request_head import Head
 from server.routes.infer import is_infer
 
@@ -75,7 +75,9 @@ class Application:
 
 
 @contextlib.asynccontextmanager
-async def serving(application: Application, limits: Limits) -> AsyncIterator[tuple[Connections, int]]:
+async def serving(
+    application: Application, limits: ConnectionLimits
+) -> AsyncIterator[tuple[Connections, int]]:
     connections = Connections(application, limits)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(connections.new, "127.0.0.1", 0)
@@ -129,7 +131,7 @@ Test = Callable[[Application, Connections, int], Awaitable[None]]
 def run(test: Test, **limits: float) -> None:
     async def body() -> None:
         application = Application()
-        async with serving(application, Limits(**limits)) as (connections, port):  # type: ignore[arg-type]
+        async with serving(application, ConnectionLimits(**limits)) as (connections, port):  # type: ignore[arg-type]
             await test(application, connections, port)
 
     asyncio.run(body())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.catalog.catalog import Catalog
-from server.catalog.function_spec import bare_function, deployed_form, function_of, spec_from
+from server.catalog.function_spec import deployed_form, function_of, single_model_function, spec_from
 from server.catalog.functions import Function
 from server.errors import BadOption, UnknownFunction, VersionGone
 from tests.unit.server.served import image_model, text_model
@@ -17,7 +17,7 @@ DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
 
 @pytest.fixture
 def catalog() -> Catalog:
-    made = Catalog(lambda model: bare_function(model, DEFAULTS))
+    made = Catalog(lambda model: single_model_function(model, DEFAULTS))
     for model in (
         text_model("net", 1, 0.7),
         text_model("net", 2, 0.8),
@@ -121,7 +121,7 @@ def test_a_function_names_folders_for_its_paths_and_without_a_name_all_or_none_a
         with pytest.raises(BadOption, match="media_roots"):
             deploy(catalog, models=["photo"], media_roots=wrong)
     strict = {**DEFAULTS, "name_media_roots": True}
-    assert bare_function(catalog.model("photo"), strict).media_roots == ()
+    assert single_model_function(catalog.model("photo"), strict).media_roots == ()
     spec = spec_from("f", {"models": ["photo"]}, catalog)
     assert function_of("f", 1, spec, catalog, strict).media_roots == ()
     spec = spec_from("f", {"models": ["photo"], "media_roots": ["/ours"]}, catalog)

@@ -290,25 +290,25 @@ def test_what_was_taken_of_a_queue_is_given_back_however_a_call_ends() -> None:
 
 def test_a_request_says_its_class_goal_and_time_without_its_rows_being_read() -> None:
     async def scene(station: Station, worker: FakeWorker) -> None:
-        def claim(body: bytes, caller: Caller = NOBODY, **headers: str) -> tuple[str, float, float]:
+        def hint(body: bytes, caller: Caller = NOBODY, **headers: str) -> tuple[str, float, float]:
             raw = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-            found = station.route.claim(WholeRequest(PATH, raw, body, 0.0, caller))
-            return found.line[1], found.goal_s, found.time_s
+            found = station.route.hint(WholeRequest(PATH, raw, body, 0.0, caller))
+            return found.queue[1], found.goal_s, found.time_s
 
         slo_s = station.house.function.slo_ms / 1000
-        assert claim(texts("a")) == ("interactive", slo_s, math.inf)
-        assert claim(texts("a", timeout=20_000)) == ("interactive", 0.02, 0.02)
-        assert claim(texts("a", ml_udf_deadline_ms=40, timeout=0)) == ("interactive", 0.04, 0.04)
-        assert claim(texts("a", ml_udf_slo_ms=5.5)) == ("interactive", 0.0055, math.inf)
-        assert claim(texts("a", ml_udf_class="bulk", timeout=1))[0::2] == ("bulk", math.inf)
-        assert claim(texts("a"), Caller(bulk_only=True))[0] == "bulk"
-        assert claim(texts('"timeout": 1,'))[2] == math.inf  # a text is no parameter
+        assert hint(texts("a")) == ("interactive", slo_s, math.inf)
+        assert hint(texts("a", timeout=20_000)) == ("interactive", 0.02, 0.02)
+        assert hint(texts("a", ml_udf_deadline_ms=40, timeout=0)) == ("interactive", 0.04, 0.04)
+        assert hint(texts("a", ml_udf_slo_ms=5.5)) == ("interactive", 0.0055, math.inf)
+        assert hint(texts("a", ml_udf_class="bulk", timeout=1))[0::2] == ("bulk", math.inf)
+        assert hint(texts("a"), Caller(bulk_only=True))[0] == "bulk"
+        assert hint(texts('"timeout": 1,'))[2] == math.inf  # a text is no parameter
         body, headers = encode_request(
             InferRequest([Tensor.of_bytes("text", [b'"timeout": 1}'])], parameters={"timeout": 30_000})
         )
         length = headers[HEADER_LENGTH]
-        assert claim(body, inference_header_content_length=length)[2] == 0.03
+        assert hint(body, inference_header_content_length=length)[2] == 0.03
         unknown = WholeRequest("/v2/models/nobody/infer", {}, b"", 0.0)
-        assert station.route.claim(unknown).line == ("", "")
+        assert station.route.hint(unknown).queue == ("", "")
 
     run(scene)

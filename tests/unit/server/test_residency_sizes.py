@@ -25,7 +25,7 @@ A, B, C = (text_model(name) for name in "abc")
 
 
 @dataclass
-class Sized:
+class SizedBody:
     resident_bytes: int
 
 
@@ -51,7 +51,7 @@ class CachingWorker(FakeWorker):
         assert isinstance(message, Load)
         key, evicted = message.model, list[str]()
         self.loads.append(key)
-        network = cast(Network, Sized(self.sizes[key]))
+        network = cast(Network, SizedBody(self.sizes[key]))
         try:
             self.cache.put(
                 key, MANIFEST, self.stored[key], lambda: network, evicted, may_evict=message.may_evict

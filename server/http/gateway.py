@@ -16,15 +16,15 @@ from starlette.types import ASGIApp
 
 from server.access.rules import Access
 from server.errors import BodyTooLarge, ServiceError
+from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure
 from server.http.body import Receive, Scope, Send, too_large
-from server.http.connection import Admitted, Refused, Reply, Waiting, WholeRequest
-from server.http.exchange import path_of
+from server.http.connection import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.replies import error_reply
 from server.http.request_head import Head
 from server.routes.infer import InferRoute, MethodNotAllowed, is_infer
 
-__all__ = ["Front"]
+__all__ = ["Gateway"]
 
 _REGISTER = "/register"
 _CODES = {
@@ -37,7 +37,7 @@ _CODES = {
 }
 
 
-class Front:
+class Gateway:
     """Bodies are bounded by `max_body_bytes`, uploads by their own. `open` it before the first request."""
 
     def __init__(self, inner: ASGIApp, access: Access, *, max_body_bytes: int, max_upload_bytes: int) -> None:
@@ -74,7 +74,7 @@ class Front:
         _, body, headers = error_reply(error)
         return Refused(status, body, {**headers, "Retry-After": "1"} if status == 503 else headers)
 
-    def answer(self, request: WholeRequest, reply: Reply) -> Waiting | None:
+    def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """Answer a request for rows."""
         return self._backpressure.answer(request, reply)
 

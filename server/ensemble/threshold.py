@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from server.ensemble.combine import Combined, unconfident_rows
 
-__all__ = ["NO_CONFIDENT_ANSWER", "Promised", "promised"]
+__all__ = ["NO_CONFIDENT_ANSWER", "Thresholded", "with_threshold"]
 
 NO_CONFIDENT_ANSWER = "no_confident_answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class Thresholded:
     """Labels of all rows; by row, why one has none; and the rows that got the default answer."""
 
     labels: Sequence[str]
@@ -24,16 +24,16 @@ class Promised:
     defaulted: frozenset[int]
 
 
-def promised(
+def with_threshold(
     name: str, combined: Combined, faulty: Collection[int], *, min_confidence: float, default: str | None
-) -> Promised:
+) -> Thresholded:
     """The answers of function `name`. faulty: rows that have an error of their own already."""
     unsure = [row for row in unconfident_rows(combined.confidences, min_confidence) if row not in faulty]
     if not unsure or default is None:
         asked = f"is below the {min_confidence:g} that {name} asks for"
         refusals = {row: f"confidence {combined.confidences[row]:.3f} {asked}" for row in unsure}
-        return Promised(combined.labels, refusals, frozenset())
+        return Thresholded(combined.labels, refusals, frozenset())
     labels = list(combined.labels)
     for row in unsure:
         labels[row] = default
-    return Promised(labels, {}, frozenset(unsure))
+    return Thresholded(labels, {}, frozenset(unsure))

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from server.access.rules import Caller
 from server.http.request_head import Head
 
-__all__ = ["STATUS_LINES", "Exchange", "Wire", "path_of", "scope_of"]
+__all__ = ["STATUS_LINES", "AsgiExchange", "ClientConnection", "path_of", "scope_of"]
 
 log = logging.getLogger("ml_udf.server")
 
@@ -30,7 +30,7 @@ Application = Callable[
 ]
 
 
-class Wire(Protocol):
+class ClientConnection(Protocol):
     """The connection, as an exchange needs it."""
 
     def write(self, data: bytes) -> None:
@@ -45,15 +45,15 @@ class Wire(Protocol):
     def lines(self) -> Iterable[tuple[bytes, bytes]]:
         """The headers of every reply."""
 
-    def ended(self, exchange: Exchange, whole: bool) -> None:
+    def ended(self, exchange: AsgiExchange, whole: bool) -> None:
         """The application is done; `whole`: its reply is complete."""
 
 
-class Exchange:
+class AsgiExchange:
     """A request under way in the application."""
 
-    def __init__(self, wire: Wire, head: Head, scope: _Message) -> None:
-        self._wire = wire
+    def __init__(self, connection: ClientConnection, head: Head, scope: _Message) -> None:
+        self._connection = connection
         self._head = head
         self._scope = scope
         self._body = bytearray()
@@ -74,7 +74,7 @@ class Exchange:
             return
         self._body += part
         if len(self._body) > _HELD_BYTES:
-            self._wire.read_on(False)
+            self._connection.read_on(False)
         self._event.set()
 
     def complete(self) -> None:
@@ -97,28 +97,28 @@ class Exchange:
                 if not self._started:
                     await self._failed()
         finally:
-            self._wire.ended(self, self._finished)
+            self._connection.ended(self, self._finished)
 
     # ── the application's side ──────────────────────────────────────────────────────────────────────
 
     async def _receive(self) -> _Message:
         if self._continue and not self._gone and not self._started:
             self._continue = False
-            self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self._gone and not self._finished:
             if not self._body and not self._event.is_set():
-                self._wire.read_on(True)
+                self._connection.read_on(True)
             await self._event.wait()
             self._event.clear()
         if self._gone or self._finished:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
         if not self._complete:
-            self._wire.read_on(True)
+            self._connection.read_on(True)
         return {"type": "http.request", "body": body, "more_body": not self._complete}
 
     async def _send(self, message: _Message) -> None:
-        await self._wire.writable()
+        await self._connection.writable()
         if self._gone or self._finished:
             return
         if message["type"] == "http.response.start":
@@ -131,7 +131,7 @@ class Exchange:
         self._started = True
         out = [STATUS_LINES[status]]
         length: int | None = None
-        for name, value in (*self._wire.lines(), *message.get("headers", ())):
+        for name, value in (*self._connection.lines(), *message.get("headers", ())):
             name = name.lower()
             if name == b"content-length":
                 length = int(value)
@@ -152,7 +152,7 @@ class Exchange:
             out.append(b"connection: close\r\n")
         out.append(b"\r\n")
         self._left = length
-        self._wire.write(b"".join(out))
+        self._connection.write(b"".join(out))
 
     def _part(self, body: bytes, more: bool) -> None:
         if self._head.method == "HEAD":
@@ -162,12 +162,12 @@ class Exchange:
                 raise ValueError("a reply is longer than it announced")
             self._left -= len(body)
             if body:
-                self._wire.write(body)
+                self._connection.write(body)
         elif self._head.http_1_0:
-            self._wire.write(body)
+            self._connection.write(body)
         elif body or not more:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self._wire.write(chunk if more else chunk + b"0\r\n\r\n")
+            self._connection.write(chunk if more else chunk + b"0\r\n\r\n")
         if not more and not self._left:
             self._finished = True
             self._event.set()
