@@ -146,12 +146,13 @@ class Engine:
         form: str,
         rows: Sequence[bytes],
         *,
-        scores: bool = False,
+        outputs: Sequence[str] = (),
         request_id: int = 0,
         media_roots: Sequence[str] | None = None,
     ) -> Batch:
         """Sets the rows on their way through every one of `models`, decoded once for each input size.
 
+        outputs: columns of the answer; none for those that it has by default.
         media_roots: folders below which paths must lie, beside those of the settings.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
@@ -172,7 +173,7 @@ class Engine:
                 residents,
                 form,
                 rows,
-                scores=scores,
+                outputs=outputs,
                 piece_rows=min(
                     self._piece_rows(residents, len(rows)),
                     rows_that_fit(
@@ -198,7 +199,7 @@ class Engine:
         models: Sequence[str],
         form: str,
         rows: Sequence[bytes],
-        scores: bool = False,
+        outputs: Sequence[str] = (),
         cancelled: IsCancelled = lambda: False,
         media_roots: Sequence[str] | None = None,
     ) -> Answer:
@@ -207,7 +208,7 @@ class Engine:
         Raises `Cancelled` at once when it says so, whatever `cancelled` itself raises, `UnknownModel`,
         `BadRequest`, `DeviceLost`.
         """
-        batch = self.begin(models, form, rows, scores=scores, media_roots=media_roots)
+        batch = self.begin(models, form, rows, outputs=outputs, media_roots=media_roots)
         return self.answer(batch, cancelled)
 
     def answer(self, batch: Batch, cancelled: IsCancelled = lambda: False) -> Answer:

@@ -166,7 +166,7 @@ class Loop:
                 message.models,
                 message.form,
                 message.rows,
-                scores=message.scores,
+                outputs=message.outputs,
                 request_id=message.id,
                 media_roots=message.media_roots,
             )

@@ -34,8 +34,8 @@ class Batch:
         form: str,
         rows: Sequence[bytes],
         *,
-        scores: bool,
         piece_rows: int,
+        outputs: Sequence[str] = (),
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | None = None,
@@ -47,7 +47,7 @@ class Batch:
             dict.fromkeys(model.network.pixels for model in residents if model.network.pixels)
         )
         self.serial = not all(model.network.cuttable for model in residents)
-        self.tally = Tally(residents, len(rows), scores=scores)
+        self.tally = Tally(residents, len(rows), outputs=outputs)
         self.timer = timer or WorkClock().timer()  # alone, unless it is said
         self.turn = turn
         self.media = media

@@ -1,4 +1,4 @@
-"""A decoded piece → each member's labels, confidences, scores. Knows arrays, not files or sockets."""
+"""A decoded piece → each member's columns. Knows arrays, not files or sockets, and no task by name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_worker.model_cache import Resident
-from gpu_worker.networks.network import Explains, Floats, Inputs, IsCancelled
+from gpu_worker.networks.network import Explains, Inputs, IsCancelled
 from gpu_worker.pipeline.intake import Piece
+from gpu_worker.tasks import task_named
 from gpu_worker.wire.protocol import MemberAnswer, RowError
 
 __all__ = ["Tally"]
@@ -19,16 +20,21 @@ __all__ = ["Tally"]
 class Tally:
     """The answers of one batch, filled piece by piece, by several threads at once.
 
-    Rows at fault keep label "" and confidence 0.
+    outputs: the columns that are wanted; none for those that an answer has by default. Rows at fault keep
+    "" or 0.
     """
 
-    def __init__(self, residents: Sequence[Resident], rows: int, *, scores: bool) -> None:
+    def __init__(self, residents: Sequence[Resident], rows: int, *, outputs: Sequence[str] = ()) -> None:
         self._residents = residents
-        self._labels = [[""] * rows for _ in residents]
-        self._confidences = [np.zeros(rows, np.float32) for _ in residents]
-        self._scores: list[Floats | None] = [
-            np.zeros((rows, len(resident.manifest.classes)), np.float32) if scores else None
-            for resident in residents
+        tasks = [task_named(resident.manifest.task) for resident in residents]
+        self._collectors = [
+            task.collector(
+                rows,
+                resident.manifest.classes,
+                len(resident.manifest.classes),
+                outputs or task.default_outputs,
+            )
+            for resident, task in zip(residents, tasks, strict=True)
         ]
         self.errors: list[RowError] = []
         self._lock = threading.Lock()
@@ -60,21 +66,14 @@ class Tally:
         if not finite.all():
             self._blame(resident, piece, good[~finite])
             good, scores = good[finite], scores[finite]
-        self._note(member, resident, good + piece.start, scores)
+        self._collectors[member].put(good + piece.start, scores)
         return good
 
     def members(self) -> list[MemberAnswer]:
         """Every model's answers, in the order asked."""
         return [
-            MemberAnswer(
-                resident.key,
-                labels,
-                confidences.tolist(),
-                b"" if scores is None else scores.tobytes(),
-            )
-            for resident, labels, confidences, scores in zip(
-                self._residents, self._labels, self._confidences, self._scores, strict=True
-            )
+            MemberAnswer(resident.key, collector.columns())
+            for resident, collector in zip(self._residents, self._collectors, strict=True)
         ]
 
     def _blame(self, resident: Resident, piece: Piece, rows: np.ndarray) -> None:
@@ -82,21 +81,11 @@ class Tally:
         for index in rows.tolist():
             reason = network.fault_of(bytes(piece.rows[index])) if isinstance(network, Explains) else None
             if reason is None:
-                what = f"the model {resident.key!r} answers scores that are not finite numbers"
+                what = f"the model {resident.key!r} answers numbers that are not finite"
                 error = RowError(piece.start + index, "internal", what)
             else:
                 error = RowError(piece.start + index, "input_invalid", reason)
             self.errors.append(error)
-
-    def _note(self, member: int, resident: Resident, rows: np.ndarray, scores: Floats) -> None:
-        best = scores.argmax(axis=1)
-        classes, labels = resident.manifest.classes, self._labels[member]
-        for row, label in zip(rows.tolist(), best.tolist(), strict=True):
-            labels[row] = classes[label]
-        self._confidences[member][rows] = scores[np.arange(len(best)), best]
-        kept = self._scores[member]
-        if kept is not None:
-            kept[rows] = scores
 
 
 def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from gpu_worker.wire.columns import Column
+
 __all__ = [
     "Answer",
     "Cancel",
     "CheckpointStored",
+    "Column",
     "Done",
     "EndTraining",
     "EpochTrained",
@@ -72,14 +75,17 @@ class Infer(Message):
 
     `form` says what a row is: "path" (UTF-8 path under the media roots), "image" (encoded image bytes),
     "text" (UTF-8), "tensor" (raw float32 of the model's input shape, one row each).
+    `task` is what is asked of the models, "" for what each was made for; `outputs` name the columns of its
+    answer that are wanted, none for those that an answer has by default (`gpu_worker.tasks`).
     """
 
     kind: ClassVar[str] = "infer"
     models: list[str]
     form: str
     rows: list[bytes]
-    scores: bool = False  # whether each member's score vectors are wanted
+    outputs: list[str] = field(default_factory=list)
     media_roots: list[str] | None = None  # folders, beside the worker's own, below which paths must lie
+    task: str = ""
 
 
 @dataclass(slots=True)
@@ -111,16 +117,17 @@ class RowError:
 
 @dataclass(slots=True)
 class MemberAnswer:
-    """One model's answers, one per row; rows with an error hold label "" and confidence 0.
-
-    labels: n strings · confidences: n floats in [0, 1] · scores: n·classes float32, row-major, raw
-    (empty unless asked for).
-    """
+    """One model's answers as columns of one row per row asked; rows with an error hold "" or 0."""
 
     model: str
-    labels: list[str]
-    confidences: list[float]
-    scores: bytes = b""
+    columns: list[Column]
+
+    def __getitem__(self, name: str) -> Column:
+        """The column of that name. Raises KeyError."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
 """The worker protocol: what a server says to a worker process, and what comes back.
 
 One message is `u32 total | u32 header | header (JSON) | blobs`, little-endian, over a stream socket;
-a blob is a column of byte strings (`u32 length | bytes` each) or raw numbers. Requests carry an `id`,
-every reply repeats it; replies come in any order. Standard library only: the server imports this module.
+a blob is a column of byte strings (`u32 length | bytes` each) or of raw numbers; columns of texts stand in
+the header. Requests carry an `id`, every reply repeats it; replies come in any order. Standard library only:
+the server imports this module.
 
     Load   → Loaded | Failed
     Unload → Done   | Failed
@@ -36,6 +37,7 @@ from gpu_worker.wire.messages import (
     Answer,
     Cancel,
     CheckpointStored,
+    Column,
     Done,
     EndTraining,
     EpochTrained,
@@ -64,6 +66,7 @@ __all__ = [
     "Answer",
     "Cancel",
     "CheckpointStored",
+    "Column",
     "Done",
     "EndTraining",
     "EpochTrained",
@@ -109,7 +112,7 @@ _COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: 
 def encode(message: Message) -> bytes:
     """The frame of a message."""
     head: dict[str, Any] = {"kind": message.kind}
-    blobs: list[bytes] = []
+    blobs: list[bytes | bytearray] = []
     for item in fields(message):
         value = getattr(message, item.name)
         if item.name == _COLUMN.get(type(message)):
@@ -117,10 +120,10 @@ def encode(message: Message) -> bytes:
             blobs.extend(_columns(value))
         elif isinstance(message, Answer) and item.name == "members":
             head["members"] = [
-                {"model": m.model, "labels": m.labels, "confidences": m.confidences, "scores": len(m.scores)}
-                for m in message.members
+                {"model": member.model, "columns": [_column_head(column) for column in member.columns]}
+                for member in message.members
             ]
-            blobs.extend(m.scores for m in message.members)
+            blobs += [c.data for m in message.members for c in m.columns if not isinstance(c.data, list)]
         elif isinstance(message, Answer) and item.name == "errors":
             head["errors"] = [asdict(error) for error in message.errors]
         else:
@@ -192,8 +195,23 @@ def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
     return rows
 
 
+def _column_head(column: Column) -> dict[str, Any]:
+    head: dict[str, Any] = {
+        "name": column.name,
+        "datatype": column.datatype,
+        "shape": column.shape,
+    }
+    return head | ({"data": column.data} if isinstance(column.data, list) else {"bytes": len(column.data)})
+
+
 def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
     for head in heads:
-        size = head.pop("scores")
-        yield MemberAnswer(**head, scores=bytes(frame[at : at + size]))
-        at += size
+        columns = []
+        for told in head["columns"]:
+            data = told.get("data")
+            if data is None:
+                size = told["bytes"]
+                data = bytes(frame[at : at + size])
+                at += size
+            columns.append(Column(told["name"], told["datatype"], tuple(told["shape"]), data))
+        yield MemberAnswer(head["model"], columns)

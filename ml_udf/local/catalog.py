@@ -51,6 +51,11 @@ class Function:
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes by which the shapes of its answers are told."""
+        return {"classes": len(self.classes)}
+
+    @property
     def input_name(self) -> str:
         """The input that SQL sends by default."""
         return _INPUT_NAMES.get(self.form, self.form)

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from gpu_worker.errors import Cancelled as EngineCancelled
 from gpu_worker.errors import NoRoom, UnknownModel, WorkerError
 from gpu_worker.settings import Settings
+from gpu_worker.tasks import task_named
 from ml_udf.client.transport import Abort, Request, Response
 from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, VersionGone
 from ml_udf.local.catalog import Catalog, Function
@@ -37,7 +38,7 @@ from ml_udf.oip import (
 if TYPE_CHECKING:
     from gpu_worker.engine import Engine
     from gpu_worker.pipeline.batch import Batch
-    from gpu_worker.wire.protocol import Answer
+    from gpu_worker.wire.protocol import Answer, Column
 
 __all__ = ["LocalTransport"]
 
@@ -142,7 +143,9 @@ class LocalTransport:
         them. Where batches under way leave no room, their end is waited for.
         """
         from gpu_worker.engine import Engine
+        from server.ensemble.combine import needs_of
 
+        task, needed = task_named(function.task), needs_of(function.combine, len(function.members))
         keys = [member.key for member in function.members]
         while not self._lock.acquire(timeout=_LOOK_S):
             _check(cancelled)
@@ -161,7 +164,7 @@ class LocalTransport:
                     keys,
                     form,
                     rows,
-                    scores=function.combine == "mean",
+                    outputs=(*task.default_outputs, *needed),
                     media_roots=function.media_roots,
                 )
             except UnknownModel as exc:
@@ -210,16 +213,20 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 
 def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
-    from server.ensemble.combine import Votes, combine
+    from server.ensemble.combine import Vote, combine
     from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 
     accuracies = {member.key: member.accuracy for member in function.members}
-    votes = [Votes(m.model, accuracies[m.model], m.labels, m.confidences, m.scores) for m in answer.members]
-    rule: Any = function.combine
-    combined = combine(rule, votes, function.classes)
+    votes = [
+        Vote(member.model, accuracies[member.model], {column.name: column for column in member.columns})
+        for member in answer.members
+    ]
+    combined = combine(function.combine, votes, function.classes)
     errors = {error.index: f"{error.code}: {error.message}" for error in answer.errors}
+    task = task_named(function.task)
     found = with_threshold(
         function.name,
+        task,
         combined,
         errors.keys(),
         min_confidence=function.min_confidence,
@@ -227,10 +234,16 @@ def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
     )
     errors |= {row: f"{NO_CONFIDENT_ANSWER}: {why}" for row, why in found.refusals.items()}
     return [
-        Tensor.of_bytes("label", [label.encode() for label in found.labels]),
-        Tensor.of_numbers("confidence", "FP32", list(combined.confidences)),
+        *(_tensor(found.columns[name]) for name in task.default_outputs),
         Tensor.of_bytes("error", [errors.get(row, "").encode() for row in range(rows)]),
     ]
+
+
+def _tensor(column: Column) -> Tensor:
+    shape = (column.rows, *column.shape)
+    if isinstance(column.data, list):
+        return Tensor(column.name, column.datatype, shape, [text.encode() for text in column.data])
+    return Tensor(column.name, column.datatype, shape, memoryview(column.data))
 
 
 def _metadata(function: Function) -> dict[str, Any]:
@@ -240,8 +253,9 @@ def _metadata(function: Function) -> dict[str, Any]:
         "platform": "ml_udf_local",
         "inputs": [{"name": function.input_name, "datatype": "BYTES", "shape": [-1]}],
         "outputs": [
-            {"name": "label", "datatype": "BYTES", "shape": [-1]},
-            {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+            {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
+            for spec in task_named(function.task).columns
+            if not spec.on_request
         ],
         "parameters": {
             "form": function.form,

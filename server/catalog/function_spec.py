@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
+from gpu_worker.tasks import Task, task_named
 from server.catalog.catalog import Catalog
-from server.catalog.functions import INPUT_NAMES, Combine, Function, ModelVersion
+from server.catalog.functions import INPUT_NAMES, Function, ModelVersion
 from server.ensemble.select import selected
 from server.errors import BadOption
 
@@ -72,7 +73,7 @@ def function_of(
         version=version,
         members=members,
         form=members[0].input.form,
-        combine=_combine(given.get("combine", "majority_vote"), name),
+        combine=_combine(given.get("combine"), name, task_named(members[0].task)),
         select=given.get("select", "all"),
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
@@ -94,6 +95,7 @@ def single_model_function(model: ModelVersion, defaults: Mapping[str, Any]) -> F
         version=model.version,
         members=(model,),
         form=model.input.form,
+        combine=_combine(None, model.name, task_named(model.task)),
         slo_ms=float(defaults["slo_ms"]),
         max_batch=max_batch,
         batch_sizes=_batch_sizes(None, max_batch, model.name),
@@ -109,7 +111,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "format": 1,
         "name": function.name,
         "version": function.version,
-        "task": function.task,
+        "task": function.task.name,
         "input": {"name": function.input_name, "form": function.form},
         "combine": function.combine,
         "members": [
@@ -209,12 +211,15 @@ def _batch_sizes(raw: object, max_batch: int, name: str) -> tuple[int, ...]:
     return tuple(sorted(set(raw)))
 
 
-def _combine(raw: object, name: str) -> Combine:
-    for rule in get_args(Combine):
-        if raw == rule:
-            chosen: Combine = rule
-            return chosen
-    raise BadOption(f"function {name}: 'combine' must be one of {', '.join(get_args(Combine))}, not {raw!r}")
+def _combine(raw: object, name: str, task: Task) -> str:
+    """The rule of several members, the task's first where none is named; "" where it has none."""
+    if raw is None:
+        return task.rules[0] if task.rules else ""
+    if not task.rules:
+        raise BadOption(f"function {name}: one member answers {task.name} alone; leave 'combine' out")
+    if isinstance(raw, str) and raw in task.rules:
+        return raw
+    raise BadOption(f"function {name}: 'combine' must be one of {', '.join(task.rules)}, not {raw!r}")
 
 
 def _default(raw: object, name: str) -> str | None:

@@ -6,15 +6,17 @@ Immutable and plain; knows no database, no wire, no worker. A bare model is a fu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-__all__ = ["INPUT_NAMES", "Combine", "Form", "Function", "InputShape", "ModelVersion", "forms_of"]
+from gpu_worker.tasks import Task, task_named
+from server.ensemble.combine import needs_of
+
+__all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "ModelVersion", "forms_of"]
 
 Form = Literal["path", "image", "tensor", "text", "row"]
-Combine = Literal["majority_vote", "mean"]
 
 INPUT_NAMES: Mapping[str, str] = {
     "path": "image_path",
@@ -23,16 +25,12 @@ INPUT_NAMES: Mapping[str, str] = {
     "text": "text",
     "row": "row",
 }
-_TASK_FORMS: Mapping[str, tuple[Form, ...]] = {
-    "image-classification": ("path", "image", "tensor"),
-    "text-classification": ("text",),
-    "tabular-classification": ("row",),
-}
 
 
 def forms_of(task: str, own: Form) -> tuple[Form, ...]:
     """The forms in which rows of a task may come, the model's own one first."""
-    return (own, *(form for form in _TASK_FORMS.get(task, ()) if form != own))
+    others = cast("tuple[Form, ...]", task_named(task).forms)
+    return (own, *(form for form in others if form != own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Function:
     version: int
     members: tuple[ModelVersion, ...]
     form: Form
-    combine: Combine = "majority_vote"
+    combine: str = "majority_vote"  # of the rules of its task; "" where that has none
     select: Any = "all"  # "best", "all", or the list of member names that take part
     min_confidence: float = 0.0
     default: str | None = None
@@ -104,9 +102,25 @@ class Function:
         return f"{self.name}@{self.version}"
 
     @property
-    def task(self) -> str:
-        """The task that all members share."""
-        return self.members[0].task
+    def task(self) -> Task:
+        """What it answers; all members share it."""
+        return task_named(self.members[0].task)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes by which the shapes of its answers are told (`ColumnSpec.dims`)."""
+        return {"classes": len(self.classes)}
+
+    def outputs_of(self, wanted: Collection[str], members: int) -> list[str]:
+        """The columns that workers are asked for; none for those that an answer has by default.
+
+        wanted: by callers, none for those by default. members: how many answer together.
+        """
+        needed = needs_of(self.combine, members)
+        if not wanted and not needed:
+            return []
+        names = {*self.task.default_outputs, *wanted, *needed}
+        return [spec.name for spec in self.task.columns if spec.name in names]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -126,7 +140,7 @@ class Function:
     @property
     def forms(self) -> tuple[Form, ...]:
         """The forms in which its rows may come, the default first; pixels only if members agree on them."""
-        forms = forms_of(self.task, self.form)
+        forms = forms_of(self.task.name, self.form)
         first = self.members[0].input
         same_pixels = first.row_bytes > 0 and all(
             (m.input.height, m.input.width, m.input.mean, m.input.std)

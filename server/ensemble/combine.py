@@ -1,88 +1,133 @@
 """How the members' answers become one answer, and how far it can be trusted.
 
-Pure, standard library and numpy; the server and `ml_udf/local.py` share it, so that a function answers the
-same with and without a server. Knows rows and members, nothing of workers or wires.
+Pure, over columns; standard library and numpy. The server and `ml_udf.local` share it, so that a function
+answers the same with and without a server. Knows rows and members, nothing of workers, wires or tasks: which
+rules a task's members may have stands in the task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Combine", "Combined", "Votes", "combine", "unconfident_rows"]
+from gpu_worker.wire.protocol import Column
 
-Combine = Literal["majority_vote", "mean"]
+__all__ = ["Vote", "combine", "needs_of", "unconfident_rows"]
+
+Columns = Mapping[str, Column]
 
 
 @dataclass(frozen=True, slots=True)
-class Votes:
-    """One member's answers to n rows.
-
-    labels: n · confidences: n, in [0, 1] · scores: n·classes float32, row-major, raw; empty if not asked for.
-    """
+class Vote:
+    """One member's answers to n rows, by the names of their columns."""
 
     member: str
     accuracy: float
-    labels: Sequence[str]
-    confidences: Sequence[float]
-    scores: bytes = b""
+    columns: Columns
+
+    @property
+    def rows(self) -> int:
+        """How many rows it answers."""
+        return next((column.rows for column in self.columns.values()), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
-    """The answers to n rows; `scores` are the members' mean, float32 [n, classes] raw, or empty."""
-
-    labels: Sequence[str]
-    confidences: Sequence[float]
-    scores: bytes = b""
-
-
-def combine(rule: Combine, votes: Sequence[Votes], classes: Sequence[str]) -> Combined:
+def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
     """One answer per row from the members' answers.
 
-    `majority_vote` (Rafiki §5.2): the label that most members name; "when there is a tie, the prediction
-    from the model with the best accuracy is selected". Its confidence is the share of members that agree.
-    `mean`: the class of the highest mean probability, and that probability; every member must bring scores.
-    One member alone answers with its own confidence. A member's empty label (a row at fault) has no vote.
+    One member alone answers as it does. Of several, `majority_vote` or `mean` decides, over their columns
+    `label`, `confidence` and, where all bring them, `scores`.
 
-    Raises ValueError if there are no votes, their lengths differ, or `mean` lacks scores.
+    Raises ValueError if there are no votes, their lengths differ, the rule is none, or a column is missing.
     """
     if not votes:
         raise ValueError("no member has answered")
-    if len({len(vote.labels) for vote in votes}) != 1:
+    rows = votes[0].rows
+    if any(column.rows != rows for vote in votes for column in vote.columns.values()):
         raise ValueError("the members answered different numbers of rows")
     if len(votes) == 1:
-        only = votes[0]
-        return Combined(only.labels, only.confidences, only.scores)
-    scores = _mean_scores(votes, len(classes)) if all(vote.scores for vote in votes) else None
-    if rule == "mean":
-        if scores is None:
-            if not votes[0].labels:
-                return Combined([], [])
-            raise ValueError("the mean of probabilities needs every member's scores")
-        return _by_mean(scores, votes, classes)
-    labels, confidences = _by_majority(votes)
-    return Combined(labels, confidences, b"" if scores is None else scores.tobytes())
+        return votes[0].columns
+    if rule not in _RULES:
+        raise ValueError(f"{len(votes)} members answered, and no rule {rule!r} combines them")
+    return _RULES[rule].combined(votes, classes)
+
+
+def needs_of(rule: str, members: int) -> tuple[str, ...]:
+    """The columns that each of so many members must bring, beyond those that it answers by default."""
+    return _RULES[rule].needs if members > 1 and rule in _RULES else ()
 
 
 def unconfident_rows(confidences: Sequence[float], min_confidence: float) -> list[int]:
-    """The rows whose confidence is below the function's threshold."""
+    """The rows whose confidence is below the function's threshold, both as the float32 that is answered."""
     if min_confidence <= 0.0:
         return []
-    return [row for row, confidence in enumerate(confidences) if confidence < min_confidence]
+    threshold = float(np.float32(min_confidence))
+    return [row for row, confidence in enumerate(confidences) if confidence < threshold]
 
 
-def _by_majority(votes: Sequence[Votes]) -> tuple[list[str], list[float]]:
+def _majority_vote(votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
+    """Rafiki §5.2: the label that most members name, and as its confidence the share of members that agree.
+
+    "When there is a tie, the prediction from the model with the best accuracy is selected". A member's empty
+    label (a row at fault) has no vote.
+    """
+    labels, confidences = _by_majority(votes)
+    columns = _answer(labels, np.asarray(confidences, np.float32))
+    if all("scores" in vote.columns for vote in votes):
+        columns["scores"] = _scores(_mean_scores(votes, len(classes)))
+    return columns
+
+
+def _mean(votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
+    """The class of the highest mean probability, and that probability; every member must bring scores."""
+    if not all("scores" in vote.columns for vote in votes):
+        raise ValueError("the mean of probabilities needs every member's scores")
+    scores = _mean_scores(votes, len(classes))
+    winners = scores.argmax(axis=1)
+    confidences = scores[np.arange(len(scores)), winners]
+    labels = [classes[winner] for winner in winners.tolist()]
+    told = [vote.columns["label"].values for vote in votes]
+    for row, label in enumerate(told[0]):
+        if not label and not any(labels_of[row] for labels_of in told):  # it is at fault for every member
+            labels[row], confidences[row] = "", 0.0
+    return {**_answer(labels, confidences), "scores": _scores(scores)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """needs: columns beyond those that a member answers by default."""
+
+    combined: Callable[[Sequence[Vote], Sequence[str]], Columns]
+    needs: tuple[str, ...] = ()
+
+
+_RULES: Mapping[str, _Rule] = MappingProxyType(
+    {"majority_vote": _Rule(_majority_vote), "mean": _Rule(_mean, ("scores",))}
+)
+
+
+def _answer(labels: list[str], confidences: NDArray[np.float32]) -> dict[str, Column]:
+    return {
+        "label": Column("label", "BYTES", (), labels),
+        "confidence": Column("confidence", "FP32", (), confidences.tobytes()),
+    }
+
+
+def _scores(scores: NDArray[np.float32]) -> Column:
+    return Column("scores", "FP32", scores.shape[1:], scores.tobytes())
+
+
+def _by_majority(votes: Sequence[Vote]) -> tuple[list[str], list[float]]:
     # The best model first: `max` keeps the first of equals, which makes it win the ties.
     ranked = sorted(votes, key=lambda vote: -vote.accuracy)
     labels: list[str] = []
     confidences: list[float] = []
     members = len(ranked)
-    for ballot in zip(*(vote.labels for vote in ranked), strict=True):
+    told: list[list[str]] = [vote.columns["label"].data for vote in ranked]  # type: ignore[misc]  # texts
+    for ballot in zip(*told, strict=True):
         first = ballot[0]
         agreeing = ballot.count(first)
         if agreeing * 2 <= members or not first:
@@ -93,20 +138,11 @@ def _by_majority(votes: Sequence[Votes]) -> tuple[list[str], list[float]]:
     return labels, confidences
 
 
-def _mean_scores(votes: Sequence[Votes], classes: int) -> NDArray[np.float32]:
-    rows = len(votes[0].labels)
+def _mean_scores(votes: Sequence[Vote], classes: int) -> NDArray[np.float32]:
+    rows = votes[0].rows
     total = np.zeros((rows, classes), np.float32)
     for vote in votes:
-        total += np.frombuffer(vote.scores, "<f4").reshape(rows, classes)
+        scores: bytes = vote.columns["scores"].data  # type: ignore[assignment]  # numbers
+        total += np.frombuffer(scores, "<f4").reshape(rows, classes)
     total /= np.float32(len(votes))
     return total
-
-
-def _by_mean(scores: NDArray[np.float32], votes: Sequence[Votes], classes: Sequence[str]) -> Combined:
-    winners = scores.argmax(axis=1)
-    confidences: list[float] = scores[np.arange(len(scores)), winners].tolist()
-    labels = [classes[winner] for winner in winners.tolist()]
-    for row, label in enumerate(votes[0].labels):
-        if not label and not any(vote.labels[row] for vote in votes):  # it is at fault for every member
-            labels[row], confidences[row] = "", 0.0
-    return Combined(labels, confidences, scores.tobytes())

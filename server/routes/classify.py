@@ -5,7 +5,6 @@ The same call as an infer request with one row, on the same scheduler.
 
 from __future__ import annotations
 
-import struct
 import time
 from typing import Annotated
 
@@ -25,6 +24,8 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["classify"])
 
+_OUTPUTS = ("label", "confidence", "scores")
+
 
 @router.post("/classify")
 async def classify(
@@ -39,7 +40,7 @@ async def classify(
     began_s = time.monotonic()
     caller: Caller = request.scope["ml_udf.caller"]
     row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
-    call = Call(chosen, "image", [image], len(image), scores=True, row_class=row_class, caller=caller.key)
+    call = Call(chosen, "image", [image], len(image), _OUTPUTS, row_class=row_class, caller=caller.key)
     try:
         reply = await services.calls.ask(call, request.receive, began_s)
     except ClientGone:
@@ -50,8 +51,8 @@ async def classify(
         {
             "function": chosen.name,
             "version": chosen.version,
-            "label": reply.labels[0],
-            "confidence": reply.confidences[0],
+            "label": reply.columns["label"].values[0],
+            "confidence": reply.columns["confidence"].values[0],
             "predictions": _best(reply, k),
             "answered_by": reply.answered_by[0][2].split(","),
         }
@@ -60,14 +61,20 @@ async def classify(
 
 def _function(services: Services, name: str | None) -> Function:
     if name is None:
-        able = [served[-1] for served in services.catalog.functions() if "image" in served[-1].forms]
+        able = [served[-1] for served in services.catalog.functions() if _classifies_images(served[-1])]
         if len(able) != 1:
             raise BadOption(f"say which function classifies: ?function=…; {len(able)} here take images")
         return able[0]
     function = services.catalog.resolve(name)
     if "image" not in function.forms:
         raise BadOption(f"{name} takes {', '.join(function.forms)}, not images")
+    if not _classifies_images(function):
+        raise BadOption(f"{name} answers {function.task.value.name}, no label; ask for it by the protocol")
     return function
+
+
+def _classifies_images(function: Function) -> bool:
+    return "image" in function.forms and all(function.task.column(name) for name in _OUTPUTS)
 
 
 async def _image(request: Request, limit_bytes: int) -> bytes:
@@ -89,8 +96,8 @@ async def _image(request: Request, limit_bytes: int) -> bytes:
 
 def _best(reply: Reply, k: int) -> list[dict[str, object]]:
     classes = reply.function.classes
-    if not reply.scores:
-        return [{"label": reply.labels[0], "score": reply.confidences[0]}]
-    scores = struct.unpack(f"<{len(classes)}f", reply.scores)
-    ranked = sorted(zip(scores, classes, strict=True), key=lambda pair: -pair[0])
+    if "scores" not in reply.columns:
+        found = reply.columns
+        return [{"label": found["label"].values[0], "score": found["confidence"].values[0]}]
+    ranked = sorted(zip(reply.columns["scores"].values, classes, strict=True), key=lambda pair: -pair[0])
     return [{"label": label, "score": score} for score, label in ranked[:k]]

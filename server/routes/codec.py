@@ -5,9 +5,7 @@ Pure. Owns the names of inputs, outputs and parameters of docs/architecture.md; 
 
 from __future__ import annotations
 
-import array
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,16 +27,9 @@ from server.scheduling.policy import RowClass
 from server.scheduling.terms import Latency
 from server.serving.calls import Call, Reply
 
-__all__ = ["OUTPUTS", "Codec", "raw_request"]
+__all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
 
-OUTPUTS: Mapping[str, str] = {
-    "label": "BYTES",
-    "confidence": "FP32",
-    "scores": "FP32",
-    "error": "BYTES",
-    "answered_by": "BYTES",
-}
-_DEFAULT_OUTPUTS = ("label", "confidence")  # scores are as many as there are classes: for who asks for them
+OWN_OUTPUTS = ("error", "answered_by")  # BYTES, beside the columns of the function's task
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _OWN_PARAMETERS = {"ml_udf_deadline_ms", "ml_udf_slo_ms", "ml_udf_min_accuracy", "ml_udf_class"}
 # Triton's priority 1 is the most urgent; the core's highest number is. None named comes after all of them.
@@ -69,12 +60,11 @@ class Codec:
         """
         form, rows, nbytes = self._rows(function, request)
         parameters = request.parameters
-        scores = _wants_scores(request)
-        if scores:
-            self._check_reply(function, request, len(rows))
+        outputs = _wanted(function, request)
+        self._check_reply(function, outputs, request, len(rows))
         if parameters.keys() <= {"binary_data_output"}:
             row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
-            return Call(function, form, rows, nbytes, scores=scores, row_class=row_class, caller=caller.key)
+            return Call(function, form, rows, nbytes, outputs, row_class=row_class, caller=caller.key)
         _check_parameters(parameters)
         slo_ms = _number(parameters, "ml_udf_slo_ms", above=0.0)
         accuracy = _number(parameters, "ml_udf_min_accuracy", above=-math.inf)
@@ -84,7 +74,7 @@ class Codec:
             form,
             rows,
             nbytes,
-            scores=scores,
+            outputs=outputs,
             deadline_s=_deadline_s(parameters, now_s),
             row_class=_row_class(parameters.get("ml_udf_class"), caller),
             priority=_priority(parameters.get("priority", 0), caller),
@@ -93,14 +83,21 @@ class Codec:
             caller=caller.key,
         )
 
-    def _check_reply(self, function: Function, request: InferRequest, rows: int) -> None:
-        width = 4 if request.wants_binary("scores") else _JSON_NUMBER_BYTES
-        nbytes = rows * len(function.classes) * width
-        if nbytes > self.max_reply_bytes:
-            raise BodyTooLarge(
-                f"the scores of {rows} rows and {len(function.classes)} classes would be {nbytes} bytes, and "
-                f"the limit of a reply is {self.max_reply_bytes}; send fewer rows, or ask for no scores"
-            )
+    def _check_reply(
+        self, function: Function, outputs: tuple[str, ...], request: InferRequest, rows: int
+    ) -> None:
+        """Of the columns that are many numbers a row."""
+        for spec in function.task.columns:
+            if not spec.dims or spec.name not in (outputs or function.task.default_outputs):
+                continue
+            numbers = math.prod(spec.shape(function.sizes))
+            nbytes = rows * numbers * (4 if request.wants_binary(spec.name) else _JSON_NUMBER_BYTES)
+            if nbytes > self.max_reply_bytes:
+                leave = f", or do not ask for {spec.name!r}" if spec.on_request else ""
+                raise BodyTooLarge(
+                    f"the {spec.name} of {rows} rows of {numbers} numbers would be {nbytes} bytes, and the "
+                    f"limit of a reply is {self.max_reply_bytes}; send fewer rows{leave}"
+                )
 
     def _rows(self, function: Function, request: InferRequest) -> tuple[Form, list[bytes], int]:
         if len(request.inputs) != 1:
@@ -152,7 +149,7 @@ class Codec:
 
     def response_of(self, reply: Reply, request: InferRequest) -> InferResponse:
         """The response to a call. Raises `BadInput` for a row's error if `error` was not asked for."""
-        names = [output.name for output in request.outputs] or _DEFAULT_OUTPUTS
+        names = [output.name for output in request.outputs] or reply.function.task.default_outputs
         if reply.errors and "error" not in names:
             row = min(reply.errors)
             more = f" ({len(reply.errors)} rows at fault)" if len(reply.errors) > 1 else ""
@@ -195,31 +192,39 @@ def _pixel_rows(function: Function, tensor: Tensor, row_shape: tuple[int, ...]) 
     return [bytes(view[at : at + width]) for at in range(0, len(view), width)], len(view)
 
 
-def _wants_scores(request: InferRequest) -> bool:
-    wanted = False
+def _wanted(function: Function, request: InferRequest) -> tuple[str, ...]:
+    """The task's columns that a request asks for; none where the default ones do."""
+    on_request = False
     for output in request.outputs:
-        _check_output(output)
-        wanted = wanted or output.name == "scores"
-    return wanted
+        on_request = _check_output(function, output) or on_request
+    return (
+        tuple(output.name for output in request.outputs if output.name not in OWN_OUTPUTS)
+        if on_request
+        else ()
+    )
 
 
-def _check_output(output: RequestedOutput) -> None:
-    if output.name not in OUTPUTS:
-        raise BadOption(f"there is no output {output.name[:100]!r}; there are {', '.join(OUTPUTS)}")
+def _check_output(function: Function, output: RequestedOutput) -> bool:
+    """Whether it is one that is there on request alone. Raises `BadOption`, `Unsupported`."""
+    spec = function.task.column(output.name)
+    if spec is None and output.name not in OWN_OUTPUTS:
+        names = [*(each.name for each in function.task.columns), *OWN_OUTPUTS]
+        raise BadOption(f"there is no output {output.name[:100]!r}; there are {', '.join(names)}")
     for name in output.parameters:
         if name == "classification" or name.startswith("shared_memory"):
             raise Unsupported(f"the output parameter {name!r} is not supported")
+    return spec is not None and spec.on_request
 
 
 def _output(name: str, reply: Reply) -> Tensor:
-    rows = len(reply.labels)
-    if name == "label":
-        return Tensor("label", "BYTES", (rows,), [label.encode() for label in reply.labels])
-    if name == "confidence":
-        return Tensor("confidence", "FP32", (rows,), _float32(reply.confidences))
-    if name == "scores":
-        width = len(reply.function.classes)
-        return Tensor("scores", "FP32", (rows, width), reply.scores or bytes(4 * rows * width))
+    rows = reply.rows
+    spec = reply.function.task.column(name)
+    if spec is not None:
+        answered = reply.columns.get(name) or spec.empty(rows, reply.function.sizes)
+        shape = (rows, *spec.shape(reply.function.sizes))
+        if isinstance(answered.data, list):
+            return Tensor(name, answered.datatype, shape, [text.encode() for text in answered.data])
+        return Tensor(name, answered.datatype, shape, memoryview(answered.data))
     column = [b""] * rows
     if name == "error":
         for row, error in reply.errors.items():
@@ -230,13 +235,6 @@ def _output(name: str, reply: Reply) -> Tensor:
         for row in reply.defaulted:
             column[row] = b"default"
     return Tensor(name, "BYTES", (rows,), column)
-
-
-def _float32(values: Any) -> bytes:  # noqa: ANN401  # any iterable of floats
-    numbers = array.array("f", values)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
 
 
 # ── parameters ────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from typing import Any
 
 from server.catalog.functions import INPUT_NAMES, Function
 from server.observability.stats import Durations, FunctionStats
-from server.routes.codec import OUTPUTS
+from server.routes.codec import OWN_OUTPUTS
 
 __all__ = ["EXTENSIONS", "PLATFORM", "config_of", "metadata_of", "statistics_of"]
 
@@ -23,7 +23,6 @@ EXTENSIONS = (
     "statistics",
 )
 _TRITON_TYPES: Mapping[str, str] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
-_UNLISTED = ("error", "answered_by")
 
 
 def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, Any]:
@@ -34,17 +33,19 @@ def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, A
         "platform": PLATFORM,
         "inputs": [_input(function)],
         "outputs": [
-            {"name": name, "datatype": OUTPUTS[name], "shape": _output_shape(function, name)}
-            for name in OUTPUTS
-            if name not in _UNLISTED
+            {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
+            for spec in function.task.columns
         ],
         "parameters": {
-            "task": function.task,
+            "task": function.task.name,
             "form": function.form,
             "classes": list(function.classes),
             "columns": [{"name": name, "kind": kind} for name, kind in function.columns],
             "inputs": {INPUT_NAMES[form]: form for form in function.forms},
-            "outputs_on_request": ["scores", *_UNLISTED],
+            "outputs_on_request": [
+                *(spec.name for spec in function.task.columns if spec.on_request),
+                *OWN_OUTPUTS,
+            ],
             "members": [model.key for model in function.members],
         },
     }
@@ -69,13 +70,12 @@ def config_of(function: Function) -> dict[str, Any]:
         ],
         "output": [
             {
-                "name": name,
-                "data_type": _TRITON_TYPES[OUTPUTS[name]],
-                "dims": _output_shape(function, name)[1:],
+                "name": spec.name,
+                "data_type": _TRITON_TYPES[spec.datatype],
+                "dims": list(spec.shape(function.sizes)),
                 "label_filename": "",
             }
-            for name in OUTPUTS
-            if name not in _UNLISTED
+            for spec in function.task.columns
         ],
         "dynamic_batching": {
             "preferred_batch_size": list(function.batch_sizes),
@@ -132,7 +132,3 @@ def _input(function: Function) -> dict[str, Any]:
         "datatype": "FP32" if form == "tensor" else "BYTES",
         "shape": [-1, *function.row_shape(form)],
     }
-
-
-def _output_shape(function: Function, name: str) -> list[int]:
-    return [-1, len(function.classes)] if name == "scores" else [-1]

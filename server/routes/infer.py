@@ -176,7 +176,7 @@ class InferRoute:
             return
         try:
             reply = self._calls.end(asked.pending, asked.whole.came_s)
-            if len(reply.labels) > _INLINE_ROWS or len(reply.scores) > _INLINE_BYTES:
+            if reply.rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return
             body, headers = _encoded(self._codec, reply, asked.request)
@@ -203,7 +203,7 @@ class InferRoute:
         assert request is not None
         try:
             response = await asyncio.to_thread(self._codec.response_of, reply, request)
-            nbytes = len(reply.scores) + sum(map(len, reply.labels))
+            nbytes = sum(column.nbytes for column in reply.columns.values())
             if nbytes <= _JSON_BYTES or all(request.wants_binary(tensor.name) for tensor in response.outputs):
                 body, headers = await asyncio.to_thread(encode_response, response, request)
             else:
@@ -275,7 +275,11 @@ def _header_length(whole: WholeRequest) -> str | None:
 
 
 def _nothing(function: Function) -> Reply:
-    return Reply(function, [], [], b"", {}, [], set())
+    return Reply(function, 0, {}, {}, [], set())
+
+
+def _number_bytes(reply: Reply) -> int:
+    return sum(column.row_bytes * reply.rows for column in reply.columns.values())
 
 
 def _named(path: str) -> tuple[str, str | None]:

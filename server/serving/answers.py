@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.functions import Function
-from server.ensemble.combine import Votes, combine
+from server.ensemble.combine import Vote, combine
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 from server.errors import ServiceError
 from server.serving.calls import Answers
@@ -20,17 +20,24 @@ def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
     models = {model.key: model for model in function.members}
     try:
         votes = [
-            Votes(models[m.model].name, models[m.model].accuracy, m.labels, m.confidences, m.scores)
-            for m in answer.members
+            Vote(
+                models[member.model].name,
+                models[member.model].accuracy,
+                {column.name: column for column in member.columns},
+            )
+            for member in answer.members
         ]
         combined = combine(function.combine, votes, function.classes)
-    except (KeyError, ValueError) as exc:
+    except (KeyError, ValueError, TypeError) as exc:
         raise ServiceError(f"a worker's answer for {function.name} cannot be used: {exc}") from exc
-    if len(combined.labels) != rows:
-        raise ServiceError(f"a worker answered {len(combined.labels)} rows of {rows} for {function.name}")
+    value = combined.get(function.task.value.name)
+    if value is None or value.rows != rows:
+        answered = 0 if value is None else value.rows
+        raise ServiceError(f"a worker answered {answered} rows of {rows} for {function.name}")
     answered_by = ",".join(vote.member for vote in votes)
     found = with_threshold(
         function.name,
+        function.task,
         combined,
         {error.index for error in answer.errors},
         min_confidence=function.min_confidence,
@@ -38,4 +45,4 @@ def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
     )
     refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
     errors = [*answer.errors, *refused] if refused else answer.errors
-    return Answers(found.labels, combined.confidences, combined.scores, errors, answered_by, found.defaulted)
+    return Answers(rows, found.columns, errors, answered_by, found.defaulted)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_worker.wire.protocol import RowError
+from gpu_worker.wire.protocol import Column, RowError
 from server.catalog.functions import Form, Function
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
@@ -20,13 +20,16 @@ __all__ = ["Answers", "Call", "PendingReply", "Reply"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Rows for a function. `deadline_s` is absolute, on `time.monotonic`."""
+    """Rows for a function. `deadline_s` is absolute, on `time.monotonic`.
+
+    outputs: the columns of the answer that are wanted; none for those that it has by default.
+    """
 
     function: Function
     form: Form
     rows: list[bytes]
     nbytes: int
-    scores: bool = False
+    outputs: tuple[str, ...] = ()
     deadline_s: float = math.inf
     row_class: RowClass = "interactive"
     priority: int = 0
@@ -39,13 +42,11 @@ class Call:
 class Answers:
     """The answers to the rows of one batch, in the batch's order.
 
-    labels, confidences: n · scores: n·classes float32 raw, or empty
-    errors: by index · answered_by: the members that answered all rows
+    columns: by name, of n rows each · errors: by index · answered_by: the members that answered all rows
     """
 
-    labels: Sequence[str]
-    confidences: Sequence[float]
-    scores: bytes
+    rows: int
+    columns: Mapping[str, Column]
     errors: Sequence[RowError]
     answered_by: str
     defaulted: frozenset[int] = frozenset()  # rows that got the function's default answer
@@ -56,9 +57,8 @@ class Reply:
     """The answers to all rows of a call, in its order."""
 
     function: Function
-    labels: Sequence[str]
-    confidences: Sequence[float]
-    scores: bytes
+    rows: int
+    columns: Mapping[str, Column]
     errors: dict[int, RowError]
     answered_by: list[tuple[int, int, str]]  # rows [first, end) and who answered them
     defaulted: set[int]
@@ -77,9 +77,7 @@ class PendingReply:
     batches: set[int] = field(default_factory=set)  # in flight
     refusals: int = 0  # of its rows, by workers
     timer: asyncio.TimerHandle | None = None
-    _labels: list[str] = field(default_factory=list)
-    _confidences: list[float] = field(default_factory=list)
-    _scores: bytearray = field(default_factory=bytearray)
+    _columns: dict[str, Column] = field(default_factory=dict)
     _errors: dict[int, RowError] = field(default_factory=dict)
     _answered_by: list[tuple[int, int, str]] = field(default_factory=list)
     _defaulted: set[int] = field(default_factory=set)
@@ -102,22 +100,14 @@ class PendingReply:
         if self.future.done():
             return
         total = len(self.call.rows)
-        if part.rows == total and first == 0 and len(answers.labels) == total:
+        if part.rows == total and first == 0 and answers.rows == total:
             self._finish_whole(answers)
             return
-        if not self._labels:
-            self._labels = [""] * total
-            self._confidences = [0.0] * total
-            if answers.scores:
-                self._scores = bytearray(total * (len(answers.scores) // len(answers.labels)))
         end, offset = first + part.rows, part.offset
-        self._labels[offset : offset + part.rows] = answers.labels[first:end]
-        self._confidences[offset : offset + part.rows] = answers.confidences[first:end]
-        if self._scores:
-            width = len(self._scores) // total
-            self._scores[offset * width : (offset + part.rows) * width] = answers.scores[
-                first * width : end * width
-            ]
+        for name, column in answers.columns.items():
+            if name not in self._columns:
+                self._columns[name] = column.empty(total)
+            self._columns[name].put(offset, column, first, part.rows)
         for error in answers.errors:
             if first <= error.index < end:
                 self._errors[error.index - first + offset] = error
@@ -129,9 +119,8 @@ class PendingReply:
             self.future.set_result(
                 Reply(
                     self.call.function,
-                    self._labels,
-                    self._confidences,
-                    bytes(self._scores),
+                    total,
+                    self._columns,
                     self._errors,
                     sorted(self._answered_by),
                     self._defaulted,
@@ -144,11 +133,10 @@ class PendingReply:
         self.future.set_result(
             Reply(
                 self.call.function,
-                answers.labels,
-                answers.confidences,
-                answers.scores,
+                answers.rows,
+                answers.columns,
                 {error.index: error for error in answers.errors},
-                [(0, len(answers.labels), answers.answered_by)],
+                [(0, answers.rows, answers.answered_by)],
                 set(answers.defaulted),
             )
         )

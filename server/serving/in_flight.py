@@ -45,7 +45,7 @@ class InFlight:
     ) -> None:
         """Send a batch; `calls` holds the request of each of its slices."""
         rows: list[bytes] = []
-        scores = function.combine == "mean" and len(batch.members) > 1
+        wanted: set[str] = set()
         form: str = function.form
         for part in batch.slices:
             pending = calls[part.request_id]
@@ -53,13 +53,14 @@ class InFlight:
             pending.batches.add(batch.batch_id)
             pending.first_sent_s = min(pending.first_sent_s, now_s)
             form = call.form  # the same for all: it is the bucket
-            scores = scores or call.scores
+            wanted.update(call.outputs)
             whole = part.rows == len(call.rows)
             rows += call.rows if whole else call.rows[part.offset : part.offset + part.rows]
         sent = BatchInFlight(batch, worker, function, now_s)
         self._batches[batch.batch_id] = sent
         roots = None if function.media_roots is None else list(function.media_roots)
-        message = Infer(0, list(batch.members), form, rows, scores, roots)
+        outputs = function.outputs_of(wanted, len(batch.members))
+        message = Infer(0, list(batch.members), form, rows, outputs, roots)
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:

@@ -138,10 +138,10 @@ class Quarantine:
         call = suspect.pending.call
         function = call.function
         members = list(call.members or [model.key for model in function.members])
-        scores = call.scores or (function.combine == "mean" and len(members) > 1)
+        outputs = function.outputs_of(call.outputs, len(members))
         isolation.suspect, isolation.sent_s = suspect, self._clock()
         suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, isolation.sent_s)
-        message = Infer(0, members, call.form, [call.rows[suspect.row]], scores)
+        message = Infer(0, members, call.form, [call.rows[suspect.row]], outputs)
         isolation.message_id = isolation.worker.send(
             message, lambda reply: self._returned(isolation, suspect, reply)
         )
@@ -189,5 +189,5 @@ class Quarantine:
 def _fatal_row(suspect: _Suspect, reply: Failed) -> Answers:
     call = suspect.pending.call
     message = f"the worker died twice under rows of {call.function.name}, of this one alone: {reply.message}"
-    scores = bytes(4 * len(call.function.classes)) if call.scores else b""
-    return Answers([""], [0.0], scores, [RowError(0, WorkerLost.code, message)], "")
+    columns = {spec.name: spec.empty(1, call.function.sizes) for spec in call.function.task.columns}
+    return Answers(1, columns, [RowError(0, WorkerLost.code, message)], "")

@@ -18,6 +18,7 @@ from gpu_worker.train import TrainSpec, train
 from gpu_worker.train.images import Images
 from gpu_worker.wire.protocol import Answer
 from gpu_worker.zoo import ARCHITECTURES
+from tests.answers import SCORED, scores_of
 from tests.models import CLASSES, image_model
 from tests.unit.gpu_worker.pictures import noise
 
@@ -47,7 +48,7 @@ def cpu() -> Iterator[Engine]:
 
 
 def scores(answer: Answer) -> np.ndarray:
-    return np.frombuffer(answer.members[0].scores, np.float32).reshape(-1, len(CLASSES))
+    return np.frombuffer(scores_of(answer.members[0]), np.float32).reshape(-1, len(CLASSES))
 
 
 def test_auto_finds_it_and_says_its_name_and_memory() -> None:
@@ -65,14 +66,14 @@ def test_it_answers_as_the_cpu_does(architecture: str, cuda: Engine, cpu: Engine
     model = str(image_model(tmp_path, architecture, architecture))
     for engine in (cuda, cpu):
         engine.load("m", model)
-    on_cuda, on_cpu = (engine.infer(["m"], "image", ROWS[:300], scores=True) for engine in (cuda, cpu))
+    on_cuda, on_cpu = (engine.infer(["m"], "image", ROWS[:300], outputs=SCORED) for engine in (cuda, cpu))
     np.testing.assert_allclose(scores(on_cuda), scores(on_cpu), atol=1e-2)  # TF32 and other kernels
 
 
 def test_long_batches_keep_their_order_over_several_pieces(cuda: Engine, tmp_path: Path) -> None:
     cuda.load("m", str(image_model(tmp_path, "m", "vgg")))
-    once = cuda.infer(["m"], "image", ROWS[:40], scores=True)
-    many = cuda.infer(["m"], "image", ROWS, scores=True)
+    once = cuda.infer(["m"], "image", ROWS[:40], outputs=SCORED)
+    many = cuda.infer(["m"], "image", ROWS, outputs=SCORED)
     np.testing.assert_allclose(scores(many), np.tile(scores(once), (50, 1)), atol=1e-2)
 
 

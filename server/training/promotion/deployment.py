@@ -283,7 +283,9 @@ class Deployment:
         )
         names = [model.key for model in champion.members]
         scores = {name: answer.probabilities for name, answer in zip(names, answers, strict=True)}
-        return Tested(scores, answers[0].labels).right(champion.combine)
+        return Tested(scores, answers[0].labels).right(
+            "mean" if champion.combine == "mean" else "majority_vote"
+        )
 
     async def _unseen(
         self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int

@@ -17,6 +17,7 @@ from gpu_worker.pipeline import intake as intake_module
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.wire.protocol import RowError
+from tests.answers import SCORED, confidences_of, labels_of, scores_of
 from tests.unit.gpu_worker.pictures import noise
 
 CLASSES = ("a", "b")
@@ -44,7 +45,7 @@ class Echo:
 
 def batch(rows: list[bytes], piece_rows: int, network: Echo | None = None) -> Batch:
     resident = Resident("m/1", MANIFEST, network or Echo())
-    return Batch(7, [resident], "text", rows, scores=True, piece_rows=piece_rows)
+    return Batch(7, [resident], "text", rows, outputs=SCORED, piece_rows=piece_rows)
 
 
 def run_all(made: Batch) -> int:
@@ -64,9 +65,9 @@ def test_rows_are_cut_in_order_and_answered_in_their_places() -> None:
     assert run_all(made) == 3
     made.finish()
     (member,) = made.answer.result(0).members
-    assert member.labels == [row.decode() for row in rows]
-    assert member.confidences == [1.0] * 10
-    assert np.frombuffer(member.scores, np.float32).reshape(10, 2)[:, 1].tolist() == [
+    assert labels_of(member) == [row.decode() for row in rows]
+    assert confidences_of(member) == [1.0] * 10
+    assert np.frombuffer(scores_of(member), np.float32).reshape(10, 2)[:, 1].tolist() == [
         float(row == b"b") for row in rows
     ]
 

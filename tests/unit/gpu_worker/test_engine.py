@@ -16,14 +16,15 @@ from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.networks.loader import load_network
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.wire.protocol import Answer
+from tests.answers import SCORED, confidences_of, labels_of, scores_of
 from tests.models import CLASSES, hashing_model, image_model, label_of
 from tests.unit.gpu_worker.pictures import encoded, huge_png, noise, picture
 
 Engines = Callable[..., Engine]
 
 
-def scores_of(answer: Answer, member: int = 0) -> np.ndarray:
-    return np.frombuffer(answer.members[member].scores, np.float32).reshape(-1, len(CLASSES))
+def score_matrix(answer: Answer, member: int = 0) -> np.ndarray:
+    return np.frombuffer(scores_of(answer.members[member]), np.float32).reshape(-1, len(CLASSES))
 
 
 def direct_scores(model: Path, images: list[bytes]) -> np.ndarray:
@@ -40,13 +41,13 @@ def test_paths_images_and_the_naive_way_agree(
     engine = engines(media_roots=(str(media),), threads=2)
     engine.load("vgg", str(vgg))
     images = [Path(os.fsdecode(path)).read_bytes() for path in paths]
-    by_path = engine.infer(["vgg"], "path", paths, scores=True)
-    by_image = engine.infer(["vgg"], "image", images, scores=True)
+    by_path = engine.infer(["vgg"], "path", paths, outputs=SCORED)
+    by_image = engine.infer(["vgg"], "image", images, outputs=SCORED)
     expected = direct_scores(vgg, images)
     for answer in (by_path, by_image):
-        np.testing.assert_allclose(scores_of(answer), expected, atol=1e-5)
-        assert answer.members[0].labels == [CLASSES[best] for best in expected.argmax(axis=1)]
-        np.testing.assert_allclose(answer.members[0].confidences, expected.max(axis=1), atol=1e-5)
+        np.testing.assert_allclose(score_matrix(answer), expected, atol=1e-5)
+        assert labels_of(answer.members[0]) == [CLASSES[best] for best in expected.argmax(axis=1)]
+        np.testing.assert_allclose(confidences_of(answer.members[0]), expected.max(axis=1), atol=1e-5)
         assert answer.errors == []
         assert answer.forward_s > 0
         assert answer.decode_s > 0
@@ -57,17 +58,17 @@ def test_a_batch_much_longer_than_a_piece_keeps_its_order(
 ) -> None:
     engine = engines(media_roots=(str(media),), threads=2)
     engine.load("vgg", str(vgg))
-    once = engine.infer(["vgg"], "path", paths, scores=True)
-    many = engine.infer(["vgg"], "path", paths * 40, scores=True)
-    assert many.members[0].labels == once.members[0].labels * 40
-    np.testing.assert_allclose(scores_of(many), np.tile(scores_of(once), (40, 1)), atol=1e-5)
+    once = engine.infer(["vgg"], "path", paths, outputs=SCORED)
+    many = engine.infer(["vgg"], "path", paths * 40, outputs=SCORED)
+    assert labels_of(many.members[0]) == labels_of(once.members[0]) * 40
+    np.testing.assert_allclose(score_matrix(many), np.tile(score_matrix(once), (40, 1)), atol=1e-5)
 
 
 def test_scores_come_only_when_asked_for(engines: Engines, hashing: Path) -> None:
     engine = engines()
     engine.load("h", str(hashing))
-    assert engine.infer(["h"], "text", [b"a"]).members[0].scores == b""
-    assert scores_of(engine.infer(["h"], "text", [b"a"], scores=True)).tolist() == [
+    assert scores_of(engine.infer(["h"], "text", [b"a"]).members[0]) == b""
+    assert score_matrix(engine.infer(["h"], "text", [b"a"], outputs=SCORED)).tolist() == [
         [float(name == label_of("a")) for name in CLASSES]
     ]
 
@@ -90,12 +91,12 @@ def test_members_answer_in_the_order_asked_and_share_the_decoding(
     engine = engines(media_roots=(str(media),), threads=2)
     engine.load("vgg", str(vgg))
     engine.load("resnet", str(resnet))
-    both = engine.infer(["resnet", "vgg"], "path", paths, scores=True)
+    both = engine.infer(["resnet", "vgg"], "path", paths, outputs=SCORED)
     assert [member.model for member in both.members] == ["resnet", "vgg"]
     assert len(decoded) == len(paths)
     for member, alone in enumerate(("resnet", "vgg")):
-        one = engine.infer([alone], "path", paths, scores=True)
-        np.testing.assert_allclose(scores_of(both, member), scores_of(one), atol=1e-5)
+        one = engine.infer([alone], "path", paths, outputs=SCORED)
+        np.testing.assert_allclose(score_matrix(both, member), score_matrix(one), atol=1e-5)
 
 
 def test_the_work_of_each_member_is_told_apart_and_all_of_it_adds_up(
@@ -140,10 +141,10 @@ def test_models_of_different_input_sizes_run_in_one_batch(
     engine = engines(media_roots=(str(media),))
     engine.load("vgg", str(vgg))
     engine.load("small", str(small))
-    both = engine.infer(["vgg", "small"], "path", paths, scores=True)
+    both = engine.infer(["vgg", "small"], "path", paths, outputs=SCORED)
     for member, alone in enumerate(("vgg", "small")):
-        one = engine.infer([alone], "path", paths, scores=True)
-        np.testing.assert_allclose(scores_of(both, member), scores_of(one), atol=1e-5)
+        one = engine.infer([alone], "path", paths, outputs=SCORED)
+        np.testing.assert_allclose(score_matrix(both, member), score_matrix(one), atol=1e-5)
 
 
 def test_tensor_rows_skip_decoding(engines: Engines, vgg: Path) -> None:
@@ -152,8 +153,8 @@ def test_tensor_rows_skip_decoding(engines: Engines, vgg: Path) -> None:
     pixels = decode_image(noise(1), 64, 64, max_pixels=1 << 26)
     tensor = ((pixels / 255 - 0.5) / 0.25).astype(np.float32).transpose(2, 0, 1)
     rows = [tensor.tobytes(), tensor.tobytes()[:-4], np.full_like(tensor, np.nan).tobytes(), b""]
-    answer = engine.infer(["vgg"], "tensor", rows, scores=True)
-    np.testing.assert_allclose(scores_of(answer)[:1], direct_scores(vgg, [noise(1)]), atol=1e-4)
+    answer = engine.infer(["vgg"], "tensor", rows, outputs=SCORED)
+    np.testing.assert_allclose(score_matrix(answer)[:1], direct_scores(vgg, [noise(1)]), atol=1e-4)
     assert [(error.index, error.code) for error in answer.errors] == [(i, "input_invalid") for i in (1, 2, 3)]
 
 
@@ -189,16 +190,16 @@ def test_every_bad_row_has_its_own_error_and_spoils_no_other(
     rows = [row for name in expected for row in (os.fsencode(name), b"good.jpg")]
     engine = engines(media_roots=(str(root),), max_input_bytes=2_000_000)
     engine.load("vgg", str(vgg))
-    answer = engine.infer(["vgg"], "path", rows, scores=True)
+    answer = engine.infer(["vgg"], "path", rows, outputs=SCORED)
     assert [(error.index, error.code) for error in answer.errors] == [
         (2 * index, code) for index, code in enumerate(expected.values())
     ]
     assert all(error.message for error in answer.errors)
-    labels, confidences = answer.members[0].labels, answer.members[0].confidences
+    labels, confidences = labels_of(answer.members[0]), confidences_of(answer.members[0])
     assert set(labels[::2]) == {""}
     assert set(confidences[::2]) == {0.0}
-    assert not scores_of(answer)[::2].any()
-    (right,) = engine.infer(["vgg"], "path", [b"good.jpg"]).members[0].labels
+    assert not score_matrix(answer)[::2].any()
+    (right,) = labels_of(engine.infer(["vgg"], "path", [b"good.jpg"]).members[0])
     assert set(labels[1::2]) == {right}
 
 
@@ -209,9 +210,9 @@ def test_a_batch_of_nothing_but_bad_rows_and_one_of_no_rows_are_answered(
     engine.load("vgg", str(vgg))
     bad = engine.infer(["vgg"], "path", [b"none.jpg"] * 100)
     assert len(bad.errors) == 100
-    none = engine.infer(["vgg"], "path", [], scores=True)
-    assert none.members[0].labels == []
-    assert none.members[0].scores == b""
+    none = engine.infer(["vgg"], "path", [], outputs=SCORED)
+    assert labels_of(none.members[0]) == []
+    assert scores_of(none.members[0]) == b""
 
 
 @pytest.mark.parametrize("form", ["text", "image", "path"])
@@ -230,7 +231,7 @@ def test_raw_rows_are_looked_over_without_being_opened(engines: Engines, hashing
             "path": {1: invalid, 2: "input_too_large", 3: invalid},
         }[form]
     )
-    assert answer.members[0].labels[0] == label_of("/no/such/file")
+    assert labels_of(answer.members[0])[0] == label_of("/no/such/file")
 
 
 def test_a_value_of_a_hundred_megabytes_is_refused(engines: Engines, vgg: Path) -> None:
@@ -238,7 +239,7 @@ def test_a_value_of_a_hundred_megabytes_is_refused(engines: Engines, vgg: Path) 
     engine.load("vgg", str(vgg))
     answer = engine.infer(["vgg"], "image", [bytes(100 << 20), encoded(picture())])
     assert [(error.index, error.code) for error in answer.errors] == [(0, "input_too_large")]
-    assert answer.members[0].labels[1]
+    assert labels_of(answer.members[0])[1]
 
 
 def test_requests_that_cannot_be_carried_out_say_why(engines: Engines, hashing: Path, vgg: Path) -> None:

@@ -15,6 +15,7 @@ from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Piece
 from gpu_worker.wire.protocol import RowError
+from tests.answers import SCORED, confidences_of, labels_of, scores_of
 
 CLASSES = ("a", "b", "c")
 
@@ -57,13 +58,13 @@ def piece(start: int, rows: Sequence[bytes], *faults: int) -> Piece:
 
 def test_pieces_may_come_in_any_order_and_faults_never_reach_the_network() -> None:
     model, network = resident()
-    tally = Tally([model], 5, scores=True)
+    tally = Tally([model], 5, outputs=SCORED)
     tally.add(piece(3, [b"2", b"0"]), lambda: False)
     tally.add(piece(0, [b"1", b"bad", b"1"], 1), lambda: False)
     (member,) = tally.members()
-    assert member.labels == ["b", "", "b", "c", "a"]
-    assert member.confidences == pytest.approx([0.8, 0, 0.8, 0.8, 0.8])
-    scores = np.frombuffer(member.scores, np.float32).reshape(5, 3)
+    assert labels_of(member) == ["b", "", "b", "c", "a"]
+    assert confidences_of(member) == pytest.approx([0.8, 0, 0.8, 0.8, 0.8])
+    scores = np.frombuffer(scores_of(member), np.float32).reshape(5, 3)
     assert not scores[1].any()
     assert scores.argmax(axis=1).tolist() == [1, 0, 1, 2, 0]
     assert [error.index for error in tally.errors] == [1]
@@ -73,9 +74,9 @@ def test_pieces_may_come_in_any_order_and_faults_never_reach_the_network() -> No
 
 def test_an_answer_that_is_no_number_is_its_rows_error() -> None:
     model, _ = resident()
-    tally = Tally([model], 3, scores=False)
+    tally = Tally([model], 3)
     tally.add(piece(0, [b"1", b"nan", b"2"]), lambda: False)
-    assert tally.members()[0].labels == ["b", "", "c"]
+    assert labels_of(tally.members()[0]) == ["b", "", "c"]
     (error,) = tally.errors
     assert (error.index, error.code) == (1, "internal")
     assert "'m'" in error.message
@@ -94,7 +95,7 @@ class Reader(Numbers):
 
 def test_a_row_that_the_network_cannot_read_is_its_callers_fault_and_a_wrong_answer_is_not() -> None:
     model, _ = resident()
-    tally = Tally([Resident("m", model.manifest, Reader())], 5, scores=False)
+    tally = Tally([Resident("m", model.manifest, Reader())], 5)
     tally.add(piece(2, [b"1", b"nan?", b"nan"]), lambda: False)
     assert [(error.index, error.code) for error in tally.errors] == [(3, "input_invalid"), (4, "internal")]
     assert tally.errors[0].message == "nan? is no class"
@@ -104,7 +105,7 @@ def test_a_cancel_is_seen_between_two_members() -> None:
     (first, network), (second, unused) = resident(), resident()
     looks = iter([False, True])
     with pytest.raises(Cancelled):
-        Tally([first, second], 1, scores=False).add(piece(0, [b"1"]), lambda: next(looks))
+        Tally([first, second], 1).add(piece(0, [b"1"]), lambda: next(looks))
     assert len(network.seen) == 1
     assert unused.seen == []
 

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from gpu_worker.engine import Engine
 from gpu_worker.wire.protocol import Answer, Cancel, Failed, Infer, Ping, Pong
+from tests.answers import labels_of
 from tests.models import label_of
 from tests.unit.gpu_worker.pictures import noise
 from tests.unit.gpu_worker.worker_process import REPOSITORY, WorkerProcess
@@ -109,7 +110,7 @@ def test_a_pass_that_hangs_is_never_answered_though_it_is_cancelled_and_all_else
     assert isinstance(worker.ask(Ping(3)), Pong)
     answer = worker.ask(Infer(4, ["h"], "text", [b"a"]))
     assert isinstance(answer, Answer)
-    assert answer.members[0].labels == [label_of("a")]
+    assert labels_of(answer.members[0]) == [label_of("a")]
     worker.socket.settimeout(1.0)
     with pytest.raises(TimeoutError):
         worker.receive()

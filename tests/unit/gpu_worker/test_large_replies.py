@@ -30,6 +30,7 @@ from gpu_worker.wire.protocol import (
     encode,
     reply_frame,
 )
+from tests.answers import SCORED
 
 SMALL = 2000
 
@@ -59,7 +60,7 @@ def test_an_answer_that_is_too_large_fails_and_the_worker_goes_on(line: socket.s
         return receive(line)
 
     assert isinstance(ask(Load(1, "h", str(hashing))), Loaded)
-    refused = ask(Infer(2, ["h"], "text", [b"x"] * 200, scores=True))
+    refused = ask(Infer(2, ["h"], "text", [b"x"] * 200, outputs=SCORED))
     assert isinstance(refused, Failed)
     assert (refused.id, refused.code) == (2, "bad_option")
     assert f"limit of {SMALL}" in refused.message

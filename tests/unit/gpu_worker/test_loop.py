@@ -29,6 +29,7 @@ from gpu_worker.wire.protocol import (
     Unload,
     encode,
 )
+from tests.answers import SCORED, labels_of, scores_of
 from tests.models import CLASSES, hashing_model, label_of
 from tests.unit.gpu_worker.pictures import huge_png, noise
 from tests.unit.gpu_worker.worker_process import WorkerProcess, by_id
@@ -113,15 +114,15 @@ def test_images_are_answered_by_path_and_by_bytes(
     worker = workers("--media-root", str(media))
     worker.load(vgg=vgg, resnet=resnet)
     rows = [*paths, b"/etc/passwd"]
-    by_path = answered(worker.ask(Infer(1, ["vgg", "resnet"], "path", rows, scores=True)))
+    by_path = answered(worker.ask(Infer(1, ["vgg", "resnet"], "path", rows, outputs=SCORED)))
     images = [Path(os.fsdecode(path)).read_bytes() for path in paths]
     by_image = answered(worker.ask(Infer(2, ["vgg", "resnet"], "image", images)))
     assert [member.model for member in by_path.members] == ["vgg", "resnet"]
     for one, other in zip(by_path.members, by_image.members, strict=True):
-        assert one.labels == [*other.labels, ""]
-        assert set(one.labels[:-1]) <= set(CLASSES)
-        assert len(one.scores) == 4 * len(rows) * len(CLASSES)
-        assert other.scores == b""
+        assert labels_of(one) == [*labels_of(other), ""]
+        assert set(labels_of(one)[:-1]) <= set(CLASSES)
+        assert len(scores_of(one)) == 4 * len(rows) * len(CLASSES)
+        assert scores_of(other) == b""
     assert [(error.index, error.code) for error in by_path.errors] == [(len(paths), "input_forbidden")]
 
 
@@ -132,7 +133,7 @@ def test_batches_in_flight_are_all_answered_each_under_its_id(workers: Workers, 
     replies = by_id([worker.receive() for _ in range(40)])
     for number in range(40):
         expected = [label_of(f"{number}")] * number
-        assert answered(replies[number]).members[0].labels == expected
+        assert labels_of(answered(replies[number]).members[0]) == expected
 
 
 def test_no_bad_request_ends_the_loop(workers: Workers, hashing: Path, tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_no_bad_request_ends_the_loop(workers: Workers, hashing: Path, tmp_path:
     assert "model.json" in failed(worker.ask(Load(5, "y", str(tmp_path))), "bad_option")
     assert "'y'" in failed(worker.ask(Unload(6, "y")), "unknown_function")
     worker.send(Cancel(7, 99))  # names nothing; has no reply
-    assert answered(worker.ask(Infer(8, ["h"], "text", [b"a"]))).members[0].labels == [label_of("a")]
+    assert labels_of(answered(worker.ask(Infer(8, ["h"], "text", [b"a"]))).members[0]) == [label_of("a")]
     assert isinstance(worker.ask(Unload(9, "h")), Done)
     failed(worker.ask(Infer(10, ["h"], "text", [b"a"])), "unknown_function")
 
@@ -251,7 +252,7 @@ def test_a_decompression_bomb_costs_no_memory(workers: Workers, tmp_path: Path, 
     answer = answered(worker.ask(Infer(2, ["vgg"], "path", [b"bomb.png"] * 50 + [b"good.jpg"])))
     assert {error.code for error in answer.errors} == {"input_too_large"}
     assert len(answer.errors) == 50
-    assert answer.members[0].labels[50]
+    assert labels_of(answer.members[0])[50]
     assert worker.peak_bytes() - before < 100 << 20, "decoded, it would take 2.7 GB"
 
 
@@ -306,8 +307,8 @@ def test_sigterm_answers_what_was_asked_and_ends(workers: Workers, slow: Path) -
     assert isinstance(worker.receive(), Pong)
     worker.process.send_signal(signal.SIGTERM)
     replies = by_id([worker.receive() for _ in range(2)])
-    assert answered(replies[1]).members[0].labels == [label_of("a")]
-    assert answered(replies[2]).members[0].labels == [label_of("b")]
+    assert labels_of(answered(replies[1]).members[0]) == [label_of("a")]
+    assert labels_of(answered(replies[2]).members[0]) == [label_of("b")]
     assert worker.receive() is None
     assert worker.wait() == 0
 
@@ -341,7 +342,7 @@ def test_a_slow_reader_of_answers_holds_up_no_cancel(workers: Workers, hashing: 
     worker = workers()
     worker.load(h=hashing, slow=slow)
     worker.send(Infer(1, ["slow"] * 50, "text", [b"a"]))
-    worker.send(*(Infer(number, ["h"], "text", [b"a"] * 20_000, scores=True) for number in range(2, 8)))
+    worker.send(*(Infer(number, ["h"], "text", [b"a"] * 20_000, outputs=SCORED) for number in range(2, 8)))
     worker.send(Cancel(100, 1))
     replies = by_id([worker.receive() for _ in range(7)])
     failed(replies[1], "cancelled")

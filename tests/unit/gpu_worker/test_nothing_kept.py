@@ -13,6 +13,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Piece
+from tests.answers import SCORED
 from tests.unit.gpu_worker.pictures import noise
 
 PATIENCE_S = 30.0
@@ -25,7 +26,7 @@ def test_batches_leave_nothing_behind(engines: Callable[..., Engine], squeezenet
     rng = random.Random(1)
     for _ in range(60):
         rows = rng.choices([*images, b"no image", b""], k=rng.randint(0, 40))
-        batch = engine.begin(["m"], "image", rows, scores=rng.random() < 0.5)
+        batch = engine.begin(["m"], "image", rows, outputs=SCORED if rng.random() < 0.5 else ())
         if rng.random() < 0.4:
             batch.cancel()
         batch.over.result(PATIENCE_S)

@@ -19,7 +19,6 @@ from gpu_worker.wire.protocol import (
     Infer,
     Load,
     Loaded,
-    MemberAnswer,
     Message,
     Ping,
     Pong,
@@ -29,18 +28,19 @@ from gpu_worker.wire.protocol import (
     encode,
     frame_length,
 )
+from tests.answers import SCORED, classified
 
 MESSAGES: list[Message] = [
     Load(1, "food@1", "/models/food/1"),
     Unload(2, "food@1"),
-    Infer(3, ["a", "b"], "image", [b"", b"\x00\xff", b"x" * 1000], scores=True),
+    Infer(3, ["a", "b"], "image", [b"", b"\x00\xff", b"x" * 1000], outputs=SCORED),
     Cancel(4, 3),
     Ping(5),
     Answer(
         6,
         [
-            MemberAnswer("a", ["laksa", ""], [0.5, 0.0], b"\x00\x01\x02\x03"),
-            MemberAnswer("b", ["é", "x"], [1, 1]),
+            classified("a", ["laksa", ""], [0.5, 0.0], bytes(range(8))),
+            classified("b", ["é", "x"], [1, 1]),
         ],
         [RowError(1, "input_not_found", "there is no file “x”")],
         0.25,
@@ -63,9 +63,9 @@ def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
     assert decode(frame) == decode(bytearray(frame)) == message
 
 
-@given(st.lists(st.binary(max_size=50), max_size=30), st.text(), st.booleans())
-def test_rows_of_any_bytes_survive(rows: list[bytes], model: str, scores: bool) -> None:
-    message = Infer(1, [model], "image", rows, scores)
+@given(st.lists(st.binary(max_size=50), max_size=30), st.text(), st.lists(st.text()))
+def test_rows_of_any_bytes_survive(rows: list[bytes], model: str, outputs: list[str]) -> None:
+    message = Infer(1, [model], "image", rows, outputs)
     assert decode(encode(message)) == message
 
 

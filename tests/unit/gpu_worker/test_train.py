@@ -35,6 +35,7 @@ from gpu_worker.train import (
     train,
 )
 from gpu_worker.train.examples import split_of
+from tests.answers import labels_of
 from tests.unit.gpu_worker.worker_process import REPOSITORY
 
 SHAPES = ("disc", "frame", "stripes")
@@ -306,7 +307,7 @@ def test_the_command_trains_a_model_that_the_worker_serves(
     engine.load("shapes", saved["directory"])
     tests = [example for example in read_examples(str(labels)) if example.split == "test"]
     answer = engine.infer(["shapes"], "path", [os.fsencode(example.path) for example in tests])
-    right = np.mean([a == e.label for a, e in zip(answer.members[0].labels, tests, strict=True)])
+    right = np.mean([a == e.label for a, e in zip(labels_of(answer.members[0]), tests, strict=True)])
     assert right == pytest.approx(saved["accuracy"], abs=1e-6), "served as it was measured"
 
     again = subprocess.run(

@@ -14,12 +14,12 @@ from gpu_worker.wire.protocol import (
     Infer,
     Load,
     Loaded,
-    MemberAnswer,
     Message,
     RowError,
     Unload,
 )
 from server.workers.pool import OnReply, WorkerInfo
+from tests.answers import classified
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class FakeWorker:
         """Answer the oldest batch: `label` of each row, confidence 1."""
         message, on_reply = self.batches.pop(0)
         labels = ["" if i in errors else label(row) for i, row in enumerate(message.rows)]
-        members = [MemberAnswer(model, labels, [1.0] * len(labels)) for model in message.models]
+        members = [classified(model, labels, [1.0] * len(labels)) for model in message.models]
         faults = [RowError(i, "input_invalid", "bad row") for i in errors]
         on_reply(Answer(message.id, members, faults, 0.001, 0.002))
 

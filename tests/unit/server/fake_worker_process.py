@@ -15,7 +15,6 @@ from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Answer,
     Infer,
-    MemberAnswer,
     Message,
     Ping,
     Pong,
@@ -23,6 +22,7 @@ from gpu_worker.wire.protocol import (
     encode,
     frame_length,
 )
+from tests.answers import classified
 
 
 def main(fd: int, behaviour: str) -> None:
@@ -48,7 +48,7 @@ def _reply(message: Message) -> Message | None:
         return Pong(message.id, "cpu", "fake", 1000, [])
     if isinstance(message, Infer):
         labels = [row.decode() for row in message.rows]
-        return Answer(message.id, [MemberAnswer("m", labels, [1.0] * len(labels))], [])
+        return Answer(message.id, [classified("m", labels, [1.0] * len(labels))], [])
     return None
 
 

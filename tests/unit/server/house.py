@@ -13,6 +13,7 @@ from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import LatencyOf, QueueBounds
+from tests.answers import labels_of
 from tests.unit.server.fake_worker import FakeWorker
 from tests.unit.server.served import function
 
@@ -51,9 +52,9 @@ class House:
         return self.dispatcher.begin(Call(served, "text", data, sum(map(len, data)), **fields))
 
     def labels(self, pending: PendingReply) -> list[str]:
-        labels = list(pending.future.result().labels)
+        labels = list(labels_of(pending.future.result()))
         self.dispatcher.end(pending)
         return labels
 
     def labels_of(self, reply: Reply) -> list[str]:
-        return list(reply.labels)
+        return list(labels_of(reply))

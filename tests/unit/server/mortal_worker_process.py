@@ -29,7 +29,6 @@ from gpu_worker.wire.protocol import (
     Inspected,
     Load,
     Loaded,
-    MemberAnswer,
     Message,
     Ping,
     Pong,
@@ -39,6 +38,7 @@ from gpu_worker.wire.protocol import (
     TrainingProbed,
     encode,
 )
+from tests.answers import classified
 
 REPLIES: dict[type[Message], type[Message]] = {
     TrainEpoch: EpochTrained,
@@ -84,7 +84,7 @@ class Worker:
             return Failed(message.target, "cancelled", "the request was cancelled")
         if isinstance(message, Infer):
             labels = [row.decode() for row in message.rows]
-            members = [MemberAnswer(model, labels, [1.0] * len(labels)) for model in message.models]
+            members = [classified(model, labels, [1.0] * len(labels)) for model in message.models]
             return Answer(message.id, members, [])
         kind = REPLIES.get(type(message), Done)
         if kind is Done and message.kind == "unload":

@@ -12,6 +12,7 @@ from gpu_worker.wire.protocol import RowError
 from server.errors import ServiceError
 from server.scheduling.core import Slice
 from server.serving.calls import Answers, Call, PendingReply, Reply
+from tests.answers import confidences_of, label_columns, labels_of, scores_of
 from tests.unit.server.served import function
 
 
@@ -24,14 +25,15 @@ def pending(rows: int) -> PendingReply:
 
 def answers(labels: Sequence[str], *, scores: bool = False, errors: Sequence[RowError] = ()) -> Answers:
     raw = struct.pack(f"<{len(labels)}f", *range(len(labels))) if scores else b""
-    return Answers(labels, [0.1 * i for i in range(len(labels))], raw, errors, "net")
+    columns = label_columns(labels, [0.1 * i for i in range(len(labels))], raw)
+    return Answers(len(labels), columns, errors, "net")
 
 
 def test_a_request_that_was_one_batch_is_answered_without_a_copy() -> None:
     request = pending(3)
     batch = answers(["a", "b", "c"])
     request.answer(Slice(7, 0, 3), 0, batch)
-    assert request.future.result().labels is batch.labels
+    assert request.future.result().columns is batch.columns
 
 
 def test_parts_that_come_back_in_any_order_end_up_in_the_rows_order() -> None:
@@ -40,9 +42,9 @@ def test_parts_that_come_back_in_any_order_end_up_in_the_rows_order() -> None:
     assert not request.done
     request.answer(Slice(7, 0, 3), 0, answers(["a", "b", "c"], scores=True))
     reply: Reply = request.future.result()
-    assert list(reply.labels) == ["a", "b", "c", "d", "e"]
-    assert reply.confidences == pytest.approx([0.0, 0.1, 0.2, 0.1, 0.2])
-    assert struct.unpack("<5f", reply.scores) == (0.0, 1.0, 2.0, 1.0, 2.0)
+    assert labels_of(reply) == ["a", "b", "c", "d", "e"]
+    assert confidences_of(reply) == pytest.approx([0.0, 0.1, 0.2, 0.1, 0.2])
+    assert struct.unpack("<5f", scores_of(reply)) == (0.0, 1.0, 2.0, 1.0, 2.0)
     assert reply.answered_by == [(0, 3, "net"), (3, 5, "net")]
 
 
@@ -57,10 +59,10 @@ def test_a_row_error_is_told_to_its_own_request_at_its_own_row() -> None:
 
 
 def test_a_default_answer_is_noted_at_its_own_row() -> None:
-    batch = Answers(["a", "none", "c"], [0.9, 0.1, 0.9], b"", [], "net", frozenset({1}))
+    batch = Answers(3, label_columns(["a", "none", "c"], [0.9, 0.1, 0.9]), [], "net", frozenset({1}))
     request = pending(3)
     request.answer(Slice(7, 2, 1), 1, batch)
-    request.answer(Slice(7, 0, 2), 0, Answers(["a", "b"], [1, 1], b"", [], "net"))
+    request.answer(Slice(7, 0, 2), 0, answers(["a", "b"]))
     assert request.future.result().defaulted == {2}
 
 

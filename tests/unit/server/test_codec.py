@@ -27,6 +27,7 @@ from server.errors import (
 )
 from server.routes.codec import Codec, raw_request
 from server.serving.calls import Reply
+from tests.answers import label_columns
 from tests.unit.server.served import CLASSES, function, image_model, text_model
 
 COST_S = {"fast": 0.001, "slow": 0.010}
@@ -38,12 +39,11 @@ def texts(*rows: bytes, **parameters: Any) -> InferRequest:
     return InferRequest([Tensor.of_bytes("text", list(rows))], parameters=parameters)
 
 
-def reply(*labels: str, **fields: Any) -> Reply:
+def reply(*labels: str, scores: bytes = b"", **fields: Any) -> Reply:
     made: dict[str, Any] = {
         "function": function(),
-        "labels": labels,
-        "confidences": [0.5] * len(labels),
-        "scores": b"",
+        "rows": len(labels),
+        "columns": label_columns(labels, [0.5] * len(labels), scores),
         "errors": {},
         "answered_by": [(0, len(labels), "net")],
         "defaulted": set(),
@@ -184,10 +184,10 @@ def test_a_raw_body_of_pixels_is_as_many_rows_as_fit() -> None:
 
 def test_scores_are_computed_only_for_those_who_get_them() -> None:
     asked = InferRequest([Tensor.of_bytes("text", [b"x"])], [RequestedOutput("label")])
-    assert not CODEC.call_of(function(), asked, NOW_S).scores
-    assert not CODEC.call_of(function(), texts(b"x"), NOW_S).scores
+    assert not CODEC.call_of(function(), asked, NOW_S).outputs
+    assert not CODEC.call_of(function(), texts(b"x"), NOW_S).outputs
     asked.outputs.append(RequestedOutput("scores"))
-    assert CODEC.call_of(function(), asked, NOW_S).scores
+    assert "scores" in CODEC.call_of(function(), asked, NOW_S).outputs
 
 
 @pytest.mark.parametrize(("binary", "most"), [(True, 10 * 3 * 4), (False, 10 * 3 * 24)])
@@ -195,8 +195,8 @@ def test_scores_that_would_be_too_many_bytes_are_refused_before_they_are_compute
     binary: bool, most: int
 ) -> None:
     asked = InferRequest([Tensor.of_bytes("text", [b"x"] * 10)], [RequestedOutput("scores", binary=binary)])
-    assert replace(CODEC, max_reply_bytes=most).call_of(function(), asked, NOW_S).scores
-    with pytest.raises(BodyTooLarge, match="send fewer rows, or ask for no scores"):
+    assert replace(CODEC, max_reply_bytes=most).call_of(function(), asked, NOW_S).outputs == ("scores",)
+    with pytest.raises(BodyTooLarge, match="send fewer rows, or do not ask for 'scores'"):
         replace(CODEC, max_reply_bytes=most - 1).call_of(function(), asked, NOW_S)
 
 

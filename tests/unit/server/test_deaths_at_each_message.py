@@ -28,6 +28,7 @@ from gpu_worker.wire.protocol import (
 from server.errors import ServiceError
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker
+from tests.answers import labels_of
 from tests.unit.server.house import House
 from tests.unit.server.served import text_model
 
@@ -82,18 +83,18 @@ def test_rows_are_answered_whatever_the_worker_was_at(tmp_path: Path, kind: str,
         async with mortal(house, kind, when, mark) as pool:
             first = [house.ask("a", "b"), house.ask("c")]
             for pending, labels in zip(first, (["a", "b"], ["c"]), strict=True):
-                assert list((await pending.future).labels) == labels
+                assert list(labels_of(await pending.future)) == labels
                 house.dispatcher.end(pending)
             gone = house.ask("slow")
             await asyncio.sleep(0.3)  # it is on the worker now, by itself if that died meanwhile
             house.dispatcher.end(gone)
             beside = house.ask("d")
-            assert list((await beside.future).labels) == ["d"]
+            assert list(labels_of(await beside.future)) == ["d"]
             house.dispatcher.end(beside)
             await house.residency.unload(["net/1"])
             last = [house.ask(str(number)) for number in range(10)]
             for number, pending in enumerate(last):
-                assert list((await pending.future).labels) == [str(number)]
+                assert list(labels_of(await pending.future)) == [str(number)]
                 house.dispatcher.end(pending)
             await until(lambda: mark.exists() and pool.states()[0].state == "up")
             await until(lambda: house.residency.resident() == {"w0": ["net/1"]})

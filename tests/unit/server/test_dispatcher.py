@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.wire.protocol import Answer, MemberAnswer
+from gpu_worker.wire.protocol import Answer, Column, MemberAnswer
 from server.errors import BadOption, ServiceError, VersionGone, WorkerLost
 from server.scheduling.latency_model import LatencyModel
+from tests.answers import classified, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 
@@ -53,7 +54,7 @@ def test_a_row_at_fault_spoils_no_other() -> None:
         await settle()
         assert good.future.result().errors == {}
         assert list(bad.future.result().errors) == [0]
-        assert list(bad.future.result().labels) == ["", "b"]
+        assert list(labels_of(bad.future.result())) == ["", "b"]
 
     asyncio.run(scenario())
 
@@ -275,9 +276,11 @@ def test_a_bug_in_learning_costs_no_answer(
     "answer",
     [
         Answer(1, [], []),
-        Answer(1, [MemberAnswer("nobody/1", ["a"], [1.0])], []),
-        Answer(1, [MemberAnswer("net/1", ["a", "b"], [1.0, 1.0])], []),
-        Answer(1, [MemberAnswer("net/1", None, [1.0])], []),  # type: ignore[arg-type]  # a broken worker
+        Answer(1, [classified("nobody/1", ["a"], [1.0])], []),
+        Answer(1, [classified("net/1", ["a", "b"], [1.0, 1.0])], []),
+        Answer(1, [MemberAnswer("net/1", None)], []),  # type: ignore[arg-type]  # a broken worker
+        Answer(1, [MemberAnswer("net/1", [])], []),
+        Answer(1, [MemberAnswer("net/1", [Column("label", "FP31", (), b"abcd")])], []),
     ],
 )
 def test_an_answer_that_cannot_be_used_fails_its_rows_and_no_others(answer: Answer) -> None:

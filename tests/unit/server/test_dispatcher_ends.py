@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from gpu_worker.wire.protocol import Answer, MemberAnswer
+from gpu_worker.wire.protocol import Answer
 from server.errors import BadOption, DeadlineExceeded, Overloaded, VersionGone
 from server.serving.calls import PendingReply
+from tests.answers import classified, confidences_of, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
@@ -228,16 +229,16 @@ def test_answers_below_the_threshold_become_the_default_or_an_error() -> None:
         await settle()
         message, on_reply = worker.batches.pop(0)
         answered = [
-            MemberAnswer(message.models[0], ["laksa", "pizza"], [0.9, 0.9]),
-            MemberAnswer(message.models[1], ["laksa", "satay"], [0.9, 0.9]),
+            classified(message.models[0], ["laksa", "pizza"], [0.9, 0.9]),
+            classified(message.models[1], ["laksa", "satay"], [0.9, 0.9]),
         ]
         on_reply(Answer(message.id, answered, []))
         await settle()
         return pending
 
     reply = asyncio.run(scenario("unknown")).future.result()
-    assert list(reply.labels) == ["laksa", "unknown"]
-    assert reply.confidences == [1.0, 0.5]
+    assert list(labels_of(reply)) == ["laksa", "unknown"]
+    assert confidences_of(reply) == [1.0, 0.5]
     assert (reply.defaulted, reply.errors) == ({1}, {})
     reply = asyncio.run(scenario(None)).future.result()
     assert reply.errors[1].code == "no_confident_answer"

@@ -17,6 +17,7 @@ import pytest
 from gpu_worker.wire.protocol import Answer, Failed, Infer, Message
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerStatus
+from tests.answers import labels_of
 from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("fake_worker_process.py")
@@ -80,7 +81,7 @@ def test_workers_come_up_answer_and_end_with_the_pool() -> None:
             assert listener.up[0].info.device_name == "fake"
             reply = await listener.up[0].call(Infer(0, ["m"], "text", [b"a", b"b"]))
             assert isinstance(reply, Answer)
-            assert reply.members[0].labels == ["a", "b"]
+            assert labels_of(reply.members[0]) == ["a", "b"]
         assert not any(is_alive(pid) for pid in pids)
         assert set(listener.down) == set(listener.up)
 

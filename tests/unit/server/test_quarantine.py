@@ -12,6 +12,7 @@ import pytest
 from gpu_worker.wire.protocol import Infer, Message
 from server.errors import Overloaded, VersionGone, WorkerLost
 from server.workers.pool import OnReply
+from tests.answers import labels_of, scores_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
@@ -63,7 +64,7 @@ def test_the_row_that_kills_is_the_only_one_without_an_answer() -> None:
         await settle()
         calls = [house.ask("a", "bomb", "b"), house.ask("c", "d"), house.ask("e")]
         replies = [await call.future for call in calls]
-        assert [list(reply.labels) for reply in replies] == [["a", "", "b"], ["c", "d"], ["e"]]
+        assert [list(labels_of(reply)) for reply in replies] == [["a", "", "b"], ["c", "d"], ["e"]]
         assert [list(reply.errors) for reply in replies] == [[1], [], []]
         assert replies[0].errors[1].code == WorkerLost.code
         with_bomb = [rows for rows in saw if b"bomb" in rows]
@@ -301,7 +302,7 @@ def test_a_convicted_row_of_a_call_that_wants_scores_has_zeros() -> None:
         served = function(text_model("net"), name="g", max_batch=4, batch_sizes=(4,), policy="goodput")
         house.dispatcher.configure(served)
         await settle()
-        reply = await house.ask("bomb", function=served, scores=True).future
-        assert reply.scores == bytes(4 * len(served.classes))
+        reply = await house.ask("bomb", function=served, outputs=("scores",)).future
+        assert scores_of(reply) == bytes(4 * len(served.classes))
 
     run(scenario)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.ensemble.combine import Votes, combine
+from server.ensemble.combine import Vote, combine
 from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
+from tests.answers import label_columns, labels_of
 
 
 def models(count: int = 5, rows: int = 400, classes: int = 4, seed: int = 0):
@@ -28,16 +29,18 @@ def test_accuracy_is_that_of_the_servers_own_rule(rule):
     classes = ["a", "b", "c"]
     for members in (["m4"], ["m0", "m4"], ["m1", "m2", "m3"], list(scores)):
         votes = [
-            Votes(
+            Vote(
                 name,
                 accuracy_of([name], scores, labels, "mean"),
-                [classes[answer] for answer in scores[name].argmax(1)],
-                scores[name].max(1).tolist(),
-                scores[name].tobytes(),
+                label_columns(
+                    [classes[answer] for answer in scores[name].argmax(1)],
+                    scores[name].max(1).tolist(),
+                    scores[name].tobytes(),
+                ),
             )
             for name in members
         ]
-        answers = np.array([classes.index(label) for label in combine(rule, votes, classes).labels])
+        answers = np.array([classes.index(label) for label in labels_of(combine(rule, votes, classes))])
         assert accuracy_of(members, scores, labels, rule) == pytest.approx((answers == labels).mean())
 
 

@@ -1,0 +1,77 @@
+"""A column of answers as it travels: a name, a datatype, the shape of a row, the rows. Standard library only.
+
+Knows no task: what a column means stands in `gpu_worker.tasks`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["TEXT", "Column", "number_bytes"]
+
+TEXT = "BYTES"  # the one datatype that is not numbers; the names are those of the Open Inference Protocol
+_TYPECODES = {"FP32": "f", "FP64": "d", "INT64": "q"}
+_NUMBER_BYTES = {"FP32": 4, "FP64": 8, "INT64": 8}
+
+
+def number_bytes(datatype: str) -> int:
+    """Bytes of one number of a datatype. Raises ValueError for a datatype that no answer has."""
+    if datatype not in _NUMBER_BYTES:
+        raise ValueError(f"{datatype!r} is no datatype of numbers that an answer has")
+    return _NUMBER_BYTES[datatype]
+
+
+@dataclass(slots=True)
+class Column:
+    """n rows of one output.
+
+    shape: of one row, () where it is one value. data: n texts where the datatype is `TEXT`; else the numbers,
+    row after row, raw and little-endian.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: list[str] | bytes | bytearray
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of numbers; 0 of texts."""
+        return 0 if self.datatype == TEXT else number_bytes(self.datatype) * math.prod(self.shape)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        width = self.row_bytes
+        return len(self.data) // width if width else len(self.data)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes on the wire: numbers exactly, texts by their characters."""
+        return sum(map(len, self.data)) if isinstance(self.data, list) else len(self.data)
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The texts, or the numbers of all rows one after the other; nothing is copied."""
+        if isinstance(self.data, list):
+            return self.data
+        return memoryview(self.data).cast(_TYPECODES[self.datatype])  # type: ignore[call-overload, no-any-return]
+
+    def empty(self, rows: int) -> Column:
+        """A column of the same kind: empty texts, or zeros, which `put` fills."""
+        data: list[str] | bytearray = (
+            [""] * rows if self.datatype == TEXT else bytearray(rows * self.row_bytes)
+        )
+        return Column(self.name, self.datatype, self.shape, data)
+
+    def put(self, at: int, part: Column, first: int, rows: int) -> None:
+        """Rows from `at` become so many rows of `part` from `first`. For columns made by `empty`."""
+        if isinstance(self.data, list):
+            self.data[at : at + rows] = part.data[first : first + rows]  # type: ignore[assignment]
+            return
+        width = self.row_bytes
+        view = memoryview(part.data)[first * width : (first + rows) * width]  # type: ignore[arg-type]  # numbers
+        self.data[at * width : (at + rows) * width] = view  # type: ignore[index]  # a bytearray, by `empty`
