@@ -243,7 +243,7 @@ def _tensor(column: Column) -> Tensor:
     shape = (column.rows, *column.shape)
     if isinstance(column.data, list):
         return Tensor(column.name, column.datatype, shape, [text.encode() for text in column.data])
-    return Tensor(column.name, column.datatype, shape, memoryview(column.data))
+    return Tensor(column.name, column.datatype, shape, bytes(column.data))
 
 
 def _metadata(function: Function) -> dict[str, Any]:

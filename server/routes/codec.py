@@ -224,7 +224,7 @@ def _output(name: str, reply: Reply) -> Tensor:
         shape = (rows, *spec.shape(reply.function.sizes))
         if isinstance(answered.data, list):
             return Tensor(name, answered.datatype, shape, [text.encode() for text in answered.data])
-        return Tensor(name, answered.datatype, shape, memoryview(answered.data))
+        return Tensor(name, answered.datatype, shape, bytes(answered.data))
     column = [b""] * rows
     if name == "error":
         for row, error in reply.errors.items():
