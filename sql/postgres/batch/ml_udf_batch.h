@@ -67,7 +67,17 @@ extern bool batch_has_candidate(Node *node);
 extern Oid	batch_call_function(Node *call);
 extern List *batch_call_args(Node *call);
 extern Oid	batch_call_collation(Node *call);
-extern bool batch_array_form(Oid arraytype, Oid valuetype, Oid *wrapper);
+
+/* How the elements of a twin's array carry values of the function's type */
+typedef enum BatchForm
+{
+	BATCH_FORM_NONE,			/* they cannot */
+	BATCH_FORM_PLAIN,			/* as they are */
+	BATCH_FORM_COMPOSITE,		/* in a composite type's only column */
+	BATCH_FORM_BINARY			/* as bytea in the type's binary format */
+} BatchForm;
+
+extern BatchForm batch_array_form(Oid arraytype, Oid valuetype);
 
 /*
  * What happens above a place of the plan.

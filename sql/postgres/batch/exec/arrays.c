@@ -9,25 +9,38 @@
 #include "compat.h"
 
 #include "access/htup_details.h"
+#include "access/transam.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/typcache.h"
 
+/*
+ * Look up how values of valuetype travel in arraytype, the twin's; InvalidOid
+ * if the function itself is called.  Raises an error if they cannot.
+ */
 void
 batch_type_init(BatchType *type, Oid valuetype, Oid arraytype)
 {
-	Oid			wrapper;
-
 	type->type = valuetype;
 	get_typlenbyval(valuetype, &type->typlen, &type->typbyval);
+	/* an array, or what an extension makes of one */
+	type->wide = type->typlen == -1 &&
+		(OidIsValid(get_element_type(valuetype)) ||
+		 (valuetype >= FirstNormalObjectId &&
+		  get_typtype(valuetype) == TYPTYPE_BASE));
 	if (!OidIsValid(arraytype))
 		return;
 
-	if (!batch_array_form(arraytype, valuetype, &wrapper))
+	type->form = batch_array_form(arraytype, valuetype);
+	if (type->form == BATCH_FORM_NONE)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("type %s cannot carry values of type %s for a batch",
@@ -36,15 +49,25 @@ batch_type_init(BatchType *type, Oid valuetype, Oid arraytype)
 	type->elemtype = get_element_type(arraytype);
 	get_typlenbyvalalign(type->elemtype, &type->elemlen, &type->elembyval,
 						 &type->elemalign);
-	if (OidIsValid(wrapper))
+	if (type->form == BATCH_FORM_BINARY)
+		getTypeBinaryInputInfo(valuetype, &type->receive, &type->receive_param);
+	if (type->form == BATCH_FORM_COMPOSITE)
 	{
-		type->wrapper = lookup_rowtype_tupdesc_copy(wrapper, -1);
+		type->wrapper = lookup_rowtype_tupdesc_copy(type->elemtype, -1);
 		for (int i = 0; i < type->wrapper->natts; i++)
 		{
 			if (!TupleDescAttr(type->wrapper, i)->attisdropped)
 				type->wrapper_attno = i;
 		}
 	}
+}
+
+/* Look up what converts values; also after an error, to forget its state */
+void
+batch_type_reset(BatchType *type, MemoryContext context)
+{
+	if (type->form == BATCH_FORM_BINARY)
+		fmgr_info_cxt(type->receive, &type->receive_flinfo, context);
 }
 
 /* One argument of the twin: an array of the values of items first ... */
@@ -94,7 +117,66 @@ unwrap(BatchType *type, Datum element, bool *isnull)
 	return heap_getattr(&tuple, type->wrapper_attno + 1, type->wrapper, isnull);
 }
 
-/* Take the results of items first ... out of the array the twin returned */
+/*
+ * Read n results in their binary format and copy them into context.  Returns
+ * how many bytes they have.  Raises what the receive function does.
+ */
+static Size
+receive_results(CallState *call, MemoryContext context, const Datum *elements,
+				const bool *nulls, int n, Datum *results)
+{
+	BatchType  *type = &call->result;
+	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,
+												  "ml_udf receive",
+												  ALLOCSET_DEFAULT_SIZES);
+	StringInfoData buffer;
+	Size		bytes = 0;
+
+	initStringInfo(&buffer);
+	for (int i = 0; i < n; i++)
+	{
+		bytea	   *element;
+		Datum		value;
+		MemoryContext oldcontext;
+
+		CHECK_FOR_INTERRUPTS();
+
+		results[i] = (Datum) 0;
+		if (nulls[i])
+			continue;
+
+		/* receive functions may write behind what they have read */
+		element = DatumGetByteaPP(elements[i]);
+		resetStringInfo(&buffer);
+		appendBinaryStringInfo(&buffer, VARDATA_ANY(element),
+							   VARSIZE_ANY_EXHDR(element));
+
+		oldcontext = MemoryContextSwitchTo(scratch);
+		value = ReceiveFunctionCall(&type->receive_flinfo, &buffer,
+									type->receive_param, -1);
+		if (buffer.cursor != buffer.len)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+					 errmsg("function %s returned a value that is not in the binary format of type %s",
+							format_procedure(call->twinid),
+							format_type_be(type->type)),
+					 errdetail("Of its %d bytes, %d were read.", buffer.len,
+							   buffer.cursor)));
+		MemoryContextSwitchTo(context);
+		results[i] = datumCopy(value, type->typbyval, type->typlen);
+		bytes += datumGetSize(value, type->typbyval, type->typlen);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(scratch);
+	}
+	MemoryContextDelete(scratch);
+	return bytes;
+}
+
+/*
+ * Take the results of items first ... out of the array the twin returned.
+ * They are copied into the batch's context.  Raises an error if it is not an
+ * array of n elements of the type that the twin declares.
+ */
 void
 batch_take_results(BatchState *state, CallState *call, Datum result, int first, int n)
 {
@@ -124,6 +206,19 @@ batch_take_results(BatchState *state, CallState *call, Datum result, int first, 
 						   "The array has %d dimensions." :
 						   "The array has %d dimension.", ARR_NDIM(array)),
 				 errhint("It must return one element for each element of its arguments, in the same order.")));
+
+	if (call->result.form == BATCH_FORM_BINARY)
+	{
+		deconstruct_array(array, call->result.elemtype, call->result.elemlen,
+						  call->result.elembyval, call->result.elemalign,
+						  &elements, &nulls, &nelements);
+		size = receive_results(call, state->batch.context, elements, nulls, n,
+							   &call->items.results[first]);
+		memcpy(&call->items.result_nulls[first], nulls, sizeof(bool) * n);
+		if (n > 0)
+			call->result_bytes = Max((double) size / n, 1);
+		return;
+	}
 
 	copy = MemoryContextAllocHuge(state->batch.context, size);
 	memcpy(copy, array, size);

@@ -26,6 +26,7 @@ batch_call_reset(BatchState *state, CallState *call)
 {
 	fmgr_info_cxt(OidIsValid(call->twinid) ? call->twinid : call->funcid,
 				  &call->flinfo, state->css.ss.ps.state->es_query_cxt);
+	batch_type_reset(&call->result, state->css.ss.ps.state->es_query_cxt);
 	/* a function called in its own name may look at the expression */
 	if (!OidIsValid(call->twinid))
 		fmgr_info_set_expr(call->expr, &call->flinfo);
@@ -44,7 +45,6 @@ batch_call_begin(BatchState *state, CallState *call)
 	call->nargs = list_length(args);
 	call->collation = batch_call_collation(call->expr);
 	call->strict = func_strict(call->funcid);
-	batch_call_reset(state, call);
 
 	if (OidIsValid(call->twinid))
 	{
@@ -77,6 +77,7 @@ batch_call_begin(BatchState *state, CallState *call)
 				  OidIsValid(call->twinid) ? twin_args[j] : InvalidOid);
 	}
 	batch_type_init(&call->result, exprType(call->expr), twin_result);
+	batch_call_reset(state, call);
 }
 
 /*
@@ -242,6 +243,8 @@ batch_answer(BatchState *state, CallState *call, int item)
 			call->items.slice = 1;
 			continue;
 		}
+		/* the results are copied: what the twin made of them can go */
+		MemoryContextReset(state->call_context);
 		call->items.answered += slice.n;
 		if (call->items.slice > 0)
 			call->items.slice *= SLICE_GROWTH;

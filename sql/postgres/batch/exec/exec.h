@@ -24,6 +24,13 @@
 #include "executor/executor.h"
 #include "portability/instr_time.h"
 
+/*
+ * Inputs of the first batch at most, while it is not known how wide the results
+ * of a type of wide ones are: a thousand vectors of a thousand numbers fill
+ * work_mem as it is by default.
+ */
+#define BATCH_FIRST_WIDE 256
+
 /* Room in the first batch for a consumer that may stop, and in new arrays */
 #define BATCH_FIRST 16
 
@@ -43,8 +50,13 @@ typedef struct BatchType
 	int16		elemlen;
 	bool		elembyval;
 	char		elemalign;
-	TupleDesc	wrapper;		/* of elemtype, where that is a composite */
+	BatchForm	form;
+	TupleDesc	wrapper;		/* of elemtype, in the composite form */
 	int			wrapper_attno;	/* its column that holds the value, from 0 */
+	Oid			receive;		/* of type, in the binary form */
+	Oid			receive_param;
+	FmgrInfo	receive_flinfo;
+	bool		wide;			/* may have values of kilobytes */
 } BatchType;
 
 /* What EXPLAIN ANALYZE shows of one call; lives in shared memory, too */
@@ -121,7 +133,7 @@ typedef struct CallState
 	CallItems	items;			/* of the batch that is gathered or served */
 	CallItems	spare;			/* of the other one */
 
-	double		result_bytes;	/* running average per item */
+	double		result_bytes;	/* per item of the last batch; 0: not known */
 	BatchCounts counts;
 } CallState;
 
@@ -195,6 +207,7 @@ extern void batch_drop_spare(BatchState *state);
 
 /* arrays.c */
 extern void batch_type_init(BatchType *type, Oid valuetype, Oid arraytype);
+extern void batch_type_reset(BatchType *type, MemoryContext context);
 extern Datum batch_make_argument(CallState *call, int arg, int first, int n);
 extern void batch_take_results(BatchState *state, CallState *call,
 							   Datum result, int first, int n);

@@ -203,16 +203,23 @@ static void
 plan_batch(BatchState *state, int *target, int64 *max_rows)
 {
 	int64		wanted = rows_wanted(state);
+	int			most = gather_rows;
+
+	for (int i = 0; i < state->ncalls; i++)
+	{
+		if (state->calls[i].result.wide && state->calls[i].result_bytes == 0)
+			most = Min(most, BATCH_FIRST_WIDE);
+	}
 
 	if (!state->protect)
 	{
-		*target = gather_rows;
-		*max_rows = (int64) gather_rows * ROWS_PER_INPUT;
+		*target = most;
+		*max_rows = (int64) most * ROWS_PER_INPUT;
 		return;
 	}
 	if (wanted > 0)
 	{
-		*target = (int) Min(wanted, (int64) gather_rows);
+		*target = (int) Min(wanted, (int64) most);
 		*max_rows = wanted;
 
 		/* ours is a node type that ExecSetTupleBound() does not look behind */
@@ -228,7 +235,7 @@ plan_batch(BatchState *state, int *target, int64 *max_rows)
 	else if (state->target < gather_rows)
 		state->target *= BATCH_GROWTH;
 	state->target = Min(state->target, gather_rows);
-	*target = state->target;
+	*target = Min(state->target, most);
 	*max_rows = (int64) *target * ROWS_PER_INPUT;
 }
 

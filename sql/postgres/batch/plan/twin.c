@@ -9,7 +9,10 @@
  *
  * An array type has no array type.  Where A or R is an array (a vector of
  * features, an embedding), the twin takes or returns an array of a composite
- * type with that array as its only column.
+ * type with that array as its only column.  For any R it may also return
+ * bytea[]: each value in the binary format that R's receive function reads.
+ * That is for vectors: a language like PL/Python makes numbers one by one from
+ * text, which takes it milliseconds for a vector of a thousand.
  *
  * Lookups are cached per backend.  Any change of pg_proc empties the cache,
  * since a CREATE FUNCTION may have brought a twin that was missing.  Plans
@@ -60,28 +63,45 @@ batch_find_init(void)
 	CacheRegisterSyscacheCallback(TYPEOID, forget_twins, (Datum) 0);
 }
 
+static bool
+has_receive_function(Oid type)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = OidIsValid(((Form_pg_type) GETSTRUCT(tuple))->typreceive);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
 /*
- * Can an array of type arraytype carry values of type valuetype?  *wrapper is
- * the composite type around each value, or InvalidOid.
+ * How can an array of type arraytype carry values of type valuetype?
+ *
+ * Only results may have the binary form; what is asked for an argument is
+ * answered with it all the same.
  */
-bool
-batch_array_form(Oid arraytype, Oid valuetype, Oid *wrapper)
+BatchForm
+batch_array_form(Oid arraytype, Oid valuetype)
 {
 	Oid			elemtype = get_element_type(arraytype);
 	TupleDesc	tupdesc;
 	int			nlive = 0;
 	bool		matches = false;
 
-	*wrapper = InvalidOid;
 	if (!OidIsValid(elemtype))
-		return false;
+		return BATCH_FORM_NONE;
 	/* a record's columns are not known before it is made */
 	if (get_typtype(valuetype) == TYPTYPE_PSEUDO)
-		return false;
+		return BATCH_FORM_NONE;
 	if (elemtype == valuetype)
-		return true;
+		return BATCH_FORM_PLAIN;
+	if (elemtype == BYTEAOID)
+		return has_receive_function(valuetype) ? BATCH_FORM_BINARY :
+			BATCH_FORM_NONE;
 	if (get_typtype(elemtype) != TYPTYPE_COMPOSITE)
-		return false;
+		return BATCH_FORM_NONE;
 
 	tupdesc = lookup_rowtype_tupdesc(elemtype, -1);
 	for (int i = 0; i < tupdesc->natts; i++)
@@ -95,10 +115,7 @@ batch_array_form(Oid arraytype, Oid valuetype, Oid *wrapper)
 	}
 	ReleaseTupleDesc(tupdesc);
 
-	if (nlive != 1 || !matches)
-		return false;
-	*wrapper = elemtype;
-	return true;
+	return nlive == 1 && matches ? BATCH_FORM_COMPOSITE : BATCH_FORM_NONE;
 }
 
 /* A plain function that may be called ahead of time and fewer times */
@@ -114,7 +131,7 @@ is_plain(Form_pg_proc proc)
 static bool
 is_twin(Form_pg_proc proc, Form_pg_proc candidate)
 {
-	Oid			wrapper;
+	BatchForm	form;
 
 	if (candidate->pronamespace != proc->pronamespace ||
 		candidate->proowner != proc->proowner ||
@@ -124,12 +141,14 @@ is_twin(Form_pg_proc proc, Form_pg_proc candidate)
 		!is_plain(candidate))
 		return false;
 
-	if (!batch_array_form(candidate->prorettype, proc->prorettype, &wrapper))
+	if (batch_array_form(candidate->prorettype,
+						 proc->prorettype) == BATCH_FORM_NONE)
 		return false;
 	for (int i = 0; i < proc->pronargs; i++)
 	{
-		if (!batch_array_form(candidate->proargtypes.values[i],
-							  proc->proargtypes.values[i], &wrapper))
+		form = batch_array_form(candidate->proargtypes.values[i],
+								proc->proargtypes.values[i]);
+		if (form != BATCH_FORM_PLAIN && form != BATCH_FORM_COMPOSITE)
 			return false;
 	}
 	return true;
