@@ -44,12 +44,12 @@ from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
 from server.training.checkpoints.parameters import ParameterStore
-from server.training.datasets.connections import Connections
+from server.training.datasets.connections import SourceConnections
 from server.training.datasets.datasets import Datasets
-from server.training.datasets.snapshot import Limits
+from server.training.datasets.snapshot import SnapshotLimits
 from server.training.jobs.service import Training
 from server.training.jobs.trainers import Trainers
-from server.training.promotion.deployment import Deployment
+from server.training.promotion.deployer import Deployer
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerPool
@@ -102,7 +102,7 @@ class App:
         self.services.training.events.close()
         await asyncio.gather(
             self._drain_calls(self.services.dispatcher),
-            self.services.training.put_down(self._settings.drain_s),
+            self.services.training.suspend(self._settings.drain_s),
         )
 
     async def _drain_calls(self, dispatcher: Dispatcher) -> None:
@@ -239,9 +239,9 @@ async def _running(
         taken = Datasets(
             folder / "datasets",
             trained,
-            Connections(settings.connections_file, settings.dataset_timeout_s),
+            SourceConnections(settings.connections_file, settings.dataset_timeout_s),
             trainers,
-            Limits(settings.max_dataset_rows, settings.max_dataset_bytes),
+            SnapshotLimits(settings.max_dataset_rows, settings.max_dataset_bytes),
         )
         parameters = ParameterStore(folder / "checkpoints", storage.archive, settings.parameters_hot_bytes)
         jobs = Training(trained, folder, parameters, trainers, supervisor.tasks())
@@ -263,7 +263,7 @@ async def _running(
             latencies=latencies,
             datasets=taken,
             training=jobs,
-            deployment=Deployment(trainers, publisher, catalog, trained),
+            deployer=Deployer(trainers, publisher, catalog, trained),
         )
 
 

@@ -17,7 +17,7 @@ from server.serving.dispatcher import Dispatcher
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
 from server.training.jobs.service import Training
-from server.training.promotion.deployment import Deployment
+from server.training.promotion.deployer import Deployer
 from server.workers.pool import WorkerPool
 
 __all__ = ["Services", "ServicesOf"]
@@ -39,7 +39,7 @@ class Services:
     latencies: Latencies
     datasets: Datasets
     training: Training
-    deployment: Deployment
+    deployer: Deployer
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""

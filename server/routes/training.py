@@ -129,7 +129,7 @@ async def deploy_job(services: ServicesOf, job: int, request: Request) -> Respon
     _, run = await services.training.job(job)
     select = body.get("select") or "ensemble"
     promote = body.get("promote") or "always"
-    deployed = await services.deployment.deploy(
+    deployed = await services.deployer.deploy(
         run, function, select=str(select), slo_ms=slo_ms, promote=str(promote)
     )
     return json_reply(asdict(deployed) | {"subsets": _telling(deployed.subsets)})
@@ -140,7 +140,7 @@ async def roll_back(services: ServicesOf, name: str) -> Response:
     """Deploy what the function was before its current deployment; twice is back and forth."""
     if not services.catalog.is_function(name):
         raise UnknownFunction(f"there is no function {name!r} here")
-    return json_reply(deployed_form(await services.deployment.roll_back(name)))
+    return json_reply(deployed_form(await services.deployer.roll_back(name)))
 
 
 def _telling(subsets: Mapping[str, float]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from rich.table import Table
 
-from server.training.datasets.snapshot import Draft, Limits
+from server.training.datasets.snapshot import Draft, SnapshotLimits
 from server.training.datasets.spec import DatasetSpec
 from tests.benchmarks.report import console, write_json
 
@@ -45,7 +45,7 @@ def take(rows: int) -> dict[str, float]:
     )
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="ml_udf-bench-") as folder:
-        draft = Draft(spec, Path(folder), Limits(rows, 1 << 40), inspect=_not_asked)
+        draft = Draft(spec, Path(folder), SnapshotLimits(rows, 1 << 40), inspect=_not_asked)
         for start in range(0, rows, _BATCH_ROWS):
             draft.add(_batch(start, min(start + _BATCH_ROWS, rows)))
         facts = draft.freeze()

@@ -12,7 +12,7 @@ import numpy as np
 from optuna.storages import InMemoryStorage
 
 from server.training.jobs.spec import JobSpec
-from server.training.promotion.deployment import _MARGIN, _candidates
+from server.training.promotion.deployer import _MARGIN, _candidates
 from server.training.promotion.selection import select_ensemble
 from server.training.studies.messages import Assignment, StudySpec, Verdict
 from server.training.studies.study import Master

@@ -25,7 +25,7 @@ from psycopg import sql
 from server.errors import BadOption
 from server.training.datasets.spec import DatasetSpec
 
-__all__ = ["Connections"]
+__all__ = ["SourceConnections"]
 
 _BATCH_ROWS = 5_000
 _CONNECT_S = 10
@@ -86,7 +86,7 @@ class _Source:
         return roles is None or "*" in self.roles or not set(roles).isdisjoint(self.roles)
 
 
-class Connections:
+class SourceConnections:
     """`file`: TOML, a line each as in `_HOW`, read anew each time; None = there are none."""
 
     def __init__(self, file: Path | None, statement_timeout_s: float) -> None:

@@ -27,13 +27,13 @@ from gpu_worker.wire.protocol import Inspect, Inspected
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.serving.fair_share import may_take
 from server.store.training import Look, Snapshot, TrainingRepository
-from server.training.datasets.connections import Connections
+from server.training.datasets.connections import SourceConnections
 from server.training.datasets.rows_json import record_batch
-from server.training.datasets.snapshot import Draft, Facts, Limits, Unreadable
+from server.training.datasets.snapshot import Draft, Facts, SnapshotLimits, Unreadable
 from server.training.datasets.spec import PUSHED, DatasetSpec
 from server.training.jobs.trainers import Trainers, expect
 
-__all__ = ["Datasets", "Stop", "Stopped"]
+__all__ = ["Cancellation", "Datasets", "QueryCancelled"]
 
 _Result = TypeVar("_Result")
 
@@ -53,38 +53,38 @@ class _Upload:
     adding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Stopped(Exception):
+class QueryCancelled(Exception):
     """Nobody waits for a query's rows any more."""
 
 
-class Stop:
-    """Ends a query, from another thread than its own."""
+class Cancellation:
+    """Ends a query from another thread than its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_set = False
-        self._ends: Callable[[], object] = lambda: None
+        self._is_cancelled = False
+        self._end: Callable[[], object] = lambda: None
 
-    def set(self) -> None:
-        """End it. Blocking: a database is asked to."""
+    def cancel(self) -> None:
+        """End the query. Blocking: a database is asked to."""
         with self._lock:
-            self._is_set = True
-            ends = self._ends
-        ends()
+            self._is_cancelled = True
+            end = self._end
+        end()
 
-    def then(self, ends: Callable[[], object]) -> None:
-        """Let `ends` be called by `set`; at once where that was before."""
+    def on_cancel(self, end: Callable[[], object]) -> None:
+        """Have `cancel` call `end`; at once if it was called before."""
         with self._lock:
-            self._ends = ends
-            is_set = self._is_set
-        if is_set:
-            ends()
+            self._end = end
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            end()
 
     def check(self) -> None:
-        """Raises `Stopped` after `set`."""
+        """Raises `QueryCancelled` after `cancel`."""
         with self._lock:
-            if self._is_set:
-                raise Stopped
+            if self._is_cancelled:
+                raise QueryCancelled
 
 
 class Datasets:
@@ -94,9 +94,9 @@ class Datasets:
         self,
         folder: Path,
         repository: TrainingRepository,
-        connections: Connections,
+        connections: SourceConnections,
         trainers: Trainers,
-        limits: Limits,
+        limits: SnapshotLimits,
     ) -> None:
         self._folder = folder
         self._repository = repository
@@ -108,7 +108,7 @@ class Datasets:
         self._queries = ThreadPoolExecutor(_MOST_QUERIES, "dataset query")
         self._adding = ThreadPoolExecutor(_UPLOAD_THREADS, "dataset upload")
         self._under_way: Counter[str] = Counter()  # queries, by caller
-        self._stops: set[Stop] = set()
+        self._cancellations: set[Cancellation] = set()
         self._loop = asyncio.get_running_loop()
 
     async def all(self) -> list[Snapshot]:
@@ -208,8 +208,8 @@ class Datasets:
 
     async def close(self) -> None:
         """End the queries, forget all uploads."""
-        for stop in list(self._stops):
-            await asyncio.to_thread(stop.set)
+        for cancellation in list(self._cancellations):
+            await asyncio.to_thread(cancellation.cancel)
         for upload in list(self._uploads):
             await self.drop(upload)
         self._queries.shutdown(wait=False, cancel_futures=True)
@@ -237,15 +237,15 @@ class Datasets:
             raise Overloaded(
                 f"this caller has {held} queries for datasets under way, its share of {_MOST_QUERIES}", 10.0
             )
-        stop = Stop()
+        cancellation = Cancellation()
         self._under_way[caller] += 1
-        self._stops.add(stop)
-        work = self._loop.run_in_executor(self._queries, self._pulled, spec, roles, stop)
+        self._cancellations.add(cancellation)
+        work = self._loop.run_in_executor(self._queries, self._pulled, spec, roles, cancellation)
 
         def over(work: asyncio.Future[Facts]) -> None:
             # Its thread has ended, which may be later than its caller.
             self._under_way -= Counter([caller])
-            self._stops.discard(stop)
+            self._cancellations.discard(cancellation)
             if not work.cancelled():
                 work.exception()  # whoever waited has been told
 
@@ -253,23 +253,23 @@ class Datasets:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            self._loop.run_in_executor(None, stop.set)
+            self._loop.run_in_executor(None, cancellation.cancel)
             raise
 
-    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None, stop: Stop) -> Facts:
-        """Blocking: in a thread. Raises `Stopped`, and as `pull`."""
+    def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None, cancellation: Cancellation) -> Facts:
+        """Blocking: in a thread. Raises `QueryCancelled`, and as `pull`."""
 
         def inspect(inputs: Sequence[str]) -> list[str | Unreadable]:
-            stop.check()
+            cancellation.check()
             return self._inspect(inputs)
 
         draft = Draft(spec, self._folder, self._limits, inspect)
         try:
-            with self._connections.batches(spec, roles, stop.then) as batches:
+            with self._connections.batches(spec, roles, cancellation.on_cancel) as batches:
                 for batch in batches:
-                    stop.check()
+                    cancellation.check()
                     draft.add(batch)
-            stop.check()
+            cancellation.check()
             return draft.freeze()
         finally:
             draft.close()

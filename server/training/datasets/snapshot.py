@@ -32,7 +32,7 @@ from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
 from server.training.jobs.tasks import IMAGES, TABLES
 
-__all__ = ["Draft", "Facts", "Inspect", "Limits", "Unreadable", "said_of"]
+__all__ = ["Draft", "Facts", "Inspect", "SnapshotLimits", "Unreadable", "split_note"]
 
 # content: a hash of what the input stands for, where that is not the text itself.
 _STAGED = pa.schema(
@@ -63,7 +63,7 @@ Inspect = Callable[[Sequence[str]], Sequence[str | Unreadable]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SnapshotLimits:
     """What one snapshot may hold."""
 
     max_rows: int
@@ -96,7 +96,7 @@ class Facts:
         return asdict(self) | {"classes": list(self.classes), "columns": list(self.columns)}
 
 
-def said_of(facts: Mapping[str, Any]) -> str:
+def split_note(facts: Mapping[str, Any]) -> str:
     """What who trains on a snapshot must know of its split; "" where there is nothing.
 
     Counts and no names: a job is shown to those who may not see what stands in the rows.
@@ -112,7 +112,7 @@ def said_of(facts: Mapping[str, Any]) -> str:
 class Draft:
     """A snapshot that is being taken. `close` removes what is left of one that came to nothing."""
 
-    def __init__(self, spec: DatasetSpec, folder: Path, limits: Limits, inspect: Inspect) -> None:
+    def __init__(self, spec: DatasetSpec, folder: Path, limits: SnapshotLimits, inspect: Inspect) -> None:
         self._spec = spec
         self._folder = folder / spec.name
         for place in (folder, self._folder):  # rows are the owner's alone
@@ -172,7 +172,7 @@ class Draft:
                 "at least two classes are needed"
             )
         content = self._content.hexdigest()
-        parts = self._numbers.split(list(self._codes), self._spec.shares)
+        parts = self._numbers.split(list(self._codes), self._spec.ratios)
         sides = self._numbers.sides()
         taught = {label for label, code in self._codes.items() if "train" in sides.get(code, ())}
         if len(taught) < 2:

@@ -9,7 +9,7 @@ from typing import Any
 from server.errors import BadOption
 from server.store.manifest import check_name
 from server.training.datasets.query import check_query
-from server.training.datasets.split import Shares
+from server.training.datasets.split import SplitRatios
 from server.training.jobs.tasks import TABLES, task_named
 
 __all__ = ["PUSHED", "Columns", "DatasetSpec"]
@@ -75,7 +75,7 @@ class DatasetSpec:
         task_named(self.task)
         if self.target in (self.key, *(self._named_inputs() or ())):
             raise BadOption(f"dataset {self.name}: the target {self.target!r} would be its own input")
-        Shares(self.validation, self.test)
+        SplitRatios(self.validation, self.test)
         if self.source != PUSHED:
             check_query(self.query, "postgres")
 
@@ -100,9 +100,9 @@ class DatasetSpec:
         return asdict(self)
 
     @property
-    def shares(self) -> Shares:
+    def ratios(self) -> SplitRatios:
         """How the rows are dealt out."""
-        return Shares(self.validation, self.test)
+        return SplitRatios(self.validation, self.test)
 
     def columns(self, found: Sequence[str]) -> Columns:
         """The columns, of those that the query has. Raises `BadOption`."""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from server.errors import BadOption
 
-__all__ = ["BY_HASH", "BY_SMALLEST_ROW", "BY_TIME", "LEFT_OUT", "SPLITS", "RowNumbers", "Shares"]
+__all__ = ["BY_HASH", "BY_SMALLEST_ROW", "BY_TIME", "LEFT_OUT", "SPLITS", "RowNumbers", "SplitRatios"]
 
 SPLITS = ("train", "validation", "test")
 LEFT_OUT = -1  # on no side
@@ -44,7 +44,7 @@ _READ_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class SplitRatios:
     """The shares of the rows that validate and test; the rest trains."""
 
     validation: float = 0.15
@@ -104,7 +104,7 @@ class RowNumbers:
         self.count += len(entity)
 
     def split(
-        self, classes: Sequence[str], shares: Shares
+        self, classes: Sequence[str], ratios: SplitRatios
     ) -> Iterator[tuple[NDArray[np.int8], NDArray[np.int64]]]:
         """The split and the component of every row, in parts, in the order of `add`.
 
@@ -115,10 +115,10 @@ class RowNumbers:
         """
         self._find_components()
         if self._by_time:
-            self._deal_by_time(shares)
+            self._deal_by_time(ratios)
             self._check_sides()
         else:
-            self._deal_by_hash(self._rarity(classes), shares)
+            self._deal_by_hash(self._rarity(classes), ratios)
             self._check_classes(classes)
         return self._dealt()
 
@@ -179,7 +179,7 @@ class RowNumbers:
         rank = {target: place for place, target in enumerate(ordered)}
         return [rank[target] for target in range(len(classes))]
 
-    def _deal_by_hash(self, rarity: Sequence[int], shares: Shares) -> None:
+    def _deal_by_hash(self, rarity: Sequence[int], ratios: SplitRatios) -> None:
         """dealt(n, c, target, split)."""
         run = self._db.execute
         self._db.register(
@@ -192,13 +192,13 @@ class RowNumbers:
             f" {_hash_of(self._name)} AS place"
             " FROM numbers JOIN component USING (n) JOIN rarity USING (target) GROUP BY c"
         )
-        self._cut_units(shares)
+        self._cut_units(ratios)
         run(
             "CREATE TEMP TABLE dealt AS SELECT n, c, target, split"
             " FROM numbers JOIN component USING (n) JOIN placed ON unit = c"
         )
 
-    def _deal_by_time(self, shares: Shares) -> None:
+    def _deal_by_time(self, ratios: SplitRatios) -> None:
         """dealt(n, c, target, split)."""
         run = self._db.execute
         times = _number(run("SELECT count(DISTINCT time) FROM numbers"))
@@ -211,7 +211,7 @@ class RowNumbers:
             "CREATE TEMP TABLE unit AS SELECT 0 AS stratum, time AS unit, count(*) AS weight, time AS place"
             " FROM numbers GROUP BY time"
         )
-        self._cut_units(shares)
+        self._cut_units(ratios)
         run(
             "CREATE TEMP TABLE timed AS SELECT n, c, target, entity, input, split"
             " FROM numbers JOIN component USING (n) JOIN placed ON unit = time"
@@ -230,7 +230,7 @@ class RowNumbers:
             " FROM timed JOIN staying USING (c)"
         )
 
-    def _cut_units(self, shares: Shares) -> None:
+    def _cut_units(self, ratios: SplitRatios) -> None:
         """unit(stratum, unit, weight, place) → placed(unit, split): in each stratum the first train."""
         run = self._db.execute
         run(
@@ -244,7 +244,7 @@ class RowNumbers:
             " least(greatest(count(*) FILTER (reached <= ?), 1), count(*) - 2) AS trained,"
             " least(greatest(count(*) FILTER (reached <= ?), trained + 1), count(*) - 1) AS validated"
             " FROM ranked GROUP BY stratum",
-            [1 - shares.test - shares.validation, 1 - shares.test],
+            [1 - ratios.test - ratios.validation, 1 - ratios.test],
         )
         run(
             "CREATE TEMP TABLE placed AS SELECT unit, CASE WHEN units < ? OR number <= trained THEN 0"

@@ -38,7 +38,7 @@ from server.training.jobs.trainers import Ask
 from server.training.jobs.turns import Turns
 from server.training.studies.journal import Mastery, open_journal, read_journal
 from server.training.studies.ledger import as_begun, recorded
-from server.training.studies.messages import Assignment, Idle, Progress, Stopped, StudySpec, Verdict
+from server.training.studies.messages import Assignment, NoWorkYet, Progress, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master, progress_of
 from server.training.studies.trial import Checkpoint, Trial
 from server.workers.pool import Worker
@@ -97,7 +97,7 @@ class Run:
         self._at_work = 0
         self._resting = asyncio.Event()
         self._resting.set()
-        self.stopped: dict[str, Stopped] = {}
+        self.stopped: dict[str, StudyOver] = {}
         self.trouble = ""  # why nothing can be stored now
         self.ending = False  # its end is being noted; it takes no more orders
 
@@ -161,9 +161,9 @@ class Run:
         try:
             for model in await self._by_need():
                 found = await self._ask(self._masters[model].request, _holder(worker), time.time())
-                if isinstance(found, Stopped):
+                if isinstance(found, StudyOver):
                     self.stopped[model] = found
-                elif not isinstance(found, Idle):
+                elif not isinstance(found, NoWorkYet):
                     held = (model, _holder(worker), found.trial)
                     self._held.add(held)
                     try:
@@ -204,7 +204,7 @@ class Run:
             ask.cancel()
 
     def pause(self, reason: str) -> None:
-        """Hand out nothing until `go_on`; what runs is put down after its epoch, for that reason."""
+        """Hand out nothing until `go_on`; what runs is suspended after its epoch, for that reason."""
         self._pausing = reason
 
     async def rests(self) -> None:
@@ -284,7 +284,7 @@ class Run:
                 await self._rescued(place, given, scores)
                 return
             if self._pausing:
-                await self._put_down(place, given, scores)
+                await self._suspend(place, given, scores)
                 return
 
     async def _rescued(self, place: _Place, given: Assignment, scores: list[float]) -> None:
@@ -299,7 +299,7 @@ class Run:
             await self._ask(master.lose, place.holder, given.trial, "the job was stopped")
         await self._under(place, ForgetTrial(0, self._name(place)))
 
-    async def _put_down(self, place: _Place, given: Assignment, scores: list[float]) -> None:
+    async def _suspend(self, place: _Place, given: Assignment, scores: list[float]) -> None:
         """Store where a trial stands, and its best epoch since it began here; another worker may go on."""
         master, last = self._masters[place.model], given.start_epoch + len(scores)
         best = given.start_epoch + 1 + scores.index(max(scores))

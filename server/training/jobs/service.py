@@ -22,7 +22,7 @@ from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownF
 from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
 from server.supervision import Tasks
 from server.training.checkpoints.parameters import ParameterStore
-from server.training.datasets.snapshot import said_of
+from server.training.datasets.snapshot import split_note
 from server.training.jobs.choosing import choose_models
 from server.training.jobs.events import Events
 from server.training.jobs.run import LEASE_S, Run
@@ -30,7 +30,7 @@ from server.training.jobs.spec import JobSpec
 from server.training.jobs.tasks import IMAGES, Task, task_named
 from server.training.jobs.trainers import Trainers
 from server.training.jobs.turns import Turns
-from server.training.promotion.kinship import Origin, have_common_rows, may_share, taught_by
+from server.training.promotion.leakage import Origin, have_common_rows, training_lineage, warm_start_jobs
 from server.workers.pool import Worker
 
 __all__ = ["Training", "found_by"]
@@ -204,7 +204,7 @@ class Training:
         """The run of a job that is known, to be read; None where it cannot be."""
         return await self._looked_at(job)
 
-    async def put_down(self, within_s: float) -> None:
+    async def suspend(self, within_s: float) -> None:
         """For a server that stops: trials end their epoch, and go on from there when it starts again.
 
         An epoch that takes longer than `within_s` is lost.
@@ -348,7 +348,7 @@ class Training:
         if not task_named(spec.task).pausable:
             raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
         found: dict[str, Origin] = {}
-        for job in may_share(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):
+        for job in warm_start_jobs(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):
             run = await self._looked_at(job)
             studies = {} if run is None else await run.progress()
             fresh = {
@@ -370,7 +370,9 @@ class Training:
         """Whether a job's model, or what it began from, was shown rows that judge the snapshot. Blocking."""
         datasets = self._folder / "datasets"
         try:
-            taught = [self._repository.snapshot(*key) for key in taught_by(job, model, self._repository.job)]
+            taught = [
+                self._repository.snapshot(*key) for key in training_lineage(job, model, self._repository.job)
+            ]
         except UnknownFunction:  # what taught an ancestor is not known any more
             return True
         ours = datasets / str(snapshot.facts["file"])
@@ -459,7 +461,7 @@ async def found_by(run: Run) -> dict[str, Any]:
     """What a job has found so far, as it is listed."""
     studies = await run.progress()
     return {
-        "said": said_of(run.snapshot.facts),
+        "said": split_note(run.snapshot.facts),
         "studies": {
             model: {
                 "epochs_used": study.epochs_used,

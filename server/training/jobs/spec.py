@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from server.errors import BadOption
 from server.training.jobs.tasks import AUGMENT, IMAGES, TABLES, task_named
-from server.training.promotion.kinship import Origin
+from server.training.promotion.leakage import Origin
 from server.training.studies.hooks import Value
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Advice, Assignment, Policy, StudySpec

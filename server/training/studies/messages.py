@@ -2,7 +2,7 @@
 
 | message | call | answer |
 |---|---|---|
-| kRequest | `Master.request` | `Assignment`, `Idle` (ask again later) or `Stopped` |
+| kRequest | `Master.request` | `Assignment`, `NoWorkYet` (ask again later) or `StudyOver` |
 | kReport | `Master.report` | `Verdict` |
 | kPut, the answer to PUT and PAUSE | `Master.stored` | whether it counted |
 | kFinish, the answer to STOP | `Master.finish` | |
@@ -22,10 +22,10 @@ from server.training.studies.hyperspace import HyperSpace
 __all__ = [
     "Advice",
     "Assignment",
-    "Idle",
+    "NoWorkYet",
     "Policy",
     "Progress",
-    "Stopped",
+    "StudyOver",
     "StudySpec",
     "TrialState",
     "Verdict",
@@ -150,12 +150,12 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class NoWorkYet:
     """Nothing to do now; other workers' reports may change that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StudyOver:
     """The study is over; `reason` is for people. failed: an error ended it, and nothing was found."""
 
     reason: str

@@ -20,10 +20,10 @@ from server.training.studies.independent import INDEPENDENT
 from server.training.studies.ledger import Ledger
 from server.training.studies.messages import (
     Assignment,
-    Idle,
+    NoWorkYet,
     Policy,
     Progress,
-    Stopped,
+    StudyOver,
     StudySpec,
     Verdict,
 )
@@ -50,7 +50,7 @@ class Master:
         self._rules = _RULES[spec.policy]
         self._ledger = Ledger(spec, storage)
 
-    def request(self, worker: str, now_s: float) -> Assignment | Stopped | Idle:
+    def request(self, worker: str, now_s: float) -> Assignment | StudyOver | NoWorkYet:
         """kRequest: what a free worker does next. What it was on, if anything, counts as lost."""
         self.sweep(now_s)
         held = next((trial for trial in self._ledger.trials() if trial.worker == worker), None)
@@ -219,8 +219,8 @@ class Master:
         self._ledger.save(trial.leased(worker, now_s + self.spec.lease_s))
         return trial.assignment()
 
-    def _nothing(self, reason: str, *, failed: bool = False) -> Idle | Stopped:
-        return Idle() if self._is_running() else Stopped(reason, failed)
+    def _nothing(self, reason: str, *, failed: bool = False) -> NoWorkYet | StudyOver:
+        return NoWorkYet() if self._is_running() else StudyOver(reason, failed)
 
     def _is_running(self) -> bool:
         return any(trial.state == "running" for trial in self._ledger.trials())

@@ -158,7 +158,7 @@ class Trial:
         return replace(self.lost(reason, self.attempt + 1), attempt=self.attempt, charged=charged)
 
     def suspended(self, checkpoints: Sequence[Checkpoint], reason: str) -> Trial:
-        """Put down after its last reported epoch, whose weights are the last of `checkpoints`.
+        """Suspended after its last reported epoch, whose weights are the last of `checkpoints`.
 
         It waits for a worker, and goes on from there for the epochs that are left.
         """

@@ -1,4 +1,4 @@
-"""Text models in training: they learn, and can be put down between two epochs and taken up again."""
+"""Text models in training: they learn, and can be suspended between two epochs and taken up again."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_it_learns_from_three_scripts(architecture: str, snapshot: str):
 
 
 @pytest.mark.parametrize("architecture", sorted(TEXT_ARCHITECTURES))
-def test_a_trial_that_was_put_down_ends_with_the_very_weights_of_one_that_was_not(
+def test_a_trial_that_was_suspended_ends_with_the_very_weights_of_one_that_was_not(
     architecture: str, snapshot: str, tmp_path: Path
 ):
     whole = begin(snapshot, architecture)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.errors import Overloaded
 from server.serving.fair_share import FairShare, may_take
 from server.training.datasets.datasets import Datasets
-from server.training.datasets.snapshot import Limits
+from server.training.datasets.snapshot import SnapshotLimits
 
 pytestmark = pytest.mark.security
 
@@ -63,7 +63,7 @@ def test_one_caller_cannot_take_all_uploads(tmp_path: Path) -> None:
 
     async def scene() -> None:
         nobody: Any = None
-        datasets = Datasets(tmp_path, nobody, nobody, nobody, Limits(10, 1000))
+        datasets = Datasets(tmp_path, nobody, nobody, nobody, SnapshotLimits(10, 1000))
         begun = [await _begins(datasets, form, "greedy") for _ in range(16)]
         assert begun.count(True) == 12
         begun = await asyncio.gather(*(_begins(datasets, form, "modest") for _ in range(16)))

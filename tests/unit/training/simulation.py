@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.training.studies.hyperspace import HyperSpace
-from server.training.studies.messages import Assignment, Idle, StudySpec, Verdict
+from server.training.studies.messages import Assignment, NoWorkYet, StudySpec, Verdict
 from server.training.studies.study import Master
 from server.training.studies.trial import random_of
 
@@ -76,7 +76,7 @@ class Worker:
         """Whether there is something to train."""
         answer = master.request(self.name, now_s)
         self.given = answer if isinstance(answer, Assignment) else None
-        self.stopped = self.given is None and not isinstance(answer, Idle)
+        self.stopped = self.given is None and not isinstance(answer, NoWorkYet)
         if self.given is not None:
             self.seen.append(self.given)
             self.epoch, self.best = self.given.start_epoch, (-1.0, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.errors import BadOption
-from server.training.datasets.connections import Connections
+from server.training.datasets.connections import SourceConnections
 from server.training.datasets.spec import DatasetSpec
 
 pytestmark = pytest.mark.security
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.security
 def refused(file: Path, text: str, roles: list[str] | None = None, source: str = "a") -> str:
     file.write_text(text)
     spec = DatasetSpec("d", "SELECT 1", "t", "k", source=source)
-    with pytest.raises(BadOption) as caught, Connections(file, 1.0).batches(spec, roles):
+    with pytest.raises(BadOption) as caught, SourceConnections(file, 1.0).batches(spec, roles):
         pass
     return caught.value.message
 
@@ -70,7 +70,7 @@ def test_a_source_is_for_its_roles_and_for_the_tokens_holder(
 
 def test_the_connections_say_what_is_wrong_with_them_and_no_dsn(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(FILE)
-    known = Connections(tmp_path / "c.toml", 1.0).checked()
+    known = SourceConnections(tmp_path / "c.toml", 1.0).checked()
     assert [(source["name"], source["roles"]) for source in known] == [
         ("a", ["analysts", "carol"]),
         ("b", []),
@@ -78,4 +78,4 @@ def test_the_connections_say_what_is_wrong_with_them_and_no_dsn(tmp_path: Path) 
     ]
     assert all("cannot be opened" in source["problem"] for source in known)
     assert "nowhere" not in str(known)
-    assert Connections(None, 1.0).checked() == []
+    assert SourceConnections(None, 1.0).checked() == []

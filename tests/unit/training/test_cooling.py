@@ -86,7 +86,7 @@ def test_branches_rungs_compare_trials_whose_rate_has_not_fallen() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_trial_put_down_while_it_cools_goes_on_along_the_same_fall(policy: str) -> None:
+def test_a_trial_suspended_while_it_cools_goes_on_along_the_same_fall(policy: str) -> None:
     master = Master(cooling(policy, patience=2, max_epochs=9, eta=9, cold_share=0.0), InMemoryStorage())
     given = assigned(master)
     while given.epochs < 9:
@@ -96,7 +96,7 @@ def test_a_trial_put_down_while_it_cools_goes_on_along_the_same_fall(policy: str
     falling = assigned(master)
     trained(master, falling, [0.4, 0.4])
     epochs = falling.start_epoch + 2
-    assert master.suspend("w", falling.trial, [Checkpoint(epochs, 0.4, "put down")], "paused")
+    assert master.suspend("w", falling.trial, [Checkpoint(epochs, 0.4, "suspended")], "paused")
     again = assigned(master, "v")
     assert (again.start_epoch, again.epochs, again.cool_from) == (epochs, 3, falling.cool_from)
 

@@ -19,7 +19,7 @@ from server.http.disconnects import while_connected
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.datasets.datasets import Datasets
-from server.training.datasets.snapshot import Limits
+from server.training.datasets.snapshot import SnapshotLimits
 from server.training.datasets.spec import DatasetSpec
 
 pytestmark = pytest.mark.security
@@ -37,7 +37,7 @@ SOON_S = 20.0
 
 
 class SlowDatabase:
-    """Connections whose query answers when it is let go, or ends when it is ended."""
+    """SourceConnections whose query answers when it is let go, or ends when it is ended."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -73,7 +73,7 @@ async def house(tmp_path: Path) -> AsyncIterator[tuple[Datasets, SlowDatabase]]:
         TrainingRepository(engine),
         cast(Any, database),
         cast(Any, None),
-        Limits(1_000, 1 << 20),
+        SnapshotLimits(1_000, 1 << 20),
     )
     yield datasets, database
     database.let_go.set()

@@ -18,12 +18,12 @@ import pytest
 
 from server.errors import BadInput, BadOption
 from server.training.datasets.query import check_query
-from server.training.datasets.snapshot import Draft, Facts, Limits, Unreadable, said_of
+from server.training.datasets.snapshot import Draft, Facts, SnapshotLimits, Unreadable, split_note
 from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import BY_HASH, BY_TIME
 
 SPEC = DatasetSpec("food", "SELECT path, label FROM t", target="label", key="path")
-LIMITS = Limits(max_rows=1_000_000, max_bytes=1 << 30)
+LIMITS = SnapshotLimits(max_rows=1_000_000, max_bytes=1 << 30)
 Taken = Callable[..., tuple[Facts, list[dict[str, Any]]]]
 
 
@@ -41,7 +41,7 @@ def take(tmp_path: Path) -> Taken:
         *batches: dict[str, list[Any]],
         spec: DatasetSpec = SPEC,
         inspect: Callable[[Sequence[str]], list[str | Unreadable]] = by_name,
-        limits: Limits = LIMITS,
+        limits: SnapshotLimits = LIMITS,
     ) -> tuple[Facts, list[dict[str, Any]]]:
         draft = Draft(spec, tmp_path, limits, inspect)
         try:
@@ -131,17 +131,17 @@ def test_a_class_that_no_training_row_shows_is_none_of_the_classes_and_is_said(t
     assert facts.classes == ("a", "b")
     assert facts.untaught == {"new": ["test"]}
     assert {row["split"] for row in frozen if row["target"] == "new"} == {"test"}
-    assert said_of(facts.as_json()) == "1 class is in the test rows alone: no model learns it"
+    assert split_note(facts.as_json()) == "1 class is in the test rows alone: no model learns it"
 
 
 @pytest.mark.security
 def test_what_is_said_of_a_split_to_all_who_see_jobs_holds_no_value_of_a_row() -> None:
     untaught = {"SECRET1": ["test"], "SECRET2": ["validation", "test"], "SECRET3": ["test"], "known": []}
-    assert said_of({"untaught": untaught}) == (
+    assert split_note({"untaught": untaught}) == (
         "2 classes are in the test rows alone: no model learns them; "
         "1 class is in the validation and test rows alone: no model learns it"
     )
-    assert said_of({"untaught": {}}) == ""
+    assert split_note({"untaught": {}}) == ""
 
 
 def test_rows_that_reach_over_a_cut_in_time_are_left_out_and_counted(take: Taken) -> None:
@@ -213,7 +213,7 @@ def test_too_many_unreadable_images_stop_it_by_name(take: Taken) -> None:
 
 def test_more_rows_than_the_limit_are_refused_as_they_come(take: Taken) -> None:
     with pytest.raises(BadOption, match="more than 150 rows"):
-        take(rows(100), rows(100), limits=Limits(150, 1 << 30))
+        take(rows(100), rows(100), limits=SnapshotLimits(150, 1 << 30))
 
 
 def test_memory_does_not_grow_with_the_width_of_the_rows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from optuna.storages import InMemoryStorage
 from server.training.studies.advisors import advise
 from server.training.studies.branch import BRANCH
 from server.training.studies.hyperspace import HyperSpace
-from server.training.studies.messages import Assignment, Idle, Stopped, StudySpec, Verdict
+from server.training.studies.messages import Assignment, NoWorkYet, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master
 from server.training.studies.trial import Trial
 from tests.unit.training.simulation import inputs, run, spec_of
@@ -42,7 +42,7 @@ def test_the_same_error_three_times_at_the_start_ends_the_study_with_it(policy: 
     master = master_of(policy)
     for pid in (4711, 815, 42):
         fail(master, f"the training process {pid} has no sklearn")
-    assert master.request("w", 0.0) == Stopped(
+    assert master.request("w", 0.0) == StudyOver(
         "the same error 3 times: the training process 42 has no sklearn", failed=True
     )
     assert master.progress().epochs_used == 3
@@ -53,7 +53,7 @@ def test_a_study_is_not_ended_by_one_error_while_another_worker_may_still_bring_
     given = assigned(master, "slow")
     for _ in range(3):
         fail(master, "no sklearn")
-    assert master.request("w", 0.0) == Idle()
+    assert master.request("w", 0.0) == NoWorkYet()
     master.report("slow", given.trial, 1, 0.5, 0.0)
     assert isinstance(master.request("w", 0.0), Assignment)
 
@@ -85,7 +85,7 @@ def test_a_study_that_an_error_ended_is_tried_again_once_somebody_says_so() -> N
     master = master_of()
     for _ in range(3):
         fail(master, "no sklearn")
-    assert isinstance(master.request("w", 0.0), Stopped)
+    assert isinstance(master.request("w", 0.0), StudyOver)
     master.forgive()
     assert isinstance(master.request("w", 0.0), Assignment)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import BadOption
-from server.training.datasets.split import LEFT_OUT, RowNumbers, Shares
+from server.training.datasets.split import LEFT_OUT, RowNumbers, SplitRatios
 
 ONE_S = settings(max_examples=12, deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -43,7 +43,9 @@ def dealt(
             None if times is None else times.tolist(),
         )
         try:
-            parts = list(numbers.split([f"class {at}" for at in range(int(targets.max()) + 1)], Shares()))
+            parts = list(
+                numbers.split([f"class {at}" for at in range(int(targets.max()) + 1)], SplitRatios())
+            )
         finally:
             numbers.close()
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
@@ -75,7 +77,7 @@ def test_a_split_does_not_depend_on_the_order_of_the_rows(tmp_path: Path) -> Non
         for start in range(0, 300, part):
             rows = order[start : start + part]
             numbers.add(rows.tolist(), rows.tolist(), target[rows].tolist(), time[rows].tolist())
-        parts = [sides for sides, _ in numbers.split(("a", "b"), Shares())]
+        parts = [sides for sides, _ in numbers.split(("a", "b"), SplitRatios())]
         numbers.close()
         return np.concatenate(parts)
 

@@ -10,7 +10,7 @@ from optuna.storages import InMemoryStorage
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.journal import open_journal
 from server.training.studies.ledger import as_begun
-from server.training.studies.messages import Assignment, Idle, Stopped, StudySpec, Verdict
+from server.training.studies.messages import Assignment, NoWorkYet, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master
 from server.training.studies.trial import Checkpoint
 from tests.unit.training.simulation import inputs, run, small_space, spec_of
@@ -60,16 +60,16 @@ def test_a_study_ends_after_its_trials_too(policy):
     master = master_of(policy, budget_epochs=1000, max_trials=6)
     run(master, 2)
     assert len(master.trials()) == 6
-    assert master.request("w", 1e9) == Stopped("there are no more trials to run")
+    assert master.request("w", 1e9) == StudyOver("there are no more trials to run")
 
 
 def test_a_worker_waits_while_another_holds_the_last_epoch():
     master = master_of(budget_epochs=1)
     given = assigned(master, "one")
-    assert master.request("two", 0.0) == Idle()
+    assert master.request("two", 0.0) == NoWorkYet()
     assert master.report("one", given.trial, 1, 0.5, 0.0) is Verdict.STOP
     master.finish("one", given.trial, 0.5, 0.0, None)
-    assert isinstance(master.request("two", 0.0), Stopped)
+    assert isinstance(master.request("two", 0.0), StudyOver)
 
 
 def test_a_report_sent_twice_counts_once_and_has_the_same_answer():
@@ -149,18 +149,18 @@ def test_a_study_whose_budget_was_lost_to_crashes_still_ends_with_a_model(policy
     master.fail("dead", first.trial, "the server stopped", 0.0)
     again = assigned(master, "one")
     assert inputs(again) == inputs(first)
-    assert master.request("two", 0.0) == Idle(), "one trial is enough"
+    assert master.request("two", 0.0) == NoWorkYet(), "one trial is enough"
     assert master.report("one", again.trial, 1, 0.5, 0.0) is Verdict.STOP
     master.finish("one", again.trial, 0.5, 0.0, "weights")
     assert master.progress().best_checkpoint == "weights"
-    assert master.request("one", 0.0) == Stopped("the budget of epochs is used up")
+    assert master.request("one", 0.0) == StudyOver("the budget of epochs is used up")
 
 
 def test_a_study_whose_trials_all_kill_their_workers_ends_without_one():
     master = master_of(budget_epochs=2, max_attempts=3)
     for reason in ("killed", "killed", "out of memory"):
         master.fail("w", assigned(master).trial, reason, 0.0)
-    assert master.request("w", 0.0) == Stopped("the budget of epochs is used up")
+    assert master.request("w", 0.0) == StudyOver("the budget of epochs is used up")
     assert master.trials()[0].state == "failed"
 
 
@@ -277,7 +277,7 @@ def test_a_bad_study_is_refused_by_name(fields, message):
 
 
 @pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
-def test_a_trial_that_was_put_down_goes_on_where_it_stood_on_any_worker(policy):
+def test_a_trial_that_was_suspended_goes_on_where_it_stood_on_any_worker(policy):
     master = master_of(policy, max_epochs=9, patience=5, budget_epochs=100)
     given = assigned(master, "one")
     while given.epochs == 1:  # of branch's first rung
@@ -287,13 +287,13 @@ def test_a_trial_that_was_put_down_goes_on_where_it_stood_on_any_worker(policy):
     epochs = given.start_epoch + 1
     master.report("one", given.trial, epochs, epochs / 10, 0.0)
     before = master.progress()
-    assert master.suspend("one", given.trial, [Checkpoint(epochs, epochs / 10, "put down")], "paused")
+    assert master.suspend("one", given.trial, [Checkpoint(epochs, epochs / 10, "suspended")], "paused")
     again = assigned(master, "two")
     assert again == Assignment(
         given.trial,
         given.knobs,
         given.seed,
-        "put down",
+        "suspended",
         epochs,
         given.epochs - (epochs - given.start_epoch),
         given.attempt,
@@ -302,7 +302,7 @@ def test_a_trial_that_was_put_down_goes_on_where_it_stood_on_any_worker(policy):
     assert master.report("two", given.trial, epochs + 1, 0.9, 0.0) is not Verdict.DROP
 
 
-def test_a_trial_that_is_not_a_workers_any_more_cannot_be_put_down_by_it():
+def test_a_trial_that_is_not_a_workers_any_more_cannot_be_suspended_by_it():
     master = master_of(max_epochs=9, lease_s=10)
     given = assigned(master, "one")
     master.report("one", given.trial, 1, 0.1, 0.0)

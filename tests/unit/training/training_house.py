@@ -230,6 +230,6 @@ async def house(
     try:
         yield House(training, repository, trainers, folder, crew)
     finally:
-        await training.put_down(5.0)
+        await training.suspend(5.0)
         await training.close()
         registry.dispose()

@@ -1,4 +1,4 @@
-"""What models of other snapshots have seen of ours, and what our own test rows are. Reads files, blocking.
+"""Leakage between jobs: which snapshots have taught a model, and which of our test rows they hold. Blocking.
 
 Public checkpoints are what a job may begin from that another has found (Rafiki §6.2): "The parameters trained
 for the same model but different datasets can be shared as long as the privacy setting is public." Never those
@@ -28,15 +28,15 @@ from server.store.training import Job
 from server.training.jobs.tasks import IMAGES
 
 __all__ = [
-    "Majority",
+    "MajorityBaseline",
     "Origin",
-    "clusters_of_tests",
+    "clusters_of_test_rows",
     "have_common_rows",
     "have_common_tests",
-    "majority_of",
-    "may_share",
-    "taught_by",
-    "unseen_tests",
+    "majority_baseline",
+    "training_lineage",
+    "unseen_test_rows",
+    "warm_start_jobs",
 ]
 
 _MEMORY = "384MB"
@@ -52,14 +52,14 @@ class Origin(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Majority:
+class MajorityBaseline:
     """The most frequent class of the training rows, and the share of the test rows that are of it."""
 
     label: str
     share: float
 
 
-def may_share(jobs: Iterable[Job], task: str, dataset: str) -> list[Job]:
+def warm_start_jobs(jobs: Iterable[Job], task: str, dataset: str) -> list[Job]:
     """Jobs whose checkpoints a new one on `dataset` may begin from, the newest first."""
 
     def is_shared(job: Job) -> bool:
@@ -74,7 +74,7 @@ def may_share(jobs: Iterable[Job], task: str, dataset: str) -> list[Job]:
     return sorted(filter(is_shared, jobs), key=lambda job: -job.id)
 
 
-def taught_by(job: Job, model: str, job_of: Callable[[int], Job]) -> list[SnapshotKey]:
+def training_lineage(job: Job, model: str, job_of: Callable[[int], Job]) -> list[SnapshotKey]:
     """The snapshots that taught a job's `model`: its own, and those of the checkpoints it began from.
 
     job_of: raises `UnknownFunction` for a job that is not known any more; so does this.
@@ -104,7 +104,7 @@ def have_common_tests(ours: Path, theirs: Path) -> bool:
     return not theirs.exists() or _is_any_common(ours, "split = 'test'", theirs, "split = 'test'")
 
 
-def unseen_tests(ours: Path, theirs: Path) -> NDArray[np.bool_]:
+def unseen_test_rows(ours: Path, theirs: Path) -> NDArray[np.bool_]:
     """For each test row of the snapshot `ours`, in its order, whether no model of `theirs` was taught or
     chosen by its input. Raises `UnknownFunction` where the rows of `theirs` are gone.
     """
@@ -122,7 +122,7 @@ def unseen_tests(ours: Path, theirs: Path) -> NDArray[np.bool_]:
     return np.asarray(found["unseen"], np.bool_)
 
 
-def clusters_of_tests(ours: Path) -> NDArray[np.int64]:
+def clusters_of_test_rows(ours: Path) -> NDArray[np.int64]:
     """For each test row, in its order, a number: rows of one number are one observation.
 
     Those are rows of one entity or with the same input; of a snapshot that does not say so, with the same
@@ -140,7 +140,7 @@ def clusters_of_tests(ours: Path) -> NDArray[np.int64]:
     return np.asarray(found["c"], np.int64)
 
 
-def majority_of(ours: Path) -> Majority:
+def majority_baseline(ours: Path) -> MajorityBaseline:
     """The answer that needs no model. Raises `ValueError` for a snapshot without training rows."""
     with _database() as run:
         first = run(
@@ -154,7 +154,7 @@ def majority_of(ours: Path) -> Majority:
             "SELECT avg((target = ?)::INTEGER) FROM read_parquet(?) WHERE split = 'test'",
             [first[0], str(ours)],
         ).fetchone()
-    return Majority(str(first[0]), float((shared or (0.0,))[0] or 0.0))
+    return MajorityBaseline(str(first[0]), float((shared or (0.0,))[0] or 0.0))
 
 
 def _is_any_common(ours: Path, of_ours: str, theirs: Path, of_theirs: str) -> bool:

@@ -20,7 +20,7 @@ from server.store.training import TrainingRepository
 from server.training.jobs.run import Run
 from server.training.jobs.spec import JobSpec
 from server.training.promotion.champion import level_of
-from server.training.promotion.deployment import Deployment
+from server.training.promotion.deployer import Deployer
 from server.training.studies.trial import Checkpoint
 
 CLASSES = ["a", "b"]
@@ -51,9 +51,9 @@ class Workers:
 
 @dataclass
 class House:
-    """A deployment service over a real registry; jobs are made of checkpoints' names."""
+    """A deployer over a real registry; jobs are made of checkpoints' names."""
 
-    deployment: Deployment
+    deployer: Deployer
     repository: TrainingRepository
     workers: Workers
     folder: Path
@@ -96,10 +96,10 @@ def house(tmp_path: Path) -> House:
     workers = Workers({}, labels)
     functions: dict[str, list[Any]] = {}
     catalog = SimpleNamespace(is_function=functions.__contains__, versions=functions.__getitem__)
-    deployment = Deployment(
+    deployer = Deployer(
         cast(Any, workers), cast(Any, Publisher(functions, tmp_path)), cast(Any, catalog), repository
     )
-    return House(deployment, repository, workers, tmp_path, functions)
+    return House(deployer, repository, workers, tmp_path, functions)
 
 
 def write_snapshot(path: Path, labels: dict[str, list[int]], prefix: str, copies: int = 1) -> None:
@@ -151,7 +151,7 @@ def deploy(house: House, run: Run, **options: Any) -> Any:
     for trial in asyncio.run(run.trials())["fasttext"]:
         assert trial.best_checkpoint is not None
         (house.folder / trial.best_checkpoint.digest).write_bytes(b"")
-    return asyncio.run(house.deployment.deploy(run, "udf_food", select="best", **options))
+    return asyncio.run(house.deployer.deploy(run, "udf_food", select="best", **options))
 
 
 def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_again(house: House):
@@ -236,13 +236,13 @@ def test_rows_that_taught_an_ancestor_of_the_champion_do_not_judge_it(
     house.repository.set_job(run.job.id, "done", "", spec)
     deploy(house, run)
     judged: list[int] = []
-    inner = house.deployment._unseen
+    inner = house.deployer._unseen
 
     async def unseen(*arguments: Any) -> Any:
         fair = await inner(*arguments)
         judged.append(int(fair.sum()))
         return fair
 
-    monkeypatch.setattr(house.deployment, "_unseen", unseen)
+    monkeypatch.setattr(house.deployer, "_unseen", unseen)
     assert deploy(house, house.run("challenger"), promote="if_better").promoted
     assert judged == [100]

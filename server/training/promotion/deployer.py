@@ -28,24 +28,24 @@ from server.catalog.publisher import Publisher
 from server.errors import BadOption, UnknownFunction
 from server.store.manifest import check_name
 from server.store.training import Look, Snapshot, TrainingRepository
-from server.training.datasets.snapshot import said_of
+from server.training.datasets.snapshot import split_note
 from server.training.jobs.run import Run
 from server.training.jobs.tasks import task_named
 from server.training.jobs.trainers import Trainers, expect
 from server.training.promotion.champion import Right, Tested, interval, level_of, match
-from server.training.promotion.kinship import (
-    Majority,
-    clusters_of_tests,
+from server.training.promotion.leakage import (
+    MajorityBaseline,
+    clusters_of_test_rows,
     have_common_tests,
-    majority_of,
-    taught_by,
-    unseen_tests,
+    majority_baseline,
+    training_lineage,
+    unseen_test_rows,
 )
 from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
 
-__all__ = ["Deployed", "Deployment"]
+__all__ = ["Deployed", "Deployer"]
 
 log = logging.getLogger("ml_udf.server.training")
 
@@ -106,7 +106,7 @@ class Deployed:
     warning: str = ""
 
 
-class Deployment:
+class Deployer:
     """Workers measure, the publisher switches."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Deployment:
         level = level_of(look.number)
         clusters = await asyncio.to_thread(_clusters, run.file, len(right))
         low, high = interval(right, clusters, level)
-        majority = await asyncio.to_thread(majority_of, run.file)
+        majority = await asyncio.to_thread(majority_baseline, run.file)
         models = _model_names(function, chosen.members, found)
         told = Deployed(
             function=function,
@@ -300,18 +300,18 @@ class Deployment:
             taught = {
                 key
                 for candidate in members.values()
-                for key in taught_by(run.job, candidate.model, self._repository.job)
+                for key in training_lineage(run.job, candidate.model, self._repository.job)
             }
             for model in champion.members:
                 trained = _manifest(model).get("trained", {})
                 if trained.get("snapshot") is not None:
                     job = self._repository.job(trained["job"])
-                    taught |= set(taught_by(job, model.architecture, self._repository.job))
+                    taught |= set(training_lineage(job, model.architecture, self._repository.job))
             fair = np.ones(rows, np.bool_)
             for dataset, snapshot in taught:
                 if snapshot == run.snapshot.id:
                     continue
-                unseen = unseen_tests(run.file, run.file_of(self._repository.snapshot(dataset, snapshot)))
+                unseen = unseen_test_rows(run.file, run.file_of(self._repository.snapshot(dataset, snapshot)))
                 if len(unseen) != rows:
                     raise BadOption("images of the snapshot can no longer be read; refresh the dataset")
                 fair &= unseen
@@ -378,11 +378,11 @@ def _named(parts: list[str]) -> str:
 
 def _clusters(file: Path, rows: int) -> NDArray[np.int64] | None:
     """Which test rows are one observation; None where images can no longer be read, and rows are missing."""
-    clusters = clusters_of_tests(file)
+    clusters = clusters_of_test_rows(file)
     return clusters if len(clusters) == rows else None
 
 
-def _warning(share: float, low: float, high: float, majority: Majority, snapshot: Snapshot) -> str:
+def _warning(share: float, low: float, high: float, majority: MajorityBaseline, snapshot: Snapshot) -> str:
     """What must be said of models before they answer; "" = nothing."""
     said = []
     if low <= majority.share:
@@ -391,7 +391,7 @@ def _warning(share: float, low: float, high: float, majority: Majority, snapshot
             f"{share:.3f} of them are answered rightly ({low:.3f} to {high:.3f}), and {majority.share:.3f} "
             "by that"
         )
-    if note := said_of(snapshot.facts):
+    if note := split_note(snapshot.facts):
         said.append(note)
     return "; ".join(said)
 

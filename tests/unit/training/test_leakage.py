@@ -16,14 +16,14 @@ from server.store.database import migrate, open_database
 from server.store.training import Job, TrainingRepository
 from server.training.jobs.service import Training
 from server.training.jobs.spec import JobSpec
-from server.training.promotion.kinship import (
-    clusters_of_tests,
+from server.training.promotion.leakage import (
+    clusters_of_test_rows,
     have_common_rows,
     have_common_tests,
-    majority_of,
-    may_share,
-    taught_by,
-    unseen_tests,
+    majority_baseline,
+    training_lineage,
+    unseen_test_rows,
+    warm_start_jobs,
 )
 
 TEXTS = "text-classification"
@@ -43,8 +43,8 @@ def test_only_ended_public_jobs_on_other_datasets_of_the_task_are_shared_the_new
         job(5, "running"),
         job(6, "cancelled"),
     ]
-    assert [shared.id for shared in may_share(jobs, TEXTS, "mine")] == [6, 1]
-    assert may_share([Job(1, "old", "s", {}, "done", "", datetime.now(UTC), None)], TEXTS, "mine") == []
+    assert [shared.id for shared in warm_start_jobs(jobs, TEXTS, "mine")] == [6, 1]
+    assert warm_start_jobs([Job(1, "old", "s", {}, "done", "", datetime.now(UTC), None)], TEXTS, "mine") == []
 
 
 def snapshot(path: Path, rows: dict[str, str]) -> Path:
@@ -65,8 +65,8 @@ def test_test_rows_that_taught_or_chose_another_snapshots_models_are_known(tmp_p
         {"a": "test", "b": "train", "c": "test", "d": "test", "e": "test", "f": "validation"},
     )
     theirs = snapshot(tmp_path / "theirs", {"d": "validation", "a": "test", "c": "train", "b": "test"})
-    assert unseen_tests(ours, theirs).tolist() == [True, False, False, True], "of a, c, d, e"
-    assert unseen_tests(ours, ours).all()
+    assert unseen_test_rows(ours, theirs).tolist() == [True, False, False, True], "of a, c, d, e"
+    assert unseen_test_rows(ours, ours).all()
 
 
 def test_the_snapshots_of_all_ancestors_have_taught_a_model():
@@ -75,11 +75,15 @@ def test_the_snapshots_of_all_ancestors_have_taught_a_model():
         return Job(number, f"d{number}", f"s{number}", {"pretrained": origin}, "done", "", utc_now(), None)
 
     jobs = {number: from_job(number, number - 1 or None) for number in (1, 2, 3)}
-    assert taught_by(jobs[3], "fasttext", jobs.__getitem__) == [("d3", "s3"), ("d2", "s2"), ("d1", "s1")]
-    assert taught_by(jobs[3], "temporal_cnn", jobs.__getitem__) == [("d3", "s3")]
+    assert training_lineage(jobs[3], "fasttext", jobs.__getitem__) == [
+        ("d3", "s3"),
+        ("d2", "s2"),
+        ("d1", "s1"),
+    ]
+    assert training_lineage(jobs[3], "temporal_cnn", jobs.__getitem__) == [("d3", "s3")]
     jobs[1] = from_job(1, 3)
     with pytest.raises(UnknownFunction, match="its own ancestor"):
-        taught_by(jobs[3], "fasttext", jobs.__getitem__)
+        training_lineage(jobs[3], "fasttext", jobs.__getitem__)
 
 
 def test_a_model_whose_ancestor_has_seen_our_test_rows_is_not_begun_from(tmp_path: Path):
@@ -117,9 +121,9 @@ def test_equal_pictures_under_other_paths_are_the_same_rows(tmp_path: Path):
     ours = pictures(tmp_path / "ours", [("a.jpg", 1, "test"), ("b.jpg", 2, "test"), ("c.jpg", 3, "train")])
     theirs = pictures(tmp_path / "theirs", [("x.jpg", 2, "train"), ("a.jpg", 9, "train")])
     assert have_common_rows(ours, theirs)
-    assert unseen_tests(ours, theirs).tolist() == [True, False]
+    assert unseen_test_rows(ours, theirs).tolist() == [True, False]
     old = snapshot(tmp_path / "old", {"a.jpg": "train"})
-    assert unseen_tests(ours, old).tolist() == [False, True], "one that knows no contents goes by paths"
+    assert unseen_test_rows(ours, old).tolist() == [False, True], "one that knows no contents goes by paths"
 
 
 def test_rows_that_are_gone_are_taken_for_seen(tmp_path: Path):
@@ -127,7 +131,7 @@ def test_rows_that_are_gone_are_taken_for_seen(tmp_path: Path):
     assert have_common_rows(ours, tmp_path / "gone")
     assert have_common_tests(ours, tmp_path / "gone")
     with pytest.raises(UnknownFunction, match="are gone"):
-        unseen_tests(ours, tmp_path / "gone")
+        unseen_test_rows(ours, tmp_path / "gone")
 
 
 def test_snapshots_share_test_rows_where_one_row_tests_in_both(tmp_path: Path):
@@ -139,17 +143,17 @@ def test_snapshots_share_test_rows_where_one_row_tests_in_both(tmp_path: Path):
 def test_the_observations_of_the_test_rows_are_the_components_or_equal_inputs(tmp_path: Path):
     rows = {"input": list("aabc"), "split": ["test", "test", "train", "test"], "component": [7, 7, 8, 7]}
     pq.write_table(pa.table(rows), tmp_path / "ours")
-    assert clusters_of_tests(tmp_path / "ours").tolist() == [7, 7, 7]
+    assert clusters_of_test_rows(tmp_path / "ours").tolist() == [7, 7, 7]
     del rows["component"]
     pq.write_table(pa.table(rows), tmp_path / "old")
-    first, second, third = clusters_of_tests(tmp_path / "old").tolist()
+    first, second, third = clusters_of_test_rows(tmp_path / "old").tolist()
     assert first == second != third
 
 
 def test_the_majority_is_the_training_rows_and_counted_among_the_test_rows(tmp_path: Path):
     rows = {"target": list("abbbaa"), "split": ["train"] * 3 + ["test"] * 3}
     pq.write_table(pa.table(rows), tmp_path / "ours")
-    found = majority_of(tmp_path / "ours")
+    found = majority_baseline(tmp_path / "ours")
     assert found.label == "b"
     assert found.share == pytest.approx(1 / 3)
 
@@ -163,7 +167,7 @@ def test_looking_through_many_rows_takes_a_fixed_share_of_memory(tmp_path: Path)
     before = pa.total_allocated_bytes()
     pa.default_memory_pool().release_unused()
     assert have_common_rows(tmp_path / "ours", tmp_path / "theirs")
-    assert unseen_tests(tmp_path / "ours", tmp_path / "theirs").all(), "their test rows taught nobody"
+    assert unseen_test_rows(tmp_path / "ours", tmp_path / "theirs").all(), "their test rows taught nobody"
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
