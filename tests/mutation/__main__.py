@@ -54,7 +54,7 @@ MODULES = (
 )
 _SLOW_S = 4.0  # a test that takes longer is not one of the fast ones
 _MOST_S = 25.0  # of tests for one mutant, the fastest first
-_EQUIVALENT = Path(__file__).with_name("equivalent.json")
+EQUIVALENT = Path(__file__).with_name("equivalent.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def main() -> int:
     )
     modules = {name: Path(*name.split(".")).with_suffix(".py") for name in asked.modules}
     reach = _reach(list(modules.values()), asked.tests, asked.reach)
-    equivalent: dict[str, dict[str, str]] = json.loads(_EQUIVALENT.read_text())
+    equivalent: dict[str, dict[str, str]] = json.loads(EQUIVALENT.read_text())
     cases: list[Case] = []
     for name, file in modules.items():
         mutants = [m for m in mutants_of(file.read_text()) if m.name not in equivalent.get(name, {})]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer
-from server.errors import BadOption, ServiceError, VersionGone, WorkerLost
+from server.errors import BadOption, DeadlineExceeded, ServiceError, VersionGone, WorkerLost
 from server.scheduling.latency_model import LatencyModel
 from tests.answers import classified, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -136,6 +137,56 @@ def test_a_worker_that_does_not_hold_a_model_after_all_gets_it_and_the_rows_run(
     asyncio.run(scenario())
 
 
+def test_refused_rows_that_find_the_queue_full_wait_outside_and_are_answered() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker, rows=4)
+        await settle()
+        calls = []
+        for rows in ("abcd", "efgh", "ijkl"):  # two on the worker, one that fills the queue
+            calls.append(house.ask(*rows))
+            await settle()
+        worker.fail("cancelled")
+        worker.answers = True
+        while worker.batches:
+            worker.answer()
+        await asyncio.wait_for(asyncio.gather(*(call.future for call in calls)), 10)
+        assert [house.labels(call) for call in calls] == [list("abcd"), list("efgh"), list("ijkl")]
+
+    asyncio.run(scenario())
+
+
+def test_refused_rows_that_find_the_queue_full_come_back_when_the_core_says() -> None:
+    async def scenario() -> None:
+        worker, slow = FakeWorker(), LatencyModel({1: 20.0})
+        house = House(worker, rows=4, latency_of=lambda model: slow, policy="greedy", slo_ms=60_000.0)
+        await settle()
+        for rows in ("abcd", "efgh", "ijkl"):
+            house.ask(*rows)
+            await settle()
+        worker.fail("cancelled")  # half of the queue is through in some 10 s
+        await asyncio.sleep(0.1)
+        assert [b"".join(message.rows) for message, _ in worker.batches] == [b"efgh", b"ijkl"]
+        assert house.dispatcher.queue_depth() == {("f", 1): (0, 0)}
+
+    asyncio.run(scenario())
+
+
+def test_refused_rows_that_cannot_meet_their_deadline_any_more_are_told_so_at_once() -> None:
+    async def scenario() -> None:
+        worker, slow = FakeWorker(), LatencyModel({1: 200.0})
+        house = House(latency_of=lambda model: slow, policy="greedy")
+        pending = house.ask("a", deadline_s=time.monotonic() + 100)
+        house.residency.worker_up(worker)
+        await settle()
+        worker.fail("cancelled")
+        await settle()
+        with pytest.raises(DeadlineExceeded):
+            pending.future.result()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("code", "error"), [("bad_option", BadOption), ("internal", ServiceError)])
 def test_a_batch_that_fails_as_a_whole_fails_its_requests(code: str, error: type[ServiceError]) -> None:
     async def scenario() -> None:
@@ -216,7 +267,8 @@ def test_rows_of_a_call_that_ended_while_it_waited_for_room_do_not_run_again() -
     asyncio.run(scenario())
 
 
-def test_lost_rows_of_a_version_that_is_gone_say_so() -> None:
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "refused"])
+def test_lost_rows_of_a_version_that_is_gone_say_so(lost: bool) -> None:
     async def scenario() -> None:
         worker = FakeWorker()
         house = House(worker)
@@ -225,8 +277,9 @@ def test_lost_rows_of_a_version_that_is_gone_say_so() -> None:
         await settle()
         house.dispatcher.remove(house.function)
         assert not pending.done, "it is on a worker, and may still be answered"
-        house.residency.worker_down(worker)
-        worker.fail()
+        if lost:
+            house.residency.worker_down(worker)
+        worker.fail("worker_lost" if lost else "cancelled")
         await settle()
         with pytest.raises(VersionGone, match="version 1 of f is no longer served"):
             pending.future.result()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from gpu_worker.wire.protocol import Answer
-from server.errors import BadOption, DeadlineExceeded, Overloaded, VersionGone
+from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone
 from server.serving.calls import PendingReply
 from tests.answers import classified, confidences_of, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -183,6 +185,46 @@ def test_a_drain_ends_with_the_last_call_and_takes_no_new_one() -> None:
     asyncio.run(scenario())
 
 
+def test_a_deadline_that_passed_is_told_with_how_long_the_call_waited() -> None:
+    async def scenario() -> None:
+        house = House(FakeWorker())
+        await settle()
+        pending = house.ask("a", deadline_s=time.monotonic() + 0.1)
+        assert pending.timer is not None
+        assert pending.timer.when() - asyncio.get_running_loop().time() < 0.2
+        with pytest.raises(DeadlineExceeded) as told:
+            await asyncio.wait_for(pending.future, 30)
+        waited = re.search(r"no answer of f after (\d+) ms", told.value.message)
+        assert waited is not None
+        assert 100 <= int(waited[1]) < 30_000
+
+    asyncio.run(scenario())
+
+
+def test_a_bug_in_scheduling_fails_the_rows_that_wait_and_not_those_on_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug in scheduling")
+
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        await settle()
+        running = house.ask("a")
+        await settle()
+        monkeypatch.setattr("server.scheduling.core.Scheduler.next_action", broken)
+        waiting = house.ask("b")
+        await settle()
+        with pytest.raises(ServiceError, match="a bug in scheduling"):
+            waiting.future.result()
+        worker.answer()
+        await settle()
+        assert house.labels(running) == ["a"]
+
+    asyncio.run(scenario())
+
+
 def test_a_drain_before_the_first_call_ends_at_once() -> None:
     async def scenario() -> None:
         await asyncio.wait_for(House().dispatcher.drained(), 5)
@@ -206,6 +248,34 @@ def test_a_worker_that_hangs_is_killed_and_one_that_works_is_not() -> None:
 
         await until(is_killed)
         assert len(worker.killed) == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_rows_wait_for_on_a_worker_that_may_hang_is_loaded_on_another_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        silent, other = FakeWorker("w0"), FakeWorker("w1")
+        house = House(silent)
+        await settle()
+        house.ask("warm")
+        await settle()
+        silent.answer()
+        house.residency.worker_up(other)
+        await settle()
+        house.ask(*"abcdefghijkl")  # two batches on their way, four rows wait
+        await settle()
+        house.dispatcher.end_hung_workers(1000.0)
+        await settle()
+        assert other.loads == []
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 10.0)
+        monkeypatch.setattr("server.serving.dispatcher.time", later)
+        house.dispatcher.end_hung_workers(1000.0)
+        await settle()
+        assert other.loads == ["net/1"]
+        assert [message.rows for message, _ in other.batches] == [[b"i", b"j", b"k", b"l"]]
+        assert silent.killed == []
 
     asyncio.run(scenario())
 

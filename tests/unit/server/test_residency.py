@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -177,12 +178,14 @@ def test_a_model_of_which_two_workers_died_is_not_loaded_unasked_again() -> None
     async def scenario() -> None:
         house = House()
         house.starting((A,), (B,))
-        for life in range(4):
-            worker = FakeWorker(unloadable={"a/1": "worker_lost"} if life < 3 else {})
+        loads = []
+        for life in range(3):
+            worker = FakeWorker(unloadable={"a/1": "worker_lost"} if life < 2 else {})
             house.residency.worker_up(worker)
             await settle()
             house.residency.worker_down(worker)
-        assert worker.loads == ["b/1"]
+            loads.append(worker.loads)
+        assert loads == [["a/1"], ["a/1"], ["b/1"]]
 
     asyncio.run(scenario())
 
@@ -214,13 +217,65 @@ def test_two_models_that_rows_wait_for_take_turns_in_one_place() -> None:
     asyncio.run(scenario())
 
 
+def test_a_model_that_must_wait_for_its_place_asks_for_it_when_it_may_be_free_and_not_before() -> None:
+    async def scenario() -> None:
+        listener, asked = Listener(), list[str]()
+
+        def capacity(worker: Worker) -> Capacity:
+            asked.append(worker.name)
+            return Capacity(max_models=1)
+
+        residency = Residency(listener, capacity, lambda *_: None)
+        residency.worker_up(FakeWorker())
+        await residency.load((A,))
+        listener.waiting = [(A,), (B,)]
+        asked.clear()
+        await asyncio.wait_for(residency.load((B,)), 10)
+        assert 2 <= len(asked) <= 6
+        listener.waiting = []
+        await residency.close()
+
+    asyncio.run(scenario())
+
+
+def test_sizes_that_the_registry_remembers_count_before_the_first_load() -> None:
+    async def scenario() -> None:
+        listener, worker = Listener(), FakeWorker(sizes={"a/1": 60, "b/1": 60})
+        residency = Residency(
+            listener,
+            lambda worker: Capacity(capacity_bytes=100),
+            lambda *_: None,
+            starting=lambda: [(A,), (B,)],
+        )
+        residency.know([text_model("a", resident_bytes=60), text_model("b", resident_bytes=60)])
+        residency.worker_up(worker)
+        await settle()
+        assert worker.loads == ["a/1"]
+
+    asyncio.run(scenario())
+
+
+def test_it_says_when_each_model_was_last_used() -> None:
+    async def scenario() -> None:
+        house, before_s = House(), time.time()
+        house.residency.know([text_model("a", last_used_at=5.0), text_model("b", last_used_at=9.0)])
+        house.residency.touch(["b/1", "c/1"])
+        used = house.residency.last_used()
+        assert used["a/1"] == 5.0
+        assert before_s <= used["b/1"] == used["c/1"] <= time.time()
+
+    asyncio.run(scenario())
+
+
 def test_a_lost_worker_takes_its_models_along_and_its_successor_is_filled_again() -> None:
     async def scenario() -> None:
         house = House()
         house.starting((A,))
         first, second = FakeWorker(), FakeWorker()
         house.residency.worker_up(first)
+        assert not house.residency.holds_anything()
         await settle()
+        assert house.residency.holds_anything()
         house.residency.worker_down(first)
         assert not house.residency.holds_anything()
         assert house.listener.resident == {}
