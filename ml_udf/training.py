@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ml_udf.client import Client
-from ml_udf.client.transport import Request
+from ml_udf.client.transport import HttpRequest
 from ml_udf.errors import MlUdfError
 
 __all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls"]
@@ -55,11 +55,11 @@ class TrainingCalls:
         headers = {"Content-Type": content_type}
         try:
             for number, part in enumerate(parts):
-                self._ask(Request("PUT", f"{where}/{number}", part, headers, may_repeat=True), _LONG_S)
+                self._ask(HttpRequest("PUT", f"{where}/{number}", part, headers, may_repeat=True), _LONG_S)
             return self._post(f"{where}/finish", {}, timeout_s=_LONG_S)
         except BaseException:
             with contextlib.suppress(MlUdfError):  # the first error is the one to be told
-                self._client.ask(Request("DELETE", where), timeout_s=_SHORT_S)
+                self._client.ask(HttpRequest("DELETE", where), timeout_s=_SHORT_S)
             raise
 
     def refresh(self, dataset: str, roles: Sequence[str] | None = None) -> Json:
@@ -145,11 +145,11 @@ class TrainingCalls:
         return listed
 
     def _get(self, path: str) -> Json:
-        return self._ask(Request("GET", path), _SHORT_S)
+        return self._ask(HttpRequest("GET", path), _SHORT_S)
 
     def _post(self, path: str, body: Json, timeout_s: float = _SHORT_S) -> Json:
         headers = {"Content-Type": JSON}
-        return self._ask(Request("POST", path, json.dumps(body).encode(), headers), timeout_s)
+        return self._ask(HttpRequest("POST", path, json.dumps(body).encode(), headers), timeout_s)
 
-    def _ask(self, request: Request, timeout_s: float) -> Json:
+    def _ask(self, request: HttpRequest, timeout_s: float) -> Json:
         return self._client.ask(request, timeout_s=timeout_s, on_wait=self._on_wait)

@@ -25,7 +25,7 @@ from ml_udf.cli.console import (
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
-from ml_udf.scoring import Request, Tally
+from ml_udf.scoring import ScoreRequest, Tally
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 
 __all__ = ["score"]
@@ -87,7 +87,7 @@ def score(
         fail("the table's database is missing", "give --postgres DSN, or --duckdb FILE")
     check_dsn(postgres or "")
     try:
-        request = Request(
+        request = ScoreRequest(
             relation=table,
             function=function,
             input=column,
@@ -119,7 +119,7 @@ def score(
     _tell(tally)
 
 
-def _on_postgres(dsn: str, client: Client, request: Request, show: Callable[[Tally], None]) -> Tally:
+def _on_postgres(dsn: str, client: Client, request: ScoreRequest, show: Callable[[Tally], None]) -> Tally:
     try:
         import psycopg
 
@@ -138,7 +138,9 @@ def _on_postgres(dsn: str, client: Client, request: Request, show: Callable[[Tal
         fail(str(error).strip(), _GO_ON)
 
 
-def _on_duckdb(file: Path | None, client: Client, request: Request, show: Callable[[Tally], None]) -> Tally:
+def _on_duckdb(
+    file: Path | None, client: Client, request: ScoreRequest, show: Callable[[Tally], None]
+) -> Tally:
     try:
         import duckdb
 

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from ml_udf.client import Client
 from ml_udf.client.statement import Binding
 from ml_udf.config import Options
-from ml_udf.scoring import Asking, Request, Tally, score
+from ml_udf.scoring import Asking, ScoreRequest, Tally, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.postgres_catalog import PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
@@ -30,7 +30,7 @@ _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_coun
 def score_postgres(
     dsn: str,
     client: Client,
-    request: Request,
+    request: ScoreRequest,
     options: Options,
     on_progress: Callable[[Tally], None],
 ) -> Tally:

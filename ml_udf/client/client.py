@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ml_udf.client.column import Column, SubBatch, Value
+from ml_udf.client.column import InputColumn, SubBatch, Value
 from ml_udf.client.exchange import ROW_FAULTS, Answers, Exchange
 from ml_udf.client.function_info import FunctionInfo, ServerInfo, function_info, json_of, repository_rows
-from ml_udf.client.pending_call import Pending
+from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import CallStats, Prediction, all_failed, short, spread
-from ml_udf.client.request_pool import Flight
+from ml_udf.client.request_pool import RequestPool
 from ml_udf.client.retry import left_s, with_retries
-from ml_udf.client.transport import Abort, HttpTransport, Request, Response, Transport
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse, HttpTransport, Transport
 from ml_udf.config import Options
 
 __all__ = ["CallStats", "Client", "FunctionInfo", "Options", "Prediction"]
@@ -51,7 +51,7 @@ class Client:
         self._transport = transport or _transport(
             endpoint, token, allow_plain=allow_plain, sslrootcert=sslrootcert
         )
-        self._flight = Flight()
+        self._request_pool = RequestPool()
         self._server: ServerInfo | None = None
         self._known: dict[tuple[str, str, str | None, str | None], FunctionInfo] = {}
 
@@ -115,7 +115,7 @@ class Client:
             )
 
         # In flight like the rows: a server that accepts and then says nothing must not outlast a cancel.
-        ((_, info),) = self._flight.run([None], describe, max_in_flight=1, on_wait=on_wait)
+        ((_, info),) = self._request_pool.run([None], describe, max_in_flight=1, on_wait=on_wait)
         return info
 
     def predict(
@@ -153,7 +153,7 @@ class Client:
             if options.on_error == "error":
                 raise
             return all_failed(values, error, time.monotonic() - started_s)
-        column = Column.of(values, info.input_datatype)
+        column = InputColumn.of(values, info.input_datatype)
         exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
         answers, batches = self._answers(column, exchange, on_wait)
         prediction = spread(column, answers, info.version)
@@ -184,8 +184,8 @@ class Client:
         output_name: str | None = None,
         deadline_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
-    ) -> Pending | None:
-        """`predict` cut in two: send, and let `Pending.wait` wait for the answers, faults told in them.
+    ) -> PendingCall | None:
+        """`predict` cut in two: send, and let `PendingCall.wait` wait for the answers, faults told in them.
 
         Returns when all requests have left. They leave at once, whatever `max_in_flight`; None, and nothing
         is sent, where they would be more than twice that, or the endpoint computes in this process.
@@ -200,13 +200,15 @@ class Client:
             deadline_s=deadline_s,
             on_wait=on_wait,
         )
-        column = Column.of(values, info.input_datatype)
+        column = InputColumn.of(values, info.input_datatype)
         rows = min(options.batch_rows, info.max_batch_rows or options.batch_rows)
         batches = list(column.sub_batches(rows))
         if len(batches) > 2 * options.max_in_flight:
             return None
         exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
-        return Pending(column, exchange, self._flight.begin(batches, exchange.answer, on_wait=on_wait))
+        return PendingCall(
+            column, exchange, self._request_pool.begin(batches, exchange.answer, on_wait=on_wait)
+        )
 
     def listed(self, what: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> list[dict[str, Any]]:
         """The server's `functions`, `models`, `datasets`, `jobs` or `trials`: columns as in `ml_udf.views`.
@@ -223,7 +225,7 @@ class Client:
 
     def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
         """Read a JSON route, such as `/v1/functions`."""
-        return json_of(self._send(Request("GET", path), timeout_s))
+        return json_of(self._send(HttpRequest("GET", path), timeout_s))
 
     def put(self, path: str, body: dict[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
         """Write to a JSON route."""
@@ -234,26 +236,26 @@ class Client:
         return json_of(self._send(_with_json("POST", path, body), timeout_s))
 
     def ask(
-        self, request: Request, *, timeout_s: float, on_wait: Callable[[], None] | None = None
+        self, request: HttpRequest, *, timeout_s: float, on_wait: Callable[[], None] | None = None
     ) -> dict[str, Any]:
         """Any request to a JSON route. `on_wait` as in `predict`: what it raises aborts the request."""
 
-        def send(asked: Request, abort: Abort) -> Response:
+        def send(asked: HttpRequest, abort: Abort) -> HttpResponse:
             return self._transport.send(asked, timeout_s=timeout_s, abort=abort)
 
-        ((_, response),) = self._flight.run([request], send, max_in_flight=1, on_wait=on_wait)
+        ((_, response),) = self._request_pool.run([request], send, max_in_flight=1, on_wait=on_wait)
         return json_of(response)
 
     def delete(self, path: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
         """Delete what a JSON route names."""
-        return json_of(self._send(Request("DELETE", path), timeout_s))
+        return json_of(self._send(HttpRequest("DELETE", path), timeout_s))
 
     def close(self) -> None:
         """Let go of threads, connections and models."""
-        self._flight.close()
+        self._request_pool.close()
         self._transport.close()
 
-    def _send(self, request: Request, timeout_s: float) -> Response:
+    def _send(self, request: HttpRequest, timeout_s: float) -> HttpResponse:
         return self._transport.send(request, timeout_s=timeout_s, abort=Abort())
 
     def _server_info(self, timeout_s: float) -> ServerInfo:
@@ -262,11 +264,11 @@ class Client:
         return self._server
 
     def _triton_config(self, path: str, timeout_s: float) -> dict[str, Any]:
-        response = self._send(Request("GET", path + "/config"), timeout_s)
+        response = self._send(HttpRequest("GET", path + "/config"), timeout_s)
         return json_of(response) if response.status == 200 else {}  # Triton's own; others have none
 
     def _answers(
-        self, column: Column, exchange: Exchange, on_wait: Callable[[], None] | None
+        self, column: InputColumn, exchange: Exchange, on_wait: Callable[[], None] | None
     ) -> tuple[Answers, int]:
         """The answers of the distinct values, and in how many requests they came."""
         stop_at_error = exchange.options.on_error == "error"
@@ -282,7 +284,7 @@ class Client:
                     return
                 yield batch
 
-        for batch, reply in self._flight.run(
+        for batch, reply in self._request_pool.run(
             tasks(), exchange.answer, max_in_flight=exchange.options.max_in_flight, on_wait=on_wait
         ):
             answers.fill(batch, reply)
@@ -299,5 +301,5 @@ def _transport(endpoint: str, token: str | None, *, allow_plain: bool, sslrootce
     return HttpTransport(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
 
 
-def _with_json(method: str, path: str, body: dict[str, Any]) -> Request:
-    return Request(method, path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+def _with_json(method: str, path: str, body: dict[str, Any]) -> HttpRequest:
+    return HttpRequest(method, path, json.dumps(body).encode(), {"Content-Type": "application/json"})

@@ -1,6 +1,6 @@
 """A column of SQL values on its way to the wire and back: NULLs aside, equal values once, order kept.
 
-Pure. `Column.of` decides what is sent; `FunctionInfo` says in which datatype.
+Pure. `InputColumn.of` decides what is sent; `FunctionInfo` says in which datatype.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import InputInvalid, InputTooLarge, MlUdfError
 from ml_udf.oip import Tensor, WireError
 
-__all__ = ["MAX_VALUE_BYTES", "Column", "SubBatch", "Value", "asked_by_key", "input_tensor", "values_of"]
+__all__ = ["MAX_VALUE_BYTES", "InputColumn", "SubBatch", "Value", "asked_by_key", "input_tensor", "values_of"]
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ class SubBatch:
 
 
 @dataclass(slots=True)
-class Column:
+class InputColumn:
     """The distinct values of a column, and where each row finds its own.
 
     `place[i]` is the index of row i's value in `distinct`, or −1 where the row is NULL or at fault;
@@ -45,7 +45,7 @@ class Column:
     errors: dict[int, MlUdfError]
 
     @classmethod
-    def of(cls, values: Sequence[Value], datatype: str) -> Column:
+    def of(cls, values: Sequence[Value], datatype: str) -> InputColumn:
         """Prepare `values` for a tensor of `datatype`; never raises for a single bad value."""
         distinct: list[Any] = []
         seen: dict[Hashable, int] = {}

@@ -15,7 +15,7 @@ from typing import Any
 from ml_udf.client.column import SubBatch, input_tensor, values_of
 from ml_udf.client.function_info import FunctionInfo, error_of
 from ml_udf.client.retry import left_s, with_retries
-from ml_udf.client.transport import Abort, Request, Transport
+from ml_udf.client.transport import Abort, HttpRequest, Transport
 from ml_udf.config import Options
 from ml_udf.errors import (
     ConnectionLost,
@@ -128,7 +128,7 @@ class Exchange:
             body, headers = encode_request(request, binary=self.info.binary)
         except WireError as exc:
             raise InputInvalid(str(exc), hint="the server takes JSON alone, and so text alone") from exc
-        asked = Request("POST", self.info.infer_path(), body, headers, on_sent, may_repeat=True)
+        asked = HttpRequest("POST", self.info.infer_path(), body, headers, on_sent, may_repeat=True)
         response = self.transport.send(asked, timeout_s=timeout_s, abort=abort)
         if response.status >= 400:
             raise error_of(response)

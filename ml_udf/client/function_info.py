@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ml_udf.client.transport import Response
+from ml_udf.client.transport import HttpResponse
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -159,7 +159,7 @@ def _pick(tensors: Any, model: str, what: str, wanted: str | None, *, needs_one:
     return dict(next(iter(named.values())))
 
 
-def json_of(response: Response) -> dict[str, Any]:
+def json_of(response: HttpResponse) -> dict[str, Any]:
     """The JSON object of a reply. Raises the error that the reply stands for."""
     if response.status >= 400:
         raise error_of(response)
@@ -175,7 +175,7 @@ def json_of(response: Response) -> dict[str, Any]:
     return value
 
 
-def repository_rows(response: Response) -> list[dict[str, Any]]:
+def repository_rows(response: HttpResponse) -> list[dict[str, Any]]:
     """The models of the protocol's repository index. Raises the error that the reply stands for."""
     if response.status >= 400:
         raise error_of(response)
@@ -195,7 +195,7 @@ def repository_rows(response: Response) -> list[dict[str, Any]]:
         ) from exc
 
 
-def error_of(response: Response) -> MlUdfError:
+def error_of(response: HttpResponse) -> MlUdfError:
     """The error that a reply with status ≥ 400 stands for: by our code, else by the status.
 
     The body is `{"error": "code: message"}`, with `"hint"` where the server knows better what to do.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ml_udf.client.column import Column, SubBatch
+from ml_udf.client.column import InputColumn, SubBatch
 from ml_udf.client.exchange import Answers, Exchange
 from ml_udf.client.prediction import CallStats, Prediction, spread
 from ml_udf.client.request_pool import Underway
 
-__all__ = ["Pending"]
+__all__ = ["PendingCall"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingCall:
     """What `Client.begin` has begun. Wait for it or drop it, once."""
 
-    column: Column
+    column: InputColumn
     exchange: Exchange
     underway: Underway[SubBatch, Answers]
 

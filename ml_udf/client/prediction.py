@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ml_udf.client.column import Column, Value
+from ml_udf.client.column import InputColumn, Value
 from ml_udf.client.exchange import Answers
 from ml_udf.errors import MlUdfError
 
@@ -58,7 +58,7 @@ class Prediction:
         return next(((row, error) for row, error in enumerate(self.errors) if error), None)
 
 
-def spread(column: Column, answers: Answers, version: str) -> Prediction:
+def spread(column: InputColumn, answers: Answers, version: str) -> Prediction:
     """The answers of the distinct values as those of all rows; its stats are still to be filled in."""
     errors: list[MlUdfError | None] = column.spread(answers.errors)
     for row, refused in column.errors.items():

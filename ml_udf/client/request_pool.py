@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from ml_udf.client.transport import Abort
 
-__all__ = ["Flight", "Underway", "signals_blocked"]
+__all__ = ["RequestPool", "Underway", "signals_blocked"]
 
 WAIT_SLICE_S = 0.05
 MAX_THREADS = 64
@@ -68,7 +68,7 @@ class Underway(Generic[Task, Result]):
             self.pending = {}
 
 
-class Flight:
+class RequestPool:
     """A pool of threads that carries out tasks with a bound on how many are under way per call."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.memo import Answer, Memo, memo_key
-from ml_udf.client.pending_call import Pending
+from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import Prediction, short
 from ml_udf.client.request_pool import WAIT_SLICE_S
 from ml_udf.config import Options
@@ -61,7 +61,7 @@ class Statement:
         self._down: MlUdfError | None = None
         self._memo = Memo()
         self._claims: dict[Hashable, threading.Event] = {}  # what a thread is asking for; set when it is done
-        self._begun: list[tuple[dict[Hashable, int], Pending]] = []  # keys → rows of what was begun with
+        self._begun: list[tuple[dict[Hashable, int], PendingCall]] = []  # keys → rows of what was begun with
         self._lock = threading.Lock()
         self._pinning = threading.Lock()
 

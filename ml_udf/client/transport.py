@@ -9,7 +9,7 @@ Every failure below the protocol leaves here as one of four errors:
     no answer within `timeout_s`                     → DeadlineExceeded
     `abort` set meanwhile                            → Cancelled
 
-A request leaves once. Only one that may arrive twice (`Request.repeatable`) is sent again, when the kept
+A request leaves once. Only one that may arrive twice (`HttpRequest.repeatable`) is sent again, when the kept
 connection that it took turns out to be broken; every other has a connection of its own, which no server has
 had the time to close. A token goes in the clear to this machine alone, unless `allow_plain` says otherwise.
 """
@@ -32,13 +32,13 @@ from urllib.parse import urlsplit
 
 from ml_udf.errors import BadOption, Cancelled, ConnectionLost, DeadlineExceeded, ServerUnreachable
 
-__all__ = ["Abort", "HttpTransport", "Request", "Response", "Transport"]
+__all__ = ["Abort", "HttpRequest", "HttpResponse", "HttpTransport", "Transport"]
 
 CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One HTTP-shaped request; `path` is absolute, without the endpoint's own prefix."""
 
     method: str
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """What came back; header names are lower-case."""
 
     status: int
@@ -103,7 +103,7 @@ class Abort:
 class Transport(Protocol):
     """Something that answers requests; safe to call from several threads."""
 
-    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         """Answer `request` within `timeout_s`. Raises the errors of the module docstring."""
         ...
 
@@ -154,7 +154,7 @@ class HttpTransport:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._idle: deque[http.client.HTTPConnection] = deque()
 
-    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         """See `Transport.send`. `timeout_s` is for all of it, connecting included."""
         end_s = time.monotonic() + timeout_s
         if request.repeatable:
@@ -202,11 +202,11 @@ class HttpTransport:
     def _exchange(
         self,
         connection: http.client.HTTPConnection,
-        request: Request,
+        request: HttpRequest,
         end_s: float,
         timeout_s: float,
         abort: Abort,
-    ) -> Response:
+    ) -> HttpResponse:
         sock = connection.sock
 
         def wake() -> None:
@@ -219,7 +219,7 @@ class HttpTransport:
         abort.listen(wake)
         try:
             raw = self._ask(connection, request, end_s)
-            response = Response(raw.status, {k.lower(): v for k, v in raw.getheaders()}, raw.read())
+            response = HttpResponse(raw.status, {k.lower(): v for k, v in raw.getheaders()}, raw.read())
             done = not raw.will_close
         except TimeoutError as exc:
             raise self._too_late(timeout_s) from exc
@@ -241,7 +241,7 @@ class HttpTransport:
         return response
 
     def _ask(
-        self, connection: http.client.HTTPConnection, request: Request, end_s: float
+        self, connection: http.client.HTTPConnection, request: HttpRequest, end_s: float
     ) -> http.client.HTTPResponse:
         """Send the request and read the head of the answer."""
         sock = connection.sock

@@ -20,7 +20,7 @@ from ml_udf.client.statement import Answer, Binding
 from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import told_of_ctrl_c
 from ml_udf.quoting import qualified
-from ml_udf.scoring import Asking, Column, Layout, Page, Request, Tally, score
+from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreRequest, Tally, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.layout import Source
 from ml_udf.scoring.names import split_name
@@ -65,16 +65,16 @@ def score_table(
     options: Options | None = None,
     rescore: str | None = None,
     on_progress: Callable[[Tally], None] = lambda _: None,
-    **how: Any,  # noqa: ANN401  # the other fields of `Request`
+    **how: Any,  # noqa: ANN401  # the other fields of `ScoreRequest`
 ) -> Tally:
     """Store a function's answers for all rows of a table that have none yet; called again, it goes on.
 
-    `how` are the fields of `ml_udf.scoring.Request`: `output` or `result_table`, `key`, `condition`,
+    `how` are the fields of `ml_udf.scoring.ScoreRequest`: `output` or `result_table`, `key`, `condition`,
     `row_limit`, `batch_rows`, `on_error`, `version`, `patience_s`; the others are those of
     `register`. Raises `BadOption`, and as `score`.
     """
     how["key"] = tuple(how.get("key", ()))
-    request = Request(relation, function, input, rescore=rescore_of(rescore), **how)
+    request = ScoreRequest(relation, function, input, rescore=rescore_of(rescore), **how)
     made = Client(endpoint, token=token, allow_plain=allow_plain, sslrootcert=sslrootcert)
     with contextlib.closing(made) as client:
         return score_connection(con, client, request, options or Options(), on_progress=on_progress)
@@ -83,7 +83,7 @@ def score_table(
 def score_connection(
     con: duckdb.DuckDBPyConnection,
     client: Client,
-    request: Request,
+    request: ScoreRequest,
     options: Options,
     *,
     on_progress: Callable[[Tally], None] = lambda _: None,
@@ -91,7 +91,7 @@ def score_connection(
     """`score_table` with what it makes. By a cursor of its own: `con` may be in a transaction."""
     with told_of_ctrl_c(), con.cursor() as cursor:
         info = client.look_up(request.function, version=request.version)
-        layout = resolved(_DuckDbCatalog(cursor), request, info)
+        layout = resolved(DuckDbCatalog(cursor), request, info)
         store = _DuckDbStore(cursor, layout, info.version)
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)
@@ -162,7 +162,7 @@ class _DuckDbStore:
             raise unfit(self._layout, error) from error
 
 
-class _DuckDbCatalog:
+class DuckDbCatalog:
     """The catalog, with its search path."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
@@ -181,7 +181,7 @@ class _DuckDbCatalog:
         return Source(
             table if schema == "main" else f"{schema}.{table}",
             sql,
-            tuple(Column(row[0], row[1], row[1], row[2] != "NO") for row in described),
+            tuple(ColumnDef(row[0], row[1], row[1], row[2] != "NO") for row in described),
             is_table=kind == "table",
             primary=next((tuple(names) for is_primary, names in keys if is_primary), ()),
             unique=tuple(frozenset(names) for _, names in keys) if kind == "table" else None,

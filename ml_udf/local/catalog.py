@@ -13,14 +13,14 @@ from typing import Any
 
 from ml_udf.errors import BadOption, UnknownFunction
 
-__all__ = ["Catalog", "Function", "Member"]
+__all__ = ["LocalCatalog", "LocalFunction", "LocalMember"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # a name is a folder's name: never a path
 _INPUT_NAMES = {"path": "image_path", "image": "image", "text": "text"}
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LocalMember:
     """A model version that takes part in a function."""
 
     model: str
@@ -35,7 +35,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class LocalFunction:
     """A function as it was deployed; a bare model is one with one member."""
 
     name: str
@@ -43,7 +43,7 @@ class Function:
     task: str
     form: str
     combine: str
-    members: tuple[Member, ...]
+    members: tuple[LocalMember, ...]
     classes: tuple[str, ...]
     min_confidence: float = 0.0
     default: str | None = None
@@ -67,7 +67,7 @@ class Function:
         return {_INPUT_NAMES.get(form, form): form for form in (self.form, *others)}
 
 
-class Catalog:
+class LocalCatalog:
     """The functions and models of one home folder, read anew at each look."""
 
     def __init__(self, home: Path) -> None:
@@ -78,7 +78,7 @@ class Catalog:
                 hint="use the folder that a server was started with (--home), as local:/path/to/home",
             )
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> LocalFunction:
         """The function or model of that name. Raises `UnknownFunction`, `BadOption`."""
         if _NAME.fullmatch(name):
             path = self._home / "functions" / f"{name}.json"
@@ -104,9 +104,9 @@ class Catalog:
         folder = self._home / "models" / model
         return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/model.json"))
 
-    def _bare(self, name: str, version: int) -> Function:
+    def _bare(self, name: str, version: int) -> LocalFunction:
         member, manifest = self._member({"model": name, "version": version})
-        return Function(
+        return LocalFunction(
             name=name,
             version=str(version),
             task=manifest["task"],
@@ -117,10 +117,10 @@ class Catalog:
             columns=tuple(manifest["input"].get("columns", ())),
         )
 
-    def _deployed(self, deployed: dict[str, Any]) -> Function:
+    def _deployed(self, deployed: dict[str, Any]) -> LocalFunction:
         try:
             found = [self._member(member) for member in deployed["members"]]
-            return Function(
+            return LocalFunction(
                 name=deployed["name"],
                 version=str(deployed["version"]),
                 task=deployed["task"],
@@ -138,12 +138,12 @@ class Catalog:
                 f"a function of {self._home} cannot be read: {exc!r} is missing or wrong"
             ) from exc
 
-    def _member(self, member: dict[str, Any]) -> tuple[Member, dict[str, Any]]:
+    def _member(self, member: dict[str, Any]) -> tuple[LocalMember, dict[str, Any]]:
         name, version = str(member["model"]), int(member["version"])
         directory = self._home / "models" / name / str(version)
         manifest = _read(directory / "model.json")
         accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))
-        return Member(name, version, accuracy, directory), manifest
+        return LocalMember(name, version, accuracy, directory), manifest
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from gpu_worker.errors import Cancelled as EngineCancelled
 from gpu_worker.errors import NoRoom, UnknownModel, WorkerError
 from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
-from ml_udf.client.transport import Abort, Request, Response
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, VersionGone
-from ml_udf.local.catalog import Catalog, Function
+from ml_udf.local.catalog import LocalCatalog, LocalFunction
 from ml_udf.oip import (
     HEADER_LENGTH,
     InferRequest,
@@ -61,12 +61,12 @@ class LocalTransport:
             raise BadOption(
                 f"local: has no option {sorted(unknown)[0]!r}", hint="options: " + ", ".join(sorted(_OPTIONS))
             )
-        self._catalog = Catalog(Path(unquote(parts.path) or DEFAULT_HOME).expanduser())
+        self._catalog = LocalCatalog(Path(unquote(parts.path) or DEFAULT_HOME).expanduser())
         self._settings = _settings(options)
         self._engine: Engine | None = None
         self._lock = threading.Lock()
 
-    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         """Answer a request as a server would; aborts and the timeout are felt within about 100 ms."""
         try:
             return self._route(request, time.monotonic() + timeout_s, abort)
@@ -88,7 +88,7 @@ class LocalTransport:
                 self._engine.close()
                 self._engine = None
 
-    def _route(self, request: Request, deadline_s: float, abort: Abort) -> Response:
+    def _route(self, request: HttpRequest, deadline_s: float, abort: Abort) -> HttpResponse:
         match [request.method, *request.path.strip("/").split("/")]:
             case ["GET", "v2"]:
                 return _json({"name": "ml_udf local", "version": "0", "extensions": ["ml_udf"]})
@@ -106,13 +106,15 @@ class LocalTransport:
                 return _json({"models": [self._model_row(model) for model in models]})
         return _failure(501, "bad_option", f"local: does not do {request.method} {request.path}")
 
-    def _function(self, name: str, version: str | None) -> Function:
+    def _function(self, name: str, version: str | None) -> LocalFunction:
         function = self._catalog.function(name)
         if version not in (None, function.version):
             raise VersionGone(f"version {version} of {name} is no longer deployed; run the statement again")
         return function
 
-    def _infer(self, function: Function, request: Request, deadline_s: float, abort: Abort) -> Response:
+    def _infer(
+        self, function: LocalFunction, request: HttpRequest, deadline_s: float, abort: Abort
+    ) -> HttpResponse:
         asked = decode_request(request.body, request.headers.get(HEADER_LENGTH))
         if len(asked.inputs) != 1 or asked.inputs[0].name not in function.inputs:
             raise BadOption(f"{function.name} takes one input of {', '.join(function.inputs)}")
@@ -132,10 +134,10 @@ class LocalTransport:
             function.name, _outputs(function, answer, len(rows)), function.version, asked.id
         )
         body, headers = encode_response(response, _binary(asked))
-        return Response(200, {name.lower(): value for name, value in headers.items()}, body)
+        return HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)
 
     def _begun(
-        self, function: Function, form: str, rows: Sequence[bytes], cancelled: Callable[[], bool]
+        self, function: LocalFunction, form: str, rows: Sequence[bytes], cancelled: Callable[[], bool]
     ) -> tuple[Engine, Batch]:
         """Set the rows on their way through all members. Raises `Cancelled`, and what `cancelled` raises.
 
@@ -176,7 +178,7 @@ class LocalTransport:
         finally:
             self._lock.release()
 
-    def _model_row(self, model: Function) -> dict[str, Any]:
+    def _model_row(self, model: LocalFunction) -> dict[str, Any]:
         member = model.members[0]
         manifest = json.loads((member.directory / "model.json").read_bytes())
         resident = self._engine is not None and member.key in self._engine.resident()
@@ -212,7 +214,7 @@ def _settings(options: dict[str, list[str]]) -> Settings:
     )
 
 
-def _outputs(function: Function, answer: Answer, rows: int) -> list[Tensor]:
+def _outputs(function: LocalFunction, answer: Answer, rows: int) -> list[Tensor]:
     from server.ensemble.combine import Vote, combine
     from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 
@@ -246,7 +248,7 @@ def _tensor(column: Column) -> Tensor:
     return Tensor(column.name, column.datatype, shape, bytes(column.data))
 
 
-def _metadata(function: Function) -> dict[str, Any]:
+def _metadata(function: LocalFunction) -> dict[str, Any]:
     return {
         "name": function.name,
         "versions": [function.version],
@@ -266,7 +268,7 @@ def _metadata(function: Function) -> dict[str, Any]:
     }
 
 
-def _function_row(function: Function) -> dict[str, Any]:
+def _function_row(function: LocalFunction) -> dict[str, Any]:
     return {
         "name": function.name,
         "version": function.version,
@@ -280,10 +282,10 @@ def _binary(asked: InferRequest) -> InferRequest:
     return asked
 
 
-def _json(body: dict[str, Any]) -> Response:
-    return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
+def _json(body: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-def _failure(status: int, code: str, message: str, hint: str = "") -> Response:
+def _failure(status: int, code: str, message: str, hint: str = "") -> HttpResponse:
     body = {"error": f"{code}: {message}"} | ({"hint": hint} if hint else {})
-    return Response(status, {}, json.dumps(body).encode())
+    return HttpResponse(status, {}, json.dumps(body).encode())

@@ -27,7 +27,7 @@ from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER, Wrapper
 
-__all__ = ["Definitions", "Request"]
+__all__ = ["Definitions", "FunctionDefinition"]
 
 _INPUTS = ("text", "bytea", "real", "double precision", "integer", "bigint", "real[]", "double precision[]")
 
@@ -56,7 +56,7 @@ _MADE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FunctionDefinition:
     """The arguments of `ml_udf.create_function`, in its order."""
 
     name: str
@@ -96,7 +96,7 @@ class Definitions:
         self._order: _Order | None = None
         self._told_of_rows = False
 
-    def create(self, asked: Request) -> str:
+    def create(self, asked: FunctionDefinition) -> str:
         """Create or replace an SQL function and its twin; returns its signature.
 
         Raises `Refused` for names, types and rights, `BadOption` for options, and with `verify` the

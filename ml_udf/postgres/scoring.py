@@ -18,7 +18,7 @@ from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Plan, Plpy
 from ml_udf.postgres.statements import Statements, Target
-from ml_udf.scoring import Asking, Request, Tally, score
+from ml_udf.scoring import Asking, ScoreRequest, Tally, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.names import split_name
 from ml_udf.scoring.postgres_catalog import PostgresCatalog
@@ -198,8 +198,8 @@ def _alone(sql: _Procedure, store: PostgresStore) -> Iterator[None]:
         store.unlock()
 
 
-def _request(given: Mapping[str, Any], on_error: str) -> Request:
-    return Request(
+def _request(given: Mapping[str, Any], on_error: str) -> ScoreRequest:
+    return ScoreRequest(
         relation=given["relation"] or "",
         function=given["function"] or "",
         input=given["input"] or "",

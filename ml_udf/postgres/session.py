@@ -17,7 +17,7 @@ from ml_udf.client.column import Value, asked_by_key
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
-from ml_udf.postgres.definitions import Definitions, Request
+from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import Refused, reported
 from ml_udf.postgres.fitting import Fitting
@@ -121,9 +121,9 @@ class Session:
     # ── definitions, servers, views ──────────────────────────────────────────────────────────────
 
     @reported
-    def create_function(self, *asked: Any) -> str:  # noqa: ANN401  # the fields of `Request`, in order
+    def create_function(self, *asked: Any) -> str:  # noqa: ANN401  # the fields of `FunctionDefinition`, in order
         """`ml_udf.create_function`: see `Definitions.create`."""
-        return self._definitions.create(Request(*asked))
+        return self._definitions.create(FunctionDefinition(*asked))
 
     @reported
     def define(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ml_udf.errors import BadOption
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.dataset_rows import DatasetRows
-from ml_udf.postgres.definitions import Definitions, Request
+from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
@@ -113,7 +113,7 @@ class TrainingVerbs:
             promote=given["promote"] or "always",
         )
         self._definitions.create(
-            Request(
+            FunctionDefinition(
                 function,
                 function,
                 server,

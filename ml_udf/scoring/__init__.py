@@ -1,6 +1,6 @@
 """Scoring a table: every row that has no answer yet gets one, stored, in batches that commit.
 
-    Request        what to score, with which function, into which place
+    ScoreRequest        what to score, with which function, into which place
     Layout         the tables and columns that this means, once the database has been asked
     Queries        the SQL over them: which rows are due, a page of them, storing their answers
     Asking         a page's answers, through restarts of the server and past rows that kill its worker
@@ -12,9 +12,9 @@ engine: a `Store` reads and writes (`ml_udf.scoring.postgres_store`, `ml_udf.duc
 """
 
 from ml_udf.scoring.asking import Asking
-from ml_udf.scoring.layout import Column, Layout
+from ml_udf.scoring.layout import ColumnDef, Layout
 from ml_udf.scoring.pages import Page, Store
-from ml_udf.scoring.request import Request
+from ml_udf.scoring.request import ScoreRequest
 from ml_udf.scoring.run import Tally, score
 
-__all__ = ["Asking", "Column", "Layout", "Page", "Request", "Store", "Tally", "score"]
+__all__ = ["Asking", "ColumnDef", "Layout", "Page", "ScoreRequest", "Store", "Tally", "score"]

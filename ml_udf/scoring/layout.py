@@ -15,11 +15,11 @@ from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import BadOption, NoKey, UnknownColumn, WrongType
 from ml_udf.quoting import quoted
 from ml_udf.scoring.names import found_name
-from ml_udf.scoring.request import Request
+from ml_udf.scoring.request import ScoreRequest
 
 __all__ = [
     "ROLES",
-    "Column",
+    "ColumnDef",
     "Kind",
     "Layout",
     "Source",
@@ -43,7 +43,7 @@ _BYTES = {"bytea", "blob"}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnDef:
     """A column, its type as the engine prints it, and `base`, the type without its length or domain."""
 
     name: str
@@ -73,12 +73,12 @@ class Source:
 
     title: str
     sql: str  # its name, quoted
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnDef, ...]
     is_table: bool = True  # whether its rows can be written
     primary: tuple[str, ...] = ()
     unique: tuple[frozenset[str], ...] | None = None
 
-    def column(self, asked: str, what: str) -> Column:
+    def column(self, asked: str, what: str) -> ColumnDef:
         """The column that the caller means. Raises `UnknownColumn`."""
         name = found_name(asked, [column.name for column in self.columns])
         if name is None:
@@ -96,8 +96,8 @@ class Layout:
     title: str  # of the place, for people
     source: str  # quoted
     target: str  # quoted; the same where the answers go beside the rows
-    key: tuple[Column, ...]
-    input: Column
+    key: tuple[ColumnDef, ...]
+    input: ColumnDef
     places: Mapping[str, str]  # role → column of the target
     value_type: str
     rescore: frozenset[str]
@@ -109,7 +109,7 @@ class Layout:
         return self.source == self.target
 
 
-def key_of(source: Source, asked: Sequence[str]) -> tuple[Column, ...]:
+def key_of(source: Source, asked: Sequence[str]) -> tuple[ColumnDef, ...]:
     """The columns that tell the rows apart. Raises `NoKey`, `UnknownColumn`."""
     names = asked or source.primary
     if not names:
@@ -132,7 +132,7 @@ def key_of(source: Source, asked: Sequence[str]) -> tuple[Column, ...]:
     return key
 
 
-def input_of(source: Source, request: Request, info: FunctionInfo) -> Column:
+def input_of(source: Source, request: ScoreRequest, info: FunctionInfo) -> ColumnDef:
     """The column that the function gets. Raises `UnknownColumn`, `WrongType`."""
     column = source.column(request.input, "the input")
     vectors = len(info.row_shape) > 1 or (info.row_shape not in ((), (1,)))
@@ -163,7 +163,7 @@ def places_beside(source: Source, output: str) -> tuple[dict[str, str], str]:
     return places, source.column(value, "the answers").type
 
 
-def places_in(table: Source, key: Sequence[Column]) -> tuple[dict[str, str], str]:
+def places_in(table: Source, key: Sequence[ColumnDef]) -> tuple[dict[str, str], str]:
     """(role → column, type of the value) of a table of answers. Raises `UnknownColumn`, `NoKey`."""
     names = [column.name for column in table.columns]
     for column in key:
@@ -196,7 +196,7 @@ def value_type_of(info: FunctionInfo) -> str:
     return "double precision" + ("" if info.output_width == 1 else "[]")
 
 
-def check_rescoring(request: Request, places: Mapping[str, str], target: Source) -> frozenset[str]:
+def check_rescoring(request: ScoreRequest, places: Mapping[str, str], target: Source) -> frozenset[str]:
     """Why rows are scored again. Raises `BadOption` where the place cannot tell, or cannot keep errors."""
     prefix = "" if "value" not in places or places["value"] == "value" else f"{places['value']}_"
     types = {"error": "text", "model_version": "text", "input_hash": "uuid"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ml_udf.quoting import qualified
-from ml_udf.scoring.layout import Column, Source
+from ml_udf.scoring.layout import ColumnDef, Source
 from ml_udf.scoring.names import split_name
 
 __all__ = ["PostgresCatalog", "Sql"]
@@ -71,7 +71,7 @@ class PostgresCatalog:
         if row is None:
             return None
         columns = tuple(
-            Column(c["name"], c["type"], c["base"], c["nullable"])
+            ColumnDef(c["name"], c["type"], c["base"], c["nullable"])
             for c in self._sql.rows(_COLUMNS, row["oid"])
         )
         keys = self._sql.rows(_KEYS, row["oid"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ml_udf.errors import BadOption
 from ml_udf.scoring.condition import check_condition
 
-__all__ = ["BATCH_ROWS", "PATIENCE_S", "Request", "rescore_of"]
+__all__ = ["BATCH_ROWS", "PATIENCE_S", "ScoreRequest", "rescore_of"]
 
 BATCH_ROWS = 1024  # a commit each; some four requests of the default size, all under way at once
 PATIENCE_S = 60.0
@@ -16,7 +16,7 @@ _REASONS = ("changed", "version", "errors")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ScoreRequest:
     """One call of `score_table`. Raises `BadOption` for what can be no call.
 
     relation      a table or view, as SQL writes it

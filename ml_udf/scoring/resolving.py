@@ -21,12 +21,12 @@ from ml_udf.scoring.layout import (
 )
 from ml_udf.scoring.names import split_name
 from ml_udf.scoring.queries import Queries
-from ml_udf.scoring.request import Request
+from ml_udf.scoring.request import ScoreRequest
 
-__all__ = ["Catalog", "resolved", "unfit"]
+__all__ = ["DatabaseCatalog", "resolved", "unfit"]
 
 
-class Catalog(Protocol):
+class DatabaseCatalog(Protocol):
     """What a database knows of its tables."""
 
     def found(self, name: str) -> Source | None:
@@ -38,7 +38,9 @@ class Catalog(Protocol):
         ...
 
 
-def resolved(catalog: Catalog, request: Request, info: FunctionInfo, value_type: str | None = None) -> Layout:
+def resolved(
+    catalog: DatabaseCatalog, request: ScoreRequest, info: FunctionInfo, value_type: str | None = None
+) -> Layout:
     """The layout of a request.
 
     value_type  of the answers in a new table; None = as the function's output says
@@ -79,7 +81,7 @@ def unfit(layout: Layout, error: Exception) -> WrongType:
     )
 
 
-def _result_table(catalog: Catalog, name: str, made: Layout, source: Source) -> Source:
+def _result_table(catalog: DatabaseCatalog, name: str, made: Layout, source: Source) -> Source:
     found = catalog.found(name)
     if found is None:
         clash = sorted({column.name for column in made.key} & set(ROLES))

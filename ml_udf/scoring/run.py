@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ml_udf.client.request_pool import Flight
+from ml_udf.client.request_pool import RequestPool
 from ml_udf.client.statement import Answer
 from ml_udf.errors import MlUdfError
 from ml_udf.scoring.asking import Asking
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Page, Store, first_rows, next_rows
-from ml_udf.scoring.request import Request
+from ml_udf.scoring.request import ScoreRequest
 
 __all__ = ["Tally", "score"]
 
@@ -52,7 +52,7 @@ def score(
     store: Store,
     asking: Asking,
     layout: Layout,
-    request: Request,
+    request: ScoreRequest,
     *,
     on_wait: Callable[[], None] | None = None,
     on_progress: Callable[[Tally], None] = lambda _: None,
@@ -68,14 +68,14 @@ def score(
     """
     tally = Tally(store.due_rows(request.row_limit), began_s=time.monotonic())
     on_progress(tally)
-    flight = Flight()
+    pool = RequestPool()
     try:
         for _ in range(MAX_PASSES):
             missed = tally.missed
             left = None if request.row_limit is None else request.row_limit - tally.stored
             pages = _pages(store, layout, request, left, tally)
             # A pass ends only when all its pages are stored: the next one must not read them as due.
-            for page, answers in flight.run(
+            for page, answers in pool.run(
                 pages, asking.answers, max_in_flight=PAGES_IN_FLIGHT, on_wait=on_wait
             ):
                 _store(store, page, answers, asking.version, request, layout, tally)
@@ -86,11 +86,13 @@ def score(
                 break
     finally:
         asking.wait_idle(_END_WAIT_S)
-        flight.close()
+        pool.close()
     return tally
 
 
-def _pages(store: Store, layout: Layout, request: Request, left: int | None, tally: Tally) -> Iterator[Page]:
+def _pages(
+    store: Store, layout: Layout, request: ScoreRequest, left: int | None, tally: Tally
+) -> Iterator[Page]:
     after = None
     rows = first_rows(layout.input.kind or "text", request.batch_rows)
     while left is None or left > 0:
@@ -110,7 +112,7 @@ def _store(
     page: Page,
     answers: Sequence[Answer],
     version: str,
-    request: Request,
+    request: ScoreRequest,
     layout: Layout,
     tally: Tally,
 ) -> None:

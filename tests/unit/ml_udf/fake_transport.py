@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 
-from ml_udf.client.transport import Abort, Request, Response
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.errors import Cancelled
 from ml_udf.oip import (
     HEADER_LENGTH,
@@ -31,7 +31,7 @@ class FakeTransport:
         self.ours = ours
         self.version = version
         self.delay_s = delay_s
-        self.faults: list[Exception | Response] = []
+        self.faults: list[Exception | HttpResponse] = []
         self.sent: list[list[bytes]] = []
         self.requests: list[InferRequest] = []
         self.paths: list[str] = []
@@ -40,7 +40,7 @@ class FakeTransport:
         self._in_flight = 0
         self._lock = threading.Lock()
 
-    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         with self._lock:
             self.paths.append(request.path)
         if request.path == "/v2":
@@ -49,7 +49,7 @@ class FakeTransport:
             return _json(self._metadata())
         if request.path.startswith("/v2/models/f/") and request.path.endswith("/infer"):
             return self._infer(request, abort)
-        return Response(404, {}, b'{"error": "unknown_function: there is no such function"}')
+        return HttpResponse(404, {}, b'{"error": "unknown_function: there is no such function"}')
 
     def close(self) -> None:
         pass
@@ -63,7 +63,7 @@ class FakeTransport:
             "parameters": {"form": "text"},
         }
 
-    def _infer(self, request: Request, abort: Abort) -> Response:
+    def _infer(self, request: HttpRequest, abort: Abort) -> HttpResponse:
         asked = decode_request(request.body, request.headers.get(HEADER_LENGTH))
         rows = asked.inputs[0].elements
         with self._lock:
@@ -89,7 +89,7 @@ class FakeTransport:
             with self._lock:
                 self._in_flight -= 1
 
-    def _answer(self, asked: InferRequest, rows: list[bytes]) -> Response:
+    def _answer(self, asked: InferRequest, rows: list[bytes]) -> HttpResponse:
         bad = [row.startswith(b"bad") for row in rows]
         outputs = [
             Tensor.of_bytes(
@@ -108,8 +108,8 @@ class FakeTransport:
                 ),
             ]
         body, headers = encode_response(InferResponse("f", outputs, self.version, asked.id), asked)
-        return Response(200, {name.lower(): value for name, value in headers.items()}, body)
+        return HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)
 
 
-def _json(body: dict[str, object]) -> Response:
-    return Response(200, {}, json.dumps(body).encode())
+def _json(body: dict[str, object]) -> HttpResponse:
+    return HttpResponse(200, {}, json.dumps(body).encode())

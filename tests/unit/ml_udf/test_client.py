@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_udf.client import Client, Options
-from ml_udf.client.transport import Response
+from ml_udf.client.transport import HttpResponse
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -98,7 +98,7 @@ def test_a_faulty_row_that_is_seen_before_sending_sends_nothing():
 
 def test_a_full_queue_is_waited_for():
     transport = FakeTransport()
-    transport.faults = [Response(503, {"retry-after": "0.05"}, b'{"error": "overloaded: full"}')] * 7
+    transport.faults = [HttpResponse(503, {"retry-after": "0.05"}, b'{"error": "overloaded: full"}')] * 7
     prediction = client_of(transport).predict("f", ["a"])
     assert prediction.values == [label_of(b"a")]
     assert prediction.stats.retries == 7
@@ -106,7 +106,7 @@ def test_a_full_queue_is_waited_for():
 
 def test_a_queue_that_stays_full_until_the_deadline_says_so():
     transport = FakeTransport()
-    transport.faults = [Response(503, {"retry-after": "30"}, b'{"error": "overloaded: 9000 rows wait"}')]
+    transport.faults = [HttpResponse(503, {"retry-after": "30"}, b'{"error": "overloaded: 9000 rows wait"}')]
     with pytest.raises(DeadlineExceeded, match="9000 rows wait"):
         client_of(transport).predict("f", ["a"], deadline_s=time.monotonic() + 1)
 
@@ -128,7 +128,7 @@ def test_a_dead_server_is_found_dead_once_for_all_sub_batches():
 
 def test_a_bad_request_is_not_tried_again():
     transport = FakeTransport()
-    transport.faults = [Response(400, {}, b'{"error": "bad_option: no"}')]
+    transport.faults = [HttpResponse(400, {}, b'{"error": "bad_option: no"}')]
     with pytest.raises(BadOption, match="no"):
         client_of(transport).predict("f", ["a"], NULLS)
     assert len(transport.requests) == 1
@@ -168,7 +168,7 @@ def test_a_server_that_is_not_ours_gets_no_parameter_of_ours():
 def test_an_answer_of_the_wrong_length_is_a_fault_of_the_server():
     transport = FakeTransport()
     body = b'{"model_name": "f", "outputs": []}'
-    transport.faults = [Response(200, {}, body)]
+    transport.faults = [HttpResponse(200, {}, body)]
     with pytest.raises(ServerFault, match="does not fit"):
         client_of(transport).predict("f", ["a"])
 
@@ -226,7 +226,7 @@ def test_an_endpoint_that_is_none_is_refused_at_once(url):
 
 def test_overloaded_carries_the_servers_own_estimate():
     transport = FakeTransport()
-    transport.faults = [Response(503, {"retry-after": "12"}, b'{"error": "overloaded: full"}')]
+    transport.faults = [HttpResponse(503, {"retry-after": "12"}, b'{"error": "overloaded: full"}')]
     with pytest.raises(DeadlineExceeded) as caught:
         client_of(transport).predict("f", ["a"], Options(timeout_ms=500))
     assert isinstance(caught.value.__cause__, Overloaded)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ml_udf.client import Client, Options
-from ml_udf.client.transport import Abort, Request, Response
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.errors import (
     BadOption,
     InputNotFound,
@@ -28,16 +28,16 @@ def client_of(transport: Any) -> Client:
 class Routes:
     """A transport that keeps what it was asked, and answers each request by the next of `replies`."""
 
-    def __init__(self, *replies: Response) -> None:
-        self.asked: list[Request] = []
+    def __init__(self, *replies: HttpResponse) -> None:
+        self.asked: list[HttpRequest] = []
         self.timeouts_s: list[float] = []
         self.closed = False
         self._replies = list(replies)
 
-    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         self.asked.append(request)
         self.timeouts_s.append(timeout_s)
-        return self._replies.pop(0) if self._replies else Response(200, {}, b'{"ok": true}')
+        return self._replies.pop(0) if self._replies else HttpResponse(200, {}, b'{"ok": true}')
 
     def close(self) -> None:
         self.closed = True
@@ -101,9 +101,9 @@ def test_tritons_config_is_read_where_the_server_is_not_ours():
 
 def test_a_triton_that_takes_no_batches_larger_than_its_own_gets_none():
     class Triton(FakeTransport):
-        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
             if request.path.endswith("/config"):
-                return Response(200, {}, b'{"max_batch_size": 3}')
+                return HttpResponse(200, {}, b'{"max_batch_size": 3}')
             return super().send(request, timeout_s=timeout_s, abort=abort)
 
     transport = Triton(ours=False)
@@ -116,9 +116,9 @@ def test_a_triton_that_takes_no_batches_larger_than_its_own_gets_none():
 
 def test_what_is_begun_keeps_to_that_limit_too():
     class Triton(FakeTransport):
-        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
             if request.path.endswith("/config"):
-                return Response(200, {}, b'{"max_batch_size": 3}')
+                return HttpResponse(200, {}, b'{"max_batch_size": 3}')
             return super().send(request, timeout_s=timeout_s, abort=abort)
 
     transport = Triton(ours=False)
@@ -157,7 +157,7 @@ def test_json_routes_are_asked_as_they_say():
 
 
 def test_a_refused_route_raises_what_it_says():
-    client = client_of(Routes(Response(404, {}, b'{"error": "unknown_function: no f"}')))
+    client = client_of(Routes(HttpResponse(404, {}, b'{"error": "unknown_function: no f"}')))
     with pytest.raises(UnknownFunction, match="no f"):
         client.get("/v1/functions/f")
 
@@ -167,7 +167,7 @@ def test_any_request_can_be_aborted_by_what_on_wait_raises():
         pass
 
     class Slow(Routes):
-        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
             abort.sleep(30)
             return super().send(request, timeout_s=timeout_s, abort=abort)
 
@@ -176,7 +176,7 @@ def test_any_request_can_be_aborted_by_what_on_wait_raises():
 
     began_s = time.monotonic()
     with pytest.raises(Stop):
-        client_of(Slow()).ask(Request("GET", "/v1/jobs"), timeout_s=60, on_wait=stop)
+        client_of(Slow()).ask(HttpRequest("GET", "/v1/jobs"), timeout_s=60, on_wait=stop)
     assert time.monotonic() - began_s < 10
 
 
@@ -184,7 +184,7 @@ def test_closed_it_lets_go_of_its_connections_and_threads():
     transport = Routes()
     client = client_of(transport)
     before = set(threading.enumerate())
-    client.ask(Request("GET", "/v1/jobs"), timeout_s=5)
+    client.ask(HttpRequest("GET", "/v1/jobs"), timeout_s=5)
     mine = set(threading.enumerate()) - before
     client.close()
     assert transport.closed
@@ -238,7 +238,7 @@ def test_a_server_that_is_gone_when_its_function_is_looked_up_is_every_rows_faul
     monkeypatch.setattr("ml_udf.client.retry._FIRST_PAUSE_S", 0.001)
 
     class Gone(FakeTransport):
-        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
             raise ServerUnreachable("refused")
 
     prediction = client_of(Gone()).predict("f", ["a", None], Options(on_error="null"))
@@ -250,7 +250,7 @@ def test_a_server_that_is_gone_when_its_function_is_looked_up_is_every_rows_faul
 
 def test_a_look_up_ends_at_the_deadline():
     class Slow(FakeTransport):
-        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
             self.timeout_s = timeout_s
             return super().send(request, timeout_s=timeout_s, abort=abort)
 

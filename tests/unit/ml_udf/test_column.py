@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ml_udf.client import column as column_module
-from ml_udf.client.column import MAX_VALUE_BYTES, Column, SubBatch, asked_by_key, input_tensor, values_of
+from ml_udf.client.column import MAX_VALUE_BYTES, InputColumn, SubBatch, asked_by_key, input_tensor, values_of
 from ml_udf.client.prediction import CallStats
 from ml_udf.errors import InputInvalid, InputTooLarge
 from ml_udf.oip import Tensor, WireError
@@ -15,26 +15,26 @@ from tests.unit.ml_udf.infos import info_of
 
 
 def test_equal_values_are_one_and_every_row_knows_its_place():
-    column = Column.of(["b", None, "a", b"b", "a"], "BYTES")
+    column = InputColumn.of(["b", None, "a", b"b", "a"], "BYTES")
     assert column.distinct == [b"b", b"a"]
     assert column.place == [0, -1, 1, 0, 1]
     assert column.errors == {}
 
 
 def test_a_value_that_cannot_be_sent_has_an_error_and_no_place():
-    column = Column.of(["a", 3.5, "b", "\ud800"], "BYTES")
+    column = InputColumn.of(["a", 3.5, "b", "\ud800"], "BYTES")
     assert column.place == [0, -1, 1, -1]
     assert {row: type(error) for row, error in column.errors.items()} == {1: InputInvalid, 3: InputInvalid}
     assert "not float" in column.errors[1].message
 
 
 def test_bytes_of_any_kind_are_bytes():
-    assert Column.of([b"a", bytearray(b"a"), memoryview(b"a"), "a"], "BYTES").distinct == [b"a"]
+    assert InputColumn.of([b"a", bytearray(b"a"), memoryview(b"a"), "a"], "BYTES").distinct == [b"a"]
 
 
 def test_a_value_may_have_the_limits_bytes_and_not_one_more():
     fits, too_large = b"x" * MAX_VALUE_BYTES, b"x" * (MAX_VALUE_BYTES + 1)
-    column = Column.of([fits, too_large], "BYTES")
+    column = InputColumn.of([fits, too_large], "BYTES")
     assert column.place == [0, -1]
     assert isinstance(column.errors[1], InputTooLarge)
     assert MAX_VALUE_BYTES == 32 * 1024 * 1024
@@ -42,7 +42,7 @@ def test_a_value_may_have_the_limits_bytes_and_not_one_more():
 
 def test_a_column_of_numbers_takes_numbers_and_vectors_and_nothing_else():
     values: list[Any] = [1, 2.5, True, [1, 2], (1.0, 2.0), "7", b"7", None, object(), ["x"]]
-    column = Column.of(values, "FP32")
+    column = InputColumn.of(values, "FP32")
     assert column.distinct == [1, 2.5, (1.0, 2.0)]
     assert column.place == [0, 1, 0, 2, 2, -1, -1, -1, -1, -1]
     assert sorted(column.errors) == [5, 6, 8, 9]
@@ -51,13 +51,13 @@ def test_a_column_of_numbers_takes_numbers_and_vectors_and_nothing_else():
 
 def test_a_vector_is_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr(column_module, "MAX_VALUE_BYTES", 32)
-    column = Column.of([[1.0] * 4, [1.0] * 5], "FP64")
+    column = InputColumn.of([[1.0] * 4, [1.0] * 5], "FP64")
     assert column.place == [0, -1]
     assert isinstance(column.errors[1], InputTooLarge)
 
 
 def test_sub_batches_are_cut_by_rows_and_say_where_they_begin():
-    column = Column.of([f"{n}" for n in range(7)], "BYTES")
+    column = InputColumn.of([f"{n}" for n in range(7)], "BYTES")
     batches = list(column.sub_batches(3))
     assert [(batch.first, len(batch.rows)) for batch in batches] == [(0, 3), (3, 3), (6, 1)]
     assert [row for batch in batches for row in batch.rows] == column.distinct
@@ -65,7 +65,7 @@ def test_sub_batches_are_cut_by_rows_and_say_where_they_begin():
 
 def test_sub_batches_are_cut_by_bytes_and_a_large_value_travels_alone(monkeypatch):
     monkeypatch.setattr(column_module, "SUB_BATCH_BYTES", 10)
-    column = Column.of([b"aaaa", b"bbbbbb", b"c", b"d" * 30, b"e"], "BYTES")
+    column = InputColumn.of([b"aaaa", b"bbbbbb", b"c", b"d" * 30, b"e"], "BYTES")
     assert [batch.rows for batch in column.sub_batches(100)] == [
         [b"aaaa", b"bbbbbb"],
         [b"c"],
@@ -76,22 +76,26 @@ def test_sub_batches_are_cut_by_bytes_and_a_large_value_travels_alone(monkeypatc
 
 def test_a_first_value_that_is_too_large_travels_alone_too(monkeypatch):
     monkeypatch.setattr(column_module, "SUB_BATCH_BYTES", 10)
-    column = Column.of([b"d" * 30, b"e"], "BYTES")
+    column = InputColumn.of([b"d" * 30, b"e"], "BYTES")
     assert [batch.rows for batch in column.sub_batches(100)] == [[b"d" * 30], [b"e"]]
 
 
 def test_numbers_count_eight_bytes_each(monkeypatch):
     monkeypatch.setattr(column_module, "SUB_BATCH_BYTES", 24)
-    assert [len(batch.rows) for batch in Column.of(list(range(7)), "INT64").sub_batches(100)] == [3, 3, 1]
+    assert [len(batch.rows) for batch in InputColumn.of(list(range(7)), "INT64").sub_batches(100)] == [
+        3,
+        3,
+        1,
+    ]
 
 
 def test_nothing_to_send_is_no_sub_batch():
-    assert list(Column.of([None, None], "BYTES").sub_batches(10)) == []
+    assert list(InputColumn.of([None, None], "BYTES").sub_batches(10)) == []
     assert SubBatch(4) == SubBatch(4, [])
 
 
 def test_answers_go_back_to_every_row_that_asked():
-    assert Column.of(["b", None, "a", "b"], "BYTES").spread(["B", "A"]) == ["B", None, "A", "B"]
+    assert InputColumn.of(["b", None, "a", "b"], "BYTES").spread(["B", "A"]) == ["B", None, "A", "B"]
 
 
 def test_texts_become_a_tensor_of_one_element_a_row():

@@ -9,7 +9,7 @@ import pytest
 
 from ml_udf.client.column import SubBatch
 from ml_udf.client.exchange import Answers, Exchange
-from ml_udf.client.transport import Abort, Request, Response
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
 from ml_udf.errors import (
     BadOption,
@@ -101,7 +101,7 @@ def test_a_connection_that_broke_is_no_reason_to_give_up_the_others(monkeypatch)
 @pytest.mark.parametrize("status", [400, 404, 413])
 def test_a_refusal_that_concerns_the_call_is_raised(status):
     transport = FakeTransport()
-    transport.faults = [Response(status, {}, b'{"error": "bad_option: no"}')]
+    transport.faults = [HttpResponse(status, {}, b'{"error": "bad_option: no"}')]
     with pytest.raises(BadOption):
         ask(exchange_of(transport), b"a")
 
@@ -111,13 +111,13 @@ def test_a_refusal_that_concerns_the_call_is_raised(status):
 )
 def test_an_answer_that_cannot_be_read_is_the_servers_fault(body):
     transport = FakeTransport()
-    transport.faults = [Response(200, {}, body)]
+    transport.faults = [HttpResponse(200, {}, body)]
     assert [type(e) for e in ask(exchange_of(transport), b"a").errors] == [ServerFault]
 
 
 def test_a_status_below_400_is_an_answer_and_400_is_not():
     transport = FakeTransport()
-    transport.faults = [Response(399, {}, b"x"), Response(500, {}, b'{"error": "internal: broke"}')]
+    transport.faults = [HttpResponse(399, {}, b"x"), HttpResponse(500, {}, b'{"error": "internal: broke"}')]
     exchange = exchange_of(transport)
     (unread,) = ask(exchange, b"a").errors
     (internal,) = ask(exchange, b"a").errors
@@ -152,17 +152,17 @@ def test_a_rows_error_is_told_by_its_code_and_keeps_its_words(text, code, messag
         "",
     )
     body, headers = encode_response(answers, InferRequest([]))
-    transport.faults = [Response(200, {name.lower(): value for name, value in headers.items()}, body)]
+    transport.faults = [HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)]
     (error,) = ask(exchange_of(transport), b"a").errors
     assert error is not None
     assert (error.code, error.message) == (code, message)
 
 
 def test_infer_requests_may_be_sent_again_on_a_new_connection():
-    asked: list[Request] = []
+    asked: list[HttpRequest] = []
 
     class Keeps(FakeTransport):
-        def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+        def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
             asked.append(request)
             return super().send(request, timeout_s=timeout_s, abort=abort)
 

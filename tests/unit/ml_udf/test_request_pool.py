@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ml_udf.client.request_pool import Flight
+from ml_udf.client.request_pool import RequestPool
 from ml_udf.client.transport import Abort
 from tests.waiting import wait_until
 
@@ -30,11 +30,11 @@ def until_aborted(task: object, abort: Abort) -> str:
 
 
 def test_every_task_is_done_and_told_with_its_result():
-    assert sorted(Flight().run([1, 2, 3], echo, max_in_flight=2)) == [(1, 10), (2, 20), (3, 30)]
+    assert sorted(RequestPool().run([1, 2, 3], echo, max_in_flight=2)) == [(1, 10), (2, 20), (3, 30)]
 
 
 def test_no_task_is_no_result():
-    assert list(Flight().run([], echo, max_in_flight=2)) == []
+    assert list(RequestPool().run([], echo, max_in_flight=2)) == []
 
 
 def test_tasks_are_taken_only_as_room_comes():
@@ -50,7 +50,7 @@ def test_tasks_are_taken_only_as_room_comes():
         assert room.wait(30)
         return task
 
-    results = Flight().run(tasks(), wait_for_room, max_in_flight=2)
+    results = RequestPool().run(tasks(), wait_for_room, max_in_flight=2)
     threading.Timer(0.2, room.set).start()
     next(results)
     assert len(taken) == 2  # the others wait until one of the two has been told
@@ -63,7 +63,7 @@ def test_on_wait_is_called_while_a_task_runs():
     def slow(task: int, abort: Abort) -> None:
         wait_until(lambda: len(calls) >= 3)
 
-    list(Flight().run([1], slow, max_in_flight=1, on_wait=lambda: calls.append(time.monotonic())))
+    list(RequestPool().run([1], slow, max_in_flight=1, on_wait=lambda: calls.append(time.monotonic())))
     assert len(calls) >= 3
 
 
@@ -78,7 +78,7 @@ def test_a_failed_task_aborts_the_others_and_its_error_comes_out():
         told.append(until_aborted(task, abort))
 
     with pytest.raises(Stop):
-        list(Flight().run(["waits", "fails"], one, max_in_flight=2))
+        list(RequestPool().run(["waits", "fails"], one, max_in_flight=2))
     await_true(lambda: told == ["aborted"])
 
 
@@ -91,7 +91,7 @@ def test_a_consumer_that_leaves_aborts_the_others():
         if task:
             told.append(until_aborted(task, abort))
 
-    results: Any = Flight().run([0, 1], one, max_in_flight=2)
+    results: Any = RequestPool().run([0, 1], one, max_in_flight=2)
     next(results)
     results.close()
     await_true(lambda: told == ["aborted"])
@@ -103,7 +103,7 @@ def test_when_all_is_told_nothing_is_aborted():
     def one(task: int, abort: Abort) -> None:
         aborts.append(abort)
 
-    list(Flight().run([1, 2], one, max_in_flight=1))
+    list(RequestPool().run([1, 2], one, max_in_flight=1))
     assert not any(aborts)
 
 
@@ -115,7 +115,7 @@ def test_begin_returns_once_all_have_left_and_the_results_come_later():
         assert answered.wait(30)
         return task
 
-    underway = Flight().begin([1, 2, 3], one)
+    underway = RequestPool().begin([1, 2, 3], one)
     assert len(underway.pending) == 3
     answered.set()
     assert sorted(underway.results()) == [(1, 1), (2, 2), (3, 3)]
@@ -125,7 +125,7 @@ def test_begin_returns_when_a_task_ends_that_never_left():
     def one(task: int, abort: Abort, left) -> int:
         raise Stop
 
-    underway = Flight().begin([1], one)
+    underway = RequestPool().begin([1], one)
     with pytest.raises(Stop):
         list(underway.results())
 
@@ -140,7 +140,7 @@ def test_an_interrupt_while_requests_leave_aborts_them():
         raise Stop
 
     with pytest.raises(Stop):
-        Flight().begin([1], one, on_wait=on_wait)
+        RequestPool().begin([1], one, on_wait=on_wait)
     await_true(lambda: told == ["aborted"])
 
 
@@ -151,7 +151,7 @@ def test_what_is_dropped_is_aborted():
         left()
         told.append(until_aborted(task, abort))
 
-    underway = Flight().begin([1], one)
+    underway = RequestPool().begin([1], one)
     underway.drop()
     assert not underway.pending
     await_true(lambda: told == ["aborted"])
@@ -159,17 +159,17 @@ def test_what_is_dropped_is_aborted():
 
 def test_closed_it_lets_its_threads_go_and_can_be_used_again():
     others = set(threading.enumerate())
-    flight = Flight()
-    assert list(flight.run([1], echo, max_in_flight=1)) == [(1, 10)]
+    pool = RequestPool()
+    assert list(pool.run([1], echo, max_in_flight=1)) == [(1, 10)]
     mine = {thread for thread in threading.enumerate() if thread.name.startswith("ml_udf")} - others
     assert mine
-    flight.close()
-    flight.close()
+    pool.close()
+    pool.close()
     for thread in mine:
         thread.join(10)
     assert not any(thread.is_alive() for thread in mine)
-    assert list(flight.run([2], echo, max_in_flight=1)) == [(2, 20)]
-    flight.close()
+    assert list(pool.run([2], echo, max_in_flight=1)) == [(2, 20)]
+    pool.close()
 
 
 def test_closing_does_not_wait_for_what_still_runs():
@@ -180,11 +180,11 @@ def test_closing_does_not_wait_for_what_still_runs():
         runs.set()
         ends.wait(20)
 
-    flight = Flight()
-    flight.begin([1], one)
+    pool = RequestPool()
+    pool.begin([1], one)
     assert runs.wait(10)
     began_s = time.monotonic()
-    flight.close()
+    pool.close()
     assert time.monotonic() - began_s < 10
     ends.set()
 

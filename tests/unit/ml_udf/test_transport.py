@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ml_udf.client import Client
-from ml_udf.client.transport import Abort, HttpTransport, Request
+from ml_udf.client.transport import Abort, HttpRequest, HttpTransport
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -161,8 +161,8 @@ def test_what_may_be_repeated_is_sent_again_on_a_new_connection(
 ) -> None:
     server = breaking(point)
     transport = HttpTransport(server.url)
-    send(transport, Request("GET", "/v2"))
-    assert send(transport, Request("POST", "/v2/models/f/infer", b"{}", may_repeat=True)) == 200
+    send(transport, HttpRequest("GET", "/v2"))
+    assert send(transport, HttpRequest("POST", "/v2/models/f/infer", b"{}", may_repeat=True)) == 200
     transport.close()
     assert server.heads.count("POST /v2/models/f/infer") == (1 if point == "idle" else 2)
 
@@ -185,10 +185,10 @@ def test_the_timeout_is_for_all_tries_together() -> None:
             time.sleep(5)
 
     threading.Thread(target=serve, daemon=True).start()
-    send(transport, Request("GET", "/v2"))
+    send(transport, HttpRequest("GET", "/v2"))
     began_s = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        transport.send(Request("GET", "/v2"), timeout_s=0.8, abort=Abort())
+        transport.send(HttpRequest("GET", "/v2"), timeout_s=0.8, abort=Abort())
     assert time.monotonic() - began_s < 1.1
     listener.close()
 
@@ -211,7 +211,7 @@ def test_an_answer_in_small_pieces_keeps_no_one_beyond_the_timeout(dribbled: byt
     transport = HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}")
     began_s = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        transport.send(Request("GET", "/v2"), timeout_s=0.5, abort=Abort())
+        transport.send(HttpRequest("GET", "/v2"), timeout_s=0.5, abort=Abort())
     assert time.monotonic() - began_s < 1.5
     listener.close()
 
@@ -270,7 +270,7 @@ def test_authorities_are_for_https_and_have_to_be_there() -> None:
             Client("https://example.org", sslrootcert=wrong)
 
 
-def send(transport: HttpTransport, request: Request) -> int:
+def send(transport: HttpTransport, request: HttpRequest) -> int:
     return transport.send(request, timeout_s=10.0, abort=Abort()).status
 
 
@@ -320,7 +320,7 @@ def test_a_server_without_tls_that_is_called_by_https_is_said_to_be_one() -> Non
             connection, _ = listener.accept()
             with connection:
                 connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+                connection.sendall(b"HTTP/1.1 400 Bad HttpRequest\r\nContent-Length: 0\r\n\r\n")
 
         threading.Thread(target=answer, daemon=True).start()
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"

@@ -9,7 +9,7 @@ import pytest
 
 from ml_udf.client import Client
 from ml_udf.client.statement import Answer, Binding
-from ml_udf.client.transport import Abort, Request, Response
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
 from ml_udf.errors import Cancelled, ConnectionLost, ServerFault, WorkerLost
 from ml_udf.scoring import Asking, Page
@@ -24,11 +24,13 @@ class Deadly(FakeTransport):
         self.poison = poison
         self.asked = 0
 
-    def send(self, request: Request, *, timeout_s: float, abort: Abort) -> Response:
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
         if request.path.endswith("/infer"):
             self.asked += 1
             if any(row in request.body for row in self.poison):
-                return Response(500, {}, b'{"error": "worker_lost: the worker died twice under these rows"}')
+                return HttpResponse(
+                    500, {}, b'{"error": "worker_lost: the worker died twice under these rows"}'
+                )
         return super().send(request, timeout_s=timeout_s, abort=abort)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ml_udf.errors import BadOption
 from ml_udf.quoting import qualified
-from ml_udf.scoring import Column, Layout, Page, Request
+from ml_udf.scoring import ColumnDef, Layout, Page, ScoreRequest
 from ml_udf.scoring.names import found_name, split_name
 from ml_udf.scoring.pages import next_rows
 from ml_udf.scoring.queries import Queries
@@ -29,7 +29,7 @@ from ml_udf.scoring.texts import text_of
 )
 def test_a_request_that_makes_no_sense_is_refused(how: dict[str, Any]):
     with pytest.raises(BadOption) as caught:
-        Request("t", "f", "x", **how)
+        ScoreRequest("t", "f", "x", **how)
     assert caught.value.hint
 
 
@@ -93,9 +93,9 @@ def test_pages_of_large_values_are_small():
 
 
 def test_no_value_of_a_row_ever_becomes_a_part_of_the_sql():
-    key = (Column("id'; --", "text", "text"),)
+    key = (ColumnDef("id'; --", "text", "text"),)
     layout = Layout(
-        "t", '"t"', '"r"', key, Column('x"', "text", "text"), {"value": "value"}, "text", frozenset()
+        "t", '"t"', '"r"', key, ColumnDef('x"', "text", "text"), {"value": "value"}, "text", frozenset()
     )
     queries = Queries(layout, "1")
     assert "SECRET" not in queries.page(("SECRET",), 10)
@@ -108,8 +108,8 @@ def test_a_version_is_a_literal_that_nothing_leaves():
         "t",
         '"t"',
         '"t"',
-        (Column("id", "int", "int"),),
-        Column("x", "text", "text"),
+        (ColumnDef("id", "int", "int"),),
+        ColumnDef("x", "text", "text"),
         {"value": "food", "model_version": "food_model_version"},
         "text",
         frozenset({"version"}),
