@@ -14,15 +14,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile as PillowFile
+from PIL.JpegImagePlugin import JpegImageFile
 
 from gpu_worker.errors import RowFault
-from gpu_worker.pipeline.image_file import look_over
+from gpu_worker.pipeline.image_file import ImageFile, look_over
 
 __all__ = ["Pixels", "decode_image"]
 
 Pixels = NDArray[np.uint8]
 
-_FORMATS: Final = ("JPEG", "PNG")
 _MOST_S: Final = 10.0  # of this thread's time for one image: twenty times what the largest picture takes
 _BLOCK_BYTES: Final = 4096  # that a decoder gets of a file of many scans between two looks at the clock
 # EXIF orientation → how to turn the stored pixels upright.
@@ -50,13 +51,13 @@ def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pi
     try:
         file = look_over(data)
         # A picture of one scan takes a time that its pixels bound; and every read would be a call in Python.
-        opened = io.BytesIO(file.data) if file.scans == 1 else _TimedBytes(file.data)
-        with Image.open(opened, formats=_FORMATS) as image:
+        timed = file.scans > 1
+        with _open(file, _TimedBytes(file.data) if timed else io.BytesIO(file.data)) as image:
             columns, rows = image.size
             if columns * rows > max_pixels:
                 raise _too_many_pixels(f"{columns}×{rows}", max_pixels)
-            file.check_scans(columns * rows, max_pixels)
-            if file.scans > 1:
+            if timed:
+                file.check_scans(columns * rows, max_pixels)
                 image.decodermaxblock = _BLOCK_BYTES
             return _fit(image, file.orientation, height, width)
     except RowFault:
@@ -70,6 +71,17 @@ def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pi
         ) from exc
     except Exception as exc:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error, …
         raise RowFault("input_undecodable", f"the image is damaged: {exc}") from exc
+
+
+def _open(file: ImageFile, opened: io.BytesIO) -> PillowFile:
+    """The picture, its header read. Raises what Pillow's readers raise."""
+    if not file.is_jpeg:
+        return Image.open(opened, formats=("PNG",))
+    # What `Image.open` does beside this takes a twentieth of a small picture's decode.
+    image = JpegImageFile(opened)
+    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > 2 * Image.MAX_IMAGE_PIXELS:
+        raise Image.DecompressionBombError
+    return image
 
 
 class _TimedBytes(io.BytesIO):

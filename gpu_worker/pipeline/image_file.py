@@ -6,7 +6,9 @@ that reads it can be made to copy, unpack or follow it without end. Of Exif one 
 orientation.
 
 A progressive JPEG is decoded scan by scan, each over the whole picture, however few bytes it has: so scans
-are counted, and bounded for the picture's size. (ITU-T T.81 B.1–B.2; PNG Third Edition §5; Exif 2.32 §4.6.)
+are counted, and bounded for the picture's size. A sequential one whose first scan holds every component is
+decoded in that one pass, and what follows it is not read: of such a picture nothing is counted.
+(ITU-T T.81 B.1–B.2; PNG Third Edition §5; Exif 2.32 §4.6.)
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ _WHOLE_SCANS: Final = 16  # of a picture with as many pixels as one may have
 _MARKER: Final = re.compile(rb"\xff+([^\x00\xff])", re.DOTALL)
 # In a scan's own bytes 0xFF is followed by 0 or by a restart marker.
 _MARKER_IN_SCAN: Final = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
-_SOS, _EOI, _APP0, _APP1, _APP14, _APP15, _COM = 0xDA, 0xD9, 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
+_SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+# JFIF's segment and Adobe's stay: that one says whether colours are inverted.
+_DROPPED: Final = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # APP1 to APP13, APP15, COM
+_FRAMES: Final = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}  # how the pixels are coded
+_SEQUENTIAL: Final = (0xC0, 0xC1)  # Huffman-coded, baseline and extended
 _WITHOUT_LENGTH: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 _NO_SEGMENT: Final = frozenset((0x00, 0xFF, _EOI)) | _WITHOUT_LENGTH
 _EXIF_MARK: Final = b"Exif\0\0"
@@ -40,11 +46,15 @@ _ORIENTATION: Final = 0x0112
 _EXIF_NUMBERS: Final = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would make it three times as dear to make
 class ImageFile:
-    """data: the file without what decoding does not need. orientation: Exif's, 1 where it says nothing."""
+    """data: the file without what decoding does not need; a JPEG's, or else a PNG's.
+
+    orientation: Exif's, 1 where it says nothing. scans: 1 where it does not matter how many there are.
+    """
 
     data: bytes
+    is_jpeg: bool
     orientation: int = 1
     scans: int = 1
 
@@ -69,23 +79,31 @@ def look_over(data: bytes) -> ImageFile:
 
 def _jpeg(data: bytes) -> ImageFile:
     kept = []  # runs of segments, up to the last one that was dropped
-    run = at = 0
+    run = components = 0
     orientation = 1
+    size = len(data)
+    at = len(_JPEG_START)
     try:
-        at = len(_JPEG_START)
         for _ in range(_MOST_PARTS):
             if data[at] != 0xFF or (code := data[at + 1]) in _NO_SEGMENT:
                 at, code = _next_segment(data, at)
             if code == _SOS:
+                scans = 1 if components and data[at + 4] == components else _scans(data, at)
+                if not run:
+                    return ImageFile(data, True, orientation, scans)
                 kept.append(data[run:])
-                return ImageFile(b"".join(kept) if run else data, orientation, _scans(data, at))
-            end = at + 2 + _length(data, at + 2)
-            # JFIF's segment and Adobe's stay: that one says whether colours are inverted.
-            if code == _COM or (_APP0 < code <= _APP15 and code != _APP14):
+                return ImageFile(b"".join(kept), True, orientation, scans)
+            length = data[at + 2] << 8 | data[at + 3]
+            end = at + 2 + length
+            if length < 2 or end > size:
+                raise _damaged("a segment is longer than the file")
+            if code in _DROPPED:
                 if code == _APP1 and orientation == 1 and data.startswith(_EXIF_MARK, at + 4):
                     orientation = _exif_orientation(data[at + 4 + len(_EXIF_MARK) : end])
                 kept.append(data[run:at])
                 run = end
+            elif code in _FRAMES:
+                components = data[at + 9] if code in _SEQUENTIAL else 0
             at = end
     except IndexError:
         raise _damaged("it ends before its first scan") from None
@@ -127,13 +145,6 @@ def _scans(data: bytes, at: int) -> int:
     return scans
 
 
-def _length(data: bytes, at: int) -> int:
-    length = data[at] << 8 | data[at + 1]
-    if length < 2 or at + length > len(data):
-        raise _damaged("a segment is longer than the file")
-    return length
-
-
 def _png(data: bytes) -> ImageFile:
     kept = [_PNG_START]
     orientation = 1
@@ -144,7 +155,7 @@ def _png(data: bytes) -> ImageFile:
         end = at + 12 + int.from_bytes(data[at : at + 4])  # length, kind and checksum around the content
         if len(kind) < 4 or end > len(data) or kind == b"IEND":
             kept.append(data[at:])  # cut off, if it is not the end: the decoder says so
-            return ImageFile(b"".join(kept) if dropped else data, orientation)
+            return ImageFile(b"".join(kept) if dropped else data, False, orientation)
         if kind in _PNG_KEPT:
             kept.append(data[at:end])
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import subprocess
@@ -236,3 +237,25 @@ def test_endless_small_parts_are_refused_soon(data: bytes) -> None:
     begin_s = time.thread_time()
     assert refusal(data).code == "input_undecodable"
     assert time.thread_time() - begin_s < 2
+
+
+def test_what_follows_the_one_pass_of_a_sequential_jpeg_costs_nothing() -> None:
+    data = encoded(Image.effect_noise((512, 512), 64).convert("RGB"), quality=90)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    assert look_over(data).scans == look_over(data[:-2] + scan * 200 + data[-2:]).scans == 1
+    seconds = []
+    for file in (data, data[:-2] + scan * 200 + data[-2:]):
+        begin_s = time.thread_time()
+        with contextlib.suppress(RowFault):  # the decoder may say that the end is missing
+            decode_image(file, 32, 48, max_pixels=LIMIT)
+        seconds.append(time.thread_time() - begin_s)
+    assert seconds[1] < 5 * seconds[0] + 0.1
+
+
+def test_scans_of_a_sequential_jpeg_that_comes_component_by_component_are_counted() -> None:
+    data = encoded(picture(), quality=90)
+    first = data.rindex(b"\xff\xda")
+    alone = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00"
+    split = data[:first] + alone * 150 + b"\xff\xd9"
+    assert look_over(split).scans == 150
+    assert refusal(split).code == "input_too_large"
