@@ -78,7 +78,10 @@ def main() -> int:
     equivalent: dict[str, dict[str, str]] = json.loads(EQUIVALENT.read_text())
     cases: list[Case] = []
     for name, file in modules.items():
-        mutants = [m for m in mutants_of(file.read_text()) if m.name not in equivalent.get(name, {})]
+        mutants = mutants_of(file.read_text())
+        for gone in equivalent.get(name, {}).keys() - {mutant.name for mutant in mutants}:
+            print(f"listed as equivalent, but there is no such mutant: {name}: {gone}", flush=True)
+        mutants = [mutant for mutant in mutants if mutant.name not in equivalent.get(name, {})]
         chosen = random.Random(f"{asked.seed}:{name}").sample(mutants, min(asked.sample, len(mutants)))
         cases += [_case(name, mutant, reach.tests.get(str(file), {}), reach.seconds) for mutant in chosen]
     print(f"{len(cases)} mutants of {len(modules)} modules, seed {asked.seed}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +71,25 @@ def test_rows_are_cut_in_order_and_answered_in_their_places() -> None:
     assert np.frombuffer(scores_of(member), np.float32).reshape(10, 2)[:, 1].tolist() == [
         float(row == b"b") for row in rows
     ]
+
+
+def test_an_answer_says_how_long_the_batch_was_here_and_when_its_last_row_was_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    monkeypatch.setattr("gpu_worker.pipeline.batch.time", clock)
+    made = batch([b"a", b"b", b"a"], 1)
+    pieces = [piece for piece in (made.cut(), made.cut(), made.cut()) if piece is not None]
+    for piece, decoded_s in zip(pieces, (100.5, 102.0, 101.0), strict=True):
+        piece.decoded_s = decoded_s
+        made.run(piece)
+        made.piece_over(piece)
+    now_s[0] = 105.0
+    assert made.stay_s() == pytest.approx(5.0)
+    made.finish()
+    answer = made.answer.result(0)
+    assert (answer.decode_s, answer.stay_s) == pytest.approx((2.0, 5.0))
 
 
 def test_a_bug_in_decoding_fails_the_batch_and_no_network_sees_its_piece() -> None:

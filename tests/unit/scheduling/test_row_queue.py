@@ -66,3 +66,21 @@ def test_a_large_request_is_cut_where_a_batch_ends() -> None:
     assert queue.after(3).offset == 96
     with pytest.raises(IndexError):
         queue.after(6)
+
+
+@pytest.mark.parametrize(("count", "skip"), [(0, 0), (-1, 0), (1, -1), (4, 0), (1, 3), (3, 1)])
+def test_what_cannot_be_taken_is_refused_and_nothing_moves(count: int, skip: int) -> None:
+    queue = RowQueue()
+    queue.add(run(1, 3))
+    with pytest.raises(ValueError, match=f"cannot take {count} rows after {skip} of a queue of 3"):
+        queue.take(count, skip)
+    assert flat(queue.take(3)) == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_the_run_after_so_many_rows_is_the_one_that_holds_the_next() -> None:
+    queue = RowQueue()
+    queue.add(run(1, 2))
+    queue.add(run(2, 3))
+    assert [queue.after(skip).request_id for skip in range(5)] == [1, 1, 2, 2, 2]
+    with pytest.raises(IndexError):
+        queue.after(5)

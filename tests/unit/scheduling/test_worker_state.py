@@ -103,6 +103,23 @@ def test_a_worker_hangs_when_it_ends_nothing_and_not_while_batches_come_back() -
     assert not state().hangs(1e9, 120.0), "one without batches is silent by right"
 
 
+def test_a_worker_is_doubtful_after_three_seconds_and_five_times_what_was_predicted() -> None:
+    assert [state(0.1).is_doubtful(now_s) for now_s in (3.0, 3.1)] == [False, True]
+    made = state(1.0, 1.0)
+    assert [made.is_doubtful(now_s) for now_s in (10.0, 10.1)] == [False, True]
+    made.finish(10.1, 1, BatchTimes(1.0, 10.1))
+    assert [made.is_doubtful(now_s) for now_s in (15.1, 15.2)] == [False, True]
+    assert not state().is_doubtful(1e9)
+
+
+def test_the_core_says_who_is_doubtful() -> None:
+    scheduler = core(workers=(worker("w1", in_flight_limit=1), worker("w2", in_flight_limit=1)))
+    scheduler.submit(0.0, rows(1, 8))
+    (batch,) = batches(scheduler, 0.0)
+    assert scheduler.doubtful(3.0) == frozenset()
+    assert scheduler.doubtful(3.1) == {batch.worker}
+
+
 def test_the_core_says_who_hangs_and_a_first_guess_is_no_ground() -> None:
     for measured, said in ((True, ["w"]), (False, [])):
         scheduler = core(spec(latency=LatencyModel({1: 0.001}, measured=measured)))
