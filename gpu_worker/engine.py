@@ -62,11 +62,10 @@ _LOOK_S = 0.05  # how long `infer` waits between two looks at `cancelled`
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A model made resident: its measured size, the time it took, and whom it displaced."""
+    """A model made resident: its measured size, and the time it took."""
 
     resident_bytes: int
     load_s: float
-    evicted: list[str]
 
 
 class Engine:
@@ -114,27 +113,22 @@ class Engine:
         """Keys of the resident models, least recently used first."""
         return self._cache.keys()
 
-    def load(
-        self, key: str, directory: str, evicted: list[str] | None = None, *, may_evict: bool = True
-    ) -> LoadReport:
+    def residents(self) -> list[Resident]:
+        """The same, with their sizes and users."""
+        return self._cache.residents()
+
+    def load(self, key: str, directory: str) -> LoadReport:
         """Makes the model stored in `directory` resident as `key`, replacing what was there.
 
-        Batches for other models run meanwhile. The keys of models that have to leave are added to `evicted`,
-        also where the load then fails. Raises `ModelUnusable`, `NoRoom`.
+        Batches for other models run meanwhile; none of these leaves for it. Raises `ModelUnusable`, `NoRoom`.
         """
         self.start()
         began_s = time.monotonic()
-        evicted = [] if evicted is None else evicted
         manifest = read_manifest(directory)
         resident = self._cache.put(
-            key,
-            manifest,
-            weights_bytes(manifest),
-            functools.partial(self._load, manifest),
-            evicted,
-            may_evict=may_evict,
+            key, manifest, weights_bytes(manifest), functools.partial(self._load, manifest)
         )
-        return LoadReport(resident.network.resident_bytes, time.monotonic() - began_s, evicted)
+        return LoadReport(resident.network.resident_bytes, time.monotonic() - began_s)
 
     def unload(self, key: str) -> None:
         """Drops the model once its last batch is over. Raises `UnknownModel`."""

@@ -4,7 +4,7 @@
     ├── BadRequest       bad_option        the request cannot be carried out as it stands
     ├── ModelUnusable    bad_option        a model's folder, manifest or weights are at fault
     ├── UnknownModel     unknown_function  the model is not resident here; load it, ask again
-    ├── NoRoom           overloaded        models in use fill the device, or too many batches wait
+    ├── NoRoom           overloaded        a model does not fit beside others, or too many batches wait
     ├── NoSpace          no_space          a checkpoint finds no space; told to the server, never on
     └── Cancelled        cancelled         the caller took the request back
     RowFault                             one row's input is at fault; becomes RowError(index, code, message)
@@ -61,7 +61,7 @@ class UnknownModel(WorkerError):
 
 
 class NoRoom(WorkerError):
-    """Nothing can be evicted to make room, or too many batches wait; try again when some have ended."""
+    """The model does not fit beside those that are resident, or too many batches wait; try again later."""
 
     code = "overloaded"
 

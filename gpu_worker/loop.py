@@ -22,7 +22,7 @@ import queue
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from gpu_worker.engine import Engine
@@ -215,18 +215,15 @@ class Loop:
 
     def _run_loads(self) -> None:
         while (message := self._loads.get()) is not None:
-            evicted: list[str] = []
             try:
                 if isinstance(message, Load):
-                    report = self._engine.load(
-                        message.model, message.directory, evicted, may_evict=message.may_evict
-                    )
-                    reply: Message = Loaded(message.id, report.resident_bytes, report.load_s, report.evicted)
+                    report = self._engine.load(message.model, message.directory)
+                    reply: Message = Loaded(message.id, report.resident_bytes, report.load_s)
                 else:
                     self._engine.unload(message.model)
                     reply = Done(message.id)
             except Exception as exc:
-                self._fail(message.id, exc, evicted=evicted)
+                self._fail(message.id, exc)
             else:
                 self._replies.put(reply)
 
@@ -236,25 +233,16 @@ class Loop:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _fail(
-        self,
-        request_id: int,
-        exc: BaseException,
-        work_s: float = 0.0,
-        stay_s: float = 0.0,
-        evicted: Sequence[str] = (),
-    ) -> None:
+    def _fail(self, request_id: int, exc: BaseException, work_s: float = 0.0, stay_s: float = 0.0) -> None:
         if isinstance(exc, WorkerError):
-            self._replies.put(
-                Failed(request_id, exc.code, str(exc), work_s, stay_s, list(evicted), exc.wanted_bytes)
-            )
+            self._replies.put(Failed(request_id, exc.code, str(exc), work_s, stay_s, exc.wanted_bytes))
         elif isinstance(exc, DeviceLost):
             self._lose(exc)
             self._forget(request_id)
         else:
             _log.error("request %s failed", request_id, exc_info=exc)
             reason = f"{type(exc).__name__}: {exc}"
-            self._replies.put(Failed(request_id, "internal", reason, work_s, stay_s, list(evicted)))
+            self._replies.put(Failed(request_id, "internal", reason, work_s, stay_s))
 
     def _run_replies(self) -> None:
         """Only this thread writes, so a reader that is slow holds up no model thread."""

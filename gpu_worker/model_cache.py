@@ -1,7 +1,8 @@
-"""The resident models: who is loaded, who has rows in flight, who leaves when room is needed.
+"""The resident models: who is loaded, and who has rows in flight.
 
-Bounded by bytes and by count. The least recently used model leaves first; one with rows in flight never
-does. Knows no device and no files: loading is a function it is given.
+Bounded by bytes and by count: what does not fit is refused, with what it needs. Who leaves is decided by
+whoever owns the engine; a model with rows in flight leaves when they are over. Knows no device and no files:
+loading is a function it is given.
 """
 
 from __future__ import annotations
@@ -59,24 +60,18 @@ class ModelCache:
         with self._changed:
             return list(self._models)
 
-    def put(
-        self,
-        key: str,
-        manifest: Manifest,
-        expected_bytes: int,
-        load: Callable[[], Network],
-        evicted: list[str],
-        *,
-        may_evict: bool = True,
-    ) -> Resident:
-        """Makes room, loads, and keeps the model under `key`; a model already there is replaced.
+    def residents(self) -> list[Resident]:
+        """The same, with their sizes and users of this moment."""
+        with self._changed:
+            return list(self._models.values())
 
-        The keys of what has to leave are added to `evicted`, so that they are known where loading then fails.
-        Where there is no room nothing leaves. Raises `NoRoom` when models in use fill the device, or when
-        others would have to leave and may not; `ModelUnusable` when the model alone is over the bound; and
-        what `load` raises.
+    def put(self, key: str, manifest: Manifest, expected_bytes: int, load: Callable[[], Network]) -> Resident:
+        """Loads, and keeps the model under `key`; a model already there is replaced.
+
+        Raises `NoRoom`, with the bytes that it needs, when others would have to leave first; `ModelUnusable`
+        when the model alone is over the bound; and what `load` raises.
         """
-        self._make_room(key, expected_bytes, evicted, may_evict=may_evict)
+        self._check_room(key, expected_bytes)
         network = load()
         resident = Resident(key, manifest, network)
         with self._changed:
@@ -84,12 +79,11 @@ class ModelCache:
             self._models[key] = resident
         try:
             # Now its true size is known.
-            self._make_room(key, network.resident_bytes, evicted, may_evict=may_evict)
+            self._check_room(key, network.resident_bytes)
         except (NoRoom, ModelUnusable):
             with self._changed:
                 if self._models.get(key) is resident:
                     self._retire(self._models.pop(key))
-            evicted.append(key)  # also where an earlier one was replaced
             raise
         return resident
 
@@ -126,8 +120,8 @@ class ModelCache:
         if resident is not None and resident.users:
             self._leaving.append(resident)
 
-    def _make_room(self, key: str, wanted_bytes: int, evicted: list[str], *, may_evict: bool) -> None:
-        """Evicts until `wanted_bytes` fit, in bytes and count, beside all models but `key`; or nothing."""
+    def _check_room(self, key: str, wanted_bytes: int) -> None:
+        """Whether `wanted_bytes` fit, in bytes and count, beside all models but `key`."""
         if wanted_bytes > self._max_bytes:
             raise ModelUnusable(
                 f"the model {key!r} needs {wanted_bytes} bytes, more than the {self._max_bytes} "
@@ -136,20 +130,12 @@ class ModelCache:
             )
         with self._changed:
             staying = [model for model in self._models.values() if model.key != key]
-            idle = [model for model in staying if not model.users] if may_evict else []
-            victims: list[Resident] = []
-            while idle and not self._fits(wanted_bytes, staying):
-                victims.append(idle.pop(0))
-                staying.remove(victims[-1])
             if not self._fits(wanted_bytes, staying):
                 raise NoRoom(
-                    f"no room for the model {key!r} ({wanted_bytes} bytes): other models would have to leave "
-                    "that have rows in flight, or must stay; try again later",
+                    f"no room for the model {key!r} ({wanted_bytes} bytes) beside the "
+                    f"{len(staying)} that are resident; unload others first",
                     wanted_bytes=wanted_bytes,
                 )
-            for victim in victims:
-                del self._models[victim.key]
-                evicted.append(victim.key)
 
     def _fits(self, wanted_bytes: int, beside: Sequence[Resident]) -> bool:
         used_bytes = sum(model.network.resident_bytes for model in (*beside, *self._leaving))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
+from server.placement.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, is_loopback
 
@@ -168,6 +169,14 @@ def _check(settings: Settings) -> None:
     policy = settings.default_policy
     if ":" not in policy and policy not in POLICIES:
         raise SettingsError(f"--default-policy {policy!r} is not known; known: {', '.join(POLICIES)}")
+    if ":" not in settings.placement and settings.placement not in PLACEMENT_POLICIES:
+        known = ", ".join(PLACEMENT_POLICIES)
+        raise SettingsError(f"--placement {settings.placement!r} is not known; known: {known}")
+    if ":" in settings.placement and not settings.allow_import:
+        raise SettingsError(
+            f"--placement {settings.placement!r} is an import path, which runs code; "
+            "give --allow-import to permit it"
+        )
     wrong_roots = [root for root in settings.media_root if root.exists() and not root.is_dir()]
     if wrong_roots:
         raise SettingsError(f"--media-root {wrong_roots[0]} is not a folder")

@@ -27,7 +27,8 @@ from server.http.gateway import Gateway
 from server.http.large_json import LargeJson
 from server.http.replies import map_errors
 from server.observability.metrics import Exposition, Metrics
-from server.placement.lru import Capacity
+from server.placement.by_name import placement_named
+from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
 from server.placement.residency import Residency
 from server.routes import classify, datasets, functions, health, models, oip, sources, training
@@ -39,7 +40,7 @@ from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import QueueBounds
 from server.settings import Settings
-from server.storage import Storage, open_storage
+from server.storage import StartError, Storage, open_storage
 from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
@@ -159,6 +160,10 @@ def create_app(
     Raises `StartError`.
     """
     settings = replace(settings, home=settings.home.expanduser().absolute())
+    try:
+        placement_named(settings.placement)
+    except ValueError as exc:
+        raise StartError(f"--placement: {exc}") from exc
     access = Access(
         token,
         ask_token,
@@ -194,6 +199,7 @@ async def _running(
             Residency,
             capacity=functools.partial(_capacity, settings),
             measured=measured,
+            policy=placement_named(settings.placement),
             starting=catalog.groups,
             profile=Profiler(latencies, worker_hang_s=settings.worker_hang_s).measure,
             patience_s=settings.worker_start_s,

@@ -121,11 +121,12 @@ class Settings:
 
     default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
     default_max_batch: int = _setting(256, "largest batch of a function that names none, and of bare models")
+    placement: str = _setting("lru", "placement policy: which models workers load, and which leave for them")
     default_policy: str = _setting("goodput", "batching policy of a function that names none")
 
     allow_import: bool = _setting(
         False,
-        "let functions and models name policies and architectures as package.module:attribute; runs them",
+        "let policies and architectures be named as package.module:attribute; runs them",
     )
     drain_s: float = _setting(30.0, "time that requests and epochs under way have to finish after SIGTERM")
     log_level: str = _setting("info", "least level that is logged: debug, info, warning, error")

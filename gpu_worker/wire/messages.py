@@ -52,13 +52,12 @@ class Message:
 class Load(Message):
     """Make the model version stored in `directory` resident under `model` (its key on this worker).
 
-    may_evict: whether others may leave for it; where not, and there is no room, it is refused.
+    Nothing leaves for it: where there is no room it is refused, with what it needs.
     """
 
     kind: ClassVar[str] = "load"
     model: str
     directory: str
-    may_evict: bool = True
 
 
 @dataclass(slots=True)
@@ -147,12 +146,11 @@ class Answer(Message):
 
 @dataclass(slots=True)
 class Loaded(Message):
-    """The model is resident and warm; the models `evicted` had to leave for it."""
+    """The model is resident and warm."""
 
     kind: ClassVar[str] = "loaded"
     resident_bytes: int
     load_s: float
-    evicted: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -178,8 +176,7 @@ class Failed(Message):
     """The request as a whole failed; `code` is a wire code of `ml_udf.errors`.
 
     Of an Infer: nothing of it is in the worker any more, and work_s and stay_s are as in `Answer`.
-    Of a Load: the models `evicted` had to leave all the same; wanted_bytes: what the model needs, where that
-    is known by now and there was no room for it.
+    Of a Load: wanted_bytes is what the model needs, where that is known by now and there was no room for it.
     """
 
     kind: ClassVar[str] = "failed"
@@ -187,7 +184,6 @@ class Failed(Message):
     message: str
     work_s: float = 0.0
     stay_s: float = 0.0
-    evicted: list[str] = field(default_factory=list)
     wanted_bytes: int = 0
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpu_worker.errors import Cancelled as EngineCancelled
-from gpu_worker.errors import NoRoom, UnknownModel, WorkerError
+from gpu_worker.errors import NoRoom, WorkerError
 from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
@@ -64,6 +64,7 @@ class LocalTransport:
         self._catalog = LocalCatalog(Path(unquote(parts.path) or DEFAULT_HOME).expanduser())
         self._settings = _settings(options)
         self._engine: Engine | None = None
+        self._sizes: dict[str, int] = {}  # of models that once found no room
         self._lock = threading.Lock()
 
     def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
@@ -142,7 +143,7 @@ class LocalTransport:
         """Set the rows on their way through all members. Raises `Cancelled`, and what `cancelled` raises.
 
         One thread at a time: else another could load its own models, and evict these, before the batch holds
-        them. Where batches under way leave no room, their end is waited for.
+        them.
         """
         from gpu_worker.engine import Engine
         from server.ensemble.combine import needs_of
@@ -158,25 +159,41 @@ class LocalTransport:
                 while member.key not in self._engine.resident():
                     try:
                         self._engine.load(member.key, str(member.directory))
-                    except NoRoom:
-                        _check(cancelled)
-                        time.sleep(_LOOK_S)
-            try:
-                batch = self._engine.begin(
-                    keys,
-                    form,
-                    rows,
-                    outputs=(*task.default_outputs, *needed),
-                    media_roots=function.media_roots,
-                )
-            except UnknownModel as exc:
-                raise BadOption(
-                    f"the {len(keys)} models of {function.name} do not fit into memory together",
-                    hint="deploy it with fewer or smaller models",
-                ) from exc
+                    except NoRoom as refused:
+                        self._sizes[member.key] = refused.wanted_bytes
+                        if not self._make_room(self._engine, function):
+                            _check(cancelled)
+                            time.sleep(_LOOK_S)
+            outputs = (*task.default_outputs, *needed)
+            batch = self._engine.begin(keys, form, rows, outputs=outputs, media_roots=function.media_roots)
             return self._engine, batch
         finally:
             self._lock.release()
+
+    def _make_room(self, engine: Engine, function: LocalFunction) -> bool:
+        """Unload what a server's `lru` would, of the models that no batch is using; False if they must end.
+
+        Raises `BadOption` if the function's models can never fit together.
+        """
+        from server.placement.lru import Capacity, Stay, evictions
+
+        residents = engine.residents()
+        sizes = self._sizes | {there.key: there.network.resident_bytes for there in residents}
+        members = {member.key: sizes.get(member.key, 0) for member in function.members}
+        staying = {there.key: sizes[there.key] for there in residents if there.users}
+        order = {there.key: Stay(sizes[there.key], turn) for turn, there in enumerate(residents)}
+        capacity = Capacity(engine.device.capacity_bytes, engine.settings.resident_models)
+        if evictions(0.0, members, order, capacity) is None:
+            raise BadOption(
+                f"the {len(members)} models of {function.name} do not fit into memory together",
+                hint="deploy it with fewer or smaller models",
+            )
+        leaving = evictions(0.0, staying | members, order, capacity)
+        if not isinstance(leaving, tuple):
+            return False
+        for key in leaving:
+            engine.unload(key)
+        return bool(leaving)
 
     def _model_row(self, model: LocalFunction) -> dict[str, Any]:
         member = model.members[0]

@@ -1,58 +1,42 @@
-"""Which models a worker holds, and which leave when another one is wanted: least recently used first.
+"""`lru`: which models a worker holds, and which leave when another one is wanted: least recently used first.
 
-Pure: functions of what is resident, what is wanted and when each was used. A worker's device is a cache of
-models (Rafiqi §3.1, its LRU order); a group is the members of one function, which run side by side.
+Pure. A worker's device is a cache of models (Rafiqi §3.1, its LRU order); a group is the members of one
+function. `local:` calls `evictions` too: its engine is a worker with nobody to decide for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Capacity", "Stay", "evictions", "starting_set"]
+from server.placement.policy import (
+    Action,
+    Capacity,
+    Evict,
+    Group,
+    Load,
+    PlacementDecision,
+    PlacementState,
+    Wish,
+    WorkerPlaces,
+)
 
+__all__ = ["Capacity", "LeastRecentlyUsed", "Stay", "evictions"]
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What a worker may hold; 0 bytes or 0 models = no limit."""
-
-    capacity_bytes: int = 0
-    max_models: int = 0
-
-    def fits(self, sizes: Sequence[int]) -> bool:
-        """Whether models of these sizes fit together."""
-        return (not self.capacity_bytes or sum(sizes) <= self.capacity_bytes) and (
-            not self.max_models or len(sizes) <= self.max_models
-        )
+_PROTECTED_LOADS = 5.0  # a model that is wanted stays at least this many times its own load time,
+_PROTECTED_LEAST_S = 0.25  # and at least this long
+_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A resident model: when it was last used, and, while rows wait for it, until when it must stay."""
+    """A resident model: when it was last used, and, while it is wanted, until when it must stay."""
 
     size_bytes: int
     last_used_s: float
-    waited_for: bool = False
+    wanted: bool = False
     protected_until_s: float = -math.inf
-
-
-def starting_set(
-    groups: Sequence[Sequence[str]], sizes: Mapping[str, int], capacity: Capacity
-) -> tuple[tuple[str, ...], ...]:
-    """What an empty worker loads, in order: each group of `groups`, most recently used first, that fits.
-
-    A model of unknown size counts as 0 bytes: the worker measures it, and later decisions know better. A
-    group that does not fit is passed over; a smaller one behind it may still find room.
-    """
-    held: dict[str, int] = {}
-    loads: list[tuple[str, ...]] = []
-    for group in groups:
-        new = {key: sizes.get(key, 0) for key in group if key not in held}
-        if new and capacity.fits([*held.values(), *new.values()]):
-            held |= new
-            loads.append(tuple(new))
-    return tuple(loads)
 
 
 def evictions(
@@ -60,8 +44,8 @@ def evictions(
 ) -> tuple[str, ...] | float | None:
     """Who leaves so that all of `wanted` (key → bytes) fit: keys; or when to ask again; or None, never.
 
-    Models that nobody waits for leave first, then by last use. One that rows wait for stays until it has
-    served for a while (`protected_until_s`), or two models in one place would do nothing but swap.
+    Models that nobody wants leave first, then by last use. One that is wanted stays until it has served for a
+    while (`protected_until_s`), or two models in one place would do nothing but swap.
     """
     if not capacity.fits(list(wanted.values())):
         return None
@@ -69,15 +53,131 @@ def evictions(
 
     def rank(key: str) -> tuple[float, float, str]:
         stay = held[key]
-        stays_until_s = max(now_s, stay.protected_until_s) if stay.waited_for else -math.inf
+        stays_until_s = max(now_s, stay.protected_until_s) if stay.wanted else -math.inf
         return stays_until_s, stay.last_used_s, key
 
     leaving: list[str] = []
     for key in sorted(held, key=rank):
         if capacity.fits([*wanted.values(), *(stay.size_bytes for stay in held.values())]):
             break
-        if held[key].waited_for and now_s < held[key].protected_until_s:
+        if held[key].wanted and now_s < held[key].protected_until_s:
             return held[key].protected_until_s
         leaving.append(key)
         del held[key]
     return tuple(leaving)
+
+
+class LeastRecentlyUsed:
+    """Wishes in the order in which they came; then what is offered, most recently used first, into free room.
+
+    A wish goes to the worker that lacks least of the group; of equals, to one whose link is idle, then to the
+    emptiest. An earlier wish has its worker's link to itself until it is fulfilled.
+    """
+
+    name = "lru"
+
+    def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
+        """One load a worker at most, with the evictions that make its room."""
+        actions: list[Action] = []
+        until_s = math.inf
+        taken: set[str] = set()  # workers whose link an earlier wish has, or waits for
+        wanted = {key for group in state.waited_for for key in group}
+        wanted.update(key for wish in state.wishes for key in wish.group)
+        for wish in state.wishes:
+            for group in _parts(state, wish):
+                worker = _best_worker(state, group, wish.without, taken)
+                if worker is None:
+                    continue
+                is_idle = worker.moving is None and worker.name not in taken
+                taken.add(worker.name)
+                if is_idle:
+                    found = _make_room(state, now_s, worker, group, wanted)
+                    if isinstance(found, float):
+                        until_s = min(until_s, found)
+                    else:
+                        actions += found
+        for worker in state.workers.values():
+            if worker.moving is None and worker.name not in taken:
+                actions += _fill(state, worker)
+        return PlacementDecision(tuple(actions), until_s)
+
+
+def _parts(state: PlacementState, wish: Wish) -> list[Group]:
+    """The group as one, or member by member where it may be apart and no worker can hold it whole."""
+    if not state.apart or any(_can_hold(state, worker, wish.group) for worker in state.workers.values()):
+        return [wish.group]
+    counted_on = [worker for name, worker in state.workers.items() if name not in wish.without]
+    missing = [key for key in wish.group if not any(_has(worker, key) for worker in counted_on)]
+    return [(key,) for key in missing]
+
+
+def _best_worker(
+    state: PlacementState, group: Group, without: Collection[str], taken: Collection[str]
+) -> WorkerPlaces | None:
+    return min(
+        (worker for worker in state.workers.values() if _can_hold(state, worker, group)),
+        key=lambda worker: (
+            worker.name in without,
+            sum(not _has(worker, key) for key in group),
+            worker.moving is not None or worker.name in taken,
+            len(worker.resident),
+        ),
+        default=None,
+    )
+
+
+def _can_hold(state: PlacementState, worker: WorkerPlaces, group: Group) -> bool:
+    return worker.capacity.fits([state.size_bytes(key) for key in group])
+
+
+def _has(worker: WorkerPlaces, key: str) -> bool:
+    """Whether the model is there, and stays, or is on its way."""
+    moving = worker.moving
+    if moving is None:
+        return key in worker.resident
+    return key == moving.loading or (key in worker.resident and key not in moving.evicting)
+
+
+def _make_room(
+    state: PlacementState, now_s: float, worker: WorkerPlaces, group: Group, wanted: Collection[str]
+) -> list[Action] | float:
+    """The next load of the group and what leaves for it; or when to ask again."""
+    missing = [key for key in group if key not in worker.resident]
+    sizes = {key: state.size_bytes(key) for key in group}
+    stays = {
+        key: Stay(
+            size_bytes=state.size_bytes(key),
+            last_used_s=_last_used_s(state, (key,)),
+            wanted=key in wanted,
+            protected_until_s=there.since_s + max(_PROTECTED_LEAST_S, _PROTECTED_LOADS * there.load_s),
+        )
+        for key, there in worker.resident.items()
+    }
+    found = evictions(now_s, sizes, stays, worker.capacity)
+    if isinstance(found, float):
+        return found
+    if found is None or not missing:
+        return []
+    return [*(Evict(worker.name, key) for key in found), Load(worker.name, missing[0])]
+
+
+def _fill(state: PlacementState, worker: WorkerPlaces) -> list[Action]:
+    """The next model of the first group on offer that fits beside what is there; a smaller one may pass."""
+    held = [state.size_bytes(key) for key in worker.resident]
+    for group in _by_recency(state, worker.offers):
+        # A model that kills its workers must not keep all others from being served.
+        if any(key in state.models and state.models[key].deaths >= _DEATHS for key in group):
+            continue
+        missing = [key for key in group if key not in worker.resident]
+        if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
+            return [Load(worker.name, missing[0])]
+    return []
+
+
+def _by_recency(state: PlacementState, groups: Iterable[Group]) -> list[Group]:
+    """Those that rows wait for first."""
+    return sorted(groups, key=lambda group: (not state.waited_for.get(group), -_last_used_s(state, group)))
+
+
+def _last_used_s(state: PlacementState, group: Group) -> float:
+    return max(state.models[key].last_used_s if key in state.models else 0.0 for key in group)

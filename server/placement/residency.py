@@ -1,15 +1,17 @@
-"""Keeps on every worker the models that are wanted: the shell around `server/placement`.
+"""Keeps on every worker the models that are wanted: the live shell around the placement's core.
 
-Owns what is resident where, when each model was used, and the loads and evictions under way. A group is
-the members of one function: they are loaded together, on one worker, as a batch runs through all of them.
-Knows nothing of queues; it asks who is waited for, and tells whoever listens what has changed.
+    want, load, spread, worker_up ─→ core ─→ steps ─→ Unload, Load on each worker's link ─→ core ─→ listener
+
+Owns the workers, the messages under way and who waits for a load; every decision is the policy's. A group is
+the members of one function, which are wanted together. Knows nothing of queues; it asks who is waited for,
+and tells whoever listens what has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +20,9 @@ from typing import Protocol
 from gpu_worker.wire.protocol import Done, Failed, Load, Loaded, Message, Unload
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
-from server.placement.lru import Capacity, Stay, evictions, starting_set
+from server.placement.core import Ended, Placement, Step
+from server.placement.lru import LeastRecentlyUsed
+from server.placement.policy import Capacity, PlacementPolicy
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -29,10 +33,7 @@ log = logging.getLogger("ml_udf.server.residency")
 Group = tuple[ModelVersion, ...]
 Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 
-_PROTECTED_LOADS = 5.0  # a model that rows wait for stays at least this many times its own load time,
-_PROTECTED_LEAST_S = 0.25  # and at least this long
 _PATIENCE_S = 120.0
-_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 
 
 class ResidencyListener(Protocol):
@@ -57,36 +58,28 @@ class ResidencyListener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A live worker and what it holds: model key → when it was loaded, and how long that took.
-
-    Whoever has `changing` may load and evict there.
-    """
+    """A live worker. `ordered`: what an operator wants out of it, and who waits for that."""
 
     worker: Worker
-    loaded: dict[str, tuple[float, float]] = field(default_factory=dict)
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ordered: list[tuple[frozenset[str], asyncio.Future[None]]] = field(default_factory=list)
     gone: bool = False
-
-    def holds(self, group: Group) -> bool:
-        return all(model.key in self.loaded for model in group)
 
 
 @dataclass(slots=True, eq=False)
-class _Change:
-    """Loads and evictions under way on one worker. `wanted`: whether somebody still waits for them."""
+class _Wanted:
+    """Who wants a group: rows (`by_rows`), callers of `load` (`waiters`)."""
 
-    wanted: bool = True
-    error: ServiceError | None = None
-
-
-class _SizeLearned(Overloaded):
-    """The worker had no room for a model, and says how much it takes."""
+    group: Group
+    since_s: float
+    by_rows: bool = False
+    spreads: bool = False  # once it is resident, it is offered to all workers
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 class Residency:
     """`capacity(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
 
-    `starting()`: what a starting worker should hold. `profile(worker, model, is_waited_for)`, if there is
+    `starting()`: what a starting worker is offered. `profile(worker, model, is_waited_for)`, if there is
     one, is awaited before rows are sent to what was loaded. A worker that does not carry out one message
     within `patience_s` is killed.
     """
@@ -98,6 +91,7 @@ class Residency:
         measured: Callable[[ModelVersion, int, float], None],
         clock: Callable[[], float] = time.monotonic,
         *,
+        policy: PlacementPolicy | None = None,
         starting: Callable[[], Iterable[Group]] = tuple,
         profile: Profile | None = None,
         patience_s: float = _PATIENCE_S,
@@ -107,313 +101,269 @@ class Residency:
         self._capacity = capacity
         self._measured = measured
         self._clock = clock
+        self._core = Placement(policy or LeastRecentlyUsed())
         self._places: dict[str, _Place] = {}
-        self._sizes: dict[str, int] = {}
-        self._used: dict[str, float] = {}  # model key → Unix time of its last use
+        self._models: dict[str, ModelVersion] = {}
+        self._wanted: dict[tuple[str, ...], _Wanted] = {}
+        self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
         self._tasks = tasks or Tasks()
-        self._wanted: set[tuple[str, ...]] = set()  # groups whose load is under way
-        self._deaths: dict[str, int] = {}  # model key → workers that died of loading it, in a row
-        self._a_place = asyncio.Event()
         self._starting = starting
         self._closed = False
         self._profile = profile
         self._patience_s = patience_s
+        self._ask_soon: asyncio.Handle | None = None
+        self._ask_at: asyncio.TimerHandle | None = None
+        self._alone: asyncio.TimerHandle | None = None  # runs while something is wanted and no worker is up
 
     # ── what is where ───────────────────────────────────────────────────────────────────────────────
 
     def know(self, models: Iterable[ModelVersion]) -> None:
         """Sizes and last uses that the registry remembers."""
         for model in models:
-            if model.resident_bytes:
-                self._sizes.setdefault(model.key, model.resident_bytes)
-            if model.last_used_at:
-                self._used.setdefault(model.key, model.last_used_at)
+            self._core.know(model.key, model.resident_bytes, model.last_used_at)
 
-    def touch(self, keys: Iterable[str]) -> None:
-        """The models were used now."""
-        now = time.time()
-        for key in keys:
-            self._used[key] = now
+    def touch(self, keys: Iterable[str], rows: int = 1) -> None:
+        """The models were used now, by so many rows."""
+        self._core.used(self._clock(), keys, time.time(), rows)
 
     def last_used(self) -> dict[str, float]:
         """Model key → Unix time of its last use."""
-        return dict(self._used)
+        return {key: at_s for key, at_s in self._core.last_used().items() if at_s}
 
     def is_resident(self, group: Group, without: Collection[str] = ()) -> bool:
-        """Whether some live worker holds all of the group, those named in `without` left out."""
-        return any(place.holds(group) for name, place in self._places.items() if name not in without)
+        """Whether live workers hold all of the group so that it can run, those in `without` left out."""
+        return self._core.is_resident(_keys(group), without)
 
     def holds_anything(self) -> bool:
         """Whether some live worker holds some model."""
-        return any(place.loaded for place in self._places.values())
+        return any(self._core.resident(name) for name in self._places)
 
     def resident(self) -> dict[str, list[str]]:
         """Worker → keys of the models that it holds."""
-        return {name: sorted(place.loaded) for name, place in self._places.items()}
+        return {name: sorted(self._core.resident(name)) for name in self._places}
 
-    # ── workers that come and go ──────────────────────────────────────────────────────────────────
+    def swap_s(self, model: ModelVersion, device: str) -> float:
+        """What loading the model on that kind of device should take."""
+        return self._core.expected_s(model.key, device)
+
+    # ── workers that come and go ──────────────────────────────────────────────────────────────────────
 
     def worker_up(self, worker: Worker) -> None:
-        """Fill a fresh worker: the groups most recently used, until it is full."""
-        place = self._places[worker.name] = _Place(worker)
-        self._a_place.set()
+        """A fresh worker is offered all that is served."""
+        self._places[worker.name] = _Place(worker)
+        offers = [*self._listener.waited_for(), *self._starting()]
+        self._core.worker_up(
+            worker.name,
+            self._capacity(worker),
+            worker.info.device_name,
+            dict.fromkeys(self._met(group) for group in offers),
+        )
         self._listener.resident_changed(worker, frozenset())
-        self._tasks.once("fill", self._fill(place), f"fill {worker.name}")
+        self._ask()
 
     def worker_down(self, worker: Worker) -> None:
         """Forget a worker."""
         place = self._places.get(worker.name)
         if place is not None and place.worker is worker:
             place.gone = True
+            for _, waiter in place.ordered:
+                _done(waiter)
             del self._places[worker.name]
+            self._core.worker_down(worker.name)
             self._listener.worker_lost(worker)
-        if not self._places:
-            self._a_place.clear()
         self._want_again()  # what only it held: another worker may be idle meanwhile
+        self._ask()
 
     def not_there(self, worker: Worker, keys: Iterable[str]) -> None:
-        """The worker says that it does not hold these (it evicted them by itself)."""
+        """The worker says that it does not hold these."""
         place = self._places.get(worker.name)
         if place is not None and place.worker is worker:
-            for key in keys:
-                place.loaded.pop(key, None)
+            self._core.forget(worker.name, keys)
             self._changed(place)
 
     async def close(self) -> None:
         """Stop loading."""
         self._closed = True
+        for handle in (self._ask_soon, self._ask_at, self._alone):
+            if handle is not None:
+                handle.cancel()
         await self._tasks.close()
 
-    # ── loads and evictions ───────────────────────────────────────────────────────────────────────
+    # ── what is wanted ────────────────────────────────────────────────────────────────────────────────
 
     def want(self, group: Group, without: Collection[str] = ()) -> None:
-        """Make the group resident soon, if it is not; the listener hears how it went.
+        """Make the group resident soon, if it is not; the listener hears if that fails.
 
         Workers named in `without` are not counted on: they hold models, and run nothing.
         """
-        keys = tuple(model.key for model in group)
-        if self._closed or keys in self._wanted or self.is_resident(group, without):
+        keys = _keys(group)
+        known = self._wanted.get(keys)
+        if self._closed or (known is not None and known.by_rows) or self.is_resident(group, without):
             return
         if not self._places.keys() - set(without):
             return  # the next one to come up asks `waited_for`
-
-        async def bring() -> None:
-            try:
-                await self.load(group, without)
-                if not without:
-                    await self.spread(group)
-            except ServiceError as error:
-                self._listener.load_failed(group, error)
-            except Exception as error:  # whatever it is: its rows must not wait for nothing
-                self._listener.load_failed(
-                    group, ServiceError(f"{', '.join(keys)} cannot be loaded: {error!r}")
-                )
-                raise
-            finally:
-                self._wanted.discard(keys)
-
-        self._wanted.add(keys)
-        self._tasks.once("load", bring(), f"load {', '.join(keys)}")
+        wanted = self._open(group, without)
+        wanted.by_rows, wanted.spreads = True, not without
+        self._ask()
 
     async def load(self, group: Group, without: Collection[str] = ()) -> None:
-        """Make the group resident on one worker, evicting others; wait for a worker if there is none.
+        """Make the group resident, evicting others; wait for a worker if there is none.
 
-        Who stops waiting leaves at once; what was begun on the worker is ended and noted all the same.
+        Who stops waiting leaves at once; what was begun on a worker is ended and noted all the same.
         Raises `BadOption` if a model cannot be loaded or can never fit, `Overloaded` if there is no room
-        now, `WorkerLost` if the worker dies of it twice.
+        now, `WorkerLost` if workers die of it twice.
         """
-        for attempt in (1, 2):
-            await self._someone()
-            place = self._best_place(group, without)
-            try:
-                await self._bring(place, group, may_evict=True)
-                return
-            except WorkerLost:
-                if attempt == 2:
-                    raise
-
-    async def _someone(self) -> None:
-        """Wait until there is a worker. Raises `Overloaded`."""
+        if self.is_resident(group, without):
+            return
+        wanted = self._open(group, without)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wanted.waiters.append(waiter)
+        self._ask()
         try:
-            async with asyncio.timeout(self._patience_s):
-                while not self._places:  # the one that came may have gone before this task's turn
-                    await self._a_place.wait()
-        except TimeoutError:
-            raise Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0) from None
+            await waiter
+        finally:
+            if waiter in wanted.waiters:  # given up
+                wanted.waiters.remove(waiter)
+                if not wanted.by_rows and not wanted.waiters:
+                    self._wanted.pop(_keys(group), None)
+                    self._core.withdraw(_keys(group))
 
     async def spread(self, group: Group) -> None:
         """Load the group on every worker that has room for it, evicting nothing."""
-        for place in list(self._places.values()):
-            try:
-                await self._bring(place, group, may_evict=False)
-            except ServiceError as error:
-                log.info("not spread worker=%s reason=%r", place.worker.name, error.message)
+        keys = self._met(group)
+        self._core.offer(keys)
+        self._ask()
+        if self._core.is_offered(keys):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._spreading.setdefault(keys, []).append(waiter)
+            await waiter
 
     async def unload(self, keys: Iterable[str]) -> None:
         """Evict models from every worker; batches under way finish first."""
-        wanted = set(keys)
-        for place in list(self._places.values()):
+        wanted = frozenset(keys)
+        self._core.offer_no_more(wanted)
+        loop = asyncio.get_running_loop()
+        waiters: list[asyncio.Future[None]] = [loop.create_future() for _ in self._places]
+        for place, waiter in zip(self._places.values(), waiters, strict=True):
+            place.ordered.append((wanted, waiter))
+        self._ask()
+        await asyncio.gather(*waiters)
 
-            async def evict(change: _Change, place: _Place = place) -> None:
-                for key in wanted & place.loaded.keys():
-                    await self._evict(place, key)
+    def _open(self, group: Group, without: Collection[str]) -> _Wanted:
+        keys = self._met(group)
+        self._core.want(self._clock(), keys, without)
+        if keys not in self._wanted:
+            self._wanted[keys] = _Wanted(group, self._clock())
+        return self._wanted[keys]
 
-            with contextlib.suppress(WorkerLost):  # then it holds nothing
-                await self._change(place, evict, f"unload from {place.worker.name}")
+    def _want_again(self) -> None:
+        # Rows may wait for a model that has just been evicted, or whose load found no worker.
+        for group in self._listener.waited_for():
+            self.want(group)
 
-    async def _fill(self, place: _Place) -> None:
-        """Load an empty worker, and then whatever rows wait for in vain."""
-        groups = [
-            group
-            for group in [*self._listener.waited_for(), *self._by_recency(self._starting())]
-            # A model that kills its workers must not keep all others from being served.
-            if all(self._deaths.get(model.key, 0) < _DEATHS for model in group)
-        ]
-        models = {model.key: model for group in groups for model in group}
-        plan = starting_set(
-            [[model.key for model in group] for group in groups], self._sizes, self._capacity(place.worker)
-        )
-        for keys in plan:
-            try:
-                await self._bring(place, tuple(models[key] for key in keys), may_evict=False)
-            except WorkerLost:
-                return
-            except ServiceError as error:
-                log.warning(
-                    "not loaded worker=%s models=%s reason=%r", place.worker.name, keys, error.message
-                )
-        self._want_again()
+    def _met(self, group: Group) -> tuple[str, ...]:
+        for model in group:
+            self._models[model.key] = model
+        return _keys(group)
 
-    def _by_recency(self, groups: Iterable[Group]) -> list[Group]:
-        return sorted(groups, key=lambda group: -max(self._used.get(model.key, 0.0) for model in group))
+    # ── decisions, and carrying them out ────────────────────────────────────────────────────────────────
 
-    def _best_place(self, group: Group, without: Collection[str]) -> _Place:
-        """The worker that lacks least of the group; of equals, one where nothing changes, the emptiest."""
-        return min(
-            self._places.values(),
-            key=lambda place: (
-                place.worker.name in without,
-                sum(m.key not in place.loaded for m in group),
-                place.changing.locked(),
-                len(place.loaded),
-            ),
-        )
+    def _ask(self) -> None:
+        # Not at once: what else changes in this turn of the loop belongs to the same decision.
+        if self._ask_soon is None and not self._closed:
+            self._ask_soon = asyncio.get_running_loop().call_soon(self._decide)
 
-    async def _bring(self, place: _Place, group: Group, *, may_evict: bool) -> None:
-        async def bring(change: _Change) -> None:
-            # A worker that finds a model larger than was known here evicts by itself, even of this group, or
-            # refuses; either way its size is known afterwards, and room is made for it.
-            for _ in range(1 + 2 * len(group)):
-                await self._make_room(place, group, change, may_evict=may_evict)
-                with contextlib.suppress(_SizeLearned):
-                    for model in group:
-                        if model.key not in place.loaded and change.wanted:
-                            await self._load_one(place, model, may_evict=may_evict)
-                if place.holds(group) or not change.wanted:
-                    return
-            names = ", ".join(model.key for model in group)
-            raise Overloaded(f"worker {place.worker.name} does not keep {names} together")
+    def _decide(self) -> None:
+        """Ask the policy, begin what it decides, end what is over."""
+        self._ask_soon = None
+        if self._ask_at is not None:
+            self._ask_at.cancel()
+            self._ask_at = None
+        now_s = self._clock()
+        for place in self._places.values():
+            if place.ordered and not self._core.is_moving(place.worker.name):
+                self._begin_ordered(now_s, place)
+        waited_for = {self._met(group): 1 for group in self._listener.waited_for()}
+        steps, until_s = self._core.steps(now_s, waited_for)
+        if (fault := self._core.take_fault()) is not None:
+            log.error("placement policy put aside for lru policy=%s", fault.policy, exc_info=fault.error)
+        for step in steps:
+            self._begin(self._places[step.worker], step)
+        if until_s < math.inf:
+            wait_s = max(0.001, until_s - now_s)
+            self._ask_at = asyncio.get_running_loop().call_later(wait_s, self._ask)
+        self._end_wishes()
+        self._end_spreads()
+        self._watch_for_workers()
 
-        await self._change(place, bring, f"load on {place.worker.name}")
+    def _begin_ordered(self, now_s: float, place: _Place) -> None:
+        """What an operator orders goes before what the policy would do."""
+        (keys, waiter), name = place.ordered.pop(0), place.worker.name
+        step = Step(name, tuple(sorted(keys & self._core.resident(name))), "")
+        self._core.begin(now_s, step)
+        task = self._begin(place, step)
+        task.add_done_callback(lambda _: _done(waiter))
 
-    async def _change(self, place: _Place, work: Callable[[_Change], Awaitable[None]], name: str) -> None:
-        """Do that alone on the place. It goes on if the caller is cancelled, so that what the worker did is
-        known; but begins nothing more that is not wanted.
-        """
-        change = _Change()
+    def _begin(self, place: _Place, step: Step) -> asyncio.Task[None]:
+        if step.evict:  # out of the dispatcher's sight before the worker hears of it: no batch comes too late
+            self._changed(place)
+        return self._tasks.once("load", self._carry_out(place, step), f"load on {step.worker}")
 
-        async def changed() -> None:
-            try:
-                if place.gone:
-                    raise WorkerLost(f"worker {place.worker.name} is gone")
-                await work(change)
-            except ServiceError as error:
-                change.error = error
-
-        await place.changing.acquire()
-        task = self._tasks.once("change", changed(), name)
-        task.add_done_callback(lambda _: place.changing.release())
+    async def _carry_out(self, place: _Place, step: Step) -> None:
+        wishes = [keys for keys in self._wanted if step.load in keys]
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            change.wanted = False
+            for key in step.evict:
+                if not place.gone:
+                    await self._evict(place, key)
+            given_up = wishes and not any(keys in self._wanted for keys in wishes)
+            if step.load and not place.gone and not given_up:
+                await self._load_one(place, self._models[step.load])
+        except Exception as error:  # whatever it is: its rows must not wait for nothing
+            if step.load:
+                self._failed(place, step.load, ServiceError(f"model {step.load} cannot be loaded: {error!r}"))
             raise
-        if change.error is not None:
-            raise change.error
+        finally:
+            if not place.gone:
+                self._core.over(place.worker.name)
+            self._ask()
 
-    async def _make_room(self, place: _Place, group: Group, change: _Change, *, may_evict: bool) -> None:
-        wanted = {model.key: self._sizes.get(model.key, 0) for model in group}
-        while not place.holds(group) and change.wanted:
-            found = evictions(self._clock(), wanted, self._stays(place), self._capacity(place.worker))
-            if found is None:
-                raise _do_not_fit(place, group)
-            if found and not may_evict:
-                raise Overloaded(f"worker {place.worker.name} is full")
-            if isinstance(found, float):
-                await asyncio.sleep(max(0.0, found - self._clock()))
-                continue
-            for key in found:
-                await self._evict(place, key)
-            return
-
-    def _stays(self, place: _Place) -> dict[str, Stay]:
-        waited = self._waited_for()
-        return {
-            key: Stay(
-                size_bytes=self._sizes.get(key, 0),
-                last_used_s=self._used.get(key, 0.0),
-                waited_for=key in waited,
-                protected_until_s=loaded_s + max(_PROTECTED_LEAST_S, _PROTECTED_LOADS * load_s),
-            )
-            for key, (loaded_s, load_s) in place.loaded.items()
-        }
-
-    def _waited_for(self) -> set[str]:
-        return {model.key for group in self._listener.waited_for() for model in group}
-
-    async def _load_one(self, place: _Place, model: ModelVersion, *, may_evict: bool) -> None:
-        message = Load(0, model.key, str(model.directory), may_evict)
-        reply = await self._ask(place, message, f"loading {model.key}")
+    async def _load_one(self, place: _Place, model: ModelVersion) -> None:
+        name = place.worker.name
+        reply = await self._call(place, Load(0, model.key, str(model.directory)), f"loading {model.key}")
         if isinstance(reply, Failed):
-            if reply.evicted:
-                for key in reply.evicted:
-                    place.loaded.pop(key, None)
-                self._changed(place)
-            if reply.code == "overloaded" and reply.wanted_bytes > self._sizes.get(model.key, 0):
-                self._sizes[model.key] = reply.wanted_bytes
-                raise _SizeLearned(reply.message)
-            log.error("load failed worker=%s model=%s code=%s", place.worker.name, model.key, reply.code)
-            if reply.code == "worker_lost":
-                self._deaths[model.key] = self._deaths.get(model.key, 0) + 1
-            raise _error_of(reply, model)
+            no_room = reply.code == "overloaded" and reply.wanted_bytes and not place.gone
+            if no_room and self._core.refused(name, model.key, reply.wanted_bytes):
+                return  # the policy knows better now
+            log.error("load failed worker=%s model=%s code=%s", name, model.key, reply.code)
+            self._failed(place, model.key, _error_of(reply, model))
+            return
+        if place.gone:
+            return
         if not isinstance(reply, Loaded):
-            raise ServiceError(f"worker {place.worker.name} answered a load with {reply.kind!r}")
-        for key in reply.evicted:  # its true size was not known here; the worker made room by itself
-            place.loaded.pop(key, None)
-        place.loaded[model.key] = (self._clock(), reply.load_s)
-        self._deaths.pop(model.key, None)
-        self._sizes[model.key] = reply.resident_bytes
-        self._used.setdefault(model.key, 0.0)
-        name, size = place.worker.name, reply.resident_bytes
-        log.info("model loaded worker=%s model=%s bytes=%d load_s=%.3f", name, model.key, size, reply.load_s)
-        self._measured(model, reply.resident_bytes, reply.load_s)
+            raise ServiceError(f"worker {name} answered a load with {reply.kind!r}")
+        size, load_s = reply.resident_bytes, reply.load_s
+        log.info("model loaded worker=%s model=%s bytes=%d load_s=%.3f", name, model.key, size, load_s)
+        self._measured(model, size, load_s)
         if self._profile is not None:
-            await self._profile(place.worker, model, lambda: model.key in self._waited_for())
+            await self._profile(place.worker, model, lambda: self._is_waited_for(model))
             if place.gone:
-                raise WorkerLost(f"worker {name} died under the first rows of {model.key}")
+                lost = WorkerLost(f"worker {name} died under the first rows of {model.key}")
+                self._failed(place, model.key, lost, died=False)
+                return
+        self._core.loaded(self._clock(), name, model.key, size, load_s)
         self._changed(place)
 
     async def _evict(self, place: _Place, key: str) -> None:
-        # First out of the dispatcher's sight, so that no batch is sent that the eviction would overtake.
-        place.loaded.pop(key, None)
-        self._changed(place)
-        reply = await self._ask(place, Unload(0, key), f"unloading {key}")
+        name = place.worker.name
+        reply = await self._call(place, Unload(0, key), f"unloading {key}")
+        if not place.gone:
+            self._core.evicted(name, key)
         if not isinstance(reply, Done):
-            log.warning("not unloaded worker=%s model=%s reply=%s", place.worker.name, key, reply)
+            log.warning("not unloaded worker=%s model=%s reply=%s", name, key, reply)
         else:
-            log.info("model evicted worker=%s model=%s", place.worker.name, key)
+            log.info("model evicted worker=%s model=%s", name, key)
 
-    async def _ask(self, place: _Place, message: Message, what: str) -> Message:
+    async def _call(self, place: _Place, message: Message, what: str) -> Message:
         """The reply; a worker that takes too long is killed, and counts as lost."""
         try:
             async with asyncio.timeout(self._patience_s):
@@ -423,21 +373,86 @@ class Residency:
         place.worker.kill(reason)
         return Failed(message.id, WorkerLost.code, reason)
 
+    def _failed(self, place: _Place, key: str, error: ServiceError, *, died: bool | None = None) -> None:
+        lost = isinstance(error, WorkerLost) if died is None else died
+        self._core.failed("" if place.gone else place.worker.name, key, error, died=lost)
+
+    def _is_waited_for(self, model: ModelVersion) -> bool:
+        return any(model in group for group in self._listener.waited_for())
+
     def _changed(self, place: _Place) -> None:
         if place.gone:
             return
-        self._listener.resident_changed(place.worker, frozenset(place.loaded))
+        self._listener.resident_changed(place.worker, self._core.resident(place.worker.name))
         self._want_again()
 
-    def _want_again(self) -> None:
-        # Rows may wait for a model that has just been evicted, or whose load found no worker.
-        for group in self._listener.waited_for():
-            self.want(group)
+    # ── telling who waits ───────────────────────────────────────────────────────────────────────────────
+
+    def _end_wishes(self) -> None:
+        for ended in self._core.take_ended():
+            wanted = self._wanted.pop(ended.group, None)
+            if wanted is None:
+                continue
+            error = _why(ended)
+            if error is None and wanted.spreads:
+                self._core.offer(ended.group)
+                self._ask()
+            self._tell(wanted, error)
+
+    def _tell(self, wanted: _Wanted, error: ServiceError | None) -> None:
+        waiters, wanted.waiters = wanted.waiters, []
+        for waiter in waiters:
+            _done(waiter, error)
+        if error is not None and wanted.by_rows:
+            self._listener.load_failed(wanted.group, error)
+
+    def _end_spreads(self) -> None:
+        for keys in [keys for keys in self._spreading if not self._core.is_offered(keys)]:
+            for waiter in self._spreading.pop(keys):
+                _done(waiter)
+
+    def _watch_for_workers(self) -> None:
+        """What is wanted while no worker is up waits for one, and not for ever."""
+        if not self._wanted or self._places or self._closed:
+            if self._alone is not None:
+                self._alone.cancel()
+                self._alone = None
+        elif self._alone is None:
+            self._alone = asyncio.get_running_loop().call_later(self._patience_s, self._nobody_came)
+
+    def _nobody_came(self) -> None:
+        self._alone = None
+        for keys, wanted in list(self._wanted.items()):
+            del self._wanted[keys]
+            self._core.withdraw(keys)
+            self._tell(wanted, Overloaded("no worker is up; GET /v1/workers says how they fare", 10.0))
 
 
-def _do_not_fit(place: _Place, group: Group) -> BadOption:
-    keys = ", ".join(model.key for model in group)
-    return BadOption(f"the models {keys} do not fit on worker {place.worker.name} together")
+def _done(waiter: asyncio.Future[None], error: ServiceError | None = None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _keys(group: Group) -> tuple[str, ...]:
+    return tuple(model.key for model in group)
+
+
+def _why(ended: Ended) -> ServiceError | None:
+    """What those are told who wait for a wish that is over; None: it came true."""
+    keys = ", ".join(ended.group)
+    if ended.reason == "resident":
+        return None
+    if ended.reason == "too_large":
+        return BadOption(f"the models {keys} do not fit on a worker together")
+    if ended.reason == "crowded":
+        return Overloaded(f"workers do not keep {keys} together")
+    if isinstance(ended.error, ServiceError):
+        return ended.error
+    return ServiceError(f"{keys} cannot be loaded: {ended.error!r}")
 
 
 def _error_of(reply: Failed, model: ModelVersion) -> ServiceError:

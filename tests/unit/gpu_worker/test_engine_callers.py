@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpu_worker.engine import Engine
-from gpu_worker.errors import Cancelled, ModelUnusable, WorkerError
+from gpu_worker.errors import Cancelled, ModelUnusable, NoRoom, WorkerError
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.zoo.hashing import Hashing
@@ -174,17 +174,21 @@ def test_no_options_of_a_hashing_model_hold_a_worker_for_more_than_a_minute(
     assert sum(slept_s) <= 60.001
 
 
-def test_models_are_evicted_for_others_but_not_while_their_rows_are_in_flight(
+def test_no_model_leaves_for_another_unless_it_is_told_to(
     engines: Engines, tmp_path: Path, slow: Path
 ) -> None:
     engine = engines(resident_models=2)
     engine.load("slow", str(slow))
     engine.load("a", str(hashing_model(tmp_path, "a")))
     batch = engine.begin(["slow"], "text", [b"x"])
-    assert engine.load("b", str(hashing_model(tmp_path, "b"))).evicted == ["a"]
+    b = str(hashing_model(tmp_path, "b"))
+    with pytest.raises(NoRoom, match="'b'"):
+        engine.load("b", b)
+    assert [(there.key, there.users) for there in engine.residents()] == [("a", 0), ("slow", 1)]
+    engine.unload("a")
+    engine.load("b", b)
     assert labels_of(batch.answer.result(30).members[0]) == [label_of("x")]
-    assert engine.load("c", str(hashing_model(tmp_path, "c"))).evicted == ["slow"]
-    assert engine.resident() == ["b", "c"]
+    assert engine.resident() == ["slow", "b"]
 
 
 def test_a_load_waits_for_no_pass_under_way(
@@ -241,7 +245,7 @@ def test_no_bound_on_the_number_of_models_is_none(engines: Engines, tmp_path: Pa
     engine = engines(resident_models=0)
     names = [f"m{number}" for number in range(20)]
     for name in names:
-        assert engine.load(name, str(hashing_model(tmp_path, name))).evicted == []
+        engine.load(name, str(hashing_model(tmp_path, name)))
     assert engine.resident() == names
 
 

@@ -72,7 +72,6 @@ def test_an_answer_that_is_too_large_fails_and_the_worker_goes_on(line: socket.s
     [
         Evaluated(7, [b"\0" * 40] * 100, [0] * 100, 0.1),
         Inspected(7, ["a" * 64] * 100, []),
-        Loaded(7, 1, 1.0, ["k" * 100] * 100),
         Pong(7, "cpu", "x", 1, ["k" * 100] * 100),
         Failed(7, "internal", "x" * 3000),
         Answer(7, [], [protocol.RowError(0, "internal", "m" * 3000)]),

@@ -229,12 +229,16 @@ def test_more_batches_than_may_wait_are_refused(workers: Workers, slow: Path) ->
     assert set(replies) == set(range(1, 65))
 
 
-def test_a_load_tells_whom_it_displaced(workers: Workers, tmp_path: Path) -> None:
+def test_a_load_without_room_is_refused_with_what_it_needs(workers: Workers, tmp_path: Path) -> None:
     worker = workers("--resident-models", "1")
     worker.load(a=hashing_model(tmp_path, "a"))
-    reply = worker.ask(Load(1, "b", str(hashing_model(tmp_path, "b"))))
-    assert isinstance(reply, Loaded)
-    assert reply.evicted == ["a"]
+    load_b = Load(1, "b", str(hashing_model(tmp_path, "b")))
+    reply = worker.ask(load_b)
+    failed(reply, "overloaded")
+    assert isinstance(reply, Failed)
+    assert reply.wanted_bytes == 1024
+    assert isinstance(worker.ask(Unload(2, "a")), Done)
+    assert isinstance(worker.ask(load_b), Loaded)
 
 
 def test_a_model_over_the_bound_is_refused(workers: Workers, vgg: Path) -> None:

@@ -1,4 +1,4 @@
-"""Resident models are bounded by bytes and by count; the least recently used one leaves; none in use does."""
+"""Resident models are bounded by bytes and by count; what does not fit is refused, nothing leaves for it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,10 @@ class Sized:
     resident_bytes: int
 
 
-def put(
-    cache: ModelCache, key: str, size: int = 10, expected: int | None = None, *, may_evict: bool = True
-) -> list[str]:
-    """Loads a model of `size` bytes; the keys of what left."""
+def put(cache: ModelCache, key: str, size: int = 10, expected: int | None = None) -> None:
+    """Loads a model of `size` bytes."""
     expected = size if expected is None else expected
-    evicted: list[str] = []
-    cache.put(key, MANIFEST, expected, lambda: cast(Network, Sized(size)), evicted, may_evict=may_evict)
-    return evicted
+    cache.put(key, MANIFEST, expected, lambda: cast(Network, Sized(size)))
 
 
 @contextmanager
@@ -42,42 +38,38 @@ def in_use(cache: ModelCache, *keys: str) -> Iterator[None]:
         cache.release(residents)
 
 
-def test_the_least_recently_used_model_leaves_for_a_new_one() -> None:
+def test_models_are_told_least_recently_used_first_with_their_users() -> None:
     cache = ModelCache(max_bytes=30, max_models=9)
     for key in "abc":
-        assert put(cache, key) == []
+        put(cache, key)
     with in_use(cache, "a"):
-        pass
-    assert put(cache, "d") == ["b"]
-    assert cache.keys() == ["c", "a", "d"]
+        assert [(there.key, there.users) for there in cache.residents()] == [("b", 0), ("c", 0), ("a", 1)]
+    assert cache.keys() == ["b", "c", "a"]
+
+
+def test_a_model_without_room_is_refused_with_what_it_needs_and_nothing_leaves() -> None:
+    cache = ModelCache(max_bytes=30, max_models=9)
+    for key in "abc":
+        put(cache, key)
+    with pytest.raises(NoRoom, match="'d'") as refused:
+        put(cache, "d", 25)
+    assert refused.value.wanted_bytes == 25
+    assert cache.keys() == ["a", "b", "c"]
 
 
 def test_the_count_is_bounded_too() -> None:
     cache = ModelCache(max_bytes=1000, max_models=2)
-    assert [put(cache, key) for key in "abc"] == [[], [], ["a"]]
+    put(cache, "a")
+    put(cache, "b")
+    with pytest.raises(NoRoom) as refused:
+        put(cache, "c")
+    assert refused.value.wanted_bytes == 10
+    cache.remove("a")
+    put(cache, "c")
     assert cache.keys() == ["b", "c"]
 
 
-def test_a_big_model_displaces_as_many_as_it_needs_and_no_more() -> None:
-    cache = ModelCache(max_bytes=40, max_models=9)
-    for key in "abcd":
-        put(cache, key)
-    assert put(cache, "e", 25) == ["a", "b", "c"]
-    assert cache.keys() == ["d", "e"]
-
-
-def test_a_model_in_use_is_never_evicted() -> None:
-    cache = ModelCache(max_bytes=20, max_models=9)
-    put(cache, "a")
-    put(cache, "b")
-    with in_use(cache, "a"):
-        assert put(cache, "c") == ["b"]
-        with in_use(cache, "c"), pytest.raises(NoRoom, match="'d'"):
-            put(cache, "d")
-    assert cache.keys() == ["a", "c"]
-
-
-def test_a_model_that_could_never_fit_is_refused_before_anything_leaves() -> None:
+def test_a_model_that_could_never_fit_is_unusable() -> None:
     cache = ModelCache(max_bytes=20, max_models=9)
     put(cache, "a")
     with pytest.raises(ModelUnusable, match="21 bytes"):
@@ -85,21 +77,24 @@ def test_a_model_that_could_never_fit_is_refused_before_anything_leaves() -> Non
     assert cache.keys() == ["a"]
 
 
-def test_a_model_that_turns_out_bigger_than_its_file_makes_room_once_measured() -> None:
+def test_a_model_that_turns_out_bigger_than_its_file_is_refused_once_measured() -> None:
     cache = ModelCache(max_bytes=30, max_models=9)
     put(cache, "a")
     put(cache, "b")
-    assert put(cache, "c", size=20, expected=5) == ["a"]
+    with pytest.raises(NoRoom) as refused:
+        put(cache, "c", size=20, expected=5)
+    assert refused.value.wanted_bytes == 20
+    assert cache.keys() == ["a", "b"]
     with pytest.raises(ModelUnusable):
         put(cache, "d", size=31, expected=5)
-    assert cache.keys() == ["c"]
+    assert cache.keys() == ["a", "b"]
 
 
 def test_loading_again_under_the_same_key_replaces_and_does_not_count_twice() -> None:
     cache = ModelCache(max_bytes=20, max_models=2)
     put(cache, "a")
     put(cache, "b")
-    assert put(cache, "a") == []
+    put(cache, "a")
     assert sorted(cache.keys()) == ["a", "b"]
 
 
@@ -109,8 +104,8 @@ def test_a_model_that_was_replaced_while_in_use_counts_until_it_is_let_go() -> N
     with in_use(cache, "a"):
         put(cache, "a")
         with in_use(cache, "a"), pytest.raises(NoRoom):
-            put(cache, "b")
-    assert put(cache, "b") == []
+            put(cache, "b", 11)
+    put(cache, "b")
 
 
 def test_what_fails_to_load_leaves_nothing_behind() -> None:
@@ -120,61 +115,26 @@ def test_what_fails_to_load_leaves_nothing_behind() -> None:
         raise ModelUnusable("no")
 
     with pytest.raises(ModelUnusable):
-        cache.put("a", MANIFEST, 1, fail, [])
+        cache.put("a", MANIFEST, 1, fail)
     assert cache.keys() == []
 
 
-def test_what_leaves_is_known_where_the_load_then_fails() -> None:
-    cache = ModelCache(max_bytes=20, max_models=9)
-    put(cache, "a")
-    put(cache, "b")
-
-    def fail() -> Network:
-        raise ModelUnusable("no")
-
-    evicted: list[str] = []
-    with pytest.raises(ModelUnusable):
-        cache.put("c", MANIFEST, 15, fail, evicted)
-    assert evicted == ["a", "b"]
-    assert cache.keys() == []
-
-
-def test_where_there_is_no_room_nothing_leaves() -> None:
-    cache = ModelCache(max_bytes=30, max_models=9)
-    for key in "abc":
-        put(cache, key)
-    with in_use(cache, "c"), pytest.raises(NoRoom) as refused:
-        put(cache, "d", 25)
-    assert refused.value.wanted_bytes == 25
-    assert cache.keys() == ["a", "b", "c"]
-
-
-def test_a_model_that_turns_out_too_big_is_told_as_gone_with_its_size() -> None:
+def test_a_replacement_that_turns_out_too_big_leaves_neither_and_says_its_size() -> None:
     cache = ModelCache(max_bytes=30, max_models=9)
     put(cache, "a")
     put(cache, "d")  # an earlier one of the same key
-    evicted: list[str] = []
     with in_use(cache, "a"), pytest.raises(NoRoom) as refused:
-        cache.put("d", MANIFEST, 5, lambda: cast(Network, Sized(25)), evicted)
+        put(cache, "d", 25, expected=5)
     assert refused.value.wanted_bytes == 25
-    assert evicted == ["d"]
     assert cache.keys() == ["a"]
-
-
-def test_a_load_that_may_evict_nothing_does_not() -> None:
-    cache = ModelCache(max_bytes=30, max_models=2)
-    put(cache, "a")
-    put(cache, "b", may_evict=False)
-    for key, expected in (("c", 10), ("d", 5)):
-        with pytest.raises(NoRoom):
-            put(cache, key, expected=expected, may_evict=False)
-    assert cache.keys() == ["a", "b"]
 
 
 def test_no_bound_on_the_count_leaves_the_bytes() -> None:
     cache = ModelCache(max_bytes=1000, max_models=0)
-    assert [put(cache, str(number)) for number in range(100)] == [[]] * 100
-    assert put(cache, "more") == ["0"]
+    for number in range(100):
+        put(cache, str(number))
+    with pytest.raises(NoRoom):
+        put(cache, "more")
 
 
 def test_a_model_that_is_being_removed_counts_until_its_last_batch_is_over() -> None:
@@ -187,10 +147,10 @@ def test_a_model_that_is_being_removed_counts_until_its_last_batch_is_over() -> 
         pass
     with pytest.raises(NoRoom):
         put(cache, "b", 11)
-    assert put(cache, "b") == []
+    put(cache, "b")
     cache.release(residents)
     removing.join(10)
-    assert put(cache, "c") == []
+    put(cache, "c")
 
 
 def test_all_models_of_a_batch_are_leased_or_none() -> None:
@@ -198,7 +158,7 @@ def test_all_models_of_a_batch_are_leased_or_none() -> None:
     put(cache, "a")
     with pytest.raises(UnknownModel, match="'x'"), in_use(cache, "a", "x"):
         pass
-    assert put(cache, "b") == ["a"], "a was not left in use"
+    assert [there.users for there in cache.residents()] == [0], "a was not left in use"
 
 
 def test_removing_waits_for_the_last_batch_but_new_ones_come_too_late() -> None:
@@ -231,7 +191,7 @@ def test_batches_go_on_while_another_model_loads() -> None:
         assert may_end.wait(10)
         return cast(Network, Sized(10))
 
-    thread = threading.Thread(target=cache.put, args=("b", MANIFEST, 10, load, []))
+    thread = threading.Thread(target=cache.put, args=("b", MANIFEST, 10, load))
     thread.start()
     assert loading.wait(10)
     with in_use(cache, "a"):

@@ -49,7 +49,7 @@ MESSAGES: list[Message] = [
         1.0,
         [[0.25, 0.25], [0.25, 0.125]],
     ),
-    Loaded(7, 1 << 40, 1.5, ["old@1"]),
+    Loaded(7, 1 << 40, 1.5),
     Done(8),
     Pong(9, "cuda:0", "a device", 1 << 37, ["food@1"]),
     Failed(10, "internal", "why"),

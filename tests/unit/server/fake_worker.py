@@ -31,7 +31,7 @@ class FakeWorker:
     unloadable: dict[str, str] = field(default_factory=dict)  # model → code with which its load fails
     answers: bool = False
     stalled: set[type[Message]] = field(default_factory=set)  # kinds that it does not get on with
-    evicts: dict[str, str] = field(default_factory=dict)  # model → whom its load displaces
+    capacity_bytes: int = 0  # a model that does not fit beside the others is refused; 0 = no bound
     held: list[tuple[Message, OnReply]] = field(default_factory=list)  # messages that it is stuck with
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
     resident: list[str] = field(default_factory=list)
@@ -83,17 +83,22 @@ class FakeWorker:
         message, on_reply = self.held.pop(0)
         on_reply(self._carried_out(message))
 
+    def size(self, model: str) -> int:
+        """Bytes of a model."""
+        return self.sizes.get(model, 10)
+
     def _carried_out(self, message: Message) -> Message:
         if isinstance(message, Load):
             self.loads.append(message.model)
-            displaced = [key for key in [self.evicts.get(message.model, "")] if key in self.resident]
-            for key in displaced:
-                self.resident.remove(key)
             if message.model in self.unloadable:
                 code = self.unloadable[message.model]
-                return Failed(message.id, code, "it cannot be loaded", evicted=displaced)
+                return Failed(message.id, code, "it cannot be loaded")
+            size = self.size(message.model)
+            held_bytes = sum(self.size(key) for key in self.resident)
+            if self.capacity_bytes and held_bytes + size > self.capacity_bytes:
+                return Failed(message.id, "overloaded", "there is no room for it", wanted_bytes=size)
             self.resident.append(message.model)
-            return Loaded(message.id, self.sizes.get(message.model, 10), 0.001, displaced)
+            return Loaded(message.id, size, 0.001)
         assert isinstance(message, Unload)
         self.unloads.append(message.model)
         self.resident.remove(message.model)

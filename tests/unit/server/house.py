@@ -6,7 +6,7 @@ from typing import Any
 
 from server.catalog.functions import Function
 from server.observability.metrics import Metrics
-from server.placement.lru import Capacity
+from server.placement.policy import Capacity
 from server.placement.residency import Profile, Residency
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel

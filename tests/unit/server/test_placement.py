@@ -1,30 +1,14 @@
-"""Least recently used: what a worker loads at first, and who leaves for whom."""
+"""Least recently used: who leaves for whom."""
 
 from __future__ import annotations
 
 import pytest
 
-from server.placement.lru import Capacity, Stay, evictions, starting_set
+from server.placement.lru import Capacity, Stay, evictions
 
 
 def stays(**last_used_s: float) -> dict[str, Stay]:
     return {key: Stay(size_bytes=10, last_used_s=at) for key, at in last_used_s.items()}
-
-
-def test_a_worker_starts_with_the_groups_in_order_until_it_is_full() -> None:
-    sizes = {"a": 10, "b": 10, "c": 10, "d": 10}
-    plan = starting_set([["a"], ["b", "c"], ["d"]], sizes, Capacity(capacity_bytes=30))
-    assert plan == (("a",), ("b", "c"))
-
-
-def test_a_group_that_does_not_fit_is_passed_over_for_a_smaller_one() -> None:
-    assert starting_set([["big"], ["small"]], {"big": 100, "small": 5}, Capacity(capacity_bytes=50)) == (
-        ("small",),
-    )
-
-
-def test_a_model_that_two_groups_share_is_loaded_once() -> None:
-    assert starting_set([["a", "b"], ["b", "c"]], {}, Capacity(max_models=3)) == (("a", "b"), ("c",))
 
 
 def test_nobody_leaves_while_there_is_room() -> None:
@@ -43,20 +27,20 @@ def test_a_member_that_is_there_already_is_not_evicted_for_its_group() -> None:
 
 
 def test_a_model_that_rows_wait_for_outlives_one_used_later_that_nobody_waits_for() -> None:
-    resident = {"waited": Stay(10, 1.0, waited_for=True), "idle": Stay(10, 2.0)}
+    resident = {"waited": Stay(10, 1.0, wanted=True), "idle": Stay(10, 2.0)}
     assert evictions(0.0, {"new": 10}, resident, Capacity(capacity_bytes=20)) == ("idle",)
 
 
 def test_a_model_that_rows_wait_for_stays_until_it_has_served_for_a_while() -> None:
-    resident = {"waited": Stay(10, 1.0, waited_for=True, protected_until_s=5.0)}
+    resident = {"waited": Stay(10, 1.0, wanted=True, protected_until_s=5.0)}
     assert evictions(4.0, {"new": 10}, resident, Capacity(capacity_bytes=10)) == 5.0
     assert evictions(5.0, {"new": 10}, resident, Capacity(capacity_bytes=10)) == ("waited",)
 
 
 def test_of_two_that_are_waited_for_the_one_that_has_served_leaves() -> None:
     resident = {
-        "young": Stay(10, 1.0, waited_for=True, protected_until_s=9.0),
-        "old": Stay(10, 2.0, waited_for=True, protected_until_s=3.0),
+        "young": Stay(10, 1.0, wanted=True, protected_until_s=9.0),
+        "old": Stay(10, 2.0, wanted=True, protected_until_s=3.0),
     }
     assert evictions(4.0, {"new": 10}, resident, Capacity(capacity_bytes=20)) == ("old",)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
-from server.placement.lru import Capacity
+from server.placement.policy import Capacity
 from server.placement.residency import Group, Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle

@@ -12,7 +12,7 @@ import pytest
 from gpu_worker.wire.protocol import Load, Unload
 from server.catalog.functions import ModelVersion
 from server.errors import Overloaded, WorkerLost
-from server.placement.lru import Capacity
+from server.placement.policy import Capacity
 from server.placement.residency import Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -55,10 +55,10 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_a_load_that_its_caller_gave_up_is_noted_with_what_it_displaced() -> None:
+def test_a_load_that_its_caller_gave_up_is_noted_with_what_left_for_it() -> None:
     async def scenario() -> None:
-        worker = FakeWorker(evicts={"b/1": "a/1"})
-        house = House(worker)
+        worker = FakeWorker()
+        house = House(worker, models=1)
         await house.residency.load((A,))
         worker.stalled = {Load}
         deploying = asyncio.ensure_future(house.residency.load((B,)))
@@ -192,10 +192,10 @@ def test_a_worker_that_dies_under_the_first_rows_of_a_model_is_not_announced() -
     run(scenario)
 
 
-def test_a_load_that_fails_after_it_evicted_others_leaves_the_map_true() -> None:
+def test_a_load_that_fails_after_others_left_for_it_leaves_the_map_true() -> None:
     async def scenario() -> None:
-        worker = FakeWorker(unloadable={"b/1": "overloaded"}, evicts={"b/1": "a/1"})
-        house = House(worker)
+        worker = FakeWorker(unloadable={"b/1": "overloaded"})
+        house = House(worker, models=1)
         await house.residency.load((A,))
         house.residency.want((B,))
         await settle()
@@ -205,25 +205,31 @@ def test_a_load_that_fails_after_it_evicted_others_leaves_the_map_true() -> None
     run(scenario)
 
 
-def test_members_that_displace_each_other_do_not_count_as_loaded() -> None:
+def test_members_that_a_worker_refuses_again_and_again_do_not_count_as_loaded() -> None:
+    class Growing(FakeWorker):
+        def size(self, model: str) -> int:
+            return 10 + len(self.loads)
+
     async def scenario() -> None:
-        worker = FakeWorker(evicts={"b/1": "a/1", "a/1": "b/1"})
+        worker = Growing(capacity_bytes=1)
         house = House(worker)
-        with pytest.raises(Overloaded, match="w0 does not keep a/1, b/1 together"):
+        with pytest.raises(Overloaded, match="workers do not keep a/1, b/1 together"):
             await house.residency.load((A, B))
+        assert len(worker.loads) <= 5
         assert house.agrees(worker)
 
     run(scenario)
 
 
-def test_a_member_that_was_displaced_while_sizes_were_unknown_gets_its_room() -> None:
+def test_a_model_that_is_larger_than_was_known_gets_its_room_in_the_end() -> None:
     async def scenario() -> None:
-        # b displaces a, since c is in the way; once sizes are known, c leaves for them.
-        worker = FakeWorker(sizes={"a/1": 40, "b/1": 40, "c/1": 40}, evicts={"b/1": "a/1"})
+        # b is refused, since c is in the way; once its size is known, c leaves for it.
+        worker = FakeWorker(sizes={"a/1": 40, "b/1": 40, "c/1": 40}, capacity_bytes=100)
         house = House(worker, capacity=lambda worker: Capacity(capacity_bytes=100))
         await house.residency.load((C,))
         await house.residency.load((A, B))
         assert sorted(worker.resident) == ["a/1", "b/1"]
+        assert worker.unloads == ["c/1"]
         assert house.agrees(worker)
 
     run(scenario)

@@ -14,7 +14,7 @@ from gpu_worker.model_files.manifest import InputSpec, Manifest
 from gpu_worker.networks.network import Network
 from gpu_worker.wire.protocol import Done, Failed, Load, Loaded, Message, Unload
 from server.errors import BadOption, Overloaded
-from server.placement.lru import Capacity
+from server.placement.policy import Capacity
 from server.placement.residency import Group, Residency
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
@@ -49,16 +49,14 @@ class CachingWorker(FakeWorker):
             self.cache.remove(message.model)
             return Done(message.id)
         assert isinstance(message, Load)
-        key, evicted = message.model, list[str]()
+        key = message.model
         self.loads.append(key)
         network = cast(Network, SizedBody(self.sizes[key]))
         try:
-            self.cache.put(
-                key, MANIFEST, self.stored[key], lambda: network, evicted, may_evict=message.may_evict
-            )
+            self.cache.put(key, MANIFEST, self.stored[key], lambda: network)
         except WorkerError as exc:
-            return Failed(message.id, exc.code, str(exc), evicted=evicted, wanted_bytes=exc.wanted_bytes)
-        return Loaded(message.id, self.sizes[key], 0.001, evicted)
+            return Failed(message.id, exc.code, str(exc), wanted_bytes=exc.wanted_bytes)
+        return Loaded(message.id, self.sizes[key], 0.001)
 
 
 class House:
@@ -90,7 +88,7 @@ def test_members_that_do_not_fit_together_are_not_a_success() -> None:
     asyncio.run(scenario())
 
 
-def test_a_second_member_that_displaced_the_first_makes_room_among_others_instead() -> None:
+def test_a_second_member_of_unknown_size_makes_room_among_others_and_not_by_the_first() -> None:
     async def scenario() -> None:
         house = House(100, {"a/1": 40, "b/1": 50, "c/1": 30})
         await house.residency.load((C,))
@@ -124,6 +122,7 @@ def test_what_left_for_a_load_that_failed_is_known_to_be_gone() -> None:
         await house.residency.load((A,))
         with pytest.raises(BadOption):
             await house.residency.load((C,))
+        assert house.worker.unloads == ["a/1"]
         assert house.worker.cache.keys() == []
         house.assert_told_the_truth()
 

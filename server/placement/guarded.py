@@ -1,0 +1,80 @@
+"""The placement policy, which may be anybody's code, and `lru` in its stead from the moment it faults.
+
+A fault: it raises, or decides what cannot be done (a load beyond the room, an eviction of what is not there).
+Knows no worker and no link.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from server.placement.lru import LeastRecentlyUsed
+from server.placement.policy import (
+    Evict,
+    Load,
+    PlacementDecision,
+    PlacementPolicy,
+    PlacementState,
+    WorkerPlaces,
+)
+
+__all__ = ["GuardedPlacement", "PlacementFault"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementFault:
+    """A policy that was put aside, and why."""
+
+    policy: str
+    error: Exception
+
+
+class GuardedPlacement:
+    """`decide` as the policy's own, but that what it answers can be done."""
+
+    def __init__(self, policy: PlacementPolicy) -> None:
+        self._policy = policy
+        self.fault: PlacementFault | None = None  # why the policy was put aside; None = it was not
+
+    def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
+        """What to do now."""
+        try:
+            decision = self._policy.decide(state, now_s)
+            _check(decision, state)
+        except Exception as error:
+            name = str(getattr(self._policy, "name", type(self._policy).__name__))
+            self.fault = PlacementFault(name, error)
+            self._policy = LeastRecentlyUsed()
+            decision = self._policy.decide(state, now_s)
+        return decision
+
+
+def _check(decision: object, state: PlacementState) -> None:
+    """Raises ValueError for what cannot be done."""
+    if not isinstance(decision, PlacementDecision) or math.isnan(decision.until_s):
+        raise ValueError(f"{decision!r} is no PlacementDecision")
+    held = {name: dict.fromkeys(worker.resident) for name, worker in state.workers.items()}
+    loading: set[str] = set()
+    for action in decision.actions:
+        if action.worker not in state.workers:
+            raise ValueError(f"{action}: there is no such worker")
+        worker = state.workers[action.worker]
+        if worker.moving is not None or worker.name in loading:
+            raise ValueError(f"{action}: the worker's link is busy")
+        if isinstance(action, Evict):
+            if action.model not in held[worker.name]:
+                raise ValueError(f"{action}: the model is not there")
+            del held[worker.name][action.model]
+        else:
+            _check_load(action, worker, held[worker.name], state)
+            loading.add(worker.name)
+
+
+def _check_load(action: Load, worker: WorkerPlaces, held: dict[str, None], state: PlacementState) -> None:
+    if action.model not in state.models:
+        raise ValueError(f"{action}: there is no such model")
+    if action.model in held:
+        raise ValueError(f"{action}: the model is there already")
+    if not worker.capacity.fits([state.size_bytes(key) for key in (*held, action.model)]):
+        raise ValueError(f"{action}: there is no room for it")
