@@ -2,7 +2,7 @@
 
 Time passes only from event to event, so a minute of load takes as long as its decisions. The same load and
 seed give the same result to the byte. What is simulated: arrivals, what a batch takes (l(b), jitter), what
-a swap takes. Knows nothing of HTTP or processes.
+a load of a model takes, on a link beside the device (`links.py`). Knows nothing of HTTP or processes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
+from server.placement.policy import Group
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (
     BatchTimes,
@@ -26,6 +27,7 @@ from server.scheduling.core import (
     Submission,
     WorkerView,
 )
+from server.scheduling.simulation.links import LinkedDevice, SimulatedLinks
 
 __all__ = ["FunctionLoad", "FunctionResult", "SimulatedDevice", "SimulationResult", "Workload", "simulate"]
 
@@ -45,17 +47,23 @@ class FunctionLoad:
     bulk_rows: int = 0  # of a scan
     bulk_at_s: float = 0.0  # when it begins
     refuses: bool = True  # the SLO is a deadline; otherwise late rows are answered late
+    size_bytes: int = 0  # of its model
     policy: str = "goodput"
     policy_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDevice:
-    """One simulated worker. `places` models stay resident, the least recently used one makes room."""
+    """One simulated worker: `places` models and `capacity_bytes` fit on it, 0 = as many as the other allows.
+
+    One model at a time moves over its link, at `link_bytes_per_s`.
+    """
 
     name: str = "device-0"
     places: int | None = None
     in_flight_limit: int = 1
+    capacity_bytes: int = 0
+    link_bytes_per_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,11 @@ class Workload:
 
     functions: tuple[FunctionLoad, ...]
     devices: tuple[SimulatedDevice, ...] = (SimulatedDevice(),)
-    swap_s: float = 0.0
+    swap_s: float = 0.0  # of a load, whatever the model's size
     jitter: float = 0.0  # standard deviation of ln(what a batch takes / l(b))
     seed: int = 0
     arbitration: Arbitration = least_recently_served
+    placement: str = "lru"
 
 
 @dataclass(slots=True)
@@ -107,7 +116,7 @@ class SimulationResult:
     functions: dict[str, FunctionResult]
     duration_s: float = 0.0
     busy_s: float = 0.0
-    swaps: int = 0
+    swaps: int = 0  # loads after the beginning
 
     @property
     def total(self) -> FunctionResult:
@@ -155,16 +164,23 @@ class _Simulation:
         self._events: list[tuple[float, int, str, Any]] = []  # time, tie-break, kind, what
         self._event_count = 0
         self._free_s: dict[str, float] = {}
-        self._resident: dict[str, list[str]] = {}  # device → models, least recently used first
+        self._is_still = True  # every device holds everything: nothing ever moves
         self._devices = {device.name: device for device in load.devices}
+        self._links = SimulatedLinks(
+            load.placement,
+            [_linked(load, device) for device in load.devices],
+            [(function.name,) for function in load.functions],
+            {function.name: function.size_bytes for function in load.functions},
+            lambda at_s, step: self._push(at_s, "moved", step),
+            self._show,
+        )
 
     def run(self) -> SimulationResult:
         for function in self._load.functions:
-            self._scheduler.configure(0.0, _spec(function, self._load.swap_s))
-        for device in self._load.devices:
-            self._free_s[device.name] = 0.0
-            self._resident[device.name] = list(self._functions)[: device.places]
-            self._show(0.0, device)
+            self._scheduler.configure(0.0, _spec(function))
+        self._free_s = dict.fromkeys(self._devices, 0.0)
+        self._links.fill()
+        self._is_still = self._links.everything_is_everywhere
         self._plan_arrivals()
         wake_s = self._act(0.0)
         while self._events or wake_s < math.inf:
@@ -175,16 +191,22 @@ class _Simulation:
                     self._arrive(now_s, what)
                 elif kind == "scan":
                     self._scan(now_s, what)
+                elif kind == "moved":
+                    self._links.moved(now_s, what, self._waited_for())
                 else:
                     self._finish(now_s, *what)
             wake_s = self._act(now_s)
             self._result.duration_s = now_s
+        for name, (rows, _) in self._scheduler.queue_depth().items():
+            self._result.functions[name].refused += rows  # for which the placement never made room
+        self._result.swaps = self._links.loads
         return self._result
 
     def _scan(self, now_s: float, function: FunctionLoad) -> None:
         number = list(self._functions).index(function.name)
         rows = function.bulk_rows
         self._scheduler.submit(now_s, Submission(-1 - number, function.name, rows, rows, row_class="bulk"))
+        self._links.came(now_s, (function.name,))
 
     def _plan_arrivals(self) -> None:
         for function in self._load.functions:
@@ -195,6 +217,10 @@ class _Simulation:
                 self._event_count += 1
                 self._events.append((function.bulk_at_s, self._event_count, "scan", function))
         heapify(self._events)
+
+    def _push(self, at_s: float, kind: str, what: object) -> None:
+        self._event_count += 1
+        heappush(self._events, (at_s, self._event_count, kind, what))
 
     def _arrive(self, now_s: float, function: FunctionLoad) -> None:
         request_id = len(self._arrived_s)
@@ -215,8 +241,25 @@ class _Simulation:
         if rejection is not None:
             result.refused += rows
             result.overdue_at_s += [now_s] * rows
+        if not self._is_still:
+            self._links.came(now_s, (function.name,))
 
     def _act(self, now_s: float) -> float:
+        """Carry out what the scheduler and the placement want; when one of them wants to be asked again."""
+        until_s = self._schedule(now_s)
+        while not self._is_still:
+            waited_for = self._waited_for()
+            acted, place_s = self._links.act(now_s, waited_for)
+            if not acted:
+                return min(until_s, max(place_s, math.nextafter(now_s, math.inf))) if waited_for else until_s
+            until_s = self._schedule(now_s)
+        return until_s
+
+    def _waited_for(self) -> dict[Group, int]:
+        depth = self._scheduler.queue_depth().items()
+        return {(name,): rows for name, (rows, _) in depth if rows}
+
+    def _schedule(self, now_s: float) -> float:
         """Carry out what the scheduler wants; when it wants to be asked again."""
         while True:
             action = self._scheduler.next_action(now_s)
@@ -235,17 +278,17 @@ class _Simulation:
         took_s = function.latency_s(batch.rows)
         if self._load.jitter:
             took_s *= math.exp(self._random.gauss(0.0, self._load.jitter))
-        took_s += self._swap(now_s, batch)
+        self._links.sent(now_s, batch.worker, (batch.function,), batch.rows)
         finish_s = max(now_s, self._free_s[batch.worker]) + took_s
         self._free_s[batch.worker] = finish_s
         self._result.busy_s += took_s
         self._result.functions[batch.function].batches += 1
-        self._event_count += 1
         worked = BatchTimes(took_s, finish_s - now_s)
-        heappush(self._events, (finish_s, self._event_count, "finish", (batch, worked)))
+        self._push(finish_s, "finish", (batch, worked))
 
     def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes) -> None:
         self._scheduler.finished(now_s, batch.batch_id, worked=worked)
+        self._links.over(now_s, batch.worker, (batch.function,))
         function = self._functions[batch.function]
         result = self._result.functions[batch.function]
         for part in batch.slices:
@@ -264,26 +307,20 @@ class _Simulation:
             result.late += part.rows
             result.overdue_at_s += [now_s] * part.rows
 
-    def _swap(self, now_s: float, batch: RunBatch) -> float:
-        """Make the batch's model resident: what that takes. The least recently used model leaves."""
-        device = self._devices[batch.worker]
-        resident = self._resident[device.name]
-        if batch.function in resident:
-            resident.remove(batch.function)
-            resident.append(batch.function)
-            return 0.0
-        resident.append(batch.function)
-        del resident[: max(0, len(resident) - (device.places or len(resident)))]
-        self._result.swaps += 1
-        self._show(now_s, device)
-        return self._load.swap_s
-
-    def _show(self, now_s: float, device: SimulatedDevice) -> None:
-        resident = frozenset(self._resident[device.name])
-        self._scheduler.set_worker(now_s, WorkerView(device.name, True, resident, device.in_flight_limit))
+    def _show(self, now_s: float, name: str, resident: frozenset[str]) -> None:
+        limit = self._devices[name].in_flight_limit
+        self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit))
 
 
-def _spec(function: FunctionLoad, swap_s: float) -> FunctionSpec:
+def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
+    load_s = {
+        function.name: load.swap_s + function.size_bytes / device.link_bytes_per_s
+        for function in load.functions
+    }
+    return LinkedDevice(device.name, device.places or 0, device.capacity_bytes, load_s)
+
+
+def _spec(function: FunctionLoad) -> FunctionSpec:
     sizes = function.batch_sizes or _powers_of_two(function.max_batch)
     latency = function.predicted_s or function.latency_s
     return FunctionSpec(
@@ -291,7 +328,7 @@ def _spec(function: FunctionLoad, swap_s: float) -> FunctionSpec:
         slo_s=function.slo_s,
         max_batch=function.max_batch,
         batch_sizes=sizes,
-        members=(MemberSpec(function.name, 1.0, latency, swap_s),),
+        members=(MemberSpec(function.name, 1.0, latency),),
         policy=function.policy,
         policy_options=function.policy_options,
     )

@@ -1,0 +1,132 @@
+"""The links of simulated devices: models leave and come over simulated time, while the devices compute.
+
+The very placement that serves decides (`server.placement.core`); this is its shell here. A load takes what it
+is told to; a model leaves when its last batch is over. Knows no queue, and of batches only how many of each
+model are under way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from server.placement.by_name import placement_named
+from server.placement.core import Placement, Step
+from server.placement.policy import Capacity, Group
+
+__all__ = ["LinkedDevice", "SimulatedLinks"]
+
+_LONG_AGO_S = -3600.0  # when what is resident at the beginning was loaded
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedDevice:
+    """What a device may hold, 0 = no limit; `load_s`: model → what loading it there takes."""
+
+    name: str
+    places: int
+    capacity_bytes: int
+    load_s: Mapping[str, float]
+
+
+class SimulatedLinks:
+    """`later(at_s, step)` has `moved` called then; `show(now_s, device, resident)` tells the scheduler.
+
+    sizes: model → bytes. groups: what is served, in the order in which devices are filled at the beginning.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        devices: list[LinkedDevice],
+        groups: list[Group],
+        sizes: Mapping[str, int],
+        later: Callable[[float, Step], None],
+        show: Callable[[float, str, frozenset[str]], None],
+    ) -> None:
+        self._core = Placement(placement_named(policy))
+        self._devices = {device.name: device for device in devices}
+        self._groups = groups
+        self._sizes = sizes
+        self._later = later
+        self._show = show
+        self._running: Counter[tuple[str, str]] = Counter()  # (device, model) → batches
+        self._leaving: dict[str, Step] = {}  # device → what waits for its last batches
+        self.loads = 0  # since the beginning
+        for key, size_bytes in sizes.items():
+            self._core.know(key, size_bytes)
+
+    def fill(self) -> None:
+        """What is resident at the beginning."""
+        for device in self._devices.values():
+            capacity = Capacity(device.capacity_bytes, device.places)
+            self._core.worker_up(device.name, capacity, device.name, offers=self._groups)
+        while steps := self._core.steps(_LONG_AGO_S, {})[0]:
+            for step in steps:
+                for key in step.evict:
+                    self._core.evicted(step.worker, key)
+                if step.load:
+                    self._arrive(_LONG_AGO_S, step)
+                self._core.over(step.worker)
+        for name in self._devices:
+            self._show(0.0, name, self._core.resident(name))
+
+    @property
+    def everything_is_everywhere(self) -> bool:
+        """Whether every device holds all that is served: then nothing ever moves."""
+        return all(self._core.resident(name).issuperset(self._sizes) for name in self._devices)
+
+    def came(self, now_s: float, group: Group) -> None:
+        """Rows came that wait for the group."""
+        self._core.want(now_s, group)
+
+    def sent(self, now_s: float, device: str, group: Group, rows: int) -> None:
+        """A batch leaves for the device."""
+        self._core.used(now_s, group, now_s - _LONG_AGO_S, rows)
+        self._running.update((device, key) for key in group)
+
+    def over(self, now_s: float, device: str, group: Group) -> None:
+        """A batch is over; what waited for that may leave."""
+        self._running.subtract((device, key) for key in group)
+        if device in self._leaving:
+            self._go_on(now_s, self._leaving.pop(device))
+
+    def moved(self, now_s: float, step: Step, waited_for: Mapping[Group, int]) -> None:
+        """The step's load is over."""
+        self._arrive(now_s, step)
+        self.loads += 1
+        self._core.over(step.worker)
+        self._changed(now_s, step.worker, waited_for)
+
+    def act(self, now_s: float, waited_for: Mapping[Group, int]) -> tuple[bool, float]:
+        """Begin what the placement decides: whether anything, and when to ask again."""
+        steps, until_s = self._core.steps(now_s, waited_for)
+        for ended in self._core.take_ended():
+            if ended.reason == "resident":  # as live: other devices may have room for it too
+                self._core.offer(ended.group)
+        for step in steps:
+            if step.evict:
+                self._changed(now_s, step.worker, waited_for)
+            self._go_on(now_s, step)
+        return bool(steps), until_s
+
+    def _go_on(self, now_s: float, step: Step) -> None:
+        if any(self._running[step.worker, key] for key in step.evict):
+            self._leaving[step.worker] = step
+            return
+        for key in step.evict:
+            self._core.evicted(step.worker, key)
+        if step.load:
+            self._later(now_s + self._devices[step.worker].load_s[step.load], step)
+        else:
+            self._core.over(step.worker)
+
+    def _arrive(self, now_s: float, step: Step) -> None:
+        load_s = self._devices[step.worker].load_s[step.load]
+        self._core.loaded(now_s, step.worker, step.load, self._sizes[step.load], load_s)
+
+    def _changed(self, now_s: float, device: str, waited_for: Mapping[Group, int]) -> None:
+        self._show(now_s, device, self._core.resident(device))
+        for group in waited_for:
+            self._core.want(now_s, group)
