@@ -168,6 +168,19 @@ def test_rows_that_nobody_wants_any_more_are_not_decoded(
     assert 2 <= len(seen) <= 8
 
 
+@pytest.mark.parametrize(("rows", "slices"), [(1, [1]), (4, [2, 2]), (5, [2, 2, 1]), (30, [8, 8, 8, 6])])
+def test_rows_are_spread_evenly_over_the_threads_in_slices_of_eight_at_most(
+    rows: int, slices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, seen = Threads(3, "test"), list[int]()
+    monkeypatch.setattr(threads, "submit", lambda _, part: seen.append(len(part)))
+    Intake(Settings(), threads, pinned=False).decode(
+        Piece(0, [b""] * rows), "image", SIZES, lambda: False, lambda: None
+    )
+    threads.close()
+    assert seen == slices
+
+
 def test_a_given_back_buffer_is_used_again(threads: Threads, images: list[bytes]) -> None:
     stage = Intake(Settings(), threads, pinned=False)
     first, second = Piece(0, images), Piece(0, images[:4])

@@ -9,7 +9,7 @@ import pytest
 
 from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RefuseRows, RunBatch, WorkerView
 from server.scheduling.latency_model import LatencyModel
-from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView
+from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, Wait
 from tests.unit.scheduling.cores import actions, batches, core, parts, rows, spec, worker
 from tests.unit.scheduling.views import affine
 
@@ -225,6 +225,56 @@ def test_waiting_a_little_for_the_worker_that_holds_the_model_beats_loading_it_o
     assert [batch.worker for batch in batches(scheduler, 0.007)] == ["holder"]
 
 
+def test_the_rows_of_others_that_wait_for_a_worker_make_loading_elsewhere_worth_while() -> None:
+    scheduler = core(
+        spec("f", swap_s=0.01),
+        spec("g"),
+        workers=(worker("holder", "f", "g", in_flight_limit=1), worker("idle", "none")),
+    )
+    scheduler.submit(0.0, rows(1, 8))
+    assert [batch.worker for batch in batches(scheduler, 0.0)] == ["holder"]
+    scheduler.submit(0.001, rows(2, 8))
+    assert batches(scheduler, 0.001) == []  # free in 6 ms, a load takes 10
+    scheduler.submit(0.001, rows(3, 8, "g"))  # 7 ms more
+    assert [(batch.function, batch.worker) for batch in batches(scheduler, 0.001)] == [("f", "idle")]
+
+
+def test_a_function_whose_rows_cannot_run_keeps_no_other_waiting() -> None:
+    nowhere = core(spec("f"), spec("g"), workers=(worker("w", "g"),))
+    nowhere.submit(0.0, rows(1))
+    nowhere.submit(0.0, rows(2, function="g"))
+    assert [batch.function for batch in batches(nowhere, 0.0)] == ["g"]
+    busy = core(spec("f"), spec("g"), workers=(worker("w1", "f"), worker("w2", "g")))
+    busy.submit(0.0, rows(1))
+    assert len(batches(busy, 0.0)) == 1
+    busy.submit(0.001, rows(2))  # not a full batch: it waits until its worker is nearly free
+    busy.submit(0.001, rows(3, function="g"))
+    assert [batch.function for batch in batches(busy, 0.001)] == ["g"]
+
+
+def test_a_scan_that_came_first_does_not_go_before_interactive_rows_of_another_function() -> None:
+    scheduler = core(spec("f"), spec("g"))
+    scheduler.submit(0.0, rows(1, 8, row_class="bulk"))
+    scheduler.submit(0.0, rows(2, 1, "g"))
+    assert batches(scheduler, 0.0)[0].function == "g"
+
+
+@pytest.mark.parametrize(("wait_s", "sent"), [(1.0, 8), (affine(6), 6), (affine(1), 1), (0.004, 0)])
+def test_fillers_use_the_time_for_which_interactive_rows_wait_and_no_more(wait_s: float, sent: int) -> None:
+    patient = spec("f", policy=f"{__name__}:Patient", policy_options={"wait_s": wait_s})
+    scheduler = core(patient, spec("g"), workers=(worker("w", "f", "g", in_flight_limit=1),))
+    scheduler.submit(10.0, rows(1))
+    scheduler.submit(10.0, rows(2, 100, "g", row_class="bulk"))
+    assert [batch.rows for batch in batches(scheduler, 10.0)] == ([sent] if sent else [])
+
+
+def test_a_deadline_that_is_met_to_the_moment_is_met_and_one_that_is_now_is_not() -> None:
+    scheduler = core()
+    assert scheduler.submit(0.0, rows(1, deadline_s=affine(1))) is None
+    silent = core()
+    assert silent.submit(5.0, rows(1, deadline_s=5.0)) is not None
+
+
 def test_rows_that_ask_for_one_member_do_not_share_a_batch_with_those_that_ask_for_all() -> None:
     members = (MemberSpec("a", 0.9, affine), MemberSpec("b", 0.8, affine))
     both = FunctionSpec("f", 0.1, 8, (1, 8), members)
@@ -390,6 +440,14 @@ class OnlyTheFirst:
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         return state
+
+
+class Patient(OnlyTheFirst):
+    def initial(self, options: dict[str, Any]) -> dict[str, Any]:
+        return dict(options)
+
+    def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Any]:
+        return state, Wait(10.0 + state["wait_s"])
 
 
 class Watching(OnlyTheFirst):

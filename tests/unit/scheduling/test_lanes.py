@@ -193,6 +193,18 @@ def test_a_wait_holds_until_its_time_or_until_rows_come_or_workers_change() -> N
     assert Counting.asked == 4
 
 
+def test_a_wait_is_for_the_worker_that_was_asked_about() -> None:
+    queue, other = (
+        lane(spec(policy=f"{__name__}:Counting")),
+        WorkerState(WorkerView("x", True, frozenset("a"))),
+    )
+    Counting.asked = 0
+    queue.add(0.0, rows(1, 1))
+    for each, asked in ((holder(), 1), (other, 2), (other, 2), (holder(), 3)):
+        queue.decide(0.0, each, 1)
+        assert Counting.asked == asked
+
+
 def test_a_wait_for_a_time_gone_by_does_not_spin() -> None:
     function = spec(policy=f"{__name__}:Past")
     queue = lane(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -184,3 +185,15 @@ def test_entities_that_live_through_all_times_keep_their_share_of_each_side() ->
 def test_too_few_times_are_refused() -> None:
     with pytest.raises(BadOption, match="2 different times"):
         dealt(np.arange(50), np.arange(50) % 2, times=np.arange(50) // 25)
+
+
+@pytest.mark.parametrize(
+    ("validation", "test"), [(0.0, 0.1), (0.1, 0.0), (-0.1, 0.5), (0.5, -0.1), (0.5, 0.4), (math.nan, 0.1)]
+)
+def test_every_side_gets_a_share_of_the_rows(validation: float, test: float) -> None:
+    with pytest.raises(BadOption, match="above 0 and together below"):
+        SplitRatios(validation, test)
+
+
+def test_most_of_the_rows_may_validate_and_test() -> None:
+    assert SplitRatios(0.5, 0.39).validation + SplitRatios(0.01, 0.01).test == 0.51
