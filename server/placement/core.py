@@ -264,7 +264,7 @@ class Placement:
                 if not died or one.lost >= _TRIES:
                     self._end(group, Ended(group, "failed", error))
         if (worker := self._workers.get(name)) is not None:
-            offers = tuple(group for group in worker.offers if key not in group)
+            offers = () if died else tuple(group for group in worker.offers if key not in group)
             self._workers[name] = replace(worker, offers=offers)
 
     def over(self, name: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from gpu_worker.wire.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
-from server.placement.policy import Capacity
+from server.placement.lru import LeastRecentlyUsed
+from server.placement.policy import Capacity, PlacementDecision, PlacementState
 from server.placement.residency import Group, Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -219,13 +220,16 @@ def test_two_models_that_rows_wait_for_take_turns_in_one_place() -> None:
 
 def test_a_model_that_must_wait_for_its_place_asks_for_it_when_it_may_be_free_and_not_before() -> None:
     async def scenario() -> None:
-        listener, asked = Listener(), list[str]()
+        listener, asked = Listener(), list[float]()
 
-        def capacity(worker: Worker) -> Capacity:
-            asked.append(worker.name)
-            return Capacity(max_models=1)
+        class Counted(LeastRecentlyUsed):
+            def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
+                asked.append(now_s)
+                return super().decide(state, now_s)
 
-        residency = Residency(listener, capacity, lambda *_: None)
+        residency = Residency(
+            listener, lambda worker: Capacity(max_models=1), lambda *_: None, policy=Counted()
+        )
         residency.worker_up(FakeWorker())
         await residency.load((A,))
         listener.waiting = [(A,), (B,)]
