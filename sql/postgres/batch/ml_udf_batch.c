@@ -86,7 +86,7 @@ batch_utility(PlannedStmt *pstmt, const char *query_string, bool read_only,
 
 /* A plan made under the other setting must not be used again */
 static void
-forget_plans(bool newval, void *extra)
+invalidate_plans(bool newval, void *extra)
 {
 	ResetPlanCache();
 }
@@ -98,7 +98,7 @@ _PG_init(void)
 							 "Calls functions that have a batched twin for many rows at once.",
 							 "Off calls them row by row, as PostgreSQL does on its own.",
 							 &batch_enabled, true,
-							 PGC_USERSET, 0, NULL, forget_plans, NULL);
+							 PGC_USERSET, 0, NULL, invalidate_plans, NULL);
 	DefineCustomIntVariable("ml_udf.gather_rows",
 							"Largest number of inputs in one batch.",
 							"A batch also ends when its rows and inputs fill work_mem.",
@@ -129,7 +129,7 @@ _PG_init(void)
 							 "For testing the node.",
 							 &batch_everything, false,
 							 PGC_SUSET, GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
-							 NULL, forget_plans, NULL);
+							 NULL, invalidate_plans, NULL);
 
 	/*
 	 * The prefix stays unreserved: other settings of ml_udf are read by its
@@ -137,7 +137,7 @@ _PG_init(void)
 	 */
 
 	RegisterCustomScanMethods(&batch_scan_methods);
-	batch_find_init();
+	batch_twin_init();
 
 	prev_planner_hook = planner_hook;
 	planner_hook = batch_planner;

@@ -70,7 +70,7 @@ batch_type_reset(BatchType *type, MemoryContext context)
 		fmgr_info_cxt(type->receive, &type->receive_flinfo, context);
 }
 
-/* One argument of the twin: an array of the values of items first ... */
+/* One argument of the twin: an array of the values of n inputs from first on */
 Datum
 batch_make_argument(CallState *call, int arg, int first, int n)
 {
@@ -83,8 +83,8 @@ batch_make_argument(CallState *call, int arg, int first, int n)
 	{
 		int			position = (first + i) * call->nargs + arg;
 
-		values[i] = call->items.values[position];
-		nulls[i] = call->items.nulls[position];
+		values[i] = call->inputs.values[position];
+		nulls[i] = call->inputs.nulls[position];
 		if (type->wrapper != NULL)
 		{
 			Datum	   *columns = palloc0(sizeof(Datum) * type->wrapper->natts);
@@ -123,8 +123,10 @@ unwrap(BatchType *type, Datum element, bool *isnull)
  */
 static Size
 receive_results(CallState *call, MemoryContext context, const Datum *elements,
-				const bool *nulls, int n, Datum *results)
+				const bool *nulls, int first, int n)
 {
+	Datum	   *results = &call->inputs.results[first];
+	bool	   *result_nulls = &call->inputs.result_nulls[first];
 	BatchType  *type = &call->result;
 	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,
 												  "ml_udf receive",
@@ -142,6 +144,7 @@ receive_results(CallState *call, MemoryContext context, const Datum *elements,
 		CHECK_FOR_INTERRUPTS();
 
 		results[i] = (Datum) 0;
+		result_nulls[i] = nulls[i];
 		if (nulls[i])
 			continue;
 
@@ -173,7 +176,7 @@ receive_results(CallState *call, MemoryContext context, const Datum *elements,
 }
 
 /*
- * Take the results of items first ... out of the array the twin returned.
+ * Take the results of n inputs from first on out of the array the twin returned.
  * They are copied into the batch's context.  Raises an error if it is not an
  * array of n elements of the type that the twin declares.
  */
@@ -212,9 +215,8 @@ batch_take_results(BatchState *state, CallState *call, Datum result, int first, 
 		deconstruct_array(array, call->result.elemtype, call->result.elemlen,
 						  call->result.elembyval, call->result.elemalign,
 						  &elements, &nulls, &nelements);
-		size = receive_results(call, state->batch.context, elements, nulls, n,
-							   &call->items.results[first]);
-		memcpy(&call->items.result_nulls[first], nulls, sizeof(bool) * n);
+		size = receive_results(call, state->batch.context, elements, nulls,
+							   first, n);
 		if (n > 0)
 			call->result_bytes = Max((double) size / n, 1);
 		return;
@@ -232,8 +234,8 @@ batch_take_results(BatchState *state, CallState *call, Datum result, int first, 
 
 		if (!isnull && call->result.wrapper != NULL)
 			value = unwrap(&call->result, value, &isnull);
-		call->items.results[first + i] = value;
-		call->items.result_nulls[first + i] = isnull;
+		call->inputs.results[first + i] = value;
+		call->inputs.result_nulls[first + i] = isnull;
 	}
 	if (n > 0)
 		call->result_bytes = (double) size / n;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * call.c
- *	  Calling the twin for a slice of a batch's items.
+ *	  Calling the twin for a slice of a batch's inputs.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,7 +32,10 @@ batch_call_reset(BatchState *state, CallState *call)
 		fmgr_info_set_expr(call->expr, &call->flinfo);
 }
 
-/* Prepare a call whose expr, funcid and twinid are set */
+/*
+ * Prepare a call whose expr, funcid and twinid are set; it lives as long as the
+ * node.  Raises an error if the types no longer fit the twin's.
+ */
 void
 batch_call_begin(BatchState *state, CallState *call)
 {
@@ -81,8 +84,10 @@ batch_call_begin(BatchState *state, CallState *call)
 }
 
 /*
- * Call the twin once for n items.  Returns false if it has begun to compute
- * them, which it may only where it is asked to.
+ * Call the twin once for n inputs from first on.  Its results are copied into
+ * the batch; what else it makes stays in CurrentMemoryContext.  Returns false if
+ * it has begun to compute them, which it may only where it is asked to.  Raises
+ * what the twin does, and an error of class 39 if it returns no such array.
  */
 bool
 batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
@@ -123,7 +128,7 @@ batch_call_twin(BatchState *state, CallState *call, int first, int n, int asked)
 	return true;
 }
 
-/* Call the function itself for each of n items */
+/* Call the function itself for each of n inputs */
 static void
 call_function(BatchState *state, CallState *call, int first, int n)
 {
@@ -141,16 +146,16 @@ call_function(BatchState *state, CallState *call, int first, int n)
 								 call->collation, NULL, NULL);
 		for (int j = 0; j < call->nargs; j++)
 		{
-			fcinfo->args[j].value = call->items.values[i * call->nargs + j];
-			fcinfo->args[j].isnull = call->items.nulls[i * call->nargs + j];
+			fcinfo->args[j].value = call->inputs.values[i * call->nargs + j];
+			fcinfo->args[j].isnull = call->inputs.nulls[i * call->nargs + j];
 		}
 		pgstat_init_function_usage(fcinfo, &usage);
 		result = FunctionCallInvoke(fcinfo);
 		pgstat_end_function_usage(&usage, true);
 
 		oldcontext = MemoryContextSwitchTo(state->batch.context);
-		call->items.result_nulls[i] = fcinfo->isnull;
-		call->items.results[i] = fcinfo->isnull ? (Datum) 0 :
+		call->inputs.result_nulls[i] = fcinfo->isnull;
+		call->inputs.results[i] = fcinfo->isnull ? (Datum) 0 :
 			datumCopy(result, call->result.typbyval, call->result.typlen);
 		MemoryContextSwitchTo(oldcontext);
 	}
@@ -171,7 +176,7 @@ slice_context(void *arg)
 			   format_procedure(slice->call->funcid));
 }
 
-/* Answer the next n items; a BatchBlock */
+/* Answer the next n inputs; a BatchBlock */
 static void
 answer_slice(BatchState *state, void *arg)
 {
@@ -186,68 +191,68 @@ answer_slice(BatchState *state, void *arg)
 		callback.arg = slice;
 		callback.previous = error_context_stack;
 		error_context_stack = &callback;
-		(void) batch_call_twin(state, call, call->items.answered, slice->n,
+		(void) batch_call_twin(state, call, call->inputs.answered, slice->n,
 							   BATCH_ASK_NOW);
 		error_context_stack = callback.previous;
 	}
 	else
-		call_function(state, call, call->items.answered, slice->n);
+		call_function(state, call, call->inputs.answered, slice->n);
 	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
- * Make sure that an item has its result.  It is the first that has none, since
- * items are numbered in the order of their rows and rows are served in order.
+ * Make sure that an input has its result.  It is the first that has none, since
+ * inputs are numbered in the order of their rows and rows are returned in order.
  *
- * Returns false if the item's error is to be held: it is in state->batch.pending.
+ * Returns false if the input's error is to be held: it is in state->batch.pending.
  */
 bool
-batch_answer(BatchState *state, CallState *call, int item)
+batch_answer(BatchState *state, CallState *call, int input)
 {
-	while (call->items.answered <= item)
+	while (call->inputs.answered <= input)
 	{
-		Slice		slice = {call, call->items.nitems - call->items.answered};
+		Slice		slice = {call, call->inputs.ninputs - call->inputs.answered};
 		ErrorData  *error = NULL;
 		instr_time	start;
 		instr_time	duration;
 
-		Assert(item == call->items.answered || call->items.slice == 0);
-		if (call->items.slice > 0)
-			slice.n = Min(slice.n, call->items.slice);
+		Assert(input == call->inputs.answered || call->inputs.slice == 0);
+		if (call->inputs.slice > 0)
+			slice.n = Min(slice.n, call->inputs.slice);
 
 		MemoryContextReset(state->call_context);
 		INSTR_TIME_SET_CURRENT(start);
 
-		/* the error of one item that is asked for needs no care */
-		if (!state->protect || (slice.n == 1 && state->holder == NULL))
+		/* the error of one input that is asked for needs no care */
+		if (!state->speculative || (slice.n == 1 && state->error_owner == NULL))
 			answer_slice(state, &slice);
 		else
 			error = batch_try(state, answer_slice, &slice);
 
 		INSTR_TIME_SET_CURRENT(duration);
 		INSTR_TIME_SUBTRACT(duration, start);
-		batch_count_call(state, call, slice.n, call->items.begun_ms +
+		batch_count_call(state, call, slice.n, call->inputs.begun_ms +
 						 INSTR_TIME_GET_MILLISEC(duration));
-		call->items.begun = false;
-		call->items.begun_ms = 0;
+		call->inputs.begun = false;
+		call->inputs.begun_ms = 0;
 
 		if (error != NULL)
 		{
 			batch_call_reset(state, call);
 			if (slice.n == 1)
 			{
-				state->batch.pending = error;
+				state->batch.pending_error = error;
 				return false;
 			}
 			FreeErrorData(error);
-			call->items.slice = 1;
+			call->inputs.slice = 1;
 			continue;
 		}
 		/* the results are copied: what the twin made of them can go */
 		MemoryContextReset(state->call_context);
-		call->items.answered += slice.n;
-		if (call->items.slice > 0)
-			call->items.slice *= SLICE_GROWTH;
+		call->inputs.answered += slice.n;
+		if (call->inputs.slice > 0)
+			call->inputs.slice *= SLICE_GROWTH;
 	}
 	return true;
 }

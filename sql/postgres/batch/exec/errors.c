@@ -44,7 +44,8 @@ is_about_rows(ErrorData *error)
 /*
  * Run a block in a subtransaction.  Returns NULL, or the error if it is one
  * that concerns the rows in question only; raises any other.  The block must
- * leave nothing behind that the end of a subtransaction would take away.
+ * leave nothing behind that the end of a subtransaction would take away.  The
+ * error lives as long as the node; FreeErrorData() frees it.
  */
 ErrorData *
 batch_try(BatchState *state, BatchBlock block, void *arg)
@@ -98,10 +99,13 @@ initplan_pending(BatchState *state)
 	return false;
 }
 
-/* Can an error of evaluating our inputs, or our qual, be held? */
+/*
+ * Can an error of evaluating our inputs (BATCH_INPUT_FALLIBLE), or our qual
+ * (BATCH_QUAL_FALLIBLE), wait for its row?
+ */
 bool
 batch_can_hold_error(BatchState *state, int flag)
 {
-	return state->protect && (state->layer.flags & flag) != 0 &&
+	return state->speculative && (state->layer.flags & flag) != 0 &&
 		!initplan_pending(state);
 }

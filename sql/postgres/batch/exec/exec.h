@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * exec.h
- *	  The state of a running layer.
+ *	  The state of a running layer, and what the files share that run it.
  *
- *	  node.c	begin, rescan, end
+ *	  node.c	the CustomScan: begin, rescan, end
  *	  next_row.c	the next row
- *	  gather.c	reads the child, when no row is left to serve
- *	  inputs.c	lists the distinct inputs ("items") among the rows
- *	  call.c	answers items, a slice at a time, through the twin
- *	  overlap.c	the batch behind the one that is served, gathered and begun early
+ *	  gather.c	reads the child, when no row is left to return
+ *	  inputs.c	lists the distinct inputs of the rows
+ *	  call.c	answers inputs, a slice at a time, through the twin
+ *	  overlap.c	the next batch, gathered and begun while this one is returned
  *	  arrays.c	makes arrays of them, and takes results out of arrays
  *	  errors.c	holds errors until their row is asked for
  *	  instrument.c, explain.c	what EXPLAIN shows, workers included
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ML_UDF_BATCH_EXECUTE_H
-#define ML_UDF_BATCH_EXECUTE_H
+#ifndef ML_UDF_BATCH_EXEC_H
+#define ML_UDF_BATCH_EXEC_H
 
 #include "ml_udf_batch.h"
 
@@ -37,8 +37,8 @@
 /* Allocator's and array's overhead of one row or value */
 #define BATCH_OVERHEAD_BYTES 24
 
-/* The item of a row whose call is masked, or strict and given a NULL */
-#define BATCH_NO_ITEM (-1)
+/* The input of a row whose call is masked, or strict and given a NULL */
+#define BATCH_NO_INPUT (-1)
 
 /* How the values of one argument, or of the result, travel in an array */
 typedef struct BatchType
@@ -72,51 +72,52 @@ typedef struct BatchCounts
 	double		max_ms;
 } BatchCounts;
 
-/* One slot of an item table; entries of other batches are empty */
-typedef struct ItemSlot
+/* One slot of an input table; entries of other batches are empty */
+typedef struct InputSlot
 {
 	uint32		batch;
 	uint32		hash;
-	int			item;
-} ItemSlot;
+	int			input;
+} InputSlot;
 
 /* The distinct inputs of one call in a batch, in the order of their rows */
-typedef struct CallItems
+typedef struct CallInputs
 {
-	int			nitems;
-	int			maxitems;
-	Datum	   *values;			/* maxitems * nargs */
+	int			ninputs;
+	int			maxinputs;
+	Datum	   *values;			/* maxinputs * nargs */
 	bool	   *nulls;
 	Datum	   *results;
 	bool	   *result_nulls;
-	int			answered;		/* items before this one have results */
+	int			answered;		/* inputs before this one have results */
 	int			slice;			/* how many to answer next; 0: all */
-	ItemSlot   *slots;
+	InputSlot  *slots;
 	uint32		nslots;			/* a power of 2, or 0 */
-	int		   *row_items;		/* per row of the batch */
+	int		   *row_inputs;		/* per row of the batch */
 	bool		begun;			/* the twin computes them, and has not been asked */
 	double		begun_ms;		/* what it took to begin */
-} CallItems;
+} CallInputs;
 
 /* Rows gathered together */
 typedef struct Batch
 {
-	MemoryContext context;		/* rows, items, results */
-	uint32		number;			/* marks item slots */
+	MemoryContext context;		/* rows, inputs, results */
+	uint32		number;			/* marks input slots */
 	int			nrows;
 	int			maxrows;
-	int			next;			/* the next row to serve */
+	int			next_row;		/* to be returned */
 	MinimalTuple *tuples;
 	ItemPointerData *tids;		/* identities of rows for WHERE CURRENT OF */
-	Size		bytes;			/* of rows and items */
-	ErrorData  *pending;		/* the error of the row behind the last one */
+	Size		bytes;			/* of rows and inputs */
+	ErrorData  *pending_error;	/* the error of the row after the last one */
 } Batch;
 
+/* One call that the layer makes */
 typedef struct CallState
 {
 	Node	   *expr;
 	Oid			funcid;
-	Oid			twinid;			/* InvalidOid: call the function per item */
+	Oid			twinid;			/* InvalidOid: call the function per input */
 	FmgrInfo	flinfo;			/* of the twin, or of the function */
 	Oid			collation;
 	bool		strict;			/* the function's strictness */
@@ -130,22 +131,24 @@ typedef struct CallState
 	bool	   *row_nulls;
 	bool		row_masked;
 
-	CallItems	items;			/* of the batch that is gathered or served */
-	CallItems	spare;			/* of the other one */
+	CallInputs	inputs;			/* of the batch that is gathered or returned */
+	CallInputs	next_inputs;	/* of the one after it */
 
-	double		result_bytes;	/* per item of the last batch; 0: not known */
+	double		result_bytes;	/* per input of the last batch; 0: not known */
 	BatchCounts counts;
 } CallState;
 
+/* A running layer */
 typedef struct BatchState
 {
 	CustomScanState css;
 	BatchLayer	layer;
 	List	   *exec_params;	/* PARAM_EXECs used while gathering, of int */
-	bool		protect;		/* rows may be gathered that nobody asks for */
-	struct BatchState *holder;	/* the layer above that holds our errors, or NULL */
-	ErrorData  *held;			/* what a layer below has handed to us */
-	bool		failed;			/* we have handed on an error of ours */
+	bool		speculative;	/* rows may be gathered that nobody asks for */
+	struct BatchState *error_owner; /* the layer above that raises our errors,
+									 * or NULL: we do */
+	ErrorData  *error_from_below;	/* what a layer below has handed to us */
+	bool		error_handed_up;	/* we have handed on an error of ours */
 
 	int			ncalls;
 	CallState  *calls;
@@ -157,22 +160,22 @@ typedef struct BatchState
 	bool	   *kept;			/* which of them are needed */
 	bool		keep_all;
 
-	Batch		batch;			/* that is gathered or served */
-	Batch		spare;			/* the one behind it, if it is filled */
-	bool		spare_filled;
+	Batch		batch;			/* that is gathered or returned */
+	Batch		next_batch;		/* the one after it, if it is filled */
+	bool		next_filled;
 	bool		overlaps;		/* two batches are kept, if the twins can */
 	uint32		last_batch;		/* number given last */
 	MemoryContext call_context; /* while the twin runs */
 	bool		child_done;
 	bool		bound_passed;	/* the child knows our limit */
 
-	int			target;			/* items of the next batch */
-	uint64		served;			/* rows asked of us since the last rescan */
+	int			target;			/* inputs of the next batch */
+	uint64		returned;		/* rows asked of us since the last rescan */
 	TupleTableSlot *row_slot;	/* a gathered row */
 	TupleTableSlot *peek_slot;	/* the child's first row, if it was peeked at */
 	bool		peek_taken;
-	bool		phantom_served; /* see node.c */
-	bool		phantom_counted;
+	bool		dummy_returned; /* see node.c */
+	bool		dummy_counted;
 
 	BatchCounts *shared;		/* in a worker or its leader: all processes' */
 	int			nshared;		/* processes */
@@ -180,7 +183,7 @@ typedef struct BatchState
 
 /* node.c */
 extern void batch_init_inputs(BatchState *state);
-extern void batch_forget(BatchState *state);
+extern void batch_reset(BatchState *state);
 
 /* next_row.c */
 extern TupleTableSlot *batch_next_row(CustomScanState *node);
@@ -190,20 +193,20 @@ extern void batch_gather(BatchState *state);
 extern bool batch_peek(BatchState *state);
 
 /* inputs.c */
-extern int	batch_find_item(BatchState *state, CallState *call);
+extern int	batch_find_input(BatchState *state, CallState *call);
 
 /* call.c */
 extern void batch_call_begin(BatchState *state, CallState *call);
 extern void batch_call_reset(BatchState *state, CallState *call);
 extern bool batch_call_twin(BatchState *state, CallState *call, int first,
 							int n, int asked);
-extern bool batch_answer(BatchState *state, CallState *call, int item);
+extern bool batch_answer(BatchState *state, CallState *call, int input);
 
 /* overlap.c */
 extern bool batch_answers_later(Oid twinid);
-extern void batch_run_ahead(BatchState *state);
-extern void batch_take_spare(BatchState *state);
-extern void batch_drop_spare(BatchState *state);
+extern void batch_begin_next(BatchState *state);
+extern void batch_take_next(BatchState *state);
+extern void batch_drop_next(BatchState *state);
 
 /* arrays.c */
 extern void batch_type_init(BatchType *type, Oid valuetype, Oid arraytype);
@@ -212,7 +215,7 @@ extern Datum batch_make_argument(CallState *call, int arg, int first, int n);
 extern void batch_take_results(BatchState *state, CallState *call,
 							   Datum result, int first, int n);
 
-/* errors.c */
+/* errors.c: what batch_try() runs, with the argument that it was given */
 typedef void (*BatchBlock) (BatchState *state, void *arg);
 extern ErrorData *batch_try(BatchState *state, BatchBlock block, void *arg);
 extern bool batch_can_hold_error(BatchState *state, int flag);
@@ -235,4 +238,4 @@ extern void batch_shutdown(CustomScanState *node);
 extern void batch_explain(CustomScanState *node, List *ancestors,
 						  struct ExplainState *es);
 
-#endif							/* ML_UDF_BATCH_EXECUTE_H */
+#endif							/* ML_UDF_BATCH_EXEC_H */

@@ -66,6 +66,7 @@ explain_counts(const BatchCounts *counts, ExplainState *es)
 	ExplainPropertyFloat("Maximum Batch Time", "ms", counts->max_ms, 3, es);
 }
 
+/* ExplainCustomScan: the calls, and with ANALYZE their counts */
 void
 batch_explain(CustomScanState *node, List *ancestors, ExplainState *es)
 {

@@ -55,7 +55,7 @@ rows_wanted(BatchState *state)
 	if (count > PG_INT64_MAX - offset)
 		return -1;
 	count += offset;
-	return (uint64) count > state->served ? count - (int64) state->served : -1;
+	return (uint64) count > state->returned ? count - (int64) state->returned : -1;
 }
 
 /* Evaluate prefilter, guards and arguments for the row in input_context */
@@ -118,7 +118,7 @@ grow_rows(BatchState *state)
 	if (identities)
 		GROW(state->batch.tids, ItemPointerData);
 	for (int i = 0; i < state->ncalls; i++)
-		GROW(state->calls[i].items.row_items, int);
+		GROW(state->calls[i].inputs.row_inputs, int);
 	state->batch.maxrows = maxrows;
 }
 
@@ -176,8 +176,8 @@ add_row(BatchState *state, TupleTableSlot *slot)
 	{
 		CallState  *call = &state->calls[i];
 
-		call->items.row_items[state->batch.nrows] =
-			call->row_masked ? BATCH_NO_ITEM : batch_find_item(state, call);
+		call->inputs.row_inputs[state->batch.nrows] =
+			call->row_masked ? BATCH_NO_INPUT : batch_find_input(state, call);
 	}
 	tuple = copy_row(state, slot);
 	state->batch.tuples[state->batch.nrows] = tuple;
@@ -189,12 +189,12 @@ add_row(BatchState *state, TupleTableSlot *slot)
 
 /* Inputs of the call that has most of them */
 static int
-most_items(BatchState *state)
+most_inputs(BatchState *state)
 {
 	int			most = 0;
 
 	for (int i = 0; i < state->ncalls; i++)
-		most = Max(most, state->calls[i].items.nitems);
+		most = Max(most, state->calls[i].inputs.ninputs);
 	return most;
 }
 
@@ -211,7 +211,7 @@ plan_batch(BatchState *state, int *target, int64 *max_rows)
 			most = Min(most, BATCH_FIRST_WIDE);
 	}
 
-	if (!state->protect)
+	if (!state->speculative)
 	{
 		*target = most;
 		*max_rows = (int64) most * ROWS_PER_INPUT;
@@ -244,13 +244,13 @@ static void
 end_of_child(BatchState *state)
 {
 	state->child_done = true;
-	state->batch.pending = state->held;
+	state->batch.pending_error = state->error_from_below;
 }
 
 /*
  * A row of the child; NULL at its end.  What stands between us and a layer
  * that handed us its error takes that layer's end for a plain one, and may
- * return rows that come behind: of the next child of an Append, or padded with
+ * return rows that come after it: of the next child of an Append, or padded with
  * NULLs by an outer join.  They are not wanted.
  */
 static TupleTableSlot *
@@ -258,7 +258,7 @@ read_child(BatchState *state)
 {
 	TupleTableSlot *slot = ExecProcNode(outerPlanState(state));
 
-	return state->held == NULL ? slot : NULL;
+	return state->error_from_below == NULL ? slot : NULL;
 }
 
 /*
@@ -302,8 +302,9 @@ next_child_row(BatchState *state)
 }
 
 /*
- * Gather the next batch.  Afterwards there are rows to serve, or an error is
- * pending, or the child is done; the last two may come with rows, too.
+ * Gather the next batch.  Afterwards there are rows to return, or an error is
+ * pending, or the child is done; the last two may come with rows, too.  Raises
+ * the errors of the child, and those that cannot wait for their row.
  */
 void
 batch_gather(BatchState *state)
@@ -317,7 +318,7 @@ batch_gather(BatchState *state)
 	plan_batch(state, &target, &max_rows);
 	state->batch.number = ++state->last_batch;
 
-	while (state->batch.nrows < max_rows && most_items(state) < target &&
+	while (state->batch.nrows < max_rows && most_inputs(state) < target &&
 		   state->batch.bytes < max_bytes)
 	{
 		TupleTableSlot *slot = next_child_row(state);
@@ -341,7 +342,7 @@ batch_gather(BatchState *state)
 
 		if (error != NULL)
 		{
-			state->batch.pending = error;
+			state->batch.pending_error = error;
 			break;
 		}
 		if (passes)

@@ -31,10 +31,10 @@ hash_row(CallState *call)
 }
 
 static bool
-item_equals_row(CallState *call, int item)
+input_equals_row(CallState *call, int input)
 {
-	Datum	   *values = &call->items.values[item * call->nargs];
-	bool	   *nulls = &call->items.nulls[item * call->nargs];
+	Datum	   *values = &call->inputs.values[input * call->nargs];
+	bool	   *nulls = &call->inputs.nulls[input * call->nargs];
 
 	for (int j = 0; j < call->nargs; j++)
 	{
@@ -48,39 +48,39 @@ item_equals_row(CallState *call, int item)
 	return true;
 }
 
-/* Make room for more items; everything lives as long as the node */
+/* Make room for more inputs; everything lives as long as the node */
 static void
-grow_items(BatchState *state, CallState *call)
+grow_inputs(BatchState *state, CallState *call)
 {
 	MemoryContext oldcontext =
 		MemoryContextSwitchTo(state->css.ss.ps.state->es_query_cxt);
-	int			maxitems = Max(call->items.maxitems * 2, BATCH_FIRST);
-	ItemSlot   *old = call->items.slots;
-	uint32		nold = call->items.nslots;
+	int			maxinputs = Max(call->inputs.maxinputs * 2, BATCH_FIRST);
+	InputSlot   *old = call->inputs.slots;
+	uint32		nold = call->inputs.nslots;
 
-	if (call->items.maxitems == 0)
+	if (call->inputs.maxinputs == 0)
 	{
-		call->items.values = palloc(sizeof(Datum) * maxitems * call->nargs);
-		call->items.nulls = palloc(sizeof(bool) * maxitems * call->nargs);
-		call->items.results = palloc(sizeof(Datum) * maxitems);
-		call->items.result_nulls = palloc(sizeof(bool) * maxitems);
+		call->inputs.values = palloc(sizeof(Datum) * maxinputs * call->nargs);
+		call->inputs.nulls = palloc(sizeof(bool) * maxinputs * call->nargs);
+		call->inputs.results = palloc(sizeof(Datum) * maxinputs);
+		call->inputs.result_nulls = palloc(sizeof(bool) * maxinputs);
 	}
 	else
 	{
-		call->items.values = repalloc_huge(call->items.values,
-									 sizeof(Datum) * maxitems * call->nargs);
-		call->items.nulls = repalloc_huge(call->items.nulls,
-									sizeof(bool) * maxitems * call->nargs);
-		call->items.results = repalloc_huge(call->items.results, sizeof(Datum) * maxitems);
-		call->items.result_nulls = repalloc_huge(call->items.result_nulls,
-										   sizeof(bool) * maxitems);
+		call->inputs.values = repalloc_huge(call->inputs.values,
+									 sizeof(Datum) * maxinputs * call->nargs);
+		call->inputs.nulls = repalloc_huge(call->inputs.nulls,
+									sizeof(bool) * maxinputs * call->nargs);
+		call->inputs.results = repalloc_huge(call->inputs.results, sizeof(Datum) * maxinputs);
+		call->inputs.result_nulls = repalloc_huge(call->inputs.result_nulls,
+										   sizeof(bool) * maxinputs);
 	}
-	call->items.maxitems = maxitems;
+	call->inputs.maxinputs = maxinputs;
 
 	/* at most half full */
-	call->items.nslots = maxitems * 2;
-	call->items.slots = MemoryContextAllocExtended(CurrentMemoryContext,
-											 sizeof(ItemSlot) * call->items.nslots,
+	call->inputs.nslots = maxinputs * 2;
+	call->inputs.slots = MemoryContextAllocExtended(CurrentMemoryContext,
+											 sizeof(InputSlot) * call->inputs.nslots,
 											 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	for (uint32 i = 0; i < nold; i++)
 	{
@@ -88,38 +88,41 @@ grow_items(BatchState *state, CallState *call)
 
 		if (old[i].batch != state->batch.number)
 			continue;
-		slot = old[i].hash & (call->items.nslots - 1);
-		while (call->items.slots[slot].batch == state->batch.number)
-			slot = (slot + 1) & (call->items.nslots - 1);
-		call->items.slots[slot] = old[i];
+		slot = old[i].hash & (call->inputs.nslots - 1);
+		while (call->inputs.slots[slot].batch == state->batch.number)
+			slot = (slot + 1) & (call->inputs.nslots - 1);
+		call->inputs.slots[slot] = old[i];
 	}
 	if (old != NULL)
 		pfree(old);
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* The item of the row's inputs, a new one if no row before had the same */
+/*
+ * The number of the row's input, which is in call->row_values; a new one,
+ * copied into the batch's context, if no row before had the same.
+ */
 int
-batch_find_item(BatchState *state, CallState *call)
+batch_find_input(BatchState *state, CallState *call)
 {
 	uint32		hash = hash_row(call);
 	uint32		slot;
-	int			item;
+	int			input;
 	MemoryContext oldcontext;
 
-	if (call->items.nitems >= call->items.maxitems)
-		grow_items(state, call);
+	if (call->inputs.ninputs >= call->inputs.maxinputs)
+		grow_inputs(state, call);
 
-	slot = hash & (call->items.nslots - 1);
-	while (call->items.slots[slot].batch == state->batch.number)
+	slot = hash & (call->inputs.nslots - 1);
+	while (call->inputs.slots[slot].batch == state->batch.number)
 	{
-		if (call->items.slots[slot].hash == hash &&
-			item_equals_row(call, call->items.slots[slot].item))
-			return call->items.slots[slot].item;
-		slot = (slot + 1) & (call->items.nslots - 1);
+		if (call->inputs.slots[slot].hash == hash &&
+			input_equals_row(call, call->inputs.slots[slot].input))
+			return call->inputs.slots[slot].input;
+		slot = (slot + 1) & (call->inputs.nslots - 1);
 	}
 
-	item = call->items.nitems;
+	input = call->inputs.ninputs;
 	oldcontext = MemoryContextSwitchTo(state->batch.context);
 	for (int j = 0; j < call->nargs; j++)
 	{
@@ -127,20 +130,20 @@ batch_find_item(BatchState *state, CallState *call)
 		Datum		value = call->row_values[j];
 		bool		isnull = call->row_nulls[j];
 
-		call->items.nulls[item * call->nargs + j] = isnull;
-		call->items.values[item * call->nargs + j] =
+		call->inputs.nulls[input * call->nargs + j] = isnull;
+		call->inputs.values[input * call->nargs + j] =
 			isnull ? (Datum) 0 : datumCopy(value, type->typbyval, type->typlen);
 		if (!isnull && !type->typbyval)
 			state->batch.bytes += datumGetSize(value, false, type->typlen) +
 				BATCH_OVERHEAD_BYTES;
 	}
 	MemoryContextSwitchTo(oldcontext);
-	state->batch.bytes += sizeof(ItemSlot) * 2 + sizeof(Datum) * (call->nargs + 1) +
+	state->batch.bytes += sizeof(InputSlot) * 2 + sizeof(Datum) * (call->nargs + 1) +
 		(Size) call->result_bytes;
 
-	call->items.slots[slot].batch = state->batch.number;
-	call->items.slots[slot].hash = hash;
-	call->items.slots[slot].item = item;
-	call->items.nitems++;
-	return item;
+	call->inputs.slots[slot].batch = state->batch.number;
+	call->inputs.slots[slot].hash = hash;
+	call->inputs.slots[slot].input = input;
+	call->inputs.ninputs++;
+	return input;
 }

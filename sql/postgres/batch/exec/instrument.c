@@ -24,6 +24,7 @@ own_counts(BatchState *state, CallState *call)
 	return &state->shared[process * state->ncalls + (call - state->calls)];
 }
 
+/* So many rows were gathered for every call */
 void
 batch_count_rows(BatchState *state, int rows)
 {
@@ -31,6 +32,7 @@ batch_count_rows(BatchState *state, int rows)
 		own_counts(state, &state->calls[i])->rows += rows;
 }
 
+/* A twin was sent so many inputs, and took ms milliseconds */
 void
 batch_count_call(BatchState *state, CallState *call, int sent, double ms)
 {
@@ -74,6 +76,7 @@ batch_total(BatchState *state, int call)
 	return total;
 }
 
+/* EstimateDSMCustomScan: bytes for all processes' counts */
 Size
 batch_estimate_dsm(CustomScanState *node, ParallelContext *pcxt)
 {
@@ -84,6 +87,7 @@ batch_estimate_dsm(CustomScanState *node, ParallelContext *pcxt)
 		MAXALIGN(sizeof(int));
 }
 
+/* InitializeDSMCustomScan, in the leader */
 void
 batch_init_dsm(CustomScanState *node, ParallelContext *pcxt, void *coordinate)
 {
@@ -96,12 +100,13 @@ batch_init_dsm(CustomScanState *node, ParallelContext *pcxt, void *coordinate)
 		   sizeof(BatchCounts) * state->nshared * state->ncalls);
 }
 
-/* The workers of a rescan go on counting where the last ones stopped */
+/* ReInitializeDSMCustomScan: the workers of a rescan go on counting where the last ones stopped */
 void
 batch_reinit_dsm(CustomScanState *node, ParallelContext *pcxt, void *coordinate)
 {
 }
 
+/* InitializeWorkerCustomScan */
 void
 batch_init_worker(CustomScanState *node, shm_toc *toc, void *coordinate)
 {
@@ -111,7 +116,7 @@ batch_init_worker(CustomScanState *node, shm_toc *toc, void *coordinate)
 	state->shared = (BatchCounts *) ((char *) coordinate + MAXALIGN(sizeof(int)));
 }
 
-/* The shared memory is about to go */
+/* ShutdownCustomScan: the shared memory is about to go */
 void
 batch_shutdown(CustomScanState *node)
 {

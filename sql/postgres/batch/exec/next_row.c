@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * next_row.c
- *	  The next row: from the batch, or from the next one.
+ *	  The next row of a layer: from the batch, or from the next one.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,17 +16,17 @@
  * layer above that reads ahead itself.
  */
 static void
-raise_pending(BatchState *state)
+raise_pending_error(BatchState *state)
 {
-	ErrorData  *error = state->batch.pending;
+	ErrorData  *error = state->batch.pending_error;
 
-	state->batch.pending = NULL;
+	state->batch.pending_error = NULL;
 	state->child_done = true;
-	if (state->holder == NULL)
+	if (state->error_owner == NULL)
 		ReThrowError(error);
-	batch_drop_spare(state);
-	state->failed = true;
-	state->holder->held = error;
+	batch_drop_next(state);
+	state->error_handed_up = true;
+	state->error_owner->error_from_below = error;
 }
 
 /* The error of a row that was gathered already: it ends the batch there */
@@ -34,7 +34,7 @@ static void
 end_batch_at(BatchState *state, int row, ErrorData *error)
 {
 	state->batch.nrows = row;
-	state->batch.pending = error;
+	state->batch.pending_error = error;
 }
 
 /* Put a gathered row and its results into the scan tuple */
@@ -53,12 +53,12 @@ load_row(BatchState *state, int row)
 	for (int i = 0; i < state->ncalls; i++, column++)
 	{
 		CallState  *call = &state->calls[i];
-		int			item = call->items.row_items[row];
+		int			input = call->inputs.row_inputs[row];
 
 		slot->tts_isnull[column] =
-			(item == BATCH_NO_ITEM || call->items.result_nulls[item]);
+			(input == BATCH_NO_INPUT || call->inputs.result_nulls[input]);
 		slot->tts_values[column] =
-			slot->tts_isnull[column] ? (Datum) 0 : call->items.results[item];
+			slot->tts_isnull[column] ? (Datum) 0 : call->inputs.results[input];
 	}
 	ExecStoreVirtualTuple(slot);
 
@@ -87,7 +87,7 @@ row_passes(BatchState *state, int row)
 
 	if (ps->qual == NULL)
 		return true;
-	if (state->holder != NULL && batch_can_hold_error(state, BATCH_QUAL_FALLIBLE))
+	if (state->error_owner != NULL && batch_can_hold_error(state, BATCH_QUAL_FALLIBLE))
 		error = batch_try(state, test_qual, &passes);
 	else
 		test_qual(state, &passes);
@@ -106,11 +106,11 @@ row_answered(BatchState *state, int row)
 	for (int i = 0; i < state->ncalls; i++)
 	{
 		CallState  *call = &state->calls[i];
-		int			item = call->items.row_items[row];
+		int			input = call->inputs.row_inputs[row];
 
-		if (item >= call->items.answered && !batch_answer(state, call, item))
+		if (input >= call->inputs.answered && !batch_answer(state, call, input))
 		{
-			end_batch_at(state, row, state->batch.pending);
+			end_batch_at(state, row, state->batch.pending_error);
 			return false;
 		}
 	}
@@ -119,16 +119,21 @@ row_answered(BatchState *state, int row)
 
 /* A row of NULLs, as our result */
 static TupleTableSlot *
-phantom_row(BatchState *state)
+dummy_row(BatchState *state)
 {
 	PlanState  *ps = &state->css.ss.ps;
 	TupleTableSlot *slot = ps->ps_ProjInfo != NULL ? ps->ps_ResultTupleSlot :
 		state->css.ss.ss_ScanTupleSlot;
 
-	state->phantom_counted = (ps->instrument != NULL);
+	state->dummy_counted = (ps->instrument != NULL);
 	return ExecStoreAllNullTuple(slot);
 }
 
+/*
+ * ExecCustomScan: the next row, in a slot of the node's; NULL at the end.
+ * Raises the error of the row that is asked for, errors of the child, and those
+ * of the twin that are not about a row.
+ */
 TupleTableSlot *
 batch_next_row(CustomScanState *node)
 {
@@ -140,19 +145,19 @@ batch_next_row(CustomScanState *node)
 	if (!ScanDirectionIsForward(ps->state->es_direction))
 		elog(ERROR, "ml_udf: a batch cannot be read backwards");
 
-	if (state->layer.flags & BATCH_PHANTOM)
+	if (state->layer.flags & BATCH_DUMMY_ROW)
 	{
-		if (!state->phantom_served)
+		if (!state->dummy_returned)
 		{
-			state->phantom_served = true;
+			state->dummy_returned = true;
 			if (batch_peek(state))
-				return phantom_row(state);
+				return dummy_row(state);
 		}
-		else if (state->phantom_counted)
+		else if (state->dummy_counted)
 		{
 			/* EXPLAIN ANALYZE should not show it */
 			ps->instrument->tuplecount -= 1;
-			state->phantom_counted = false;
+			state->dummy_counted = false;
 		}
 	}
 
@@ -163,33 +168,33 @@ batch_next_row(CustomScanState *node)
 		CHECK_FOR_INTERRUPTS();
 
 		/* our reader has its last row: another layer below it has failed */
-		if (state->holder != NULL && state->holder->held != NULL)
+		if (state->error_owner != NULL && state->error_owner->error_from_below != NULL)
 			return NULL;
 
-		if (state->batch.next >= state->batch.nrows)
+		if (state->batch.next_row >= state->batch.nrows)
 		{
-			if (state->batch.pending != NULL)
-				raise_pending(state);
-			if (state->spare_filled)
-				batch_take_spare(state);
+			if (state->batch.pending_error != NULL)
+				raise_pending_error(state);
+			if (state->next_filled)
+				batch_take_next(state);
 			else if (state->child_done)
 			{
-				batch_forget(state);
+				batch_reset(state);
 				return NULL;
 			}
 			else
 			{
-				batch_forget(state);
+				batch_reset(state);
 				batch_gather(state);
 			}
-			batch_run_ahead(state);
+			batch_begin_next(state);
 			continue;
 		}
 
-		row = state->batch.next;
+		row = state->batch.next_row;
 		if (!row_answered(state, row))
 			continue;
-		state->batch.next++;
+		state->batch.next_row++;
 
 		ResetExprContext(econtext);
 		load_row(state, row);
@@ -197,7 +202,7 @@ batch_next_row(CustomScanState *node)
 		if (!row_passes(state, row))
 			continue;
 
-		state->served++;
+		state->returned++;
 		return ps->ps_ProjInfo != NULL ? ExecProject(ps->ps_ProjInfo) :
 			node->ss.ss_ScanTupleSlot;
 	}

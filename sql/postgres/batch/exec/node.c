@@ -3,7 +3,7 @@
  * node.c
  *	  The running layer: begin, rescan, end.
  *
- * Rows are gathered into a batch before any of them is served, and the twin is
+ * Rows are gathered into a batch before any of them is returned, and the twin is
  * called for the inputs of all of them.  So a layer reads, evaluates and calls
  * ahead of its consumer, which may never ask for the rest.  What goes wrong
  * with a row must then be raised when that row is asked for, not before:
@@ -19,12 +19,12 @@
  *	 them, as far as rows reach it one by one (see find_layers_below).
  *
  * - a hash join may fetch its first outer row before it knows whether there is
- *	 anything to join it with.  It gets a phantom: a row of NULLs, which it drops
+ *	 anything to join it with.  It gets a dummy: a row of NULLs, which it drops
  *	 since its key matches nothing.  The calls are made when it comes again.
  *
  * Errors that are not about a row (cancel, a lost connection, ...) are raised
  * at once.  Errors raised in the child itself cannot wait: the child is not
- * usable afterwards.  Where a consumer is known to stop early, project.c takes
+ * usable afterwards.  Where a consumer is known to stop early, layers_above.c takes
  * the child's fallible filter clauses into the layer for this reason.
  *
  * A subplan or initplan never runs in such a subtransaction, since it keeps
@@ -125,7 +125,7 @@ batch_init_inputs(BatchState *state)
  * at least, which nobody wants then.
  */
 static void
-find_layers_below(PlanState *ps, BatchState *holder)
+find_layers_below(PlanState *ps, BatchState *error_owner)
 {
 	PlanState **children = NULL;
 	int			nchildren = 0;
@@ -136,10 +136,10 @@ find_layers_below(PlanState *ps, BatchState *holder)
 	{
 		case T_CustomScanState:
 			if (batch_is_layer(ps->plan))
-				((BatchState *) ps)->holder = holder;
+				((BatchState *) ps)->error_owner = error_owner;
 			return;
 		case T_SubqueryScanState:
-			find_layers_below(((SubqueryScanState *) ps)->subplan, holder);
+			find_layers_below(((SubqueryScanState *) ps)->subplan, error_owner);
 			return;
 		case T_AppendState:
 			children = ((AppendState *) ps)->appendplans;
@@ -156,13 +156,13 @@ find_layers_below(PlanState *ps, BatchState *holder)
 		case T_NestLoopState:
 		case T_MergeJoinState:
 		case T_HashJoinState:
-			find_layers_below(outerPlanState(ps), holder);
+			find_layers_below(outerPlanState(ps), error_owner);
 			return;
 		default:
 			return;
 	}
 	for (int i = 0; i < nchildren; i++)
-		find_layers_below(children[i], holder);
+		find_layers_below(children[i], error_owner);
 }
 
 static bool
@@ -186,9 +186,9 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	ListCell   *lc;
 
 	batch_layer_unpack(cscan, &state->layer);
-	state->protect = (state->layer.flags & BATCH_READS_ALL) == 0;
+	state->speculative = (state->layer.flags & BATCH_READS_ALL) == 0;
 	state->overlaps = batch_overlap &&
-		(!state->protect || (state->layer.flags & BATCH_CURRENT_OF) == 0);
+		(!state->speculative || (state->layer.flags & BATCH_CURRENT_OF) == 0);
 
 	/* a layer runs neither backwards nor to a mark, so its child need not */
 	child = ExecInitNode(outerPlan(cscan), estate,
@@ -197,7 +197,7 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	child_desc = ExecGetResultType(child);
 	state->row_slot = ExecInitExtraTupleSlot(estate, child_desc,
 											 &TTSOpsMinimalTuple);
-	if (state->protect)
+	if (state->speculative)
 		find_layers_below(child, state);
 	if ((state->layer.flags & BATCH_PEEKED) &&
 		!(batch_is_layer(child->plan) &&
@@ -251,8 +251,8 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 	state->limit_offset = ExecInitExpr((Expr *) state->layer.limit_offset,
 									   &node->ss.ps);
 
-	state->spare.context = AllocSetContextCreate(estate->es_query_cxt,
-												 "ml_udf batch ahead",
+	state->next_batch.context = AllocSetContextCreate(estate->es_query_cxt,
+												 "ml_udf next batch",
 												 ALLOCSET_SMALL_SIZES);
 	state->batch.context = AllocSetContextCreate(estate->es_query_cxt,
 												 "ml_udf batch",
@@ -264,20 +264,20 @@ begin_layer(CustomScanState *node, EState *estate, int eflags)
 
 /* No more rows from what was gathered; drop it */
 void
-batch_forget(BatchState *state)
+batch_reset(BatchState *state)
 {
 	ExecClearTuple(state->css.ss.ss_ScanTupleSlot);
 	ExecClearTuple(state->row_slot);
 	state->batch.nrows = 0;
-	state->batch.next = 0;
+	state->batch.next_row = 0;
 	state->batch.bytes = 0;
 	for (int i = 0; i < state->ncalls; i++)
 	{
-		state->calls[i].items.nitems = 0;
-		state->calls[i].items.answered = 0;
-		state->calls[i].items.slice = 0;
-		state->calls[i].items.begun = false;
-		state->calls[i].items.begun_ms = 0;
+		state->calls[i].inputs.ninputs = 0;
+		state->calls[i].inputs.answered = 0;
+		state->calls[i].inputs.slice = 0;
+		state->calls[i].inputs.begun = false;
+		state->calls[i].inputs.begun_ms = 0;
 	}
 	MemoryContextReset(state->batch.context);
 }
@@ -287,29 +287,29 @@ rescan_layer(CustomScanState *node)
 {
 	BatchState *state = (BatchState *) node;
 	PlanState  *child = outerPlanState(node);
-	bool		failed;
+	bool		error_handed_up;
 
-	failed = state->batch.pending != NULL || state->spare.pending != NULL ||
-		state->failed;
-	state->held = NULL;
-	batch_drop_spare(state);
-	batch_forget(state);
+	error_handed_up = state->batch.pending_error != NULL || state->next_batch.pending_error != NULL ||
+		state->error_handed_up;
+	state->error_from_below = NULL;
+	batch_drop_next(state);
+	batch_reset(state);
 	if (node->ss.ps.ps_ResultTupleSlot != NULL)
 		ExecClearTuple(node->ss.ps.ps_ResultTupleSlot);
-	if (failed)
+	if (error_handed_up)
 	{
 		/* what failed when nobody wanted it must not fail now */
 		batch_init_inputs(state);
-		state->batch.pending = NULL;
-		state->failed = false;
+		state->batch.pending_error = NULL;
+		state->error_handed_up = false;
 	}
-	state->phantom_served = false;
+	state->dummy_returned = false;
 	state->peek_taken = false;
 	if (state->peek_slot != NULL)
 		ExecClearTuple(state->peek_slot);
 	state->child_done = false;
 	state->bound_passed = false;
-	state->served = 0;
+	state->returned = 0;
 	state->target = 0;
 
 	/* a child with changed Params rescans itself when it is run next */

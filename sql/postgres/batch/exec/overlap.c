@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * overlap.c
- *	  The batch behind the one that is served: gathered, and begun, early.
+ *	  The next batch: gathered, and begun, while the current one is computed
+ *	  and its rows are returned.
  *
  * A twin that asks a server over the network has nothing to do while the
  * server computes, and the server has nothing to do while rows are gathered.
@@ -9,10 +10,10 @@
  * begin with a batch: it sends the inputs and returns NULL.  Called later with
  * the same inputs, in the usual way, it waits for the results.  So while one
  * batch is computed the next is gathered and begun, and while that one is
- * computed the first is served:
+ * computed the first is returned:
  *
- *		gather 1, begin 1, gather 2, begin 2, answer 1, serve 1,
- *		gather 3, begin 3, answer 2, serve 2, ...
+ *		gather 1, begin 1, gather 2, begin 2, answer 1, return 1,
+ *		gather 3, begin 3, answer 2, return 2, ...
  *
  * What was begun has no effect on what the rows are or which errors they
  * raise: a twin tells the errors of rows when it is asked for the answers.
@@ -44,7 +45,7 @@
  */
 int			ml_udf_batch_asked = BATCH_ASK_NOW;
 
-/* Is the twin declared to be able to? */
+/* Is the twin declared to be able to answer later? */
 bool
 batch_answers_later(Oid twinid)
 {
@@ -75,14 +76,14 @@ batch_answers_later(Oid twinid)
 	return later;
 }
 
-/* Ask a twin to begin with all items of the batch; a BatchBlock */
+/* Ask a twin to begin with all inputs of the batch; a BatchBlock */
 static void
 begin_call(BatchState *state, void *arg)
 {
 	CallState  *call = arg;
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->call_context);
 
-	call->items.begun = !batch_call_twin(state, call, 0, call->items.nitems,
+	call->inputs.begun = !batch_call_twin(state, call, 0, call->inputs.ninputs,
 										 BATCH_ASK_BEGIN);
 	MemoryContextSwitchTo(oldcontext);
 }
@@ -103,34 +104,34 @@ begin_batch(BatchState *state)
 		instr_time	start;
 		instr_time	duration;
 
-		if (call->answers_later && !call->items.begun &&
-			call->items.answered < call->items.nitems)
+		if (call->answers_later && !call->inputs.begun &&
+			call->inputs.answered < call->inputs.ninputs)
 		{
 			MemoryContextReset(state->call_context);
 			INSTR_TIME_SET_CURRENT(start);
-			if (state->protect)
+			if (state->speculative)
 				error = batch_try(state, begin_call, call);
 			else
 				begin_call(state, call);
 			INSTR_TIME_SET_CURRENT(duration);
 			INSTR_TIME_SUBTRACT(duration, start);
-			call->items.begun_ms = INSTR_TIME_GET_MILLISEC(duration);
+			call->inputs.begun_ms = INSTR_TIME_GET_MILLISEC(duration);
 
 			if (error != NULL)
 			{
 				FreeErrorData(error);
 				batch_call_reset(state, call);
 			}
-			else if (!call->items.begun)
+			else if (!call->inputs.begun)
 			{
 				/* it answered: it cannot do otherwise here */
-				batch_count_call(state, call, call->items.nitems,
-								 call->items.begun_ms);
-				call->items.answered = call->items.nitems;
+				batch_count_call(state, call, call->inputs.ninputs,
+								 call->inputs.begun_ms);
+				call->inputs.answered = call->inputs.ninputs;
 				call->answers_later = false;
 			}
 		}
-		begun |= call->items.begun;
+		begun |= call->inputs.begun;
 	}
 	return begun;
 }
@@ -140,25 +141,29 @@ swap_batches(BatchState *state)
 {
 	Batch		batch = state->batch;
 
-	state->batch = state->spare;
-	state->spare = batch;
+	state->batch = state->next_batch;
+	state->next_batch = batch;
 	for (int i = 0; i < state->ncalls; i++)
 	{
-		CallItems	items = state->calls[i].items;
+		CallInputs	inputs = state->calls[i].inputs;
 
-		state->calls[i].items = state->calls[i].spare;
-		state->calls[i].spare = items;
+		state->calls[i].inputs = state->calls[i].next_inputs;
+		state->calls[i].next_inputs = inputs;
 	}
 }
 
-/* A batch was gathered, or taken from the spare: let it be computed while the
- * one behind it is gathered, and that one while this is served */
+/*
+ * A batch was gathered, or is the next one's turn: let it be computed while the
+ * one after it is gathered, and that one while the rows of this are returned.
+ * Does nothing where no twin can, or the reader may stop.  Raises what gathering
+ * does.
+ */
 void
-batch_run_ahead(BatchState *state)
+batch_begin_next(BatchState *state)
 {
-	if (!state->overlaps || state->child_done || state->batch.pending != NULL)
+	if (!state->overlaps || state->child_done || state->batch.pending_error != NULL)
 		return;
-	if (state->protect &&
+	if (state->speculative &&
 		(state->layer.limit_count != NULL || state->target < gather_rows))
 		return;
 	if (!begin_batch(state))
@@ -168,27 +173,27 @@ batch_run_ahead(BatchState *state)
 	batch_gather(state);
 	(void) begin_batch(state);
 	swap_batches(state);
-	state->spare_filled = true;
+	state->next_filled = true;
 }
 
-/* The batch is served; the one behind it is next */
+/* All rows of the batch are returned; it is the next one's turn */
 void
-batch_take_spare(BatchState *state)
+batch_take_next(BatchState *state)
 {
-	batch_forget(state);
+	batch_reset(state);
 	swap_batches(state);
-	state->spare_filled = false;
+	state->next_filled = false;
 }
 
-/* Nobody asks for the rest */
+/* Nobody asks for the next batch: drop it, at the server too */
 void
-batch_drop_spare(BatchState *state)
+batch_drop_next(BatchState *state)
 {
 	for (int i = 0; i < state->ncalls; i++)
 	{
 		CallState  *call = &state->calls[i];
 
-		if (call->items.begun || call->spare.begun)
+		if (call->inputs.begun || call->next_inputs.begun)
 		{
 			MemoryContext oldcontext;
 
@@ -196,15 +201,15 @@ batch_drop_spare(BatchState *state)
 			oldcontext = MemoryContextSwitchTo(state->call_context);
 			(void) batch_call_twin(state, call, 0, 0, BATCH_ASK_FORGET);
 			MemoryContextSwitchTo(oldcontext);
-			call->items.begun = false;
+			call->inputs.begun = false;
 		}
 	}
-	if (state->spare_filled)
+	if (state->next_filled)
 	{
 		swap_batches(state);
-		batch_forget(state);
-		state->batch.pending = NULL;
+		batch_reset(state);
+		state->batch.pending_error = NULL;
 		swap_batches(state);
-		state->spare_filled = false;
+		state->next_filled = false;
 	}
 }

@@ -7,13 +7,13 @@
  * compute the same things.  Over the Append they make full batches where each
  * partition alone might have only a few rows, and a LIMIT counts rows once.
  *
- * Layers refer to their child's columns by position, and batch_add_layers()
+ * Layers refer to their child's columns by position, and batch_stack_layers()
  * numbers leaves in the order of their first use: so layers that do the same
  * are equal, whatever the columns' numbers in each partition are.
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
@@ -74,7 +74,8 @@ below_layers(Plan *plan)
  * return what their layers took as input; the Append, which does not project,
  * returns that as well, and the first child's layers go on top.
  *
- * Not for a cursor: WHERE CURRENT OF looks for a scan of one table.
+ * Not for a cursor: WHERE CURRENT OF looks for a scan of one table.  Returns the
+ * topmost layer, or the Append, unchanged, where they are not the same.
  */
 Plan *
 batch_merge_append(BatchRewrite *rw, Append *append)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * clauses.c
- *	  Expressions that may raise an error, or cannot stand on their own.
+ *	  What can be said of an expression: may it fail, may it move?
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/nodeFuncs.h"
 #include "utils/lsyscache.h"
@@ -79,6 +79,7 @@ subplan_walker(Node *node, void *context)
 	return expression_tree_walker(node, subplan_walker, context);
 }
 
+/* Does the expression run a subplan? */
 bool
 batch_has_subplan(Node *node)
 {
@@ -120,4 +121,44 @@ bool
 batch_has_unbound(Node *node)
 {
 	return unbound_walker(node, NULL);
+}
+
+typedef struct ParamSearch
+{
+	Bitmapset  *wanted;
+} ParamSearch;
+
+static bool
+param_walker(Node *node, ParamSearch *search)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, Param))
+	{
+		Param	   *param = (Param *) node;
+
+		return param->paramkind == PARAM_EXEC &&
+			bms_is_member(param->paramid, search->wanted);
+	}
+	return expression_tree_walker(node, param_walker, search);
+}
+
+static bool
+uses_params(Node *node, Bitmapset *params)
+{
+	ParamSearch search = {params};
+
+	return params != NULL && param_walker(node, &search);
+}
+
+/*
+ * Can the expression be evaluated once more, or in a layer below, and mean the
+ * same?
+ */
+bool
+batch_is_movable(ExtractContext *context, Node *node)
+{
+	return !batch_has_unbound(node) &&
+		!uses_params(node, context->late_params) &&
+		!batch_expr_is_volatile(context->rw, node);
 }

@@ -10,11 +10,12 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 
+/* Is the node what a plan node itself supplies, or the result of a call? */
 bool
 batch_is_leaf(Node *node)
 {
@@ -105,7 +106,10 @@ columns_mutator(Node *node, ColumnMap *map)
 	return expression_tree_mutator(node, columns_mutator, map);
 }
 
-/* Replace each leaf by a Var for its position among the columns */
+/*
+ * Replace each leaf by a Var of varno for its position among the columns; a
+ * copy.  elog(ERROR) if one is not among them.
+ */
 Node *
 batch_to_columns(Node *node, List *columns, int varno)
 {
@@ -129,7 +133,7 @@ results_mutator(Node *node, ColumnMap *map)
 
 /* Replace the results of calls, and nothing else, by Vars for their columns */
 Node *
-batch_finish_calls(Node *node, List *columns, int varno)
+batch_resolve_calls(Node *node, List *columns, int varno)
 {
 	ColumnMap	map = {columns, varno};
 

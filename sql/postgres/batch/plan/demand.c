@@ -5,13 +5,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/nodeFuncs.h"
 
 /* What a child sees whose rows are used as they come, in unknown number */
 BatchDemand
-batch_demand_any(const BatchDemand *demand)
+batch_demand_streaming(const BatchDemand *demand)
 {
 	BatchDemand result = *demand;
 
@@ -25,7 +25,7 @@ batch_demand_any(const BatchDemand *demand)
 BatchDemand
 batch_demand_all(const BatchDemand *demand)
 {
-	BatchDemand result = batch_demand_any(demand);
+	BatchDemand result = batch_demand_streaming(demand);
 
 	result.reads_all = true;
 	result.may_stop = false;
@@ -34,9 +34,9 @@ batch_demand_all(const BatchDemand *demand)
 
 /* What a child sees whose reader is made to stop early */
 BatchDemand
-batch_demand_some(const BatchDemand *demand)
+batch_demand_stoppable(const BatchDemand *demand)
 {
-	BatchDemand result = batch_demand_any(demand);
+	BatchDemand result = batch_demand_streaming(demand);
 
 	result.reads_all = false;
 	result.may_stop = true;
@@ -62,9 +62,9 @@ batch_demand_limit(BatchRewrite *rw, Limit *limit, const BatchDemand *demand)
 	if (limit->limitCount == NULL ||
 		(IsA(limit->limitCount, Const) &&
 		 ((Const *) limit->limitCount)->constisnull))
-		return batch_demand_any(demand);
+		return batch_demand_streaming(demand);
 
-	result = batch_demand_some(demand);
+	result = batch_demand_stoppable(demand);
 	if (!batch_expr_is_volatile(rw, limit->limitCount) &&
 		!batch_expr_is_volatile(rw, limit->limitOffset) &&
 		!batch_has_subplan(limit->limitCount) &&
@@ -85,7 +85,7 @@ batch_demand_worker(const BatchDemand *demand)
 
 	if (exec_param_walker(result.limit_count, NULL) ||
 		exec_param_walker(result.limit_offset, NULL))
-		result = batch_demand_any(demand);
+		result = batch_demand_streaming(demand);
 	result.in_worker = true;
 	return result;
 }

@@ -4,7 +4,7 @@
  *	  Taking the calls that can be batched out of expressions.
  *
  * Each call is replaced by a BATCH_CALL_VAR and noted with its guards (guard.c)
- * and its stage (calls.c).
+ * and its stage (extracted_call.c).
  *
  * A call stays where it is, to be made row by row, when its arguments are
  * volatile or mean nothing elsewhere, when a guard could not be evaluated twice,
@@ -12,20 +12,53 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 
+static bool
+multiexpr_walker(Node *node, Bitmapset **params)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, SubPlan) &&
+		((SubPlan *) node)->subLinkType == MULTIEXPR_SUBLINK)
+	{
+		ListCell   *lc;
+
+		foreach(lc, ((SubPlan *) node)->setParam)
+			*params = bms_add_member(*params, lfirst_int(lc));
+	}
+	return expression_tree_walker(node, multiexpr_walker, params);
+}
+
+/*
+ * Begin to extract calls from the expressions of a node with this target list.
+ * *context is overwritten.
+ *
+ * The outputs of a MULTIEXPR subplan (UPDATE ... SET (a, b) = (SELECT ...))
+ * are Params that the subplan sets while the projection runs.  A layer below
+ * that projection would read them before they are set.
+ */
+void
+batch_extract_begin(ExtractContext *context, BatchRewrite *rw, List *targetlist)
+{
+	memset(context, 0, sizeof(ExtractContext));
+	context->rw = rw;
+	(void) multiexpr_walker((Node *) targetlist, &context->late_params);
+}
+
+/* batch_extract_expr() of each; a new list */
 List *
-batch_cut_list(BatchCut *cut, List *list)
+batch_extract_list(ExtractContext *context, List *list)
 {
 	List	   *result = NIL;
 	ListCell   *lc;
 
 	foreach(lc, list)
-		result = lappend(result, batch_cut_expr(cut, lfirst(lc)));
+		result = lappend(result, batch_extract_expr(context, lfirst(lc)));
 	return result;
 }
 
@@ -34,15 +67,15 @@ batch_cut_list(BatchCut *cut, List *list)
  * the first pair are sure to be evaluated.
  */
 static Node *
-cut_row_compare(BatchCut *cut, RowCompareExpr *expr)
+extract_row_compare(ExtractContext *context, RowCompareExpr *expr)
 {
 	RowCompareExpr *result = makeNode(RowCompareExpr);
 
 	*result = *expr;
 	result->largs = list_copy(expr->largs);
 	result->rargs = list_copy(expr->rargs);
-	linitial(result->largs) = batch_cut_expr(cut, linitial(expr->largs));
-	linitial(result->rargs) = batch_cut_expr(cut, linitial(expr->rargs));
+	linitial(result->largs) = batch_extract_expr(context, linitial(expr->largs));
+	linitial(result->rargs) = batch_extract_expr(context, linitial(expr->rargs));
 	return (Node *) result;
 }
 
@@ -53,15 +86,15 @@ cut_row_compare(BatchCut *cut, RowCompareExpr *expr)
  * two expressions: a change of its Params would reach only one of them.
  */
 static Node *
-make_subplan_guard(BatchCut *cut, SubPlan *expr)
+make_subplan_guard(ExtractContext *context, SubPlan *expr)
 {
-	Plan	   *plan = list_nth(cut->rw->stmt->subplans, expr->plan_id - 1);
+	Plan	   *plan = list_nth(context->rw->stmt->subplans, expr->plan_id - 1);
 	SubPlan    *guard;
 	List	   *tests;
 	ListCell   *lc;
 
 	if (plan->extParam != NULL ||
-		batch_expr_is_volatile(cut->rw, (Node *) expr))
+		batch_expr_is_volatile(context->rw, (Node *) expr))
 		return NULL;
 
 	guard = makeNode(SubPlan);
@@ -88,27 +121,27 @@ make_subplan_guard(BatchCut *cut, SubPlan *expr)
  * subplan's output are set only in between.
  */
 static Node *
-cut_subplan(BatchCut *cut, SubPlan *expr)
+extract_subplan(ExtractContext *context, SubPlan *expr)
 {
 	SubPlan    *result = makeNode(SubPlan);
 	Node	   *guard = NULL;
 	ListCell   *lc;
 
 	*result = *expr;
-	result->args = batch_cut_list(cut, expr->args);
+	result->args = batch_extract_list(context, expr->args);
 	if (expr->useHashTable && batch_has_candidate(expr->testexpr))
-		guard = make_subplan_guard(cut, expr);
+		guard = make_subplan_guard(context, expr);
 	if (guard != NULL)
 	{
-		Bitmapset  *late_params = bms_copy(cut->late_params);
-		List	   *guards = cut->guards;
+		Bitmapset  *late_params = bms_copy(context->late_params);
+		List	   *guards = context->guards;
 
 		foreach(lc, expr->paramIds)
-			cut->late_params = bms_add_member(cut->late_params, lfirst_int(lc));
-		cut->guards = lappend(list_copy(guards), guard);
-		result->testexpr = batch_cut_expr(cut, expr->testexpr);
-		cut->guards = guards;
-		cut->late_params = late_params;
+			context->late_params = bms_add_member(context->late_params, lfirst_int(lc));
+		context->guards = lappend(list_copy(guards), guard);
+		result->testexpr = batch_extract_expr(context, expr->testexpr);
+		context->guards = guards;
+		context->late_params = late_params;
 	}
 	return (Node *) result;
 }
@@ -126,28 +159,28 @@ srf_walker(Node *node, void *context)
 }
 
 static Node *
-cut_function(BatchCut *cut, FuncExpr *expr)
+extract_function(ExtractContext *context, FuncExpr *expr)
 {
 	FuncExpr   *result;
 	Oid			twinid;
 
-	/* A set-returning function is a column here; its input was cut below */
+	/* A set-returning function is a column here; its input was extracted below */
 	if (expr->funcretset)
 		return (Node *) expr;
 
 	result = makeNode(FuncExpr);
 	*result = *expr;
-	result->args = batch_cut_list(cut, expr->args);
-	if (!cut->blocked && batch_find_twin((Node *) result, &twinid) &&
-		batch_is_movable(cut, (Node *) result->args) &&
+	result->args = batch_extract_list(context, expr->args);
+	if (!context->blocked && batch_find_twin((Node *) result, &twinid) &&
+		batch_is_movable(context, (Node *) result->args) &&
 		!srf_walker((Node *) result->args, NULL))
-		return batch_add_call(cut, (Node *) result, twinid);
+		return batch_add_call(context, (Node *) result, twinid);
 	return (Node *) result;
 }
 
-/* OpExpr and its two look-alikes, which are not calls that could be cut */
+/* OpExpr and its two look-alikes, which are not calls that could be batched */
 static Node *
-cut_operator(BatchCut *cut, OpExpr *expr)
+extract_operator(ExtractContext *context, OpExpr *expr)
 {
 	OpExpr	   *result;
 	Oid			twinid;
@@ -157,41 +190,42 @@ cut_operator(BatchCut *cut, OpExpr *expr)
 
 	result = (OpExpr *) newNode(sizeof(OpExpr), nodeTag(expr));
 	*result = *expr;
-	result->args = batch_cut_list(cut, expr->args);
-	if (IsA(expr, OpExpr) && !cut->blocked &&
+	result->args = batch_extract_list(context, expr->args);
+	if (IsA(expr, OpExpr) && !context->blocked &&
 		batch_find_twin((Node *) result, &twinid) &&
-		batch_is_movable(cut, (Node *) result->args) &&
+		batch_is_movable(context, (Node *) result->args) &&
 		!srf_walker((Node *) result->args, NULL))
-		return batch_add_call(cut, (Node *) result, twinid);
+		return batch_add_call(context, (Node *) result, twinid);
 	return (Node *) result;
 }
 
-/* Copy a node of this type and cut its single argument */
-#define CUT_ARG(type) \
+/* Copy a node of this type and extract from its single argument */
+#define EXTRACT_ARG(type) \
 	{ \
 		type	   *result = makeNode(type); \
 		\
 		*result = *(type *) node; \
-		result->arg = (Expr *) batch_cut_expr(cut, (Node *) result->arg); \
+		result->arg = (Expr *) batch_extract_expr(context, (Node *) result->arg); \
 		return (Node *) result; \
 	}
 
-/* Copy a node of this type and cut its list of unconditional arguments */
-#define CUT_LIST(type, field) \
+/* Copy a node of this type and extract from its unconditional arguments */
+#define EXTRACT_LIST(type, field) \
 	{ \
 		type	   *result = makeNode(type); \
 		\
 		*result = *(type *) node; \
-		result->field = batch_cut_list(cut, result->field); \
+		result->field = batch_extract_list(context, result->field); \
 		return (Node *) result; \
 	}
 
 /*
- * Cut all calls out of an expression; returns what remains.  The input is not
- * changed, parts of it are shared by the result.
+ * Take all calls that can be batched out of an expression and note them in
+ * context.  Returns what remains; the input is not changed, parts of it are
+ * shared by the result.  NULL for NULL.
  */
 Node *
-batch_cut_expr(BatchCut *cut, Node *node)
+batch_extract_expr(ExtractContext *context, Node *node)
 {
 	if (node == NULL)
 		return NULL;
@@ -200,56 +234,56 @@ batch_cut_expr(BatchCut *cut, Node *node)
 	switch (nodeTag(node))
 	{
 		case T_Var:
-			return (Node *) batch_plain_var((Var *) node);
+			return (Node *) batch_canonical_var((Var *) node);
 		case T_FuncExpr:
-			return cut_function(cut, (FuncExpr *) node);
+			return extract_function(context, (FuncExpr *) node);
 		case T_OpExpr:
 		case T_DistinctExpr:
 		case T_NullIfExpr:
-			return cut_operator(cut, (OpExpr *) node);
+			return extract_operator(context, (OpExpr *) node);
 		case T_BoolExpr:
-			return batch_cut_bool(cut, (BoolExpr *) node);
+			return batch_extract_bool(context, (BoolExpr *) node);
 		case T_CoalesceExpr:
-			return batch_cut_coalesce(cut, (CoalesceExpr *) node);
+			return batch_extract_coalesce(context, (CoalesceExpr *) node);
 		case T_CaseExpr:
-			return batch_cut_case(cut, (CaseExpr *) node);
+			return batch_extract_case(context, (CaseExpr *) node);
 		case T_RowCompareExpr:
-			return cut_row_compare(cut, (RowCompareExpr *) node);
+			return extract_row_compare(context, (RowCompareExpr *) node);
 		case T_SubPlan:
-			return cut_subplan(cut, (SubPlan *) node);
+			return extract_subplan(context, (SubPlan *) node);
 		case T_ScalarArrayOpExpr:
-			CUT_LIST(ScalarArrayOpExpr, args);
+			EXTRACT_LIST(ScalarArrayOpExpr, args);
 		case T_MinMaxExpr:
-			CUT_LIST(MinMaxExpr, args);
+			EXTRACT_LIST(MinMaxExpr, args);
 		case T_RowExpr:
-			CUT_LIST(RowExpr, args);
+			EXTRACT_LIST(RowExpr, args);
 		case T_ArrayExpr:
-			CUT_LIST(ArrayExpr, elements);
+			EXTRACT_LIST(ArrayExpr, elements);
 		case T_RelabelType:
-			CUT_ARG(RelabelType);
+			EXTRACT_ARG(RelabelType);
 		case T_CoerceViaIO:
-			CUT_ARG(CoerceViaIO);
+			EXTRACT_ARG(CoerceViaIO);
 		case T_ArrayCoerceExpr:
-			CUT_ARG(ArrayCoerceExpr);
+			EXTRACT_ARG(ArrayCoerceExpr);
 		case T_ConvertRowtypeExpr:
-			CUT_ARG(ConvertRowtypeExpr);
+			EXTRACT_ARG(ConvertRowtypeExpr);
 		case T_CollateExpr:
-			CUT_ARG(CollateExpr);
+			EXTRACT_ARG(CollateExpr);
 		case T_CoerceToDomain:
-			CUT_ARG(CoerceToDomain);
+			EXTRACT_ARG(CoerceToDomain);
 		case T_FieldSelect:
-			CUT_ARG(FieldSelect);
+			EXTRACT_ARG(FieldSelect);
 		case T_NullTest:
-			CUT_ARG(NullTest);
+			EXTRACT_ARG(NullTest);
 		case T_BooleanTest:
-			CUT_ARG(BooleanTest);
+			EXTRACT_ARG(BooleanTest);
 		case T_SubscriptingRef:
 			{
 				/* subscripts are skipped when the container is NULL */
 				SubscriptingRef *result = makeNode(SubscriptingRef);
 
 				*result = *(SubscriptingRef *) node;
-				result->refexpr = (Expr *) batch_cut_expr(cut, (Node *) result->refexpr);
+				result->refexpr = (Expr *) batch_extract_expr(context, (Node *) result->refexpr);
 				return (Node *) result;
 			}
 		default:
@@ -258,44 +292,49 @@ batch_cut_expr(BatchCut *cut, Node *node)
 }
 
 /*
- * Cut a clause of a filter and note it as one.  Clauses must come in their
- * order of evaluation; what is cut after this is computed behind the filter.
+ * Take the calls out of a clause of a filter and note the rest as one of its
+ * stage.  Clauses must come in their order of evaluation; what is extracted
+ * after this is computed behind the filter.  The clause must have a call, or
+ * come behind one that has.
  */
 void
-batch_cut_clause(BatchCut *cut, Node *clause)
+batch_extract_clause(ExtractContext *context, Node *clause)
 {
-	int			ncalls = list_length(cut->calls);
-	Node	   *rest = batch_cut_expr(cut, clause);
-	int			stage = cut->base;
+	int			ncalls = list_length(context->calls);
+	Node	   *rest = batch_extract_expr(context, clause);
+	int			stage = context->base;
 
-	for (int i = ncalls; i < list_length(cut->calls); i++)
-		stage = Max(stage, ((BatchCall *) list_nth(cut->calls, i))->stage);
+	for (int i = ncalls; i < list_length(context->calls); i++)
+		stage = Max(stage, ((ExtractedCall *) list_nth(context->calls, i))->stage);
 
 	Assert(stage > 0);
-	while (list_length(cut->clauses) < stage)
-		cut->clauses = lappend(cut->clauses, NIL);
-	lfirst(list_nth_cell(cut->clauses, stage - 1)) =
-		lappend(list_nth(cut->clauses, stage - 1), rest);
-	cut->base = stage;
+	while (list_length(context->clauses) < stage)
+		context->clauses = lappend(context->clauses, NIL);
+	lfirst(list_nth_cell(context->clauses, stage - 1)) =
+		lappend(list_nth(context->clauses, stage - 1), rest);
+	context->base = stage;
 }
 
-/* Is there a call that would be cut out of this expression, or target list? */
+/*
+ * Is there a call that would be taken out of this expression, or out of this
+ * target list?  targetlist is that of the node that it belongs to.
+ */
 bool
-batch_can_cut(BatchRewrite *rw, Node *node, List *targetlist)
+batch_can_extract(BatchRewrite *rw, Node *node, List *targetlist)
 {
-	BatchCut	trial;
+	ExtractContext	trial;
 	ListCell   *lc;
 
 	if (!batch_has_candidate(node))
 		return false;
-	batch_cut_begin(&trial, rw, targetlist);
+	batch_extract_begin(&trial, rw, targetlist);
 	if (IsA(node, List))
 	{
 		foreach(lc, (List *) node)
-			(void) batch_cut_expr(&trial,
+			(void) batch_extract_expr(&trial,
 								  (Node *) lfirst_node(TargetEntry, lc)->expr);
 	}
 	else
-		(void) batch_cut_expr(&trial, node);
+		(void) batch_extract_expr(&trial, node);
 	return trial.calls != NIL;
 }

@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
@@ -19,17 +19,18 @@
 
 /*
  * What follows is evaluated only where guard is true.  A guard that cannot be
- * evaluated on its own blocks cutting instead.
+ * evaluated on its own keeps calls where they are instead.
  */
 void
-batch_push_guard(BatchCut *cut, Node *guard)
+batch_push_guard(ExtractContext *context, Node *guard)
 {
-	if (!batch_is_movable(cut, guard) || batch_has_subplan(guard))
-		cut->blocked = true;
+	if (!batch_is_movable(context, guard) || batch_has_subplan(guard))
+		context->blocked = true;
 	else
-		cut->guards = lappend(list_copy(cut->guards), guard);
+		context->guards = lappend(list_copy(context->guards), guard);
 }
 
+/* arg IS TRUE, IS NOT FALSE, ...: never NULL */
 Node *
 batch_boolean_test(Node *arg, BoolTestType type)
 {
@@ -56,50 +57,51 @@ batch_null_test(Node *arg, NullTestType type)
 
 /* AND and OR: an argument is reached while none before it has decided */
 Node *
-batch_cut_bool(BatchCut *cut, BoolExpr *expr)
+batch_extract_bool(ExtractContext *context, BoolExpr *expr)
 {
 	BoolExpr   *result = makeNode(BoolExpr);
-	List	   *guards = cut->guards;
-	bool		blocked = cut->blocked;
+	List	   *guards = context->guards;
+	bool		blocked = context->blocked;
 	ListCell   *lc;
 
 	*result = *expr;
 	result->args = NIL;
 	foreach(lc, expr->args)
 	{
-		Node	   *arg = batch_cut_expr(cut, lfirst(lc));
+		Node	   *arg = batch_extract_expr(context, lfirst(lc));
 
 		result->args = lappend(result->args, arg);
 		if (expr->boolop != NOT_EXPR && lnext(expr->args, lc) != NULL)
-			batch_push_guard(cut,
+			batch_push_guard(context,
 							 batch_boolean_test(arg, expr->boolop == AND_EXPR ?
 											   IS_NOT_FALSE : IS_NOT_TRUE));
 	}
-	cut->guards = guards;
-	cut->blocked = blocked;
+	context->guards = guards;
+	context->blocked = blocked;
 	return (Node *) result;
 }
 
+/* COALESCE: an argument is reached while all before it are NULL */
 Node *
-batch_cut_coalesce(BatchCut *cut, CoalesceExpr *expr)
+batch_extract_coalesce(ExtractContext *context, CoalesceExpr *expr)
 {
 	CoalesceExpr *result = makeNode(CoalesceExpr);
-	List	   *guards = cut->guards;
-	bool		blocked = cut->blocked;
+	List	   *guards = context->guards;
+	bool		blocked = context->blocked;
 	ListCell   *lc;
 
 	*result = *expr;
 	result->args = NIL;
 	foreach(lc, expr->args)
 	{
-		Node	   *arg = batch_cut_expr(cut, lfirst(lc));
+		Node	   *arg = batch_extract_expr(context, lfirst(lc));
 
 		result->args = lappend(result->args, arg);
 		if (lnext(expr->args, lc) != NULL)
-			batch_push_guard(cut, batch_null_test(arg, IS_NULL));
+			batch_push_guard(context, batch_null_test(arg, IS_NULL));
 	}
-	cut->guards = guards;
-	cut->blocked = blocked;
+	context->guards = guards;
+	context->blocked = blocked;
 	return (Node *) result;
 }
 
@@ -136,38 +138,42 @@ make_case_guard(Expr *arg, List *conditions, bool chosen)
 	return (Node *) guard;
 }
 
+/*
+ * CASE: a condition is reached while none before it holds, a result where its
+ * condition is the first that does.
+ */
 Node *
-batch_cut_case(BatchCut *cut, CaseExpr *expr)
+batch_extract_case(ExtractContext *context, CaseExpr *expr)
 {
 	CaseExpr   *result = makeNode(CaseExpr);
-	List	   *guards = cut->guards;
-	bool		blocked = cut->blocked;
+	List	   *guards = context->guards;
+	bool		blocked = context->blocked;
 	List	   *conditions = NIL;
 	ListCell   *lc;
 
 	*result = *expr;
-	result->arg = (Expr *) batch_cut_expr(cut, (Node *) expr->arg);
+	result->arg = (Expr *) batch_extract_expr(context, (Node *) expr->arg);
 	result->args = NIL;
 	foreach(lc, expr->args)
 	{
 		CaseWhen   *when = makeNode(CaseWhen);
 
 		*when = *lfirst_node(CaseWhen, lc);
-		when->expr = (Expr *) batch_cut_expr(cut, (Node *) when->expr);
+		when->expr = (Expr *) batch_extract_expr(context, (Node *) when->expr);
 		conditions = lappend(list_copy(conditions), when->expr);
 
-		cut->guards = guards;
-		cut->blocked = blocked;
-		batch_push_guard(cut, make_case_guard(result->arg, conditions, true));
-		when->result = (Expr *) batch_cut_expr(cut, (Node *) when->result);
+		context->guards = guards;
+		context->blocked = blocked;
+		batch_push_guard(context, make_case_guard(result->arg, conditions, true));
+		when->result = (Expr *) batch_extract_expr(context, (Node *) when->result);
 		result->args = lappend(result->args, when);
 
-		cut->guards = guards;
-		cut->blocked = blocked;
-		batch_push_guard(cut, make_case_guard(result->arg, conditions, false));
+		context->guards = guards;
+		context->blocked = blocked;
+		batch_push_guard(context, make_case_guard(result->arg, conditions, false));
 	}
-	result->defresult = (Expr *) batch_cut_expr(cut, (Node *) expr->defresult);
-	cut->guards = guards;
-	cut->blocked = blocked;
+	result->defresult = (Expr *) batch_extract_expr(context, (Node *) expr->defresult);
+	context->guards = guards;
+	context->blocked = blocked;
 	return (Node *) result;
 }

@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
@@ -13,32 +13,32 @@
 #include "utils/lsyscache.h"
 
 /*
- * Cut hash keys.  A key behind the first is not evaluated for a row where an
+ * Extract from hash keys.  A key behind the first is not evaluated for a row where an
  * earlier one is NULL, and a row with such a key matches nothing: so a call in
  * it is masked there.
  */
 static List *
-cut_hash_keys(BatchCut *cut, List *keys)
+extract_hash_keys(ExtractContext *context, List *keys)
 {
 	List	   *result = NIL;
 	ListCell   *lc;
 
 	foreach(lc, keys)
 	{
-		Node	   *key = batch_cut_expr(cut, lfirst(lc));
+		Node	   *key = batch_extract_expr(context, lfirst(lc));
 
 		result = lappend(result, key);
 		if (lnext(keys, lc) != NULL)
-			batch_push_guard(cut, batch_null_test(key, IS_NOT_NULL));
+			batch_push_guard(context, batch_null_test(key, IS_NOT_NULL));
 	}
-	cut->guards = NIL;
-	cut->blocked = false;
+	context->guards = NIL;
+	context->blocked = false;
 	return result;
 }
 
 typedef struct KnownCalls
 {
-	BatchCut   *cut;
+	ExtractContext   *context;
 	List	   *columns;		/* of the child, with the results */
 	int			varno;			/* how the expressions refer to that child */
 } KnownCalls;
@@ -52,7 +52,7 @@ known_calls_mutator(Node *node, KnownCalls *known)
 	if (node == NULL)
 		return NULL;
 	if (IsA(node, Var))
-		return (Node *) batch_plain_var((Var *) node);
+		return (Node *) batch_canonical_var((Var *) node);
 
 	/* inner calls first: outer ones were noted over their results */
 	node = expression_tree_mutator(node, known_calls_mutator, known);
@@ -62,12 +62,12 @@ known_calls_mutator(Node *node, KnownCalls *known)
 	foreach(lc, known->columns)
 	{
 		Var		   *column = lfirst(lc);
-		BatchCall  *call;
+		ExtractedCall  *call;
 		Node	   *expr;
 
 		if (!IsA(column, Var) || column->varno != BATCH_CALL_VAR)
 			continue;
-		call = list_nth(known->cut->calls, column->varattno - 1);
+		call = list_nth(known->context->calls, column->varattno - 1);
 		if (call->guards != NIL)
 			continue;
 		expr = batch_to_columns(call->expr, known->columns, known->varno);
@@ -118,12 +118,13 @@ guarded_key(List *keys, int position)
 }
 
 /*
- * Cut one side's hash keys and feed them; true if anything was cut.  A key with
+ * Compute the calls in the hash keys of one side, below the node that uses
+ * them; returns whether there were any.  A key with
  * a call becomes a column of the layers.  The hash clauses compare the keys of
  * both sides in the same order; argument 0 of each is the outer side's.
  */
 static bool
-feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
+extract_keys_of_side(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 			   List **keys, int argument, const BatchDemand *demand)
 {
 	BatchDemand own_demand = *demand;
@@ -134,11 +135,11 @@ feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 	int			extra_column;
 
 	if (!batch_has_candidate((Node *) *keys) ||
-		!batch_may_run_ahead(rw, user->lefttree, demand->may_stop))
+		!batch_may_read_ahead(rw, user->lefttree, demand->may_stop))
 		return false;
-	batch_cut_begin(known->cut, rw, NIL);
-	new_keys = cut_hash_keys(known->cut, *keys);
-	if (known->cut->calls == NIL)
+	batch_extract_begin(known->context, rw, NIL);
+	new_keys = extract_hash_keys(known->context, *keys);
+	if (known->context->calls == NIL)
 		return false;
 
 	for (int i = 0; i < list_length(new_keys); i++)
@@ -154,7 +155,7 @@ feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 	}
 	own_demand.peeked = argument == 0 && strict &&
 		(join->join.jointype == JOIN_INNER || join->join.jointype == JOIN_SEMI);
-	user->lefttree = batch_feed(rw, known->cut, user, user->lefttree, extra,
+	user->lefttree = batch_add_layers_below(rw, known->context, user, user->lefttree, extra,
 								&known->columns, &own_demand);
 
 	extra_column = list_length(known->columns) - list_length(extra);
@@ -167,7 +168,7 @@ feed_hash_keys(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
 		if (!results_walker(key, NULL))
 			continue;
 		if (IsA(key, Var))
-			var = (Var *) batch_finish_calls(key, known->columns, OUTER_VAR);
+			var = (Var *) batch_resolve_calls(key, known->columns, OUTER_VAR);
 		else
 			var = makeVar(OUTER_VAR, ++extra_column, exprType(key),
 						  exprTypmod(key), exprCollation(key), 0);
@@ -200,6 +201,8 @@ reuse_calls(KnownCalls *known, Join *join, bool in_output)
  * project, passes the results on.  Other expressions of the join use them too,
  * unless the side may be null-extended by the join: a function need not
  * return NULL for NULL.
+ *
+ * join is changed in place.  Returns it, or the topmost layer above it.
  */
 Plan *
 batch_rewrite_hashjoin(BatchRewrite *rw, HashJoin *join,
@@ -207,18 +210,18 @@ batch_rewrite_hashjoin(BatchRewrite *rw, HashJoin *join,
 {
 	Plan	   *plan = &join->join.plan;
 	Hash	   *hash = castNode(Hash, plan->righttree);
-	BatchDemand outer_demand = batch_demand_any(demand);
+	BatchDemand outer_demand = batch_demand_streaming(demand);
 	BatchDemand inner_demand = batch_demand_all(demand);
 	JoinType	jointype = join->join.jointype;
-	BatchCut	cut;
-	KnownCalls	known = {&cut, NIL, 0};
+	ExtractContext	context;
+	KnownCalls	known = {&context, NIL, 0};
 
 	plan->lefttree = batch_rewrite_plan(rw, plan->lefttree, &outer_demand);
 	hash->plan.lefttree = batch_rewrite_plan(rw, hash->plan.lefttree,
 											 &inner_demand);
 
 	known.varno = OUTER_VAR;
-	if (feed_hash_keys(rw, &known, join, plan, &join->hashkeys, 0,
+	if (extract_keys_of_side(rw, &known, join, plan, &join->hashkeys, 0,
 					   &outer_demand))
 		reuse_calls(&known, &join->join,
 					jointype == JOIN_INNER || jointype == JOIN_LEFT ||
@@ -226,11 +229,11 @@ batch_rewrite_hashjoin(BatchRewrite *rw, HashJoin *join,
 
 	/* seen from the join, the columns of the Hash node are the inner side's */
 	known.varno = INNER_VAR;
-	if (feed_hash_keys(rw, &known, join, &hash->plan, &hash->hashkeys, 1,
+	if (extract_keys_of_side(rw, &known, join, &hash->plan, &hash->hashkeys, 1,
 					   &inner_demand))
 	{
 		batch_extend_targetlist(&hash->plan, known.columns);
 		reuse_calls(&known, &join->join, jointype == JOIN_INNER);
 	}
-	return batch_project(rw, plan, demand);
+	return batch_add_layers_above(rw, plan, demand);
 }

@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
@@ -58,14 +58,15 @@ batch_extend_targetlist(Plan *plan, List *columns)
 
 /*
  * Merge joins mark and restore a position of their inner side, which a layer
- * cannot; they may also leave either side before its end.
+ * cannot; they may also leave either side before its end.  Rewritten in place;
+ * returns the join, or the topmost layer above it.
  */
 Plan *
 batch_rewrite_mergejoin(BatchRewrite *rw, MergeJoin *join,
 						const BatchDemand *demand)
 {
 	Plan	   *plan = &join->join.plan;
-	BatchDemand some = batch_demand_some(demand);
+	BatchDemand some = batch_demand_stoppable(demand);
 	int			nlayers;
 
 	plan->lefttree = batch_rewrite_plan(rw, plan->lefttree, &some);
@@ -74,18 +75,18 @@ batch_rewrite_mergejoin(BatchRewrite *rw, MergeJoin *join,
 	if (rw->nlayers > nlayers && !join->skip_mark_restore &&
 		!IsA(plan->righttree, Material) && !IsA(plan->righttree, Sort))
 		plan->righttree = batch_add_material(rw, plan->righttree);
-	return batch_project(rw, plan, demand);
+	return batch_add_layers_above(rw, plan, demand);
 }
 
-typedef struct HoistContext
+typedef struct PullUpContext
 {
 	NestLoop   *join;
 	List	   *columns;		/* leaves that the inner side returns, in order */
-} HoistContext;
+} PullUpContext;
 
 /* From the inner side's scan to the join: its columns, and its Params back */
 static Node *
-hoist_mutator(Node *node, HoistContext *context)
+pull_up_mutator(Node *node, PullUpContext *context)
 {
 	if (node == NULL)
 		return NULL;
@@ -113,9 +114,9 @@ hoist_mutator(Node *node, HoistContext *context)
 										exprType(node), exprTypmod(node),
 										exprCollation(node), 0);
 		}
-		elog(ERROR, "ml_udf: hoisted clause uses a column that is not supplied");
+		elog(ERROR, "ml_udf: moved clause uses a column that is not supplied");
 	}
-	return expression_tree_mutator(node, hoist_mutator, context);
+	return expression_tree_mutator(node, pull_up_mutator, context);
 }
 
 static bool
@@ -141,18 +142,18 @@ is_relation_scan(Plan *plan)
  * Not under row security: conditions of the join would then run before it.
  */
 static void
-hoist_inner_filter(BatchRewrite *rw, NestLoop *join)
+pull_up_inner_filter(BatchRewrite *rw, NestLoop *join)
 {
 	Plan	   *plan = &join->join.plan;
 	Plan	   *inner = plan->righttree;
 	Memoize    *memoize = NULL;
-	HoistContext context = {join, NIL};
+	PullUpContext context = {join, NIL};
 	List	   *moved;
 	int			first;
 	ListCell   *lc;
 
 	if (join->join.jointype != JOIN_INNER || join->nestParams == NIL ||
-		rw->secured)
+		rw->has_security_quals)
 		return;
 	if (IsA(inner, Memoize))
 	{
@@ -164,7 +165,7 @@ hoist_inner_filter(BatchRewrite *rw, NestLoop *join)
 
 	for (first = 0; first < list_length(inner->qual); first++)
 	{
-		if (batch_can_cut(rw, list_nth(inner->qual, first), NIL))
+		if (batch_can_extract(rw, list_nth(inner->qual, first), NIL))
 			break;
 	}
 	moved = list_copy_tail(inner->qual, first);
@@ -193,7 +194,7 @@ hoist_inner_filter(BatchRewrite *rw, NestLoop *join)
 	}
 
 	join->join.inner_unique = false;
-	moved = (List *) hoist_mutator((Node *) moved, &context);
+	moved = (List *) pull_up_mutator((Node *) moved, &context);
 
 	/* the cheap conditions go first, unless the filter kept them from errors */
 	if (batch_expr_may_fail((Node *) join->join.joinqual))
@@ -202,24 +203,25 @@ hoist_inner_filter(BatchRewrite *rw, NestLoop *join)
 		join->join.joinqual = list_concat_copy(join->join.joinqual, moved);
 }
 
+/* Rewrite a nested loop in place; returns it, or the topmost layer above it */
 Plan *
 batch_rewrite_nestloop(BatchRewrite *rw, NestLoop *join,
 					   const BatchDemand *demand)
 {
 	Plan	   *plan = &join->join.plan;
-	BatchDemand outer_demand = batch_demand_any(demand);
+	BatchDemand outer_demand = batch_demand_streaming(demand);
 	BatchDemand inner_demand;
 
-	hoist_inner_filter(rw, join);
+	pull_up_inner_filter(rw, join);
 
 	/* these leave the inner side at its first match */
 	if (join->join.inner_unique || join->join.jointype == JOIN_SEMI ||
 		join->join.jointype == JOIN_ANTI)
-		inner_demand = batch_demand_some(demand);
+		inner_demand = batch_demand_stoppable(demand);
 	else
-		inner_demand = batch_demand_any(demand);
+		inner_demand = batch_demand_streaming(demand);
 
 	plan->lefttree = batch_rewrite_plan(rw, plan->lefttree, &outer_demand);
 	plan->righttree = batch_rewrite_plan(rw, plan->righttree, &inner_demand);
-	return batch_project(rw, plan, demand);
+	return batch_add_layers_above(rw, plan, demand);
 }

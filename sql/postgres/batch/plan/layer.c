@@ -11,12 +11,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
 
+/* Is this plan node one of ours? */
 bool
 batch_is_layer(Plan *plan)
 {
@@ -38,6 +39,7 @@ layer_pack(CustomScan *cscan, BatchLayer *layer)
 									   list_make1_int(layer->flags));
 }
 
+/* Fill *layer with what layer_pack() kept; the lists are the plan's own */
 void
 batch_layer_unpack(CustomScan *cscan, BatchLayer *layer)
 {
@@ -53,14 +55,14 @@ batch_layer_unpack(CustomScan *cscan, BatchLayer *layer)
 
 /* The results of the calls of one stage, as leaves */
 List *
-batch_stage_results(BatchCut *cut, int stage)
+batch_stage_results(ExtractContext *context, int stage)
 {
 	List	   *results = NIL;
 	ListCell   *lc;
 
-	foreach(lc, cut->calls)
+	foreach(lc, context->calls)
 	{
-		BatchCall  *call = lfirst(lc);
+		ExtractedCall  *call = lfirst(lc);
 
 		if (call->stage == stage)
 			results = lappend(results,
@@ -74,21 +76,22 @@ batch_stage_results(BatchCut *cut, int stage)
 }
 
 static List *
-stage_clauses(BatchCut *cut, int stage)
+stage_clauses(ExtractContext *context, int stage)
 {
-	if (stage > list_length(cut->clauses))
+	if (stage > list_length(context->clauses))
 		return NIL;
-	return list_nth(cut->clauses, stage - 1);
+	return list_nth(context->clauses, stage - 1);
 }
 
+/* The number of the last stage; 0 if nothing was extracted */
 int
-batch_count_stages(BatchCut *cut)
+batch_count_stages(ExtractContext *context)
 {
-	int			stages = list_length(cut->clauses);
+	int			stages = list_length(context->clauses);
 	ListCell   *lc;
 
-	foreach(lc, cut->calls)
-		stages = Max(stages, ((BatchCall *) lfirst(lc))->stage);
+	foreach(lc, context->calls)
+		stages = Max(stages, ((ExtractedCall *) lfirst(lc))->stage);
 	return stages;
 }
 
@@ -97,15 +100,15 @@ batch_count_stages(BatchCut *cut)
  * leaves, and results of the calls made so far.  Stage 0 is the owner itself.
  */
 List *
-batch_leaves_above(BatchCut *cut, int stage, List *targetlist, List *prefilter)
+batch_leaves_above(ExtractContext *context, int stage, List *targetlist, List *prefilter)
 {
 	List	   *leaves = batch_add_leaves(NIL, (Node *) prefilter);
 	List	   *result = NIL;
 	ListCell   *lc;
 
-	foreach(lc, cut->calls)
+	foreach(lc, context->calls)
 	{
-		BatchCall  *call = lfirst(lc);
+		ExtractedCall  *call = lfirst(lc);
 
 		if (call->stage > stage)
 		{
@@ -113,8 +116,8 @@ batch_leaves_above(BatchCut *cut, int stage, List *targetlist, List *prefilter)
 			leaves = batch_add_leaves(leaves, (Node *) call->guards);
 		}
 	}
-	for (int s = stage + 1; s <= list_length(cut->clauses); s++)
-		leaves = batch_add_leaves(leaves, (Node *) stage_clauses(cut, s));
+	for (int s = stage + 1; s <= list_length(context->clauses); s++)
+		leaves = batch_add_leaves(leaves, (Node *) stage_clauses(context, s));
 	leaves = batch_add_leaves(leaves, (Node *) targetlist);
 
 	foreach(lc, leaves)
@@ -122,7 +125,7 @@ batch_leaves_above(BatchCut *cut, int stage, List *targetlist, List *prefilter)
 		Var		   *var = lfirst(lc);
 
 		if (IsA(var, Var) && var->varno == BATCH_CALL_VAR &&
-			((BatchCall *) list_nth(cut->calls, var->varattno - 1))->stage > stage)
+			((ExtractedCall *) list_nth(context->calls, var->varattno - 1))->stage > stage)
 			continue;
 		result = lappend(result, var);
 	}
@@ -184,7 +187,7 @@ set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact,
 	if (demand->reads_all)
 		layer->flags |= BATCH_READS_ALL;
 	if (demand->peeked)
-		layer->flags |= topmost ? BATCH_PEEKED | BATCH_PHANTOM : BATCH_PEEKED;
+		layer->flags |= topmost ? BATCH_PEEKED | BATCH_DUMMY_ROW : BATCH_PEEKED;
 	if (exact && demand->limit_count != NULL)
 	{
 		layer->limit_count = demand->limit_count;
@@ -196,7 +199,7 @@ set_demand(BatchLayer *layer, const BatchDemand *demand, bool exact,
 
 /*
  * May evaluating the expression raise an error that can be held?  A subplan
- * cannot be run in a subtransaction of its own, see node.c.
+ * cannot be run in a subtransaction of its own, see exec/node.c.
  */
 static bool
 error_can_wait(Node *node)
@@ -206,14 +209,14 @@ error_can_wait(Node *node)
 
 /* Build the layer of one stage over a child with these columns */
 static Plan *
-make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
+make_layer(BatchRewrite *rw, ExtractContext *context, int stage, Plan *child,
 		   List *columns, List *targetlist, List *prefilter, Plan *owner,
 		   const BatchDemand *demand, bool exact, bool topmost)
 {
 	CustomScan *cscan = makeNode(CustomScan);
 	BatchLayer	layer = {0};
 	List	   *scan_columns = list_concat_copy(columns,
-												batch_stage_results(cut, stage));
+												batch_stage_results(context, stage));
 	List	   *scan_exprs = NIL;
 	List	   *inputs = NIL;	/* what is evaluated while gathering */
 	ListCell   *lc;
@@ -221,9 +224,9 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 	foreach(lc, columns)
 		scan_exprs = lappend(scan_exprs,
 							 batch_to_columns(lfirst(lc), columns, OUTER_VAR));
-	foreach(lc, cut->calls)
+	foreach(lc, context->calls)
 	{
-		BatchCall  *call = lfirst(lc);
+		ExtractedCall  *call = lfirst(lc);
 		Node	   *expr;
 		Node	   *guard = NULL;
 
@@ -250,7 +253,7 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
 	cscan->scan.plan.targetlist = (List *)
 		batch_to_columns((Node *) targetlist, scan_columns, INDEX_VAR);
 	cscan->scan.plan.qual = (List *)
-		batch_to_columns((Node *) stage_clauses(cut, stage), scan_columns,
+		batch_to_columns((Node *) stage_clauses(context, stage), scan_columns,
 						 INDEX_VAR);
 	cscan->scan.scanrelid = 0;
 	cscan->flags = CUSTOMPATH_SUPPORT_PROJECTION;
@@ -277,14 +280,15 @@ make_layer(BatchRewrite *rw, BatchCut *cut, int stage, Plan *child,
  * Put the layers of all stages over child, whose columns are given as leaves.
  * targetlist is what the topmost returns, over leaves and results of calls;
  * prefilter holds clauses to apply before the first stage.  owner is the node
- * whose expressions were cut.  Returns the topmost layer.
+ * from whose expressions the calls were extracted: costs and Params are its.
+ * Returns the topmost layer; child, or the layers on it, if there is no stage.
  */
 Plan *
-batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child, List *columns,
+batch_stack_layers(BatchRewrite *rw, ExtractContext *context, Plan *child, List *columns,
 				 List *targetlist, List *prefilter, Plan *owner,
 				 const BatchDemand *demand)
 {
-	int			nstages = batch_count_stages(cut);
+	int			nstages = batch_count_stages(context);
 	Plan	   *top = child;
 
 	for (int stage = 1; stage <= nstages; stage++)
@@ -295,14 +299,14 @@ batch_add_layers(BatchRewrite *rw, BatchCut *cut, Plan *child, List *columns,
 
 		/* a LIMIT above says nothing about rows that are filtered first */
 		for (int s = stage; s <= nstages; s++)
-			exact = exact && stage_clauses(cut, s) == NIL;
+			exact = exact && stage_clauses(context, s) == NIL;
 
 		if (stage < nstages)
 		{
-			output = batch_leaves_above(cut, stage, targetlist, NIL);
+			output = batch_leaves_above(context, stage, targetlist, NIL);
 			stage_tlist = batch_make_targetlist(output);
 		}
-		top = make_layer(rw, cut, stage, top, columns, stage_tlist,
+		top = make_layer(rw, context, stage, top, columns, stage_tlist,
 						 stage == 1 ? prefilter : NIL, owner, demand, exact,
 						 stage == nstages);
 		columns = output;

@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "miscadmin.h"
 
@@ -42,7 +42,7 @@ rewrite_list(BatchRewrite *rw, List *plans, const BatchDemand *demand)
 Plan *
 batch_rewrite_plan(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 {
-	BatchDemand any = batch_demand_any(demand);
+	BatchDemand any = batch_demand_streaming(demand);
 	BatchDemand all = batch_demand_all(demand);
 	BatchDemand child;
 
@@ -63,13 +63,13 @@ batch_rewrite_plan(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 		case T_CteScan:
 		case T_NamedTuplestoreScan:
 		case T_WorkTableScan:
-			return batch_project(rw, plan, demand);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_ForeignScan:
 			/* its child, if any, is an alternative of the remote join */
 			if (((ForeignScan *) plan)->operation != CMD_SELECT)
 				return plan;
-			return batch_project(rw, plan, demand);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_SubqueryScan:
 			{
@@ -77,7 +77,7 @@ batch_rewrite_plan(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 
 				child = plan->qual == NIL ? *demand : any;
 				scan->subplan = batch_rewrite_plan(rw, scan->subplan, &child);
-				return batch_project(rw, plan, demand);
+				return batch_add_layers_above(rw, plan, demand);
 			}
 
 		case T_Result:
@@ -86,30 +86,30 @@ batch_rewrite_plan(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 				return plan;
 			child = plan->qual == NIL ? *demand : any;
 			rewrite_children(rw, plan, &child);
-			return batch_project(rw, plan, demand);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_ProjectSet:
 			rewrite_children(rw, plan, &any);
-			batch_feed_inputs(rw, plan, &any);
-			return batch_project(rw, plan, demand);
+			batch_extract_arguments(rw, plan, &any);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_Agg:
 			child = ((Agg *) plan)->aggstrategy == AGG_SORTED ? any : all;
 			rewrite_children(rw, plan, &child);
-			batch_feed_inputs(rw, plan, &child);
-			return batch_project(rw, plan, demand);
+			batch_extract_arguments(rw, plan, &child);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_Group:
 			rewrite_children(rw, plan, &any);
-			return batch_project(rw, plan, demand);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_WindowAgg:
 			/* a run condition ends it early */
 			child = ((WindowAgg *) plan)->runCondition == NIL ? any :
-				batch_demand_some(demand);
+				batch_demand_stoppable(demand);
 			rewrite_children(rw, plan, &child);
-			batch_feed_inputs(rw, plan, &child);
-			return batch_project(rw, plan, demand);
+			batch_extract_arguments(rw, plan, &child);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_NestLoop:
 			return batch_rewrite_nestloop(rw, (NestLoop *) plan, demand);
@@ -122,7 +122,7 @@ batch_rewrite_plan(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 		case T_GatherMerge:
 			child = batch_demand_worker(demand);
 			rewrite_children(rw, plan, &child);
-			return batch_project(rw, plan, demand);
+			return batch_add_layers_above(rw, plan, demand);
 
 		case T_Append:
 			rewrite_list(rw, ((Append *) plan)->appendplans, demand);

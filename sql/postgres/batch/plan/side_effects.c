@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * side_effects.c
- *	  What cannot be run ahead of its time: expressions and plans with side
+ *	  What cannot be run before its time: expressions and plans with side
  *	  effects.
  *
  * A batch reads rows that a LIMIT or a cursor above might never ask for, and
@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "access/transam.h"
 #include "catalog/pg_proc.h"
@@ -204,9 +204,12 @@ count_plan(EffectCount *effects, Plan *plan)
 	count_plan(effects, plan->righttree);
 }
 
-/* Count the whole statement, once; its plan must be complete then */
+/*
+ * How many expressions and nodes of the whole statement have side effects?
+ * Counted once, when its plan is still whole.
+ */
 int
-batch_total_effects(BatchRewrite *rw)
+batch_count_side_effects(BatchRewrite *rw)
 {
 	if (!rw->effects_known)
 	{
@@ -222,21 +225,21 @@ batch_total_effects(BatchRewrite *rw)
 }
 
 /*
- * May a layer over this plan run it ahead?
+ * May a layer over this plan read it ahead, before its rows are asked for?
  *
  * If the reader may stop early, only if that does not show at all.  If it
  * reads everything, effects may happen earlier than they would have, but not
  * in another order among themselves: all of them must be below the layer.
  */
 bool
-batch_may_run_ahead(BatchRewrite *rw, Plan *plan, bool may_stop)
+batch_may_read_ahead(BatchRewrite *rw, Plan *plan, bool may_stop)
 {
 	EffectCount below = {rw, NULL, 0};
 
-	if (batch_total_effects(rw) == 0)
+	if (batch_count_side_effects(rw) == 0)
 		return true;
 	count_plan(&below, plan);
-	return below.count == 0 || (!may_stop && below.count == batch_total_effects(rw));
+	return below.count == 0 || (!may_stop && below.count == batch_count_side_effects(rw));
 }
 
 /* Contains a volatile function, in the expression or in its subplans? */

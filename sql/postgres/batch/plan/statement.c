@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "executor/executor.h"
 #include "jit/jit.h"
@@ -66,7 +66,7 @@ find_max_id(Plan *plan, int *max_id)
  * must not get behind others that it was in front of.
  */
 static bool
-is_secured(PlannedStmt *stmt)
+has_security_quals(PlannedStmt *stmt)
 {
 	ListCell   *lc;
 
@@ -139,16 +139,19 @@ depend_on_twins(BatchRewrite *rw)
 
 	foreach(lc, rw->twins)
 	{
-		PlanInvalItem *item = makeNode(PlanInvalItem);
+		PlanInvalItem *input = makeNode(PlanInvalItem);
 
-		item->cacheId = PROCOID;
-		item->hashValue = GetSysCacheHashValue1(PROCOID,
+		input->cacheId = PROCOID;
+		input->hashValue = GetSysCacheHashValue1(PROCOID,
 												ObjectIdGetDatum(lfirst_oid(lc)));
-		rw->stmt->invalItems = lappend(rw->stmt->invalItems, item);
+		rw->stmt->invalItems = lappend(rw->stmt->invalItems, input);
 	}
 }
 
-/* Rewrite a statement's plan and its subplans, where they hold anything to do */
+/*
+ * Rewrite a statement's plan and its subplans in place, where they hold
+ * anything to do.
+ */
 void
 batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options)
 {
@@ -167,7 +170,7 @@ batch_rewrite_stmt(PlannedStmt *stmt, int cursor_options)
 
 	rw.stmt = stmt;
 	rw.is_cursor = (cursor_options & CURSOR_OPT_FAST_PLAN) != 0;
-	rw.secured = is_secured(stmt);
+	rw.has_security_quals = has_security_quals(stmt);
 	find_max_id(stmt->planTree, &rw.last_node_id);
 	find_max_id_list(stmt->subplans, &rw.last_node_id);
 

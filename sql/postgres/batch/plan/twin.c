@@ -20,7 +20,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "access/htup_details.h"
 #include "access/transam.h"
@@ -51,16 +51,17 @@ static bool twin_cache_everything = false;
 
 
 static void
-forget_twins(Datum arg, int cacheid, uint32 hashvalue)
+invalidate_twins(Datum arg, int cacheid, uint32 hashvalue)
 {
 	twin_cache_valid = false;
 }
 
+/* Called once, when the module is loaded */
 void
-batch_find_init(void)
+batch_twin_init(void)
 {
-	CacheRegisterSyscacheCallback(PROCOID, forget_twins, (Datum) 0);
-	CacheRegisterSyscacheCallback(TYPEOID, forget_twins, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, invalidate_twins, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, invalidate_twins, (Datum) 0);
 }
 
 static bool
@@ -118,7 +119,7 @@ batch_array_form(Oid arraytype, Oid valuetype)
 	return nlive == 1 && matches ? BATCH_FORM_COMPOSITE : BATCH_FORM_NONE;
 }
 
-/* A plain function that may be called ahead of time and fewer times */
+/* A plain function that may be called earlier, and fewer times */
 static bool
 is_plain(Form_pg_proc proc)
 {
@@ -250,6 +251,7 @@ get_entry(Oid funcid)
 	return entry;
 }
 
+/* The function of a call; elog(ERROR) if the node is none */
 Oid
 batch_call_function(Node *call)
 {
@@ -258,6 +260,7 @@ batch_call_function(Node *call)
 	return castNode(OpExpr, call)->opfuncid;
 }
 
+/* The argument expressions of a call: its own list, not to be changed */
 List *
 batch_call_args(Node *call)
 {
@@ -266,6 +269,7 @@ batch_call_args(Node *call)
 	return castNode(OpExpr, call)->args;
 }
 
+/* The collation that a call's function is given */
 Oid
 batch_call_collation(Node *call)
 {
@@ -326,7 +330,7 @@ candidate_walker(Node *node, void *context)
 	return expression_tree_walker(node, candidate_walker, context);
 }
 
-/* Does the expression contain any call that might be cut? */
+/* Does the expression, or any of a list, contain a call that can be batched? */
 bool
 batch_has_candidate(Node *node)
 {

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
- * project.c
- *	  Layers over a node that projects: its filter and its target list.
+ * layers_above.c
+ *	  Layers above a node that projects: its filter and its target list.
  *
  *-------------------------------------------------------------------------
  */
-#include "ml_udf_batch.h"
+#include "plan.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 
-/* Cut the expressions of a target list; the entries keep their labels */
+/* Extract from a target list; the entries keep their labels */
 static List *
-cut_targetlist(BatchCut *cut, List *targetlist)
+extract_targetlist(ExtractContext *context, List *targetlist)
 {
 	List	   *result = NIL;
 	ListCell   *lc;
@@ -20,7 +20,7 @@ cut_targetlist(BatchCut *cut, List *targetlist)
 	foreach(lc, targetlist)
 	{
 		TargetEntry *tle = lfirst_node(TargetEntry, lc);
-		Expr	   *expr = (Expr *) batch_cut_expr(cut, (Node *) tle->expr);
+		Expr	   *expr = (Expr *) batch_extract_expr(context, (Node *) tle->expr);
 
 		tle = flatCopyTargetEntry(tle);
 		tle->expr = expr;
@@ -29,15 +29,15 @@ cut_targetlist(BatchCut *cut, List *targetlist)
 	return result;
 }
 
-/* The first clause with a call to cut; the number of clauses if there is none */
+/* The first clause with a call to extract; the number of clauses if none has */
 static int
-first_cut(BatchRewrite *rw, List *clauses, List *targetlist)
+first_with_call(BatchRewrite *rw, List *clauses, List *targetlist)
 {
 	ListCell   *lc;
 
 	foreach(lc, clauses)
 	{
-		if (batch_can_cut(rw, lfirst(lc), targetlist))
+		if (batch_can_extract(rw, lfirst(lc), targetlist))
 			return foreach_current_index(lc);
 	}
 	return list_length(clauses);
@@ -82,9 +82,9 @@ inner_join(Plan *plan)
 	return NULL;
 }
 
-/* May layers run the node ahead, were these clauses all that it evaluates? */
+/* May layers read the node ahead, were these clauses all that it evaluates? */
 static bool
-may_run_ahead(BatchRewrite *rw, Plan *plan, List *clauses, bool may_stop)
+may_read_ahead(BatchRewrite *rw, Plan *plan, List *clauses, bool may_stop)
 {
 	List	   *qual = plan->qual;
 	List	   *targetlist = plan->targetlist;
@@ -93,7 +93,7 @@ may_run_ahead(BatchRewrite *rw, Plan *plan, List *clauses, bool may_stop)
 	List	   *joinqual = join != NULL ? join->joinqual : NIL;
 	bool		result;
 
-	if (batch_total_effects(rw) == 0)
+	if (batch_count_side_effects(rw) == 0)
 		return true;
 
 	plan->qual = clauses;
@@ -101,7 +101,7 @@ may_run_ahead(BatchRewrite *rw, Plan *plan, List *clauses, bool may_stop)
 	plan->initPlan = NIL;
 	if (join != NULL)
 		join->joinqual = NIL;
-	result = batch_may_run_ahead(rw, plan, may_stop);
+	result = batch_may_read_ahead(rw, plan, may_stop);
 	if (join != NULL)
 		join->joinqual = joinqual;
 	plan->qual = qual;
@@ -162,12 +162,15 @@ run_condition_walker(Node *node, List **lists)
  * it move above the node, in order: a security barrier or a clause that
  * protects another one goes on doing so.  So does the whole target list, which
  * must not be evaluated for rows that the filter drops; the node returns the
- * leaves instead.  Returns the node or the topmost layer over it.
+ * leaves instead.
+ *
+ * plan is changed in place.  Returns it, or the topmost layer above it, which
+ * takes its place in the tree.
  */
 Plan *
-batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
+batch_add_layers_above(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 {
-	BatchCut	cut;
+	ExtractContext	context;
 	Join	   *join = inner_join(plan);
 	List	   *clauses = plan->qual;
 	List	   *targetlist;
@@ -190,9 +193,9 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 		clauses = NIL;
 
 	nclauses = list_length(clauses);
-	nkept = first_cut(rw, clauses, plan->targetlist);
+	nkept = first_with_call(rw, clauses, plan->targetlist);
 	if (nkept == nclauses &&
-		!batch_can_cut(rw, (Node *) plan->targetlist, plan->targetlist))
+		!batch_can_extract(rw, (Node *) plan->targetlist, plan->targetlist))
 		return plan;
 
 	/* Reading ahead is safe if it is not ahead, or if nobody can tell */
@@ -206,16 +209,16 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 		nkept = first;
 	}
 	/* with all of its clauses: those that move may be behind another layer */
-	if (!may_run_ahead(rw, plan, IsA(plan, WindowAgg) ? plan->qual : clauses,
+	if (!may_read_ahead(rw, plan, IsA(plan, WindowAgg) ? plan->qual : clauses,
 					   demand->may_stop && !exact))
 		return plan;
 
-	batch_cut_begin(&cut, rw, plan->targetlist);
+	batch_extract_begin(&context, rw, plan->targetlist);
 	for (int i = nkept + list_length(prefilter); i < nclauses; i++)
-		batch_cut_clause(&cut, list_nth(clauses, i));
-	targetlist = cut_targetlist(&cut, plan->targetlist);
+		batch_extract_clause(&context, list_nth(clauses, i));
+	targetlist = extract_targetlist(&context, plan->targetlist);
 
-	leaves = batch_leaves_above(&cut, 0, targetlist, prefilter);
+	leaves = batch_leaves_above(&context, 0, targetlist, prefilter);
 
 	if (IsA(plan, WindowAgg))
 	{
@@ -246,7 +249,7 @@ batch_project(BatchRewrite *rw, Plan *plan, const BatchDemand *demand)
 		plan->qual = list_copy_head(plan->qual, nkept);
 	plan->targetlist = batch_make_targetlist(leaves);
 
-	top = batch_add_layers(rw, &cut, plan, leaves, targetlist, prefilter, plan,
+	top = batch_stack_layers(rw, &context, plan, leaves, targetlist, prefilter, plan,
 						   demand);
 
 	/* Params set here may be used by what moved up, and by what stayed */
