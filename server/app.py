@@ -20,7 +20,6 @@ from server.access.rules import Access
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
-from server.catalog.publisher import Publisher
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
 from server.http.gateway import Gateway
@@ -31,6 +30,7 @@ from server.placement.by_name import placement_named
 from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
 from server.placement.residency import Residency
+from server.publisher import Publisher
 from server.routes import classify, datasets, functions, health, models, oip, sources, training
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute

@@ -9,9 +9,9 @@ from fastapi import Depends, Request
 
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
-from server.catalog.publisher import Publisher
 from server.observability.metrics import Exposition, Metrics
 from server.placement.residency import Residency
+from server.publisher import Publisher
 from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
 from server.settings import Settings

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from starlette.routing import compile_path
 
 from server.errors import Forbidden, Unauthorized, WrongContentType
-from server.http.request_head import Head
 from server.settings import is_loopback
 
-__all__ = ["NOBODY", "RULES", "Access", "Caller", "Rule", "Scope", "rule_of"]
+__all__ = ["NOBODY", "RULES", "Access", "Caller", "RequestHead", "Rule", "Scope", "rule_of"]
 
 Scope = Literal["open", "ask", "all"]
 
@@ -151,6 +150,25 @@ class Caller:
 NOBODY = Caller()  # in particular: all that a caller may
 
 
+class RequestHead(Protocol):
+    """What is known of a request before its body: `server.http.request_head.Head`."""
+
+    @property
+    def method(self) -> str:
+        """In capitals."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """By name in lower case."""
+        ...
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body; None = it comes in chunks."""
+        ...
+
+
 class Access:
     """Decides on heads. `hosts` are names, beside those of loopback, by which a server without a token is
     known; `ask_class` and `ask_priority` bound what the token that may ask claims.
@@ -171,7 +189,7 @@ class Access:
         self._ask_class = ask_class
         self._ask_priority = ask_priority
 
-    def check(self, head: Head, path: str, address: str) -> Caller:
+    def check(self, head: RequestHead, path: str, address: str) -> Caller:
         """Who asks. Raises `Unauthorized`, `Forbidden`, `WrongContentType`."""
         rule = rule_of(head.method, path)
         caller = self._caller(head, rule, address)
@@ -179,7 +197,7 @@ class Access:
             _check_content(head, rule.content)
         return caller
 
-    def _caller(self, head: Head, rule: Rule, address: str) -> Caller:
+    def _caller(self, head: RequestHead, rule: Rule, address: str) -> Caller:
         if self._full is None:
             self._check_page(head)
             return Caller("", address)
@@ -198,7 +216,7 @@ class Access:
             raise Forbidden("the token that was sent may ask and read, and nothing else")
         return Caller("ask", address, self._ask_class == "bulk", self._ask_priority)
 
-    def _check_page(self, head: Head) -> None:
+    def _check_page(self, head: RequestHead) -> None:
         """A browser lets any page post to loopback, and names the page's host; a name that is made to point
         to loopback for a while makes the page's own host of it. Programs send no Origin, and say loopback.
         """
@@ -228,7 +246,7 @@ def _host_of(form: re.Pattern[bytes], text: bytes) -> str | None:
     return found.decode("ascii").lower()
 
 
-def _check_content(head: Head, content: Iterable[str]) -> None:
+def _check_content(head: RequestHead, content: Iterable[str]) -> None:
     given = head.headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
     if given not in content:
         wanted = " or ".join(sorted(one for one in content if one))

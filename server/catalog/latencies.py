@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from server.catalog.functions import Form, ModelVersion, forms_of
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.terms import Latency
-from server.store.latencies import LatencyFiles
 
-__all__ = ["Latencies"]
+__all__ = ["Latencies", "LatencyStore"]
 
 log = logging.getLogger("ml_udf.server.latencies")
 
@@ -22,11 +22,23 @@ log = logging.getLogger("ml_udf.server.latencies")
 _FIRST_GUESS_S = {1: 0.001, 64: 0.016}
 
 
+class LatencyStore(Protocol):
+    """Where learned latencies outlive the process: one JSON object per model, by its key NAME/VERSION."""
+
+    def read(self, key: str) -> Mapping[str, Any] | None:
+        """What was written for that key; None if there is nothing of use."""
+        ...
+
+    def write(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace what was written for these keys. Blocking. Raises OSError."""
+        ...
+
+
 class Latencies:
     """Call it with a model: its l̂, the same object every time."""
 
-    def __init__(self, files: LatencyFiles) -> None:
-        self._files = files
+    def __init__(self, store: LatencyStore) -> None:
+        self._store = store
         self._known: dict[str, LatencyModel] = {}
         self._unsaved: set[str] = set()  # profiled since they were written
 
@@ -60,12 +72,12 @@ class Latencies:
         states = {key: self._known[key].to_json() for key in keys if key in self._known}
         try:
             if states:
-                await asyncio.to_thread(self._files.write, states)
+                await asyncio.to_thread(self._store.write, states)
         except OSError as error:
             log.error("latencies not written error=%r", str(error))
 
     def _restored(self, key: str) -> LatencyModel:
-        state = self._files.read(key)
+        state = self._store.read(key)
         if state is not None:
             try:
                 return LatencyModel.from_json(state)

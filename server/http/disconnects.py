@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from server.http.body import ClientGone, Receive
-from server.serving.calls import PendingReply
 from server.supervision import Tasks
 
 __all__ = ["DisconnectWatch", "while_connected"]
@@ -22,22 +21,35 @@ _Result = TypeVar("_Result")
 _LOOK_S = 0.05
 
 
+class WaitingCall(Protocol):
+    """A call whose client may hang up. Hashable, by identity."""
+
+    @property
+    def began_s(self) -> float:
+        """When, on the clock of `time.monotonic`."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End it; a call that has ended stays as it is."""
+        ...
+
+
 class DisconnectWatch:
     """Fails calls with `ClientGone`, at most about 0.1 s after their client has gone."""
 
     def __init__(self, tasks: Tasks | None = None) -> None:
         self._background = tasks or Tasks()
-        self._watched: dict[PendingReply, Receive] = {}
-        self._tasks: dict[PendingReply, asyncio.Task[None]] = {}
+        self._watched: dict[WaitingCall, Receive] = {}
+        self._tasks: dict[WaitingCall, asyncio.Task[None]] = {}
         self._look_again: asyncio.TimerHandle | None = None
 
-    def watch(self, pending: PendingReply, receive: Receive) -> None:
+    def watch(self, pending: WaitingCall, receive: Receive) -> None:
         """Begin to watch; the body has been read to its end."""
         self._watched[pending] = receive
         if self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
-    def unwatch(self, pending: PendingReply) -> None:
+    def unwatch(self, pending: WaitingCall) -> None:
         """Stop; the call has ended."""
         self._watched.pop(pending, None)
         task = self._tasks.pop(pending, None)
@@ -53,7 +65,7 @@ class DisconnectWatch:
         if len(self._tasks) < len(self._watched):
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
-    async def _listen(self, pending: PendingReply, receive: Receive) -> None:
+    async def _listen(self, pending: WaitingCall, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         pending.fail(ClientGone())

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from server.disk_space import no_space
 from server.errors import BadOption, ServiceError
-from server.store.space import no_space
 
 __all__ = ["error_reply", "json_reply", "map_errors"]
 

@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from server.access.rules import Caller
+from server.catalog.jobs import Look, Snapshot
 from server.errors import BadOption, BodyTooLarge
 from server.http.body import ClientGone, json_object
 from server.http.disconnects import while_connected
 from server.http.replies import json_reply
 from server.services import ServicesOf
-from server.store.training import Look, Snapshot
 from server.training.datasets.split import BY_SMALLEST_ROW
 
 __all__ = ["router"]

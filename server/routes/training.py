@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
 from server.catalog.function_spec import deployed_form
+from server.catalog.jobs import ACTIVE, PAUSED, Job
 from server.errors import BadOption, ServiceError, UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
 from server.services import Services, ServicesOf
-from server.store.training import ACTIVE, PAUSED, Job
 from server.training.jobs.run import Run
 from server.training.jobs.service import found_by
 from server.training.jobs.tasks import IMAGES

@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from gpu_worker.wire.protocol import Inspect, Inspected
+from server.catalog.jobs import Look, Snapshot
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.serving.fair_share import may_take
-from server.store.training import Look, Snapshot, TrainingRepository
+from server.store.training import TrainingRepository
 from server.training.datasets.connections import SourceConnections
 from server.training.datasets.rows_json import record_batch
 from server.training.datasets.snapshot import Draft, Facts, SnapshotLimits, Unreadable

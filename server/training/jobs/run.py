@@ -29,8 +29,8 @@ from gpu_worker.wire.protocol import (
     TrainEpoch,
     TrainingProbed,
 )
+from server.catalog.jobs import Job, Snapshot
 from server.errors import ServiceError
-from server.store.training import Job, Snapshot
 from server.training.checkpoints.parameters import ParameterStore, needed
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.tasks import task_named

@@ -18,8 +18,9 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
-from server.store.training import ACTIVE, PAUSED, Job, Snapshot, TrainingRepository
+from server.store.training import TrainingRepository
 from server.supervision import Tasks
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.datasets.snapshot import split_note

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
-from server.catalog.publisher import Publisher
+from server.catalog.jobs import Look, Snapshot
 from server.errors import BadOption, UnknownFunction
+from server.publisher import Publisher
 from server.store.manifest import check_name
-from server.store.training import Look, Snapshot, TrainingRepository
+from server.store.training import TrainingRepository
 from server.training.datasets.snapshot import split_note
 from server.training.jobs.run import Run
 from server.training.jobs.tasks import task_named

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from server.catalog.jobs import Job
 from server.errors import UnknownFunction
-from server.store.training import Job
 from server.training.jobs.tasks import IMAGES
 
 __all__ = [

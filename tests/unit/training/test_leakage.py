@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from server.catalog.jobs import Job
 from server.errors import BadOption, UnknownFunction
 from server.store.database import migrate, open_database
-from server.store.training import Job, TrainingRepository
+from server.store.training import TrainingRepository
 from server.training.jobs.service import Training
 from server.training.jobs.spec import JobSpec
 from server.training.promotion.leakage import (

@@ -28,8 +28,9 @@ from gpu_worker.wire.protocol import (
     TrainEpoch,
     TrainingProbed,
 )
+from server.catalog.jobs import Job
 from server.store.database import migrate, open_database
-from server.store.training import Job, TrainingRepository
+from server.store.training import TrainingRepository
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.jobs.service import Training
 from server.training.jobs.trainers import Trainers
