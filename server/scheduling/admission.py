@@ -74,10 +74,24 @@ def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
 
 
 def soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
-    """If its first row ran next on the best worker; None while no worker may run it, so nothing is known."""
+    """If its first row ran next on the best worker, or on the best for each member if none may run them all.
+
+    None while no worker may run it, so nothing is known.
+    """
     finishes = [
         worker.free_at_s(now_s) + lane.swap_s(worker) + lane.predicted_s(1, worker.view.device)
         for worker in workers
     ]
     soonest_s = min(finishes, default=math.inf)
+    if soonest_s == math.inf and len(lane.members) > 1:
+        soonest_s = max(_soonest_of_member_s(now_s, lane, name, workers) for name in lane.names)
     return soonest_s if soonest_s < math.inf else None
+
+
+def _soonest_of_member_s(now_s: float, lane: Lane, name: str, workers: Collection[WorkerState]) -> float:
+    finishes = [
+        worker.free_at_s(now_s) + lane.predicted_s(1, worker.view.device, (name,))
+        for worker in workers
+        if name in worker.view.resident
+    ]
+    return min(finishes, default=math.inf)

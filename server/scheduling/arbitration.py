@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import Dispatch
-from server.scheduling.worker_state import WorkerState
+from server.scheduling.team import Runner, Team
 
 __all__ = [
     "Arbitration",
@@ -28,7 +28,7 @@ class ReadyBatch:
     """A lane whose policy would run this batch on this worker now."""
 
     lane: Lane
-    worker: WorkerState
+    worker: Runner
     decision: Dispatch
     takes_s: float  # the batch, with the swap if the model is not resident
     due_s: float  # the goal of its first row
@@ -74,7 +74,7 @@ class MostInTime:
             return least_recently_served(now_s, starving)
         top = max(candidate.priority for candidate in candidates)
         worker = next(candidate.worker for candidate in candidates if candidate.priority == top)
-        rivals = [one for one in candidates if one.priority == top and one.worker is worker]
+        rivals = [one for one in candidates if one.priority == top and _share_a_worker(one.worker, worker)]
         kept = _in_time(now_s, rivals)
         return kept[0] if kept else max(rivals, key=_rate)
 
@@ -88,6 +88,12 @@ def papers_turns(policy: str) -> Arbitration:
     """How functions take turns where all of them follow that policy, as its paper has it."""
     rules: dict[str, Arbitration] = {"goodput": MostInTime(), "clockwork": earliest_start}
     return rules.get(policy, least_recently_served)
+
+
+def _share_a_worker(one: Runner, other: Runner) -> bool:
+    if isinstance(one, Team) or isinstance(other, Team):
+        return any(worker is same for worker, _ in one.running(()) for same, _ in other.running(()))
+    return one is other
 
 
 def _in_time(now_s: float, candidates: Sequence[ReadyBatch]) -> list[ReadyBatch]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from server.scheduling.admission import admit, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
@@ -22,13 +22,15 @@ from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.queues import Queues
-from server.scheduling.routing import backlog_s, worker_for
+from server.scheduling.routing import backlog_s, runner_for
+from server.scheduling.team import Runner
 from server.scheduling.terms import (
     Action,
     BatchTimes,
     FunctionSpec,
     Idle,
     MemberSpec,
+    MemberTime,
     RefuseRows,
     Rejection,
     RunBatch,
@@ -44,6 +46,7 @@ __all__ = [
     "FunctionSpec",
     "Idle",
     "MemberSpec",
+    "MemberTime",
     "RefuseRows",
     "Rejection",
     "RunBatch",
@@ -60,9 +63,21 @@ class _Survey:
 
     wake_s: float  # when to ask again, if nothing happens
     candidates: list[ReadyBatch] = field(default_factory=list)
-    fillers: list[tuple[Lane, WorkerState]] = field(default_factory=list)
+    fillers: list[tuple[Lane, Runner]] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)  # busy workers that interactive rows wait for
     spare_until_s: float = math.inf  # when an interactive row will want a worker again
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Rows that a policy cut, on their way: one batch, or one for each worker that holds some members."""
+
+    lane: Lane
+    members: tuple[str, ...]
+    batches: int  # of which nothing has been heard yet
+    predicted_s: float
+    took_s: float = 0.0  # the longest of its batches
+    spoilt: bool = False  # what it took is not known
 
 
 class Scheduler:
@@ -87,7 +102,7 @@ class Scheduler:
         self._epoch = 0  # counts changes of the workers
         self._queues = Queues()
         self._workers: dict[str, WorkerState] = {}
-        self._in_flight: dict[int, tuple[WorkerState, Lane]] = {}
+        self._in_flight: dict[int, tuple[WorkerState, _Cut]] = {}
 
     def configure(self, now_s: float, spec: FunctionSpec) -> None:
         """Add a function, or replace its specification; rows that wait stay, if their members do.
@@ -158,23 +173,31 @@ class Scheduler:
         Of a cancelled one it is known that it would have taken longer. If batches that are in time alone
         taught l̂, one that is too low would stay so: what it lets run too late is cancelled at the deadline.
         """
-        worker, lane = self._in_flight.pop(batch_id, (None, None))
-        if worker is None or lane is None:
+        worker, cut = self._in_flight.pop(batch_id, (None, None))
+        if worker is None or cut is None:
             return
         self._epoch += 1
         sent, service_s = worker.finish(now_s, batch_id, worked)
+        cut.batches -= 1
         if failed or (cancelled and service_s <= sent.predicted_s):
+            cut.spoilt = True
             return
-        outcome = BatchOutcome(
-            now_s=now_s,
-            rows=sent.rows,
-            members=sent.members,
-            latency_s=service_s,
-            slo_s=lane.spec.slo_s,
-            overdue_rows=sum(rows for due_s, rows in sent.dues if due_s < now_s),
-            predicted_s=sent.predicted_s,
+        lane = cut.lane
+        lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked)
+        cut.took_s = max(cut.took_s, service_s)
+        if cut.batches or cut.spoilt:
+            return
+        lane.policy.observe(
+            BatchOutcome(
+                now_s=now_s,
+                rows=sent.rows,
+                members=cut.members,
+                latency_s=cut.took_s,
+                slo_s=lane.spec.slo_s,
+                overdue_rows=sum(rows for due_s, rows in sent.dues if due_s < now_s),
+                predicted_s=cut.predicted_s,
+            )
         )
-        lane.learn(outcome, worker.view.device)
 
     def hung(self, now_s: float, most_s: float) -> list[tuple[str, float]]:
         """The workers that hang, as far as that can be told, and for how long they have said nothing.
@@ -205,7 +228,7 @@ class Scheduler:
         workers, lanes = self._workers.values(), self._queues.lanes
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
         for lane in lanes:
-            worker = worker_for(now_s, lane, workers, waiting_s)
+            worker = runner_for(now_s, lane, workers, waiting_s)
             if worker is None:
                 continue
             if lane.filler_rows:
@@ -216,10 +239,10 @@ class Scheduler:
             early_s = self._too_early_s(now_s, worker, full, self._lead_s)
             if early_s > now_s:
                 survey.wake_s = min(survey.wake_s, early_s)
-                survey.awaited.add(worker.name)
+                survey.awaited.update(each.name for each, _ in worker.running(()))
                 continue
             decision = lane.decide(now_s, worker, self._epoch)
-            if isinstance(decision, Refuse) and lane.is_silent(now_s) and not worker.in_flight:
+            if isinstance(decision, Refuse) and lane.is_silent(now_s) and worker.is_idle:
                 decision = lane.probe()
             if isinstance(decision, Refuse):
                 return self._refuse(now_s, lane, decision)
@@ -233,7 +256,11 @@ class Scheduler:
     def _filler(self, now_s: float, survey: _Survey) -> RunBatch | None:
         """A batch of fillers alone, if it is their turn."""
         starving = [pair for pair in survey.fillers if is_starving(self._filling, now_s, *pair)]
-        fillers = starving or [pair for pair in survey.fillers if pair[1].name not in survey.awaited]
+        fillers = starving or [
+            pair
+            for pair in survey.fillers
+            if survey.awaited.isdisjoint(each.name for each, _ in pair[1].running(()))
+        ]
         if not fillers or (survey.candidates and not starving):
             return None
         lane, worker = min(fillers, key=lambda pair: pair[0].served_s)
@@ -246,15 +273,15 @@ class Scheduler:
             return None
         spare_s = math.inf if starving else survey.spare_until_s - now_s
         rows = filler_batch_rows(self._filling, lane, worker, limits.alone_s, spare_s)
-        if lane.predicted_s(rows, worker.view.device) > spare_s:
+        if lane.takes_s(rows, worker) > spare_s:
             return None
         return self._send(now_s, lane, worker, lane.take_fillers(now_s, rows), 0, ())
 
-    def _candidate(self, lane: Lane, worker: WorkerState, decision: Dispatch) -> ReadyBatch:
+    def _candidate(self, lane: Lane, worker: Runner, decision: Dispatch) -> ReadyBatch:
         head = lane.interactive.after(decision.skip)
         takes_s = decision.expected_s
         if takes_s is None:
-            takes_s = lane.predicted_s(decision.rows, worker.view.device, decision.members)
+            takes_s = lane.takes_s(decision.rows, worker, decision.members)
         return ReadyBatch(
             lane=lane,
             worker=worker,
@@ -262,7 +289,7 @@ class Scheduler:
             takes_s=takes_s + lane.swap_s(worker),
             due_s=head.due_s,
             priority=head.priority,
-            workers=sum(lane.swap_s(other) < math.inf for other in self._workers.values()),
+            workers=max(1, sum(lane.swap_s(other) < math.inf for other in self._workers.values())),
         )
 
     def _run(self, now_s: float, chosen: ReadyBatch) -> RunBatch:
@@ -288,32 +315,41 @@ class Scheduler:
         self,
         now_s: float,
         lane: Lane,
-        worker: WorkerState,
+        worker: Runner,
         runs: list[RowRun],
         cut: int,
         members: tuple[str, ...],
     ) -> RunBatch:
         """Send `runs`, of which the first `cut` rows are what the policy decided and the rest fillers."""
-        batch_id = self._next_batch_id
-        self._next_batch_id += 1
         self._epoch += 1
         rows = sum(run.rows for run in runs)
-        members = members or tuple(member.name for member in lane.members)
-        sent = SentBatch(
-            batch_id=batch_id,
-            members=members,
-            rows=rows,
-            sent_s=now_s,
-            predicted_s=lane.predicted_s(rows, worker.view.device, members) + lane.swap_s(worker),
-            dues=tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive"),
-            is_guess=not lane.is_known(worker.view.device),
-            alone=not worker.in_flight,
-        )
-        worker.in_flight[batch_id] = sent
+        slices = _slices(runs)
+        members = members or lane.names
+        dues = tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive")
+        parts = worker.running(members)
+        swap_s = lane.swap_s(worker)
+        whole = _Cut(lane, members, len(parts), lane.takes_s(rows, worker, members) + swap_s)
+        batches: list[RunBatch] = []
+        for each, part in parts:
+            batch_id = self._next_batch_id
+            self._next_batch_id += 1
+            sent = SentBatch(
+                batch_id=batch_id,
+                members=part,
+                rows=rows,
+                sent_s=now_s,
+                predicted_s=lane.predicted_s(rows, each.view.device, part) + swap_s,
+                dues=dues,
+                is_guess=not lane.is_known(each.view.device, part),
+                alone=each.is_idle,
+            )
+            each.in_flight[batch_id] = sent
+            self._in_flight[batch_id] = (each, whole)
+            batches.append(RunBatch(batch_id, lane.key[0], each.name, part, slices, rows))
         lane.sent(now_s, cut, worker, members)
-        self._in_flight[batch_id] = (worker, lane)
         self._queues.settle(lane, runs)
-        return RunBatch(batch_id, lane.key[0], worker.name, members, _slices(runs), rows)
+        first, *others = batches
+        return replace(first, beside=tuple(others)) if others else first
 
     def _refuse(self, now_s: float, lane: Lane, decision: Refuse) -> RefuseRows | None:
         """Refuse rows that will miss their deadline; those that only miss their goal are put aside."""
@@ -334,9 +370,9 @@ class Scheduler:
         reason = f"{lane.key[0]} could not start before the deadline"
         return RefuseRows(_slices(runs), lane.key[0], now_s if finish_s is None else finish_s, reason)
 
-    def _too_early_s(self, now_s: float, worker: WorkerState, full: bool, lead_s: float) -> float:
+    def _too_early_s(self, now_s: float, worker: Runner, full: bool, lead_s: float) -> float:
         """When a batch may be sent: a busy worker gets one that is not full only just before it is free."""
-        if full or not worker.in_flight:
+        if full or worker.is_idle:
             return now_s
         return worker.free_at_s(now_s) - lead_s
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import rows_within
-from server.scheduling.worker_state import WorkerState
+from server.scheduling.team import Runner, Team
 
 __all__ = ["FillerLimits", "Filling", "fill_rows", "filler_batch_rows", "filler_limits", "is_starving"]
 
@@ -46,11 +46,14 @@ class FillerLimits:
     is_limited: bool  # interactive rows keep coming
 
 
-def filler_limits(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: WorkerState) -> FillerLimits:
+def filler_limits(filling: Filling, now_s: float, lanes: Iterable[Lane], worker: Runner) -> FillerLimits:
     """How long batches with fillers may take there, for the sake of the interactive rows of `lanes`."""
+    if isinstance(worker, Team):
+        all_lanes = list(lanes)
+        return _tightest(filler_limits(filling, now_s, all_lanes, each) for each, _ in worker.parts)
     batch_s = goal_s = coming_s = math.inf
     for lane in lanes:
-        if lane.swap_s(worker) == math.inf or now_s - lane.rhythm.came_s > filling.remembered_s:
+        if not lane.may_use(worker) or now_s - lane.rhythm.came_s > filling.remembered_s:
             continue
         row_s = lane.predicted_s(1, worker.view.device)
         goal_s = min(goal_s, lane.spec.slo_s - row_s)
@@ -70,32 +73,37 @@ def filler_limits(filling: Filling, now_s: float, lanes: Iterable[Lane], worker:
     )
 
 
-def filler_batch_rows(
-    filling: Filling, lane: Lane, worker: WorkerState, room_s: float, spare_s: float
-) -> int:
+def _tightest(limits: Iterable[FillerLimits]) -> FillerLimits:
+    each = list(limits)
+    return FillerLimits(
+        alone_s=min(one.alone_s for one in each),
+        filled_s=min(one.filled_s for one in each),
+        latency_s=min(one.latency_s for one in each),
+        is_limited=any(one.is_limited for one in each),
+    )
+
+
+def filler_batch_rows(filling: Filling, lane: Lane, worker: Runner, room_s: float, spare_s: float) -> int:
     """Rows of a batch of fillers alone, never fewer than one, within the room there is and `spare_s`.
 
     A batch of one row takes its time too. Where the room is less than that, nobody is spared by running them
     one by one, and rows that have missed their goal would only become more: so it is `longest` times that.
     """
     most = min(lane.filler_rows, lane.spec.max_batch)
-    least_s = filling.longest * lane.predicted_s(1, worker.view.device)
+    least_s = filling.longest * lane.takes_s(1, worker)
     limit_s = min(max(room_s, least_s), spare_s)
-    return max(1, rows_within(lambda rows: lane.predicted_s(rows, worker.view.device), most, limit_s))
+    return max(1, rows_within(lambda rows: lane.takes_s(rows, worker), most, limit_s))
 
 
-def fill_rows(
-    lane: Lane, worker: WorkerState, rows: int, limit_s: float, members: Collection[str] = ()
-) -> int:
+def fill_rows(lane: Lane, worker: Runner, rows: int, limit_s: float, members: Collection[str] = ()) -> int:
     """How many fillers may join a batch of `rows` interactive rows that must take at most `limit_s`."""
     most = min(rows + lane.filler_rows, lane.spec.max_batch)
-    device = worker.view.device
-    return max(0, rows_within(lambda count: lane.predicted_s(count, device, members), most, limit_s) - rows)
+    return max(0, rows_within(lambda count: lane.takes_s(count, worker, members), most, limit_s) - rows)
 
 
-def is_starving(filling: Filling, now_s: float, lane: Lane, worker: WorkerState) -> bool:
+def is_starving(filling: Filling, now_s: float, lane: Lane, worker: Runner) -> bool:
     """Whether the lane's fillers waited so long that they go before interactive rows."""
     if not lane.filler_rows:
         return False
-    batch_s = lane.predicted_s(min(lane.filler_rows, lane.spec.max_batch), worker.view.device)
+    batch_s = lane.takes_s(min(lane.filler_rows, lane.spec.max_batch), worker)
     return now_s - lane.filler_served_s > filling.patience * batch_s

@@ -1,4 +1,4 @@
-"""A lane: rows that may share a batch. One function, one set of members, one shape bucket.
+"""A lane: rows that may share a batch. One function, one set of members that they wait for, one shape bucket.
 
 Three queues: `interactive` rows, which the policy sees and cuts into batches; `aside`, interactive rows
 whose goal is lost though their deadline is not; `bulk` rows. The last two are fillers: they run in what the
@@ -7,11 +7,13 @@ first leaves (filling.py). Knows nothing of other lanes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
+from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import (
-    BatchOutcome,
     Decision,
     Dispatch,
     FunctionView,
@@ -21,7 +23,9 @@ from server.scheduling.policy import (
 )
 from server.scheduling.rhythm import Rhythm
 from server.scheduling.row_queue import RowQueue
+from server.scheduling.team import Runner, Team
 from server.scheduling.terms import (
+    BatchTimes,
     FunctionSpec,
     Latency,
     LatencyByKind,
@@ -36,6 +40,7 @@ __all__ = ["Lane", "LaneKey"]
 
 _SHORTEST_WAIT_S = 1e-4  # a policy that waits for a time gone by must not spin its shell
 _SILENCE_S = 1.0
+_LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
 LaneKey = tuple[str, tuple[str, ...], str]  # function, members, bucket
 
 
@@ -56,6 +61,8 @@ class Lane:
         """A new specification; the rows stay, the policy starts anew."""
         self.spec = spec
         self.members: tuple[MemberSpec, ...] = tuple(m for m in spec.members if m.name in self.key[1])
+        self._saved: dict[tuple[str, tuple[str, ...]], LatencyModel] = {}  # by device and members
+        self.names = tuple(member.name for member in self.members)
         self.policy = policy
         self._latencies: dict[str, tuple[Latency, ...]] = {}
         self._learners: dict[
@@ -145,20 +152,46 @@ class Lane:
             )
         return found
 
+    def takes_s(self, rows: int, runner: Runner, members: Collection[str] = ()) -> float:
+        """l̂ of a batch there on these members, or on all: that of the slowest part, if it is of several."""
+        if isinstance(runner, WorkerState):
+            return self.predicted_s(rows, runner.view.device, members)
+        parts = runner.running(members)
+        return max((self.predicted_s(rows, worker.view.device, part) for worker, part in parts), default=0.0)
+
     def predicted_s(self, rows: int, device: str, members: Collection[str] = ()) -> float:
-        """l̂ of a batch on these members, one after the other; on all of them if none is named."""
+        """l̂ of a batch on these members, one after the other on one worker; on all if none is named.
+
+        What they share (the decoding) is done once: of the sum of what each would take alone, as much less as
+        their batches have been seen to save; but a batch never takes less than its slowest member.
+        """
         latencies = self.latencies(device)
-        if members and len(members) < len(latencies):
-            pairs = zip(self.members, latencies, strict=True)
-            return sum(latency(rows) for member, latency in pairs if member.name in members)
-        return latencies[0](rows) if len(latencies) == 1 else sum(latency(rows) for latency in latencies)
+        if len(latencies) == 1:
+            return latencies[0](rows)
+        names, each_s = self.names, [latency(rows) for latency in latencies]
+        if members and len(members) < len(names):
+            pairs = [pair for pair in zip(names, each_s, strict=True) if pair[0] in members]
+            names, each_s = tuple(name for name, _ in pairs), [takes_s for _, takes_s in pairs]
+        saved = self._saved.get((device, names))
+        all_s = sum(each_s)
+        return all_s if saved is None else max(all_s - saved.typical_s(rows), *each_s)
 
-    def is_known(self, device: str) -> bool:
-        """Whether l̂ of every member is more than a guess there."""
-        return all(getattr(latency, "is_known", True) for latency in self.latencies(device))
+    def is_known(self, device: str, members: Collection[str] = ()) -> bool:
+        """Whether l̂ of each of these members, or of every one, is more than a guess there."""
+        pairs = zip(self.names, self.latencies(device), strict=True)
+        return all(getattr(each, "is_known", True) for name, each in pairs if not members or name in members)
 
-    def swap_s(self, worker: WorkerState) -> float:
+    def may_use(self, worker: WorkerState) -> bool:
+        """Whether a member of it is there, or may be loaded there."""
+        if len(self.members) == 1:
+            return self.swap_s(worker) < math.inf
+        resident = worker.view.resident
+        return any(member.name in resident or member.swap_s < math.inf for member in self.members)
+
+    def swap_s(self, worker: Runner) -> float:
         """What it costs to make the missing members resident there; inf if they may not be."""
+        if isinstance(worker, Team):
+            return 0.0
         known = self._swaps.get(worker.name)
         if known is None or known[0] is not worker.view:  # a view is replaced, never changed
             resident = worker.view.resident
@@ -166,7 +199,7 @@ class Lane:
             known = self._swaps[worker.name] = (worker.view, swap_s)
         return known[1]
 
-    def decide(self, now_s: float, worker: WorkerState, epoch: int) -> Decision:
+    def decide(self, now_s: float, worker: Runner, epoch: int) -> Decision:
         """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`)."""
         if self._waiting is not None:
             name, since, wait = self._waiting
@@ -181,26 +214,49 @@ class Lane:
     def probe(self) -> Dispatch:
         """The head of the queue as a batch, to learn what it takes."""
         rows = min(self.interactive.runs[0].rows, self.spec.max_batch)
-        return Dispatch(tuple(member.name for member in self.members), rows)
+        return Dispatch(self.names, rows)
 
-    def learn(self, outcome: BatchOutcome, device: str) -> None:
-        """Teach l̂ of each member that ran its share of what the batch took, and the policy the outcome."""
+    def teach(
+        self,
+        rows: int,
+        members: tuple[str, ...],
+        took_s: float,
+        device: str,
+        worked: BatchTimes | None = None,
+    ) -> None:
+        """Teach l̂ of each of these members what it would have taken alone; a batch of them took `took_s`.
+
+        Where `worked` does not say what each took, each is taken to be off by as much as all of them.
+        """
         latencies = self.latencies(device)
-        ran_s = self.predicted_s(outcome.rows, device, outcome.members)
-        if outcome.latency_s > 0 and ran_s > 0:  # 0: its members are the function's no longer
-            scale = outcome.latency_s / ran_s
-            taught = zip(self.members, self._learners[device], latencies, strict=True)
-            for member, learner, latency in taught:
-                if learner is not None and member.name in outcome.members:
-                    learner.observe(outcome.rows, scale * latency(outcome.rows))
-        self.policy.observe(outcome)
+        there = set(members).intersection(self.names)  # the function may have others by now
+        if not there or took_s <= 0:
+            return
+        if worked is not None and len(members) == len(worked.members) > 1:
+            # The way there and back is shared too.
+            around_s = max(0.0, took_s - worked.work_s)
+            alone_s = {
+                name: time.own_s + time.shared_s + around_s
+                for name, time in zip(members, worked.members, strict=True)
+            }
+            if len(there) == len(members):
+                self._learn_saved(rows, device, members, sum(alone_s.values()) - took_s)
+        else:
+            ran_s = self.predicted_s(rows, device, members)
+            scale = took_s / ran_s if ran_s > 0 else 0.0
+            pairs = zip(self.names, latencies, strict=True)
+            alone_s = {name: scale * latency(rows) for name, latency in pairs}
+        for name, learner in zip(self.names, self._learners[device], strict=True):
+            if learner is not None and name in there and alone_s[name] > 0:
+                learner.observe(rows, alone_s[name])
 
-    def sent(self, now_s: float, rows: int, worker: WorkerState, members: Collection[str] = ()) -> None:
-        """A batch of this lane left for a worker, `rows` of it interactive."""
+    def sent(self, now_s: float, rows: int, worker: Runner, members: Collection[str] = ()) -> None:
+        """A batch of this lane left for a worker, or its parts for several, `rows` of it interactive."""
         self.served_s = now_s
         if rows:
-            takes_s = self.predicted_s(rows, worker.view.device, members)
-            worker.work(now_s, takes_s)
+            for each, part in worker.running(members):
+                each.work(now_s, self.predicted_s(rows, each.view.device, part))
+            takes_s = self.takes_s(rows, worker, members)
             self.typical_s += (0.1 if self.typical_s else 1.0) * (takes_s - self.typical_s)
 
     def _add_filler(self, now_s: float, queue: RowQueue, run: RowRun) -> None:
@@ -208,9 +264,22 @@ class Lane:
             self.filler_served_s = now_s
         queue.add(run)
 
-    def _view(self, now_s: float, worker: WorkerState) -> FunctionView:
-        free_at_s = worker.free_at_s(now_s)
-        resident = worker.view.resident
+    def _learn_saved(self, rows: int, device: str, members: Sequence[str], saved_s: float) -> None:
+        names = tuple(name for name in self.names if name in members)
+        saved = self._saved.get((device, names))
+        if saved is None:
+            guess = {1: _LEAST_SAVED_S, 64: 64 * _LEAST_SAVED_S}
+            saved = self._saved[device, names] = LatencyModel(guess, measured=False)
+        saved.observe(rows, max(saved_s, rows * _LEAST_SAVED_S))
+
+    def _view(self, now_s: float, runner: Runner) -> FunctionView:
+        members = tuple(
+            self._member_view(member, latency, now_s, worker)
+            for member, latency, worker in self._running(runner)
+        )
+        together: Callable[[int], float] | None = None
+        if len(members) > 1:
+            together = partial(self._together_s, runner)
         return FunctionView(
             now_s=now_s,
             slo_s=self.spec.slo_s,
@@ -218,17 +287,35 @@ class Lane:
             batch_sizes=self.spec.batch_sizes,
             queue=self.interactive.runs,
             queued_rows=self.interactive.rows,
-            members=tuple(
-                MemberView(
-                    name=member.name,
-                    accuracy=member.accuracy,
-                    latency_s=latency,
-                    free_at_s=free_at_s,
-                    resident=member.name in resident,
-                    swap_s=0.0 if member.name in resident else member.swap_s,
-                )
-                for member, latency in zip(self.members, self.latencies(worker.view.device), strict=True)
-            ),
+            members=members,
+            together_s=together,
+        )
+
+    def _together_s(self, runner: Runner, rows: int) -> float:
+        return self.takes_s(rows, runner)
+
+    def _running(self, runner: Runner) -> list[tuple[MemberSpec, Latency, WorkerState]]:
+        """Each member with its l̂ where it would run, in the function's order."""
+        if isinstance(runner, WorkerState):
+            latencies = self.latencies(runner.view.device)
+            return [(member, each, runner) for member, each in zip(self.members, latencies, strict=True)]
+        where = {name: worker for worker, part in runner.parts for name in part}
+        return [
+            (member, self.latencies(where[member.name].view.device)[index], where[member.name])
+            for index, member in enumerate(self.members)
+        ]
+
+    def _member_view(
+        self, member: MemberSpec, latency: Latency, now_s: float, worker: WorkerState
+    ) -> MemberView:
+        resident = member.name in worker.view.resident
+        return MemberView(
+            name=member.name,
+            accuracy=member.accuracy,
+            latency_s=latency,
+            free_at_s=worker.free_at_s(now_s),
+            resident=resident,
+            swap_s=0.0 if resident else member.swap_s,
         )
 
 

@@ -39,6 +39,7 @@ class LatencyModel:
         ran then count as cheap, up to twice as large, so that they are tried; and as proportional beyond.
         """
         self._kinds: dict[str, LatencyModel] = {}
+        self._base: LatencyModel | None = None
         self.start(profile_s, measured=measured)
 
     def start(self, profile_s: Mapping[int, float], *, measured: bool = True) -> None:
@@ -65,14 +66,22 @@ class LatencyModel:
         """Predicted seconds of a batch of `rows` rows; never less than that of a smaller batch."""
         return self._margin * _between(self._curve, rows)
 
+    def typical_s(self, rows: int) -> float:
+        """As calling it, without the margin that covers the noise."""
+        return _between(self._curve, rows)
+
     def on(self, device: str, bucket: str) -> LatencyModel:
-        """The model of rows of that shape on that kind of device; it starts from what this one knows now."""
+        """The model of rows of that shape on that kind of device; it starts from what this one knows now.
+
+        What its batches teach it teaches this one too, so that the next kind starts from more than a guess.
+        """
         if not device and not bucket:
             return self
         name = f"{device}|{bucket}"
         kind = self._kinds.get(name)
         if kind is None:
-            kind = self._kinds[name] = LatencyModel(dict(self._curve), measured=self._measured)
+            kind = LatencyModel(dict(self._curve), measured=self._measured)
+            self._adopt(name, kind)
         return kind
 
     def kinds(self, bucket: str) -> list[LatencyModel]:
@@ -94,6 +103,12 @@ class LatencyModel:
         self._draw()
         self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
         self._cover()
+        if self._base is not None:
+            self._base.observe(rows, seconds)
+
+    def _adopt(self, name: str, kind: LatencyModel) -> None:
+        kind._base = self
+        self._kinds[name] = kind
 
     def _correct(self, size: int, deviation: float) -> None:
         """Take in what a batch near `size` deviated from the curve, ln."""
@@ -129,7 +144,8 @@ class LatencyModel:
         model._last = float(state["last"])
         model._last_near = {int(rows): float(value) for rows, value in state["last_near"]}
         model._recent = [(int(rows), float(took)) for rows, took in state["recent"]]
-        model._kinds = {name: cls.from_json(kind) for name, kind in state["kinds"].items()}
+        for name, kind in state["kinds"].items():
+            model._adopt(name, cls.from_json(kind))
         model._draw()
         model._cover()
         return model

@@ -72,6 +72,7 @@ class FunctionView:
     queue: Sequence[RowRun]
     queued_rows: int
     members: tuple[MemberView, ...]
+    together_s: Callable[[int], float] | None = None  # l̂(b) of all members, where that is not their sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,9 @@ def member_names(view: FunctionView) -> tuple[str, ...]:
 
 
 def batch_latency_s(view: FunctionView, rows: int) -> float:
-    """l̂ of a batch on all members: they share one worker, and run one after the other."""
+    """l̂ of a batch on all members: one after the other where they share a worker, else side by side."""
+    if view.together_s is not None:
+        return view.together_s(rows)
     return sum(member.latency_s(rows) for member in view.members)
 
 

@@ -30,7 +30,9 @@ class Queues:
         self._specs: dict[str, FunctionSpec] = {}
         self._lanes: dict[str, dict[LaneKey, Lane]] = {}
         self._with_rows: dict[LaneKey, Lane] = {}
-        self._lane_of: dict[int, Lane] = {}
+        self._lanes_of: dict[
+            int, list[Lane]
+        ] = {}  # by request; one, unless its rows wait for different members
         self._faults: list[PolicyFault] = []
         self._deadlines: list[tuple[float, int]] = []  # heap of (deadline, request); the request may be gone
 
@@ -104,36 +106,41 @@ class Queues:
         """Queue a submission in its lane."""
         lane.add(now_s, submission)
         self._with_rows[lane.key] = lane
-        self._lane_of[submission.request_id] = lane
+        lanes = self._lanes_of.setdefault(submission.request_id, [])
+        if lane not in lanes:
+            lanes.append(lane)
         if submission.deadline_s < math.inf:
             heappush(self._deadlines, (submission.deadline_s, submission.request_id))
-            if len(self._deadlines) > 2 * len(self._lane_of) + _STALE:
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._lane_of]
+            if len(self._deadlines) > 2 * len(self._lanes_of) + _STALE:
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._lanes_of]
                 heapify(self._deadlines)
 
     def withdraw(self, request_id: int) -> list[RowRun]:
         """Take out what is left of a request."""
-        lane = self._lane_of.get(request_id)
-        if lane is None:
-            return []
-        runs = lane.remove(request_id)
-        self.settle(lane, runs)
-        return runs
+        gone: list[RowRun] = []
+        for lane in tuple(self._lanes_of.get(request_id, ())):
+            runs = lane.remove(request_id)
+            self.settle(lane, runs)
+            gone += runs
+        return gone
 
     def expire(self, now_s: float) -> tuple[Lane, list[RowRun]] | None:
-        """Take out one request whose deadline has passed: its lane and rows; None if there is none."""
+        """Take out one request whose deadline has passed: a lane of it, and its rows; or None."""
         while self.next_deadline_s <= now_s:
             _, request_id = heappop(self._deadlines)
-            lane = self._lane_of.get(request_id)
-            if lane is not None:
-                return lane, self.withdraw(request_id)
+            lanes = self._lanes_of.get(request_id)
+            if lanes:
+                return lanes[0], self.withdraw(request_id)
         return None
 
     def settle(self, lane: Lane, gone: Sequence[RowRun]) -> None:
         """Rows left a lane: forget requests of which nothing waits any more, and the lane if it is empty."""
         for run in gone:
-            if not lane.holds(run.request_id):
-                self._lane_of.pop(run.request_id, None)
+            lanes = self._lanes_of.get(run.request_id)
+            if lanes is not None and lane in lanes and not lane.holds(run.request_id):
+                lanes.remove(lane)
+                if not lanes:
+                    del self._lanes_of[run.request_id]
         if not lane.rows:
             self._with_rows.pop(lane.key, None)
 

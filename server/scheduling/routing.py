@@ -1,8 +1,11 @@
-"""Which worker a lane's next batch is for.
+"""Which worker a lane's next batch is for, or which several.
 
 The one that would start it soonest: after what is on it, after the batches that wait for it, after loading
 the model if it is not resident. That may be a busy worker, if waiting for it is shorter than loading
 elsewhere. A worker that is overdue is busy: it is expected to stay so for as long again.
+
+Members on one worker share what they need, so one that holds all of a lane's goes before several that hold
+them between them. Those run the rows where no other can, or where each that could is overdue.
 Pure functions of lanes and workers.
 """
 
@@ -12,9 +15,10 @@ import math
 from collections.abc import Collection, Mapping
 
 from server.scheduling.lanes import Lane
+from server.scheduling.team import Part, Runner, Team
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["backlog_s", "worker_for"]
+__all__ = ["backlog_s", "runner_for", "team_for", "worker_for"]
 
 
 def backlog_s(lanes: Collection[Lane], workers: Collection[WorkerState]) -> dict[str, float]:
@@ -24,7 +28,54 @@ def backlog_s(lanes: Collection[Lane], workers: Collection[WorkerState]) -> dict
         holders = [worker for worker in workers if lane.swap_s(worker) == 0.0]
         for worker in holders:
             waiting_s[worker.name] += _next_batch_s(lane, worker) / len(holders)
+        if not holders and len(lane.members) > 1:
+            _add_parts(waiting_s, lane, workers)
     return waiting_s
+
+
+def _add_parts(waiting_s: dict[str, float], lane: Lane, workers: Collection[WorkerState]) -> None:
+    rows = min(lane.interactive.rows, lane.spec.max_batch)
+    for member in lane.members if rows else ():
+        holders = [worker for worker in workers if member.name in worker.view.resident]
+        for worker in holders:
+            takes_s = lane.predicted_s(rows, worker.view.device, (member.name,))
+            waiting_s[worker.name] += takes_s / len(holders)
+
+
+def runner_for(
+    now_s: float, lane: Lane, workers: Collection[WorkerState], waiting_s: Mapping[str, float]
+) -> Runner | None:
+    """Who runs the lane's next batch; None to wait for one that has no room yet."""
+    if len(lane.members) > 1 and not any(
+        lane.swap_s(worker) < math.inf and not worker.is_reserved and not worker.is_overdue(now_s)
+        for worker in workers
+    ):
+        team = team_for(now_s, lane, workers)
+        if team is not None:
+            return team if team.has_room(now_s) else None
+    return worker_for(now_s, lane, workers, waiting_s)
+
+
+def team_for(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> Team | None:
+    """As few workers as hold all of the lane's members between them; None if there are none, or only one.
+
+    Of those that add equally many members, the one that would start soonest.
+    """
+    sound = [worker for worker in workers if not worker.is_reserved and not worker.is_overdue(now_s)]
+    left = {member.name for member in lane.members}
+    parts: list[Part] = []
+    while left:
+        worker = min(
+            sound,
+            key=lambda each: (-len(left & each.view.resident), each.starts_at_s(now_s)),
+            default=None,
+        )
+        if worker is None or not left & worker.view.resident:
+            return None
+        part = tuple(member.name for member in lane.members if member.name in left & worker.view.resident)
+        parts.append((worker, part))
+        left.difference_update(part)
+    return Team(tuple(parts)) if len(parts) > 1 else None
 
 
 def worker_for(

@@ -21,6 +21,7 @@ __all__ = [
     "LatencyByKind",
     "LearnedLatency",
     "MemberSpec",
+    "MemberTime",
     "RefuseRows",
     "Rejection",
     "RunBatch",
@@ -113,11 +114,20 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberTime:
+    """What one member took of a batch's work: its passes, and what it needs that others may share."""
+
+    own_s: float
+    shared_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class BatchTimes:
     """What a worker says of a batch that is over: its own time, and how long it was there."""
 
     work_s: float  # without what batches beside it took
     stay_s: float
+    members: tuple[MemberTime, ...] = ()  # of work_s, in the batch's order; () where it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +141,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class RunBatch:
-    """Send these rows, in this order, to the worker as one batch; report back with `finished`."""
+    """Send these rows, in this order, to the worker as one batch; report back with `finished`.
+
+    Where the members live on different workers, each gets a batch of the same rows, which is reported by
+    itself; a row is answered when all of them have come.
+    """
 
     batch_id: int
     function: str
@@ -139,6 +153,7 @@ class RunBatch:
     members: tuple[str, ...]
     slices: tuple[Slice, ...]
     rows: int
+    beside: tuple[RunBatch, ...] = ()  # the same rows on other workers, for their members; to be sent too
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Knows nothing of queues or policies.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from server.scheduling.terms import BatchTimes, WorkerView
@@ -65,12 +66,23 @@ class WorkerState:
         """Whether it is kept for something that the core does not know."""
         return self.view.in_flight_limit == 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is on it."""
+        return not self.in_flight
+
+    def running(self, members: Collection[str]) -> list[tuple[WorkerState, tuple[str, ...]]]:
+        """Which worker runs which of `members`: this one all of them."""
+        return [(self, tuple(members))]
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether what it has should have ended long ago: it may hang."""
+        return bool(self.in_flight) and self._is_overdue(now_s)
+
     def has_room(self, now_s: float) -> bool:
         """Whether it may be sent another batch. Not while one is overdue: it may hang."""
         return (
-            self.view.alive
-            and len(self.in_flight) < self.view.in_flight_limit
-            and not (self.in_flight and self._is_overdue(now_s))
+            self.view.alive and len(self.in_flight) < self.view.in_flight_limit and not self.is_overdue(now_s)
         )
 
     def free_at_s(self, now_s: float) -> float:

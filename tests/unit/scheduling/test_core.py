@@ -80,7 +80,7 @@ def test_ten_thousand_cancelled_requests_leave_nothing_behind() -> None:
         scheduler.cancel(0.0, request)
     assert scheduler.queue_depth() == {"f": (0, 0)}
     queues = scheduler._queues
-    assert (len(queues._lane_of), len(queues._with_rows)) == (0, 0)
+    assert (len(queues._lanes_of), len(queues._with_rows)) == (0, 0)
     assert len(queues._deadlines) < 100
 
 

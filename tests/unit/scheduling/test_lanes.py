@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from server.scheduling.lanes import Lane
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import BatchOutcome, Dispatch, Wait
-from server.scheduling.terms import FunctionSpec, MemberSpec, Submission, WorkerView
+from server.scheduling.terms import (
+    BatchTimes,
+    FunctionSpec,
+    MemberSpec,
+    MemberTime,
+    Submission,
+    WorkerView,
+)
 from server.scheduling.worker_state import WorkerState
 from tests.unit.faulty_policies import named
 from tests.unit.scheduling.views import affine
@@ -128,7 +138,7 @@ def test_only_members_that_ran_learn_what_a_batch_took() -> None:
     first, second = LatencyModel({1: 0.01}), LatencyModel({1: 0.03})
     queue = lane(spec(MemberSpec("a", 0.9, first), MemberSpec("b", 0.8, second)))
     for _ in range(30):
-        queue.learn(outcome(1, ("a",), 0.1), "")
+        learn(queue, outcome(1, ("a",), 0.1), "")
     assert first(1) == pytest.approx(0.1, rel=0.1)
     assert second(1) == pytest.approx(0.03)
 
@@ -137,7 +147,7 @@ def test_members_that_ran_together_share_what_a_batch_took() -> None:
     first, second = LatencyModel({1: 0.01}), LatencyModel({1: 0.03})
     queue = lane(spec(MemberSpec("a", 0.9, first), MemberSpec("b", 0.8, second)))
     for _ in range(40):
-        queue.learn(outcome(1, ("a", "b"), 0.08), "")
+        learn(queue, outcome(1, ("a", "b"), 0.08), "")
     assert first(1) == pytest.approx(0.02, rel=0.1)
     assert second(1) == pytest.approx(0.06, rel=0.1)
 
@@ -145,24 +155,67 @@ def test_members_that_ran_together_share_what_a_batch_took() -> None:
 def test_each_kind_of_device_is_taught_by_its_own_batches() -> None:
     latency = LatencyModel({1: 0.01})
     queue = lane(spec(MemberSpec("a", 0.9, latency)))
+    assert queue.predicted_s(1, "cpu") == pytest.approx(0.01)
     for _ in range(30):
-        queue.learn(outcome(1, ("a",), 0.1), "gpu")
+        learn(queue, outcome(1, ("a",), 0.1), "gpu")
     assert queue.predicted_s(1, "gpu") == pytest.approx(0.1, rel=0.1)
     assert queue.predicted_s(1, "cpu") == pytest.approx(0.01)
+
+
+def learn(queue: Lane, ran: BatchOutcome, device: str, worked: BatchTimes | None = None) -> None:
+    queue.teach(ran.rows, ran.members, ran.latency_s, device, worked)
+    queue.policy.observe(ran)
+
+
+def times(work_s: float, *members: tuple[float, float]) -> BatchTimes:
+    return BatchTimes(work_s, work_s, tuple(MemberTime(own_s, shared_s) for own_s, shared_s in members))
+
+
+def test_each_member_is_taught_what_it_would_have_taken_alone() -> None:
+    first, second = LatencyModel({1: 0.01}), LatencyModel({1: 0.01})
+    queue = lane(spec(MemberSpec("a", 0.9, first), MemberSpec("b", 0.8, second)))
+    for _ in range(40):  # 20 ms of decoding for both, and 5 ms on the way
+        worked = times(0.08, (0.01, 0.02), (0.05, 0.02))
+        learn(queue, outcome(1, ("a", "b"), 0.085), "", worked)
+    assert first(1) == pytest.approx(0.035, rel=0.02)
+    assert second(1) == pytest.approx(0.075, rel=0.02)
+    assert queue.predicted_s(1, "") == pytest.approx(0.085, rel=0.02)
+
+
+@given(
+    own_s=st.lists(st.floats(1e-4, 0.1), min_size=2, max_size=4),
+    shared_s=st.floats(0, 0.1),
+    order=st.randoms(use_true_random=False),
+)
+def test_what_members_take_together_is_learned_whatever_they_share_and_in_whatever_order(
+    own_s: list[float], shared_s: float, order: Random
+) -> None:
+    names = [f"m{number}" for number in range(len(own_s))]
+    members = [MemberSpec(name, 0.9, LatencyModel({1: 0.001, 8: 0.002}, measured=False)) for name in names]
+    queue = lane(spec(*members))
+    all_s = shared_s + sum(own_s)
+    for _ in range(30):
+        asked = list(zip(names, own_s, strict=True))
+        order.shuffle(asked)
+        worked = times(all_s, *((each_s, shared_s) for _, each_s in asked))
+        learn(queue, outcome(8, tuple(name for name, _ in asked), all_s), "", worked)
+    assert queue.predicted_s(8, "") == pytest.approx(all_s, rel=0.1)
+    for name, each_s in zip(names, own_s, strict=True):
+        assert queue.predicted_s(8, "", (name,)) == pytest.approx(each_s + shared_s, rel=0.1)
 
 
 def test_of_a_batch_whose_members_are_gone_nothing_is_learned() -> None:
     function = spec()
     queue = lane(function)
     queue.reconfigure(spec(MemberSpec("b", 0.9, affine)), GuardedPolicy(function))
-    queue.learn(outcome(1, ("a",), 0.1), "")
+    learn(queue, outcome(1, ("a",), 0.1), "")
 
 
 def test_the_policy_sees_what_batches_took() -> None:
     function = spec(policy="aimd")
     queue, worker = lane(function), holder()
     for _ in range(3):
-        queue.learn(outcome(8, ("a",), 0.01), "")
+        learn(queue, outcome(8, ("a",), 0.01), "")
     queue.add(0.0, rows(1, 8))
     assert queue.decide(0.0, worker, 0) == Dispatch(("a",), 4)  # its cap grew from 1 by a row each
 

@@ -117,8 +117,9 @@ def test_another_kind_of_device_or_rows_starts_from_what_is_known_and_learns_for
     assert kind is model.on("cuda:0", "image")
     assert model.on("", "") is model
     assert kind(8) == pytest.approx(affine(8))
+    other = model.on("other", "other")
     taught(kind, 30, 3.0)
-    assert kind(8) > 2 * model(8)
+    assert kind(8) > 2 * other(8)
     stored = LatencyModel.from_json(json.loads(json.dumps(model.to_json())))
     assert stored.on("cuda:0", "image")(8) == pytest.approx(kind(8))
 
@@ -135,10 +136,23 @@ def test_a_batch_that_cannot_have_been_is_refused(rows: int, took_s: float) -> N
         LatencyModel(PROFILE_S).observe(rows, took_s)
 
 
+def test_a_kind_that_is_new_starts_from_what_the_others_were_taught() -> None:
+    model = LatencyModel({1: 0.001, 64: 0.016}, measured=False)
+    taught(model.on("cuda:0", "image"), 30, 3.0)
+    again = LatencyModel.from_json(json.loads(json.dumps(model.to_json())))
+    for known in (model, again):
+        kind = known.on("cpu", "image")
+        assert kind(8) == pytest.approx(3 * affine(8), rel=0.1)
+        assert not kind.is_known, "it is still a guess"
+    taught(again.on("cuda:0", "image"), 30, 1.0)
+    assert again.on("cpu", "text")(8) == pytest.approx(affine(8), rel=0.1), "a stored one goes on teaching"
+
+
 @pytest.mark.parametrize(("device", "bucket"), [("cpu", ""), ("", "text")])
 def test_either_of_device_and_shape_makes_a_kind_of_its_own(device: str, bucket: str) -> None:
     model = LatencyModel(PROFILE_S)
     kind = model.on(device, bucket)
     assert kind is not model
+    other = model.on("other", "other")
     taught(kind, 30, 3.0)
-    assert kind(8) > 2 * model(8)
+    assert kind(8) > 2 * other(8)
