@@ -14,9 +14,10 @@ from typing import Any, Literal, cast
 from gpu_worker.tasks import Task, task_named
 from server.ensemble.combine import needs_of
 
-__all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "ModelVersion", "forms_of"]
+__all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "LateMembers", "ModelVersion", "forms_of"]
 
 Form = Literal["path", "image", "tensor", "text", "row"]
+LateMembers = Literal["wait", "leave_out"]
 
 INPUT_NAMES: Mapping[str, str] = {
     "path": "image_path",
@@ -94,6 +95,7 @@ class Function:
     policy: str = "greedy"
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     bare: bool = False  # a model answering under its own name
+    late_members: LateMembers = "wait"  # at a row's goal: wait for all, or answer with those that came
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie; None for all that are read
 
     @property

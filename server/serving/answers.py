@@ -5,6 +5,8 @@ Pure. Knows the worker's form of an answer and the server's; the threshold rule 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.functions import Function
 from server.ensemble.combine import Vote, combine
@@ -12,7 +14,7 @@ from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 from server.errors import ServiceError
 from server.serving.calls import Answers
 
-__all__ = ["answers_of"]
+__all__ = ["answers_of", "check_members"]
 
 
 def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
@@ -46,3 +48,13 @@ def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
     refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
     errors = [*answer.errors, *refused] if refused else answer.errors
     return Answers(rows, found.columns, errors, answered_by, found.defaulted)
+
+
+def check_members(function: Function, answer: Answer, members: Collection[str], rows: int) -> None:
+    """Raises `ServiceError` unless each of these members, and nobody else, has answered so many rows."""
+    said = [member.model for member in answer.members]
+    if sorted(said) != sorted(members):
+        raise ServiceError(f"a worker answered for {function.name} with {said} instead of {list(members)}")
+    for member in answer.members:
+        if any(column.rows != rows for column in member.columns):
+            raise ServiceError(f"{member.model} answered other than {rows} rows for {function.name}")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Column, RowError
 from server.catalog.functions import Form, Function
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
+from server.serving.evidence import Evidence
 
 __all__ = ["Answers", "Call", "PendingReply", "Reply"]
 
@@ -76,7 +77,9 @@ class PendingReply:
     first_sent_s: float = math.inf  # when its first rows left the queue
     batches: set[int] = field(default_factory=set)  # in flight
     refusals: int = 0  # of its rows, by workers
-    timer: asyncio.TimerHandle | None = None
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)  # at its goal, at its deadline
+    evidence: Evidence | None = None  # of the rows whose members answer apart
+    is_late: bool = False  # its goal has passed, and what has come is to be its answer
     _columns: dict[str, Column] = field(default_factory=dict)
     _errors: dict[int, RowError] = field(default_factory=dict)
     _answered_by: list[tuple[int, int, str]] = field(default_factory=list)
@@ -94,6 +97,16 @@ class PendingReply:
         """End the call with an error; an ended one stays as it is."""
         if not self.future.done():
             self.future.set_exception(error)
+
+    def expect(self, part: Slice, members: Collection[str]) -> None:
+        """These rows wait for these members, which answer apart."""
+        if self.evidence is None:
+            self.evidence = Evidence()
+        self.evidence.expect(part, members)
+
+    def waits_for(self, part: Slice, members: Collection[str]) -> bool:
+        """Whether any of these rows waits for one of these members."""
+        return self.evidence is not None and not self.evidence.missing(part).isdisjoint(members)
 
     def answer(self, part: Slice, first: int, answers: Answers) -> None:
         """Take the answers [first, first + part.rows) of a batch for the rows of `part`."""

@@ -1,9 +1,9 @@
 """The live shell around the scheduler's core: rows wait here, batches leave from here, answers come back.
 
     begin ──→ core.submit ──→ pump: core.next_action ──→ worker.send ──→ answers_of ──→ PendingReply.answer
-                 ↑               ↑ ↓ Idle(until)                │
-                 │               timer                          │ worker lost
-                 └──────────────────────── once more ───────────┘
+                 ↑               ↑ ↓ Idle(until)                │  │        ↑ all members
+                 │               timer                          │  └─→ evidence: members on other workers
+                 └──────────────────────── once more ───────────┘ worker lost
 
 Owns payloads and futures by request id, the batches in flight, the clock. Every decision is the core's.
 Runs on the event loop alone and awaits nothing, so that no state changes under its feet.
@@ -16,7 +16,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVarTuple
 
@@ -25,13 +25,22 @@ from server.catalog.functions import Function
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
 from server.placement.residency import Group, Residency, ResidencyListener
-from server.scheduling.core import BatchTimes, RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.policies.by_name import check_policy
-from server.serving.answers import answers_of
+from server.serving.answers import answers_of, check_members
 from server.serving.calls import Call, PendingReply
+from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.quarantine import Quarantine
-from server.serving.scheduler_adapter import LatencyOf, QueueBounds, error_of, late_of, spec_of, submission_of
+from server.serving.scheduler_adapter import (
+    LatencyOf,
+    QueueBounds,
+    error_of,
+    late_of,
+    spec_of,
+    submission_of,
+    times_of,
+)
 from server.workers.pool import Worker
 
 __all__ = ["Dispatcher"]
@@ -124,10 +133,13 @@ class Dispatcher:
             raise error_of(rejection, call.function, now_s)
         self._pending[pending.request_id] = pending
         self._idle.clear()
+        if call.function.late_members == "leave_out" and call.row_class == "interactive":
+            goal_s = now_s + (call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s)
+            if goal_s < call.deadline_s:
+                pending.timers.append(self._call_at(goal_s, self._at_goal, pending))
         if call.deadline_s < math.inf:
-            pending.timer = self._call_at(call.deadline_s, self._overdue, pending)
-        if not self.residency.is_resident(call.function.members):
-            self.residency.want(call.function.members)
+            pending.timers.append(self._call_at(call.deadline_s, self._overdue, pending))
+        self._want(pending)
         return pending
 
     def end(self, pending: PendingReply) -> None:
@@ -135,10 +147,12 @@ class Dispatcher:
         self._pending.pop(pending.request_id, None)
         if not self._pending:
             self._idle.set()
-        if pending.timer is not None:
-            pending.timer.cancel()
+        for timer in pending.timers:
+            timer.cancel()
+        if pending.evidence is not None:  # rows that are answered may still wait for a late member
+            self._core.cancel(time.monotonic(), pending.request_id)
         if not pending.missing:
-            return
+            return  # a late member's batch runs on: what it takes is learned
         pending.future.cancel()
         self._core.cancel(time.monotonic(), pending.request_id)
         self._in_flight.cancel_unwanted(pending.batches, self._pending)
@@ -171,16 +185,32 @@ class Dispatcher:
         """Wait until no call is under way."""
         await self._idle.wait()
 
-    def _submit(self, now_s: float, pending: PendingReply, offset: int, rows: int) -> Rejection | None:
+    def _submit(
+        self,
+        now_s: float,
+        pending: PendingReply,
+        offset: int,
+        rows: int,
+        members: tuple[str, ...] | None = None,
+    ) -> Rejection | None:
         call = pending.call
         if call.function.key not in self._functions:
             raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
-        rejection = self._core.submit(now_s, submission_of(pending, offset, rows))
+        rejection = self._core.submit(now_s, submission_of(pending, offset, rows, members))
         if rejection is None:
             self._wake()
         return rejection
 
+    def _at_goal(self, pending: PendingReply) -> None:
+        """From now on a row's answer is what has come of its members, where anything has."""
+        pending.is_late = True
+        if pending.evidence is not None and not pending.done:
+            for span in pending.evidence.begun():
+                self._combine(pending, span)
+
     def _overdue(self, pending: PendingReply) -> None:
+        if pending.call.function.late_members == "leave_out":
+            self._at_goal(pending)
         waited_ms = (time.monotonic() - pending.began_s) * 1000
         pending.fail(
             DeadlineExceeded(
@@ -228,9 +258,13 @@ class Dispatcher:
                 return
 
     def _send(self, now_s: float, batch: RunBatch) -> None:
-        self.residency.touch(batch.members)
-        worker, function = self._workers[batch.worker], self._functions[batch.function]
-        self._in_flight.send(now_s, batch, worker, function, self._pending)
+        function = self._functions[batch.function]
+        each = (batch, *batch.beside)
+        together = tuple(member for one in each for member in one.members) if batch.beside else None
+        for one in each:
+            self.residency.touch(one.members)
+            worker = self._workers[one.worker]
+            self._in_flight.send(now_s, one, worker, function, self._pending, together)
 
     def _returned(self, sent: BatchInFlight, reply: Message) -> None:
         """A batch came back, one way or another."""
@@ -238,7 +272,7 @@ class Dispatcher:
         now_s = time.monotonic()
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
-        worked = BatchTimes(reply.work_s, reply.stay_s) if isinstance(reply, Answer | Failed) else None
+        worked = times_of(reply) if isinstance(reply, Answer | Failed) else None
         try:
             self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
         except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel
@@ -271,16 +305,44 @@ class Dispatcher:
 
     def _scatter(self, sent: BatchInFlight, reply: Answer) -> None:
         began_s = time.monotonic()
-        answers = answers_of(sent.function, reply, sent.batch.rows)
+        whole = len(sent.apart) < len(sent.batch.slices)
+        answers = answers_of(sent.function, reply, sent.batch.rows) if whole else None
+        if sent.apart:
+            check_members(sent.function, reply, sent.batch.members, sent.batch.rows)
         first = 0
         for part in sent.batch.slices:
             pending = self._pending.get(part.request_id)
-            if pending is not None:
+            if pending is not None and part.request_id in sent.apart:
+                self.collect(pending, part, first, reply)
+            elif pending is not None and answers is not None:
                 pending.answer(part, first, answers)
             first += part.rows
         self._metrics.of(sent.function).batch_done(
             sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
         )
+
+    def collect(self, pending: PendingReply, part: Slice, first: int, reply: Answer) -> None:
+        """Take what some members say of rows, from number `first` of the batch; all there, they are answered.
+
+        Raises ServiceError if what the members say cannot be combined.
+        """
+        if pending.evidence is None or pending.done:
+            return
+        spans = pending.evidence.take(part, first, reply)
+        if pending.is_late:
+            spans += pending.evidence.begun()
+        for span in spans:
+            self._combine(pending, span)
+        if pending.missing and not pending.batches:  # what is missing may have nowhere to run
+            self._want(pending)
+
+    def _combine(self, pending: PendingReply, span: Span) -> None:
+        answers = answers_of(pending.call.function, span.answer(), span.rows)
+        pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
+
+    def _want(self, pending: PendingReply) -> None:
+        if not self.residency.is_resident(pending.call.function.members):
+            self.residency.want(pending.call.function.members)
 
     def _run_again(self, now_s: float, sent: BatchInFlight, reply: Failed) -> None:
         """Queue a batch's rows once more; those under which the worker died run alone from now on."""
@@ -291,38 +353,43 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is None or pending.done:
                 continue
+            members = sent.batch.members if part.request_id in sent.apart else None
+            if members is not None and not pending.waits_for(part, members):
+                continue  # they were answered without
             self._metrics.of(sent.function).rerun_rows += part.rows
             if reply.code == WorkerLost.code:
-                self._quarantine.add(pending, part)
+                self._quarantine.add(pending, part, members)
                 continue
             pending.refusals += 1
             if pending.refusals > _REFUSALS:
                 pending.fail(refused)
             elif reply.code == Overloaded.code:
-                self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part)
+                self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)
             else:
-                self._resubmit(now_s, pending, part)
+                self._resubmit(now_s, pending, part, members)
 
-    def _resubmit(self, now_s: float, pending: PendingReply, part: Slice) -> None:
+    def _resubmit(
+        self, now_s: float, pending: PendingReply, part: Slice, members: tuple[str, ...] | None
+    ) -> None:
+        """Queue rows again, for these members; None: for all that the call asks for."""
         if pending.done or pending.request_id not in self._pending:
             return
         try:
-            rejection = self._submit(now_s, pending, part.offset, part.rows)
+            rejection = self._submit(now_s, pending, part.offset, part.rows, members)
         except VersionGone as error:
             pending.fail(error)
             return
         if rejection is None:
-            if not self.residency.is_resident(pending.call.function.members):
-                self.residency.want(pending.call.function.members)
+            self._want(pending)
         elif rejection.code == "overloaded":
             # They were admitted before, and are in memory anyway: they wait here for their place.
             wait_s = max(0.01, rejection.retry_after_s or 0.0)
-            self._loop.call_later(wait_s, self._resubmit_later, pending, part)
+            self._loop.call_later(wait_s, self._resubmit_later, pending, part, members)
         else:
             pending.fail(error_of(rejection, pending.call.function, now_s))
 
-    def _resubmit_later(self, pending: PendingReply, part: Slice) -> None:
-        self._resubmit(time.monotonic(), pending, part)
+    def _resubmit_later(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> None:
+        self._resubmit(time.monotonic(), pending, part, members)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:
@@ -384,13 +451,20 @@ class Dispatcher:
 
     # ── rows that run alone (QuarantineHost) ────────────────────────────────────────────────────────────────
 
-    def holders(self, function: Function) -> list[Worker]:
-        """The workers that hold the function's members; if there are none, one is asked to load them."""
-        keys = {model.key for model in function.members}
-        found = [worker for name, worker in self._workers.items() if keys <= self._resident[name]]
-        if not found:
+    def holders(self, function: Function, members: Sequence[str]) -> list[tuple[Worker, tuple[str, ...]]]:
+        """The workers that hold most of these members, with those that each holds.
+
+        None until each member is somewhere; then they are asked for.
+        """
+        if not frozenset().union(*self._resident.values()).issuperset(members):
             self.residency.want(function.members)
-        return found
+            return []
+        held = [
+            (worker, tuple(member for member in members if member in self._resident[name]))
+            for name, worker in self._workers.items()
+        ]
+        most = max(len(found) for _, found in held)
+        return [pair for pair in held if len(pair[1]) == most]
 
     def is_idle(self, worker: Worker) -> bool:
         """Whether no batch is on it."""

@@ -25,6 +25,7 @@ class BatchInFlight:
     worker: Worker
     function: Function
     sent_s: float
+    apart: frozenset[int] = frozenset()  # requests whose rows wait for other members too
     message_id: int = 0
 
 
@@ -42,9 +43,15 @@ class InFlight:
         worker: Worker,
         function: Function,
         calls: Mapping[int, PendingReply],
+        together: tuple[str, ...] | None = None,
     ) -> None:
-        """Send a batch; `calls` holds the request of each of its slices."""
+        """Send a batch; `calls` holds the request of each of its slices.
+
+        together: all members to which its rows are sent now, where others than the batch's are among them.
+        """
         rows: list[bytes] = []
+        members = batch.members if together is None else together
+        apart: list[int] = []
         wanted: set[str] = set()
         form: str = function.form
         for part in batch.slices:
@@ -54,12 +61,16 @@ class InFlight:
             pending.first_sent_s = min(pending.first_sent_s, now_s)
             form = call.form  # the same for all: it is the bucket
             wanted.update(call.outputs)
+            if together is not None or pending.evidence is not None:
+                pending.expect(part, members)
+                apart.append(part.request_id)
             whole = part.rows == len(call.rows)
             rows += call.rows if whole else call.rows[part.offset : part.offset + part.rows]
-        sent = BatchInFlight(batch, worker, function, now_s)
+        sent = BatchInFlight(batch, worker, function, now_s, frozenset(apart))
         self._batches[batch.batch_id] = sent
         roots = None if function.media_roots is None else list(function.media_roots)
-        outputs = function.outputs_of(wanted, len(batch.members))
+        together_with = max(len(members), 2) if apart else len(members)  # an average needs what one does not
+        outputs = function.outputs_of(wanted, together_with)
         message = Infer(0, list(batch.members), form, rows, outputs, roots)
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from gpu_worker.wire.protocol import Answer, Failed, Infer, Message, RowError
 from server.catalog.functions import Function
 from server.errors import Overloaded, ServiceError, WorkerLost
 from server.scheduling.core import Slice
-from server.serving.answers import answers_of
+from server.serving.answers import check_members
 from server.serving.calls import Answers, PendingReply
 from server.workers.pool import Worker
 
@@ -30,8 +30,15 @@ _REFUSALS = 20  # of one row by workers
 class QuarantineHost(Protocol):
     """What the rows in quarantine need of the dispatcher."""
 
-    def holders(self, function: Function) -> list[Worker]:
-        """The workers that hold the function's members; if there are none, one is asked to load them."""
+    def holders(self, function: Function, members: Sequence[str]) -> list[tuple[Worker, tuple[str, ...]]]:
+        """The workers that hold most of these members, with those that each holds.
+
+        None until each member is somewhere; then they are asked for.
+        """
+        ...
+
+    def collect(self, pending: PendingReply, part: Slice, first: int, reply: Answer) -> None:
+        """Take what some members say of rows. Raises `ServiceError`."""
         ...
 
     def is_idle(self, worker: Worker) -> bool:
@@ -53,11 +60,16 @@ class QuarantineHost(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Suspect:
-    """One row of a call."""
+    """One row of a call, and the members that it has yet to run on."""
 
     pending: PendingReply
     row: int
+    members: tuple[str, ...]
     refusals: int = 0
+
+    @property
+    def part(self) -> Slice:
+        return Slice(self.pending.request_id, self.row, 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,10 +101,12 @@ class Quarantine:
         """Whether the worker is set aside."""
         return self._isolation is not None and self._isolation.worker is worker
 
-    def add(self, pending: PendingReply, part: Slice) -> None:
-        """Rows under which a worker died."""
+    def add(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None = None) -> None:
+        """Rows under which a worker died, running these members; None: all that the call asks for."""
+        members = members or members_of(pending)
+        pending.expect(part, members)
         rows = range(part.offset, part.offset + part.rows)
-        self._suspects += [_Suspect(pending, row) for row in rows]
+        self._suspects += [_Suspect(pending, row, members) for row in rows]
         self._host.wake()
 
     def leave(self, pending: PendingReply) -> None:
@@ -115,7 +129,7 @@ class Quarantine:
 
     def step(self) -> None:
         """Send the next row, if its worker is there and idle."""
-        while self._suspects and not self._host.is_wanted(self._suspects[0].pending):
+        while self._suspects and not self._is_wanted(self._suspects[0]):
             self._suspects.popleft()
         isolation = self._isolation
         if isolation is not None and isolation.suspect is not None:
@@ -123,30 +137,38 @@ class Quarantine:
         if not self._suspects:
             self._release()
             return
-        holders = self._host.holders(self._suspects[0].pending.call.function)
-        if isolation is None or isolation.worker not in holders:
+        suspect = self._suspects[0]
+        holders = self._host.holders(suspect.pending.call.function, suspect.members)
+        kept = [(worker, held) for worker, held in holders if isolation and isolation.worker is worker]
+        if isolation is None or not kept:
             self._release()
             if not holders:
                 return
-            worker = min(holders, key=lambda each: not self._host.is_idle(each))
-            isolation = self._isolation = _Isolation(worker, self._clock())
-            self._host.set_aside(worker, True)
+            kept = [min(holders, key=lambda holder: not self._host.is_idle(holder[0]))]
+            isolation = self._isolation = _Isolation(kept[0][0], self._clock())
+            self._host.set_aside(isolation.worker, True)
         if self._host.is_idle(isolation.worker):
-            self._send(isolation, self._suspects.popleft())
+            self._send(isolation, self._suspects.popleft(), kept[0][1])
 
-    def _send(self, isolation: _Isolation, suspect: _Suspect) -> None:
+    def _is_wanted(self, suspect: _Suspect) -> bool:
+        is_wanted = self._host.is_wanted(suspect.pending)
+        return is_wanted and suspect.pending.waits_for(suspect.part, suspect.members)
+
+    def _send(self, isolation: _Isolation, suspect: _Suspect, members: tuple[str, ...]) -> None:
         call = suspect.pending.call
         function = call.function
-        members = list(call.members or [model.key for model in function.members])
-        outputs = function.outputs_of(call.outputs, len(members))
+        outputs = function.outputs_of(call.outputs, len(members_of(suspect.pending)))
+        roots = None if function.media_roots is None else list(function.media_roots)
         isolation.suspect, isolation.sent_s = suspect, self._clock()
         suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, isolation.sent_s)
-        message = Infer(0, members, call.form, [call.rows[suspect.row]], outputs)
+        message = Infer(0, list(members), call.form, [call.rows[suspect.row]], outputs, roots)
         isolation.message_id = isolation.worker.send(
-            message, lambda reply: self._returned(isolation, suspect, reply)
+            message, lambda reply: self._returned(isolation, suspect, members, reply)
         )
 
-    def _returned(self, isolation: _Isolation, suspect: _Suspect, reply: Message) -> None:
+    def _returned(
+        self, isolation: _Isolation, suspect: _Suspect, members: tuple[str, ...], reply: Message
+    ) -> None:
         isolation.suspect = None
         if self._isolation is isolation and self._clock() - isolation.since_s > _TURN_S:
             self._release()
@@ -155,35 +177,48 @@ class Quarantine:
         if pending.done:
             return
         try:
-            answers = self._answers(suspect, reply)
+            self._take(suspect, members, reply)
         except ServiceError as error:
             pending.fail(error)
-            return
-        if answers is None:
-            self._suspects.append(suspect)
         else:
-            pending.answer(Slice(pending.request_id, suspect.row, 1), 0, answers)
+            if suspect.members:
+                self._suspects.append(suspect)
 
-    def _answers(self, suspect: _Suspect, reply: Message) -> Answers | None:
-        """What the row gets; None: it is to run again. Raises `ServiceError`, for its whole call."""
-        function = suspect.pending.call.function
+    def _take(self, suspect: _Suspect, members: tuple[str, ...], reply: Message) -> None:
+        """Take the reply of these members; the suspect's others are to run yet, or the same again.
+
+        Raises `ServiceError`, for its whole call.
+        """
+        pending = suspect.pending
+        function = pending.call.function
         if isinstance(reply, Answer):
-            return answers_of(function, reply, 1)
+            check_members(function, reply, members, 1)
+            suspect.members = tuple(member for member in suspect.members if member not in members)
+            self._host.collect(pending, suspect.part, 0, reply)
+            return
         if not isinstance(reply, Failed):
             raise ServiceError(f"{function.name}: the worker answered a batch with {reply.kind!r}")
         if reply.code == WorkerLost.code:
-            return _fatal_row(suspect, reply)
+            suspect.members = ()
+            if pending.evidence is not None and pending.evidence.close(suspect.part):
+                pending.answer(suspect.part, 0, _fatal_row(suspect, reply))
+            return
         if reply.code not in {"unknown_function", "overloaded", "cancelled"}:
             raise ServiceError(f"{function.name}: {reply.message}")
         suspect.refusals += 1
         if suspect.refusals > _REFUSALS:
             raise Overloaded(f"workers refused rows of {function.name} again and again: {reply.message}", 1.0)
-        return None
 
     def _release(self) -> None:
         if self._isolation is not None:
             worker, self._isolation = self._isolation.worker, None
             self._host.set_aside(worker, False)
+
+
+def members_of(pending: PendingReply) -> tuple[str, ...]:
+    """The members that a call's rows run on."""
+    call = pending.call
+    return call.members or tuple(model.key for model in call.function.members)
 
 
 def _fatal_row(suspect: _Suspect, reply: Failed) -> Answers:

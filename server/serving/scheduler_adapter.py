@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpu_worker.wire.protocol import Answer, Failed
 from server.catalog.functions import Function, ModelVersion
 from server.errors import DeadlineExceeded, Overloaded, ServiceError
-from server.scheduling.core import FunctionSpec, MemberSpec, RefuseRows, Rejection, Submission
+from server.scheduling.core import (
+    BatchTimes,
+    FunctionSpec,
+    MemberSpec,
+    MemberTime,
+    RefuseRows,
+    Rejection,
+    Submission,
+)
 from server.scheduling.terms import Latency
 from server.serving.calls import PendingReply
 
-__all__ = ["LatencyOf", "QueueBounds", "error_of", "late_of", "spec_of", "submission_of"]
+__all__ = ["LatencyOf", "QueueBounds", "error_of", "late_of", "spec_of", "submission_of", "times_of"]
 
 LatencyOf = Callable[[ModelVersion], Latency]
 
@@ -42,8 +51,13 @@ def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf) -> F
     )
 
 
-def submission_of(pending: PendingReply, offset: int, rows: int) -> Submission:
-    """Rows [offset, offset + rows) of a call. Rows of different forms do not share batches either."""
+def submission_of(
+    pending: PendingReply, offset: int, rows: int, members: tuple[str, ...] | None = None
+) -> Submission:
+    """Rows [offset, offset + rows) of a call. Rows of different forms do not share batches either.
+
+    members: that the rows still wait for; None for all that the call asks for.
+    """
     call = pending.call
     return Submission(
         request_id=pending.request_id,
@@ -53,11 +67,18 @@ def submission_of(pending: PendingReply, offset: int, rows: int) -> Submission:
         deadline_s=call.deadline_s,
         row_class=call.row_class,
         priority=call.priority,
-        members=call.members,
+        members=call.members if members is None else members,
         slo_s=call.slo_s,
         bucket=call.form,
         offset=offset,
     )
+
+
+def times_of(reply: Answer | Failed) -> BatchTimes:
+    """What a worker says that a batch took."""
+    each_s = reply.members_s if isinstance(reply, Answer) else ()
+    members = tuple(MemberTime(own_s, shared_s) for own_s, shared_s in each_s)
+    return BatchTimes(reply.work_s, reply.stay_s, members)
 
 
 def error_of(rejection: Rejection, function: Function, now_s: float) -> ServiceError:

@@ -315,7 +315,7 @@ def test_a_bug_in_learning_costs_no_answer(
         await settle()
         pending = house.ask("a")
         await settle()
-        monkeypatch.setattr("server.scheduling.lanes.Lane.learn", broken)
+        monkeypatch.setattr("server.scheduling.lanes.Lane.teach", broken)
         worker.answer()  # where a socket's callback would be: what it raises would close the socket
         assert house.labels(pending) == ["a"]
 

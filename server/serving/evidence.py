@@ -1,0 +1,131 @@
+"""What members have answered of one call's rows, where they answer apart.
+
+Rows that were cut together wait for the same members and are kept together, as a *span*, which is cut where
+some of its rows run again without the others. Answers are kept as they came, and cut out when all are there.
+Pure. Knows which members a row waits for and who has answered; not what answers say, nor how they combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
+from server.scheduling.core import Slice
+
+__all__ = ["Evidence", "Span"]
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """Rows [offset, offset + rows) of the call. `found`: member → its answer, and where in it they begin."""
+
+    offset: int
+    rows: int
+    wanted: tuple[str, ...]
+    found: dict[str, tuple[MemberAnswer, int]] = field(default_factory=dict)
+    errors: dict[int, RowError] = field(default_factory=dict)  # by row of the call
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every member that it waits for has answered."""
+        return len(self.found) == len(self.wanted)
+
+    def answer(self) -> Answer:
+        """What has come, as one worker would have said it."""
+        members = [_cut(*self.found[member], self.rows) for member in self.wanted if member in self.found]
+        errors = [
+            RowError(row - self.offset, error.code, error.message)
+            for row, error in sorted(self.errors.items())
+        ]
+        return Answer(0, members, errors)
+
+    def rest(self, rows: int) -> Span:
+        """Keep the first `rows` rows; the others are the span that is returned."""
+        end = self.offset + rows
+        other = Span(
+            end,
+            self.rows - rows,
+            self.wanted,
+            {member: (answer, first + rows) for member, (answer, first) in self.found.items()},
+            {row: error for row, error in self.errors.items() if row >= end},
+        )
+        self.rows = rows
+        self.errors = {row: error for row, error in self.errors.items() if row < end}
+        return other
+
+
+class Evidence:
+    """Of one call. A row has a span from when it is first sent to some of its members until its answer."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, Span] = {}  # by offset
+
+    def expect(self, part: Slice, members: Collection[str]) -> None:
+        """These rows are sent, and wait for these members; those that wait already go on as they are."""
+        row, end = part.offset, part.offset + part.rows
+        for span in self._within(part):
+            if span.offset > row:
+                self._add(Span(row, span.offset - row, tuple(members)))
+            row = span.offset + span.rows
+        if row < end:
+            self._add(Span(row, end - row, tuple(members)))
+
+    def missing(self, part: Slice) -> set[str]:
+        """The members that have not answered all of these rows."""
+        return {member for span in self._within(part) for member in span.wanted if member not in span.found}
+
+    def take(self, part: Slice, first: int, answer: Answer) -> list[Span]:
+        """Take the answers to these rows, the first of which is number `first` of the batch's.
+
+        The spans that are complete now, which leave. Rows that wait no more had their answer: this is late.
+        """
+        done: list[Span] = []
+        for span in self._within(part):
+            at = first + span.offset - part.offset
+            for member in answer.members:
+                if member.model in span.wanted:
+                    span.found.setdefault(member.model, (member, at))
+            for error in answer.errors:
+                if at <= error.index < at + span.rows:
+                    span.errors.setdefault(error.index - at + span.offset, error)
+            if span.is_complete:
+                done.append(self._spans.pop(span.offset))
+        return done
+
+    def close(self, part: Slice) -> list[Span]:
+        """These rows wait no longer, whoever has answered: their spans, which leave."""
+        return [self._spans.pop(span.offset) for span in self._within(part)]
+
+    def begun(self) -> list[Span]:
+        """The spans of which some members have answered; they leave."""
+        found = [span for span in self._spans.values() if span.found]
+        return [self._spans.pop(span.offset) for span in sorted(found, key=lambda span: span.offset)]
+
+    def _within(self, part: Slice) -> list[Span]:
+        """The spans of these rows, cut at both ends, in order."""
+        end = part.offset + part.rows
+        for edge in (part.offset, end):
+            self._cut_at(edge)
+        return sorted(self._inside(part.offset, end), key=lambda span: span.offset)
+
+    def _inside(self, first: int, end: int) -> Iterator[Span]:
+        return (span for offset, span in self._spans.items() if first <= offset < end)
+
+    def _cut_at(self, row: int) -> None:
+        for span in list(self._spans.values()):
+            if span.offset < row < span.offset + span.rows:
+                self._add(span.rest(row - span.offset))
+
+    def _add(self, span: Span) -> None:
+        self._spans[span.offset] = span
+
+
+def _cut(answer: MemberAnswer, first: int, rows: int) -> MemberAnswer:
+    """Rows [first, first + rows) of it."""
+    if first == 0 and all(column.rows == rows for column in answer.columns):
+        return answer
+    columns = [column.empty(rows) for column in answer.columns]
+    for part, column in zip(columns, answer.columns, strict=True):
+        part.put(0, column, first, rows)
+    return MemberAnswer(answer.model, columns)
