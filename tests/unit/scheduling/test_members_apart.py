@@ -24,7 +24,7 @@ from server.scheduling.core import (
 )
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policies.by_name import POLICIES
-from server.scheduling.policy import RowClass
+from server.scheduling.policy import BatchOutcome, RowClass
 from tests.unit.scheduling.views import affine
 
 NAMES = ("a", "b", "c")
@@ -139,11 +139,13 @@ def test_each_members_own_time_is_learned_wherever_it_runs() -> None:
     assert learned == pytest.approx({"a": 0.014, "b": 0.024, "c": 0.05}, rel=0.1)
 
 
-def test_a_policy_hears_once_of_rows_that_ran_in_several_parts_and_of_the_slowest() -> None:
+def test_a_policy_hears_once_of_rows_that_ran_in_several_parts_and_of_the_slowest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scheduler = core(spec(), w0="ab", w1="c")
-    heard = []
+    heard: list[BatchOutcome] = []
     lane = scheduler._queues.lane_for(0.0, Submission(1, "f", 1, 1))
-    lane.policy.observe = heard.append  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(lane.policy, "observe", heard.append)
     scheduler.submit(0.0, Submission(1, "f", 1, 10))
     first, second = sent(scheduler)
     scheduler.finished(0.3, first.batch_id, worked=BatchTimes(0.01, 0.01))
