@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ serve: $(READY) ## Serve the demo's home folder on http://127.0.0.1:8080
 bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-row forms
 	$(BIN)/python -m tests.benchmarks.sql
 
+bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a single model
+	$(BIN)/python -m tests.benchmarks.ensemble
+
 bench-schedule: $(READY) ## Every batching policy in the simulator
 	$(BIN)/python -m tests.benchmarks.schedule
 
@@ -73,7 +76,7 @@ stress-serving: $(READY) ## A server under every kind of caller while workers ha
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
 
-bench-before: $(READY) packages ## bench-sql and bench-serving here and at BASE=<commit>, side by side
+bench-before: $(READY) packages ## bench-sql, -ensemble and -serving here and at BASE=<commit>, side by side
 	$(BIN)/python -m tests.benchmarks.before --base $(or $(BASE),HEAD~1)
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.

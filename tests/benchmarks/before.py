@@ -1,7 +1,8 @@
 """`make bench-before BASE=<commit>`: this tree beside another commit, round by round in one run.
 
-Each round runs bench-sql and bench-serving (ours alone) in both trees, the one that begins in turn. A figure
-is the ratio of this tree to the other, paired by round, so that the machine's mood falls on both alike.
+Each round runs bench-sql, bench-ensemble and bench-serving (ours alone) in both trees, the one that begins in
+turn. A figure is the ratio of this tree to the other, paired by round, so that the machine's mood falls on
+both alike. A benchmark that the other commit does not have yet runs there as it is here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from rich.table import Table
 
 from tests.benchmarks.report import RESULTS, Series, console, ratio, write_json
 
+_BENCHMARKS = Path("tests/benchmarks")
 _LATENCIES = ("p50_ms", "p99_ms", "alone_ms")
 
 
@@ -31,8 +34,8 @@ def main() -> None:
     )
     parser.add_argument("--base", required=True, help="the other commit")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=20_000, help="of bench-sql")
-    parser.add_argument("--only", default="sql,serving")
+    parser.add_argument("--rows", type=int, default=20_000, help="of bench-sql and bench-ensemble")
+    parser.add_argument("--only", default="sql,ensemble,serving")
     flags = parser.parse_args()
     here = Path.cwd()
     found: dict[str, tuple[Series, Series]] = {}
@@ -66,6 +69,9 @@ def _tree_of(commit: str) -> Iterator[Path]:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
         try:
+            ensemble = _BENCHMARKS / "ensemble.py"
+            if not (tree / ensemble).exists():
+                shutil.copy(ensemble, tree / ensemble)
             yield tree
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], check=True)
@@ -74,12 +80,14 @@ def _tree_of(commit: str) -> Iterator[Path]:
 def _measured(tree: Path, wanted: list[str], rows: int) -> dict[str, float]:
     """One round in one tree: rows/s, and the inverse of times, so that more is better everywhere."""
     figures: dict[str, float] = {}
-    if "sql" in wanted:
-        for name, series in _run(tree, "sql", f"--rows={rows}", "--rounds=1")["series"].items():
-            figures[f"sql: {name}"] = series["rows_per_s"][0]
+    for benchmark in ("sql", "ensemble"):
+        if benchmark in wanted:
+            told = _run(tree, benchmark, f"--rows={rows}", "--rounds=1")
+            for name, series in told["series"].items():
+                figures[f"{benchmark}: {name}"] = series["rows_per_s"][0]
     if "serving" in wanted:
-        for case, told in _run(tree, "serving", "--only=ours")["cases"].items():
-            for one in told["measured"].get("ours", []):
+        for case, served in _run(tree, "serving", "--only=ours")["cases"].items():
+            for one in served["measured"].get("ours", []):
                 figures[f"serving {case}: rate"] = one["rate"]
                 figures[f"serving {case}: burst in time/s"] = one["burst"]["in_time_per_s"]
                 figures |= {f"serving {case}: 1/{name}": 1000 / one[name] for name in _LATENCIES if one[name]}
