@@ -148,6 +148,7 @@ class Definitions:
 
     def _create(self, wrapper: Wrapper, info: FunctionInfo | None) -> None:
         """Create or replace the function of one argument, and its twin."""
+        wrapper = self._as_it_was(wrapper)
         new = self._check_place(wrapper)
         for signature in wrapper.signatures():
             self._spi.run([wrapper.claim(signature, is_new=signature in new)])
@@ -255,6 +256,16 @@ class Definitions:
             else:
                 _check_replaceable(f"{wrapper.schema}.{name}({argument})", returns, existing)
         return new
+
+    def _as_it_was(self, wrapper: Wrapper) -> Wrapper:
+        """`wrapper`, with the form of vectors that its twin has, if there is one: a result type stays."""
+        older = replace(wrapper, twin_of_composites=True)
+        for name, argument, returns in older.signatures()[1:]:
+            arguments = [("name", wrapper.schema), ("name", name), ("text", argument)]
+            existing = self._spi.row(_EXISTING, *arguments)
+            if existing is not None and existing["returns"] == returns:
+                return older
+        return wrapper
 
     def _tell_of_rows(self) -> None:
         if not self._told_of_rows and self._backend.setting(b"ml_udf.batching") is None:

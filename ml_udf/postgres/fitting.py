@@ -6,6 +6,7 @@ the function nor the input, and which `ml_udf.on_error` does not cover.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ml_udf.errors import WrongType
@@ -17,6 +18,7 @@ __all__ = ["Fitting"]
 _TEXTS = {"text", "character varying", "bytea", "boolean"}  # what `fitted` leaves fits
 _NUMBERS = {"real", "double precision", "numeric"}
 _MAX_KNOWN = 10_000
+_MAX_KNOWN_CHARACTERS = 200  # a pgvector of a thousand numbers has ten thousand, and comes once
 
 
 class Fitting:
@@ -26,14 +28,19 @@ class Fitting:
         self._spi = spi
         self._known: set[tuple[str, object]] = set()
 
-    def value(self, value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's types, to the SQL type's
-        """An answer for a result of `sql_type`. Raises `BadOption`, `WrongType`."""
+    def value(
+        self,
+        value: Any,  # noqa: ANN401  # of the wire's types
+        sql_type: str,
+        write: Callable[[Any, str], Any] | None = None,
+    ) -> Any:  # noqa: ANN401  # of the SQL type's
+        """An answer for a result of `sql_type`, as `write` has it. Raises `BadOption`, `WrongType`."""
         (found,) = fitted([value], sql_type)
         sure = sql_type in _TEXTS or isinstance(found, list)
         sure = sure or (sql_type in _NUMBERS and isinstance(found, int | float))
         if not sure and (sql_type, found) not in self._known:
             self._ask(found, sql_type)
-        return found
+        return found if write is None else write(found, sql_type)
 
     def _ask(self, value: object, sql_type: str) -> None:
         try:
@@ -46,6 +53,8 @@ class Fitting:
                 f"the answer {value!r} is no value of type {sql_type}: {error}",
                 hint="create the function with returns => 'text', or with a type that holds all its answers",
             ) from None
+        if isinstance(value, str) and len(value) > _MAX_KNOWN_CHARACTERS:
+            return
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         self._known.add((sql_type, value))

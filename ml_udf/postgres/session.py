@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from ml_udf.client.column import Value, asked_by_key
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
+from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import Refused, reported
@@ -70,6 +71,8 @@ class Session:
             return None
         if asked is Asked.BEGIN and self._begin(target, rows):
             return None
+        if record.get("results") == "binary":
+            return self._values(target, rows, record["returns"], binary_array)
         found = self._values(target, rows, record["returns"])
         return wrapped(found) if record["returns"].endswith("[]") else found
 
@@ -183,8 +186,19 @@ class Session:
         with self._asking(target, values) as statement:
             return statement.begin(values, self._statements.check_interrupts)
 
-    def _values(self, target: Target, values: Sequence[Value], returns: str) -> list[Any]:
-        fit = None if returns == "text" else functools.partial(self._fitting.value, sql_type=returns)
+    def _values(
+        self,
+        target: Target,
+        values: Sequence[Value],
+        returns: str,
+        write: Callable[[Any, str], Any] | None = None,
+    ) -> list[Any]:
+        """Answers as values of type `returns`; write: what makes of such a value what is returned."""
+        fit = (
+            None
+            if returns == "text"
+            else functools.partial(self._fitting.value, sql_type=returns, write=write)
+        )
         with self._asking(target, values) as statement:
             found = statement.values(values, self._statements.check_interrupts, fit)
             return fitted(found, returns) if fit is None else found

@@ -17,6 +17,7 @@ __all__ = ["Composite", "composite", "fitted", "unwrapped", "wrapped"]
 Composite = dict[str, Any]
 
 _PGVECTOR = {"vector", "halfvec"}
+_VECTORS = {"real[]", "double precision[]"}
 _WHOLE = {"smallint", "integer", "bigint"}
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
@@ -47,7 +48,7 @@ def unwrapped(values: Sequence[Any]) -> list[Any]:
 
 
 def wrapped(values: Sequence[Any]) -> list[Any]:
-    """Vectors as a twin returns them."""
+    """Vectors as the twins return them that were made before `binary_array`."""
     return [None if value is None else {"vector": value} for value in values]
 
 
@@ -60,6 +61,8 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
         )
     if sql_type in ("json", "jsonb"):
         return value if isinstance(value, str) else json.dumps(value)
+    if sql_type in _VECTORS and isinstance(value, int | float):
+        return [value]  # of one number, which the wire does not tell from a number
     if isinstance(value, list):
         if sql_type.endswith("[]"):
             return value

@@ -1,7 +1,8 @@
 """The text of a function that `ml_udf.create_function` makes, and of its twin.
 
 The twin takes and returns arrays, one value per row: same schema, owner, right to execute and parallel
-label, the name with `_batch` behind it. By these signs the plan node finds it. Pure: text in, text out.
+label, the name with `_batch` behind it. By these signs the plan node finds it. Vectors it returns as bytes
+(`ml_udf.postgres.binary`). Pure: text in, text out.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Wrapper:
     server_oid: str | None = None
     server_owner: str | None = None
     grant_to: str | None = READER
+    twin_of_composites: bool = False  # of vectors as those made before had it, who may be granted to roles
 
     @property
     def signature(self) -> str:
@@ -50,10 +52,15 @@ class Wrapper:
     def signatures(self) -> list[tuple[str, str, str]]:
         """(name, argument type, result type) of the function and, where there can be one, of its twin."""
         scalar = (self.name, self.argument, self.returns)
-        argument, returns = _many(self.argument), _many(self.returns)
+        argument = _many(self.argument)
+        returns = "bytea[]" if self._returns_bytes else _many(self.returns)
         if argument is None or returns is None:
             return [scalar]
         return [scalar, (self.name + "_batch", argument, returns)]
+
+    @property
+    def _returns_bytes(self) -> bool:
+        return self.returns in _VECTORS and not self.twin_of_composites
 
     def claim(self, signature: tuple[str, str, str], *, is_new: bool) -> str:
         """The statement by which the function's owner-to-be takes hold of one of `signatures`.
@@ -112,6 +119,8 @@ class Wrapper:
             "function": self.function,
             "returns": self.returns,
         }
+        if entry == "batch" and self._returns_bytes:
+            record["results"] = "binary"
         optional = {
             "server_oid": self.server_oid,
             "server_owner": self.server_owner,

@@ -54,6 +54,20 @@ def test_plain_sql_is_batched(batching: Engine, fake_server: OipServer, call: st
     assert len(fake_server.requests) <= 4
 
 
+def test_vectors_are_batched_and_cast(batching: Engine) -> None:
+    sql = "SELECT n, embed(path) AS v, embed(path)::float8[] AS d, (embed(path))[1] FROM log ORDER BY n"
+    with oip_server(ours=False) as foreign:
+        foreign.functions["embed"] = "text"
+        batching.query(f"ALTER SERVER ml_udf OPTIONS (SET url '{foreign.url}')")
+        batching.query("SELECT ml_udf.create_function('embed', returns => 'float4[]')")
+        assert plan(batching, sql).count("Batched:") == 1
+        for n, *vectors, first in batching.query(sql):
+            length = float(len(f"/{n % 700}"))
+            assert (*vectors, first) == ([length, 0.5], [length, 0.5], length)
+        assert len(foreign.rows) == 700
+        batching.query("SELECT ml_udf.drop_function('embed')")
+
+
 def test_what_the_node_gathers_leaves_as_several_requests_at_once(
     batching: Engine, fake_server: OipServer
 ) -> None:

@@ -6,13 +6,17 @@ import ast
 import json
 import math
 import re
+import struct
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_udf.client.statement import Answer
-from ml_udf.errors import BadOption, InputNotFound
+from ml_udf.errors import BadOption, InputNotFound, WrongType
+from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.latencies import Latencies
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
@@ -64,10 +68,33 @@ def test_identifiers_cannot_be_left(name: str) -> None:
     assert signature == f'"public"."{name.replace(chr(34), chr(34) * 2)}"(text)'
 
 
-def test_vectors_have_a_twin_of_composites_and_other_arrays_none() -> None:
+def test_vectors_have_a_twin_of_bytes_and_other_arrays_none() -> None:
     numbers = wrapper(argument="double precision[]", returns="real[]")
-    assert numbers.signatures()[1] == ("f_batch", "ml_udf.float8_vector[]", "ml_udf.float4_vector[]")
+    assert numbers.signatures()[1] == ("f_batch", "ml_udf.float8_vector[]", "bytea[]")
+    older = replace(numbers, twin_of_composites=True)
+    assert older.signatures()[1] == ("f_batch", "ml_udf.float8_vector[]", "ml_udf.float4_vector[]")
     assert len(wrapper(returns="text[]").signatures()) == 1
+
+
+@pytest.mark.parametrize(("sql_type", "code", "size"), [("real[]", "f", 4), ("double precision[]", "d", 8)])
+@given(numbers=st.lists(st.floats(width=32), max_size=20))
+def test_a_vector_in_binary_is_a_header_and_each_number_with_its_size(
+    sql_type: str, code: str, size: int, numbers: list[float]
+) -> None:
+    binary = binary_array(numbers, sql_type)
+    dimensions, nulls, _ = struct.unpack_from(">iiI", binary)
+    assert (dimensions, nulls) == (1 if numbers else 0, 0)
+    if numbers:
+        assert struct.unpack_from(">ii", binary, 12) == (len(numbers), 1)
+    found = list(struct.iter_unpack(f">i{code}", binary[20:]))
+    assert [each for each, _ in found] == [size] * len(numbers)
+    assert all(a == b or (math.isnan(a) and math.isnan(b)) for (_, a), b in zip(found, numbers, strict=True))
+
+
+@pytest.mark.parametrize("numbers", [[1e39], ["a", "b"], [None]])
+def test_what_is_no_vector_of_the_type_is_an_answer_of_the_wrong_type(numbers: list[Any]) -> None:
+    with pytest.raises(WrongType):
+        binary_array(numbers, "real[]")
 
 
 @pytest.mark.parametrize(
