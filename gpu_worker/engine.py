@@ -43,10 +43,10 @@ from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
 from gpu_worker.networks.network import IsCancelled, Network
+from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
 from gpu_worker.pipeline.intake import Intake, Piece
-from gpu_worker.pipeline.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import Network
-from gpu_worker.pipeline.piece_sizes import PieceSizes
+from gpu_worker.networks.piece_sizes import PieceSizes
 
 __all__ = ["ModelCache", "Resident"]
 

@@ -49,8 +49,8 @@ from server.training.datasets.connections import SourceConnections
 from server.training.datasets.datasets import Datasets
 from server.training.datasets.snapshot import SnapshotLimits
 from server.training.jobs.service import Training
-from server.training.jobs.trainers import Trainers
 from server.training.promotion.deployer import Deployer
+from server.training.trainers import Trainers
 from server.version import VERSION
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerPool

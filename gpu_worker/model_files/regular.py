@@ -6,6 +6,7 @@ Standard library only: the server imports this module.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from io import BufferedReader
@@ -17,6 +18,7 @@ __all__ = [
     "MANIFEST_FILE",
     "MOST_MANIFEST_BYTES",
     "RUNTIMES",
+    "file_sha256",
     "open_regular",
 ]
 
@@ -44,6 +46,12 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def file_sha256(path: str) -> str:
+    """The file's SHA-256, in hexadecimal. Raises `OSError` as `open_regular` does."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _require_regular(mode: int) -> None:

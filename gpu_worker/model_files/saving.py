@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.regular import MANIFEST_FILE
-from gpu_worker.networks.loader import file_sha256
+from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256
 
 __all__ = ["WEIGHTS_FILE", "save_model", "write_tensors"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -14,16 +13,16 @@ import numpy as np
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.regular import open_regular
+from gpu_worker.model_files.regular import file_sha256
+from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.network import Network
-from gpu_worker.pipeline.piece_sizes import rows_that_fit
+from gpu_worker.networks.piece_sizes import rows_that_fit
 from gpu_worker.zoo import ARCHITECTURES, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITECTURES
-from gpu_worker.zoo.hashing import Hashing
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build_module", "file_sha256", "load_network", "warm_up", "weights_bytes"]
+__all__ = ["build_module", "load_network", "warm_up", "weights_bytes"]
 
 _PLAIN_FORMS = ("text", "row")  # of rows that are no pictures
 _WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
@@ -113,12 +112,6 @@ def weights_bytes(manifest: Manifest) -> int:
         return os.path.getsize(path)
     except OSError as exc:
         raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
-
-
-def file_sha256(path: str) -> str:
-    """The file's SHA-256, in hexadecimal."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_sha256(manifest: Manifest) -> None:

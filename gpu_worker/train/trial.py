@@ -144,7 +144,7 @@ class Trials:
         return learner
 
     def _keep(self, message: StoreCheckpoint) -> CheckpointStored:
-        from gpu_worker.networks.loader import file_sha256
+        from gpu_worker.model_files.regular import file_sha256
 
         learner = self._trials.get(message.trial)
         if learner is None:

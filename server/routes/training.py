@@ -18,7 +18,7 @@ from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 from server.training.jobs.run import Run
 from server.training.jobs.service import found_by
-from server.training.jobs.tasks import IMAGES
+from server.training.tasks import IMAGES
 
 __all__ = ["router"]
 

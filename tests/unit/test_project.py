@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -67,10 +68,76 @@ def test_every_setting_stands_in_the_readme_and_has_an_option():
 
 
 def test_the_links_in_the_readme_lead_somewhere():
-    import re
-
     for target in re.findall(r"\]\(([^)#]+)", README):
         assert (ROOT / target).exists(), target
+
+
+PACKAGES = ("ml_udf", "server", "gpu_worker", "migrations", "examples", "tests")
+# Run by pytest, Alembic, `python -m` on a package, or in the environment of a server that is not ours.
+STARTED = re.compile(
+    r"(^|\.)(__main__|conftest|test_\w+)$|^migrations\.(env$|versions\.)"
+    r"|^tests\.e2e\.mlserver_upper\.|^tests\.benchmarks\.serving\.servers\.\w+_server$"
+)
+
+
+def module_name(file: Path) -> str:
+    name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def test_no_file_is_there_that_nothing_imports_and_nobody_starts() -> None:
+    """A module is imported somewhere, or another file says its name to start it."""
+    files = {module_name(file): file for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
+    words: dict[str, set[str]] = {}  # of other files than modules are: what starts them
+    for file in (ROOT / "Makefile", *(ROOT / "sql").rglob("*.sql*"), *(ROOT / "sql").rglob("Makefile")):
+        words[str(file)] = set(re.findall(r"\w+", file.read_text()))
+    imported: set[str] = set()
+    for name, file in files.items():
+        tree = ast.parse(file.read_text())
+        words[name] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words[name] |= set(re.findall(r"\w+", node.value))
+    orphans = [
+        name
+        for name, file in files.items()
+        if file.name != "__init__.py"
+        and name not in imported
+        and not STARTED.search(name)
+        and not any(file.stem in said for other, said in words.items() if other != name)
+    ]
+    assert orphans == []
+
+
+# Folders that a run makes; no clone holds them.
+MADE_BY_RUNS = {".demo", "bench-results", "functions", "latencies", "models"}
+NAMED_PATH = re.compile(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|sql|c|h))`")
+
+
+def test_every_path_that_the_documents_name_is_there() -> None:
+    """From the project's root, from the document's own folder, or the end of a path."""
+    tops = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    places = [place.relative_to(ROOT).parts for top in tops for place in (ROOT / top).rglob("*")]
+    known = {"/".join(parts[start:]) for parts in places for start in range(len(parts))} | tops
+    missing: list[str] = []
+    for document in documents_with_paths():
+        for named in NAMED_PATH.findall(document.read_text()):
+            path = named.rstrip("/")
+            is_ours = "/" not in path or path.partition("/")[0] in tops
+            if is_ours and path not in known | MADE_BY_RUNS and not (ROOT / path).exists():
+                missing.append(f"{document.relative_to(ROOT)}: {named}")
+    assert missing == []
+
+
+def documents_with_paths() -> list[Path]:
+    """README.md, docs/ and the page of each folder."""
+    tops = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    pages = [page for top in tops if top.name != "docs" for page in sorted(top.rglob("README.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *pages]
 
 
 def documents() -> str:

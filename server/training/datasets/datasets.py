@@ -32,7 +32,7 @@ from server.training.datasets.connections import SourceConnections
 from server.training.datasets.rows_json import record_batch
 from server.training.datasets.snapshot import Draft, Facts, SnapshotLimits, Unreadable
 from server.training.datasets.spec import PUSHED, DatasetSpec
-from server.training.jobs.trainers import Trainers, expect
+from server.training.trainers import Trainers, expect
 
 __all__ = ["Cancellation", "Datasets", "QueryCancelled"]
 

@@ -30,7 +30,7 @@ from server.errors import BadInput, BadOption
 from server.training.datasets.features import Feature, features_json, features_of, rows_of
 from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
-from server.training.jobs.tasks import IMAGES, TABLES
+from server.training.tasks import IMAGES, TABLES
 
 __all__ = ["Draft", "Facts", "Inspect", "SnapshotLimits", "Unreadable", "split_note"]
 

@@ -10,7 +10,7 @@ from server.errors import BadOption
 from server.store.manifest import check_name
 from server.training.datasets.query import check_query
 from server.training.datasets.split import SplitRatios
-from server.training.jobs.tasks import TABLES, task_named
+from server.training.tasks import TABLES, task_named
 
 __all__ = ["PUSHED", "Columns", "DatasetSpec"]
 

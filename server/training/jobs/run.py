@@ -33,14 +33,14 @@ from server.catalog.jobs import Job, Snapshot
 from server.errors import ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
 from server.training.jobs.spec import JobSpec
-from server.training.jobs.tasks import task_named
-from server.training.jobs.trainers import Ask
 from server.training.jobs.turns import Turns
 from server.training.studies.journal import Mastery, open_journal, read_journal
 from server.training.studies.ledger import as_begun, recorded
 from server.training.studies.messages import Assignment, NoWorkYet, Progress, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master, progress_of
 from server.training.studies.trial import Checkpoint, Trial
+from server.training.tasks import task_named
+from server.training.trainers import Ask
 from server.workers.pool import Worker
 
 __all__ = ["LEASE_S", "Run", "Tell"]

@@ -23,15 +23,15 @@ from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownF
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
 from server.training.checkpoints.parameters import ParameterStore
+from server.training.datasets.leakage import Origin, have_common_rows, training_lineage, warm_start_jobs
 from server.training.datasets.snapshot import split_note
 from server.training.jobs.choosing import choose_models
 from server.training.jobs.events import Events
 from server.training.jobs.run import LEASE_S, Run
 from server.training.jobs.spec import JobSpec
-from server.training.jobs.tasks import IMAGES, Task, task_named
-from server.training.jobs.trainers import Trainers
 from server.training.jobs.turns import Turns
-from server.training.promotion.leakage import Origin, have_common_rows, training_lineage, warm_start_jobs
+from server.training.tasks import IMAGES, Task, task_named
+from server.training.trainers import Trainers
 from server.workers.pool import Worker
 
 __all__ = ["Training", "found_by"]

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from server.errors import BadOption
-from server.training.jobs.tasks import AUGMENT, IMAGES, TABLES, task_named
-from server.training.promotion.leakage import Origin
+from server.training.datasets.leakage import Origin
 from server.training.studies.hooks import Value
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Advice, Assignment, Policy, StudySpec
+from server.training.tasks import AUGMENT, IMAGES, TABLES, task_named
 
 __all__ = ["SIZE", "JobSpec"]
 

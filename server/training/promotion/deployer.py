@@ -29,12 +29,7 @@ from server.errors import BadOption, UnknownFunction
 from server.publisher import Publisher
 from server.store.manifest import check_name
 from server.store.training import TrainingRepository
-from server.training.datasets.snapshot import split_note
-from server.training.jobs.run import Run
-from server.training.jobs.tasks import task_named
-from server.training.jobs.trainers import Trainers, expect
-from server.training.promotion.champion import Right, Tested, interval, level_of, match
-from server.training.promotion.leakage import (
+from server.training.datasets.leakage import (
     MajorityBaseline,
     clusters_of_test_rows,
     have_common_tests,
@@ -42,9 +37,14 @@ from server.training.promotion.leakage import (
     training_lineage,
     unseen_test_rows,
 )
+from server.training.datasets.snapshot import split_note
+from server.training.jobs.run import Run
+from server.training.promotion.champion import Right, Tested, interval, level_of, match
 from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
+from server.training.tasks import task_named
+from server.training.trainers import Trainers, expect
 
 __all__ = ["Deployed", "Deployer"]
 

@@ -13,9 +13,9 @@ import torch
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled, ModelUnusable, NoRoom, WorkerError
+from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.pipeline.decode import decode_image
-from gpu_worker.zoo.hashing import Hashing
 from tests.answers import labels_of
 from tests.models import CLASSES, hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
@@ -168,8 +168,8 @@ def test_no_options_of_a_hashing_model_hold_a_worker_for_more_than_a_minute(
         slept_s.append(seconds)
         now_s[0] += seconds
 
-    monkeypatch.setattr("gpu_worker.zoo.hashing.time.sleep", sleep)
-    monkeypatch.setattr("gpu_worker.zoo.hashing.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("gpu_worker.networks.hashing.time.sleep", sleep)
+    monkeypatch.setattr("gpu_worker.networks.hashing.time.monotonic", lambda: now_s[0])
     Hashing(["a"], delay_ms=60_000, row_delay_ms=60_000).scores([b"x"] * 1000, lambda: False)
     assert sum(slept_s) <= 60.001
 

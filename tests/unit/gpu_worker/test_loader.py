@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.device import find_device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
-from gpu_worker.networks.loader import build_module, file_sha256, load_network, warm_up
+from gpu_worker.model_files.regular import file_sha256
+from gpu_worker.networks.loader import build_module, load_network, warm_up
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.zoo import ARCHITECTURES

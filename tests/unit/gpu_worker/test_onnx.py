@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from gpu_worker.device import find_device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.model_files.regular import file_sha256
 from gpu_worker.networks import onnx_network
-from gpu_worker.networks.loader import file_sha256, load_network, warm_up
+from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.network import Network
 
 CLASSES = ["a", "b", "c", "d", "e"]

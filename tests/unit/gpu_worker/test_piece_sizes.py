@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gpu_worker.pipeline.piece_sizes import LARGEST_PIECE_ROWS, PieceSizes, rows_that_fit
+from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, PieceSizes, rows_that_fit
 
 Costs = Callable[[int], float]  # seconds of a pass, by rows
 

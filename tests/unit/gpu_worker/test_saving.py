@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from gpu_worker.model_files.manifest import InputSpec, Manifest, read_manifest
+from gpu_worker.model_files.regular import file_sha256
 from gpu_worker.model_files.saving import save_model
-from gpu_worker.networks.loader import file_sha256
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "turned": torch.arange(6.0).reshape(2, 3).T}
 

@@ -18,7 +18,7 @@ from server.store.training import TrainingRepository
 from server.supervision import Patience, Supervisor
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.jobs.service import Training
-from server.training.jobs.trainers import Trainers
+from server.training.trainers import Trainers
 from server.workers.local import LocalPool
 from server.workers.pool import WorkerListener
 from tests.unit.server.fake_worker import FakeWorker

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.training.jobs.choosing import behind, choose_models
-from server.training.jobs.tasks import TASKS
+from server.training.tasks import TASKS
 
 FAMILIES = {"a": "plain", "a_deep": "plain", "b": "residual", "c": "separable", "d": "branches"}
 DEFAULTS = ("a", "b", "c")

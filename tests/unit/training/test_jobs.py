@@ -10,9 +10,9 @@ import pytest
 from server.errors import BadOption
 from server.training.checkpoints.parameters import needed
 from server.training.jobs.spec import JobSpec
-from server.training.jobs.tasks import TASKS, Task
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
+from server.training.tasks import TASKS, Task
 
 
 def trial(number: int, state: str = "finished", **fields: Any) -> Trial:

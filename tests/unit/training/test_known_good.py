@@ -9,10 +9,10 @@ from optuna.storages import InMemoryStorage
 
 from server.errors import BadOption
 from server.training.jobs.spec import JobSpec
-from server.training.jobs.tasks import TASKS, Task
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Assignment, StudySpec
 from server.training.studies.study import Master
+from server.training.tasks import TASKS, Task
 from tests.unit.training.simulation import run
 
 MODELS = [(task, model) for task in TASKS.values() for model in task.models]

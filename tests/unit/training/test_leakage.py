@@ -15,9 +15,7 @@ from server.catalog.jobs import Job
 from server.errors import BadOption, UnknownFunction
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
-from server.training.jobs.service import Training
-from server.training.jobs.spec import JobSpec
-from server.training.promotion.leakage import (
+from server.training.datasets.leakage import (
     clusters_of_test_rows,
     have_common_rows,
     have_common_tests,
@@ -26,6 +24,8 @@ from server.training.promotion.leakage import (
     unseen_test_rows,
     warm_start_jobs,
 )
+from server.training.jobs.service import Training
+from server.training.jobs.spec import JobSpec
 
 TEXTS = "text-classification"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gpu_worker.wire.protocol import Done, Message
-from server.training.jobs.trainers import Trainers
+from server.training.trainers import Trainers
 from server.workers.pool import Worker
 
 

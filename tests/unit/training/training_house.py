@@ -33,7 +33,7 @@ from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.jobs.service import Training
-from server.training.jobs.trainers import Trainers
+from server.training.trainers import Trainers
 from server.workers.pool import OnReply, WorkerInfo
 
 PATIENCE_S = 30.0

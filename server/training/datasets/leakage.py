@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from server.catalog.jobs import Job
 from server.errors import UnknownFunction
-from server.training.jobs.tasks import IMAGES
+from server.training.tasks import IMAGES
 
 __all__ = [
     "MajorityBaseline",
