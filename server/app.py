@@ -197,6 +197,7 @@ async def _running(
         measured = Measured()
         residency_of = functools.partial(
             Residency,
+            workers=settings.workers,
             capacity=functools.partial(_capacity, settings),
             measured=measured,
             policy=placement_named(settings.placement),

@@ -19,6 +19,7 @@ from typing import Literal
 
 from server.placement.guarded import GuardedPlacement, PlacementFault
 from server.placement.link import LoadTimes
+from server.placement.packing import packed
 from server.placement.policy import (
     Capacity,
     Group,
@@ -82,12 +83,18 @@ class _Known:
 
 
 class Placement:
-    """`apart`: whether members of a group may be on different workers where no worker can hold them all."""
+    """`apart`: whether members of a group may be on different workers where no worker can hold them all.
 
-    def __init__(self, policy: PlacementPolicy, *, apart: bool = False) -> None:
+    workers: how many there will be, though not all may be up at once; such that were never up are like the
+    first that was.
+    """
+
+    def __init__(self, policy: PlacementPolicy, *, apart: bool = False, workers: int = 0) -> None:
         self._policy = GuardedPlacement(policy)
         self._apart = apart
+        self._expected_workers = workers
         self._workers: dict[str, WorkerPlaces] = {}
+        self._capacities: dict[str, Capacity] = {}  # of all that ever were: one that is gone comes again
         self._refused: dict[str, Counter[str]] = {}  # worker → model → times, since something last left it
         self._known: dict[str, _Known] = {}
         self._open: dict[Group, _Open] = {}
@@ -120,6 +127,7 @@ class Placement:
     ) -> None:
         """An empty worker, and what it may begin with."""
         self._workers[name] = WorkerPlaces(name, capacity, device, offers=self._met(offers))
+        self._capacities[name] = capacity
         self._refused[name] = Counter()
 
     def worker_down(self, name: str) -> None:
@@ -325,7 +333,13 @@ class Placement:
     def _can_ever(self, group: Group) -> bool:
         if self._fits_somewhere(group):
             return True
-        return self._apart and all(self._fits_somewhere((key,)) for key in group)
+        if not self._apart:
+            return False
+        sizes = {key: self._model(key).size_bytes for key in group}
+        like = next(iter(self._capacities.values()))
+        to_come = self._expected_workers - len(self._capacities)
+        unseen = {f"worker {number} to come": like for number in range(to_come)}
+        return packed(sizes, {**self._capacities, **unseen}, {}) is not None
 
     def _end(self, group: Group, ended: Ended) -> None:
         del self._open[group]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from server.placement.packing import packed
 from server.placement.policy import (
     Action,
     Capacity,
@@ -84,10 +85,7 @@ class LeastRecentlyUsed:
         wanted = {key for group in state.waited_for for key in group}
         wanted.update(key for wish in state.wishes for key in wish.group)
         for wish in state.wishes:
-            for group in _parts(state, wish):
-                worker = _best_worker(state, group, wish.without, taken)
-                if worker is None:
-                    continue
+            for group, worker in _assigned(state, wish, taken):
                 is_idle = worker.moving is None and worker.name not in taken
                 taken.add(worker.name)
                 if is_idle:
@@ -102,13 +100,23 @@ class LeastRecentlyUsed:
         return PlacementDecision(tuple(actions), until_s)
 
 
-def _parts(state: PlacementState, wish: Wish) -> list[Group]:
-    """The group as one, or member by member where it may be apart and no worker can hold it whole."""
+def _assigned(state: PlacementState, wish: Wish, taken: Collection[str]) -> list[tuple[Group, WorkerPlaces]]:
+    """What goes where: the group as one; in parts where it may be apart and no worker can hold it whole."""
     if not state.apart or any(_can_hold(state, worker, wish.group) for worker in state.workers.values()):
-        return [wish.group]
-    counted_on = [worker for name, worker in state.workers.items() if name not in wish.without]
-    missing = [key for key in wish.group if not any(_has(worker, key) for worker in counted_on)]
-    return [(key,) for key in missing]
+        worker = _best_worker(state, wish.group, wish.without, taken)
+        return [] if worker is None else [(wish.group, worker)]
+    counted_on = {name: worker for name, worker in state.workers.items() if name not in wish.without}
+    workers = counted_on or state.workers
+    found = packed(
+        {key: state.size_bytes(key) for key in wish.group},
+        {name: worker.capacity for name, worker in workers.items()},
+        {name: [key for key in wish.group if _has(worker, key)] for name, worker in workers.items()},
+    )
+    return [
+        (part, workers[name])
+        for name, part in (found or {}).items()
+        if not all(_has(workers[name], key) for key in part)
+    ]
 
 
 def _best_worker(

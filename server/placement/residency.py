@@ -80,8 +80,8 @@ class Residency:
     """`capacity(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
 
     `starting()`: what a starting worker is offered. `profile(worker, model, is_waited_for)`, if there is
-    one, is awaited before rows are sent to what was loaded. A worker that does not carry out one message
-    within `patience_s` is killed.
+    one, is awaited before rows are sent to what was loaded. `workers`: how many there will be. A worker that
+    does not carry out one message within `patience_s` is killed.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Residency:
         clock: Callable[[], float] = time.monotonic,
         *,
         policy: PlacementPolicy | None = None,
+        workers: int = 0,
         starting: Callable[[], Iterable[Group]] = tuple,
         profile: Profile | None = None,
         patience_s: float = _PATIENCE_S,
@@ -101,7 +102,7 @@ class Residency:
         self._capacity = capacity
         self._measured = measured
         self._clock = clock
-        self._core = Placement(policy or LeastRecentlyUsed())
+        self._core = Placement(policy or LeastRecentlyUsed(), apart=True, workers=workers)
         self._places: dict[str, _Place] = {}
         self._models: dict[str, ModelVersion] = {}
         self._wanted: dict[tuple[str, ...], _Wanted] = {}
@@ -447,7 +448,7 @@ def _why(ended: Ended) -> ServiceError | None:
     if ended.reason == "resident":
         return None
     if ended.reason == "too_large":
-        return BadOption(f"the models {keys} do not fit on a worker together")
+        return BadOption(f"the models {keys} do not fit on the workers together")
     if ended.reason == "crowded":
         return Overloaded(f"workers do not keep {keys} together")
     if isinstance(ended.error, ServiceError):

@@ -379,3 +379,38 @@ def test_whatever_a_load_dies_of_those_who_wait_for_it_hear_it() -> None:
 class BrokenWorker(FakeWorker):
     async def call(self, message: Message) -> Message:
         raise RuntimeError("a bug")
+
+
+def test_members_that_no_worker_can_hold_together_are_loaded_apart_and_only_then() -> None:
+    async def scenario() -> None:
+        house = House(models=2)
+        workers = [FakeWorker("w0"), FakeWorker("w1")]
+        for worker in workers:
+            house.residency.worker_up(worker)
+        await house.residency.load((A, B))
+        assert sum({"a/1", "b/1"} <= set(worker.resident) for worker in workers) >= 1
+        await house.residency.load((A, B, C))
+        assert house.residency.is_resident((A, B, C))
+        held = [set(worker.resident) for worker in workers]
+        assert set.union(*held) == {"a/1", "b/1", "c/1"}
+        assert all(len(models) <= 2 for models in held)
+
+    asyncio.run(scenario())
+
+
+def test_what_members_apart_need_of_a_worker_that_is_gone_waits_until_it_is_back() -> None:
+    async def scenario() -> None:
+        house = House(models=2)
+        workers = [FakeWorker("w0"), FakeWorker("w1")]
+        for worker in workers:
+            house.residency.worker_up(worker)
+        await house.residency.load((A, B, C))
+        house.listener.waiting = [(A, B, C)]
+        house.residency.worker_down(workers[1])
+        await settle()
+        assert not house.residency.is_resident((A, B, C))
+        assert house.listener.failed == [], "it comes again"
+        house.residency.worker_up(FakeWorker("w1"))
+        await until(lambda: house.residency.is_resident((A, B, C)), 5)
+
+    asyncio.run(scenario())
