@@ -25,7 +25,8 @@ _MOST_S = 60.0  # of a batch: whoever may register a model may not stop a worker
 class Hashing:
     """`delay_ms` is slept once per batch, `row_delay_ms` per row: a device of exactly known speed.
 
-    A batch takes a minute at most, however many rows it has.
+    `load_ms` is slept when it is made: a link of known speed. A batch takes a minute at most, however many
+    rows it has.
     """
 
     forms = frozenset(("path", "image", "text"))
@@ -33,13 +34,21 @@ class Hashing:
     cuttable = False  # `delay_ms` belongs to a whole batch
     resident_bytes = 1024
 
-    def __init__(self, classes: Sequence[str], *, delay_ms: float = 0.0, row_delay_ms: float = 0.0) -> None:
-        for delay in (delay_ms, row_delay_ms):
+    def __init__(
+        self,
+        classes: Sequence[str],
+        *,
+        delay_ms: float = 0.0,
+        row_delay_ms: float = 0.0,
+        load_ms: float = 0.0,
+    ) -> None:
+        for delay in (delay_ms, row_delay_ms, load_ms):
             if not 0.0 <= delay <= _MOST_S * 1e3:
                 raise ValueError(f"a delay must be from 0 to {_MOST_S * 1e3:g} ms, not {delay:g}")
         self._classes = len(classes)
         self._delay_s = delay_ms / 1e3
         self._row_delay_s = row_delay_ms / 1e3
+        time.sleep(load_ms / 1e3)
 
     @classmethod
     def from_options(cls, classes: Sequence[str], options: Mapping[str, Any]) -> Hashing:

@@ -96,6 +96,9 @@ class Placement:
         self._workers: dict[str, WorkerPlaces] = {}
         self._capacities: dict[str, Capacity] = {}  # of all that ever were: one that is gone comes again
         self._refused: dict[str, Counter[str]] = {}  # worker → model → times, since something last left it
+        self._counted_on: dict[
+            str, int
+        ] = {}  # worker → bytes of the model on its way, as known when it began
         self._known: dict[str, _Known] = {}
         self._open: dict[Group, _Open] = {}
         self._ended: list[Ended] = []
@@ -134,6 +137,7 @@ class Placement:
         """The worker is gone, and all that it held."""
         self._workers.pop(name, None)
         self._refused.pop(name, None)
+        self._counted_on.pop(name, None)
 
     def resident(self, name: str) -> frozenset[str]:
         """What may be asked of the worker: what it holds, less what is leaving."""
@@ -225,6 +229,7 @@ class Placement:
         worker = self._workers[step.worker]
         takes_s = self.expected_s(step.load, worker.device) if step.load else 0.0
         moving = Moving(step.load, step.evict, now_s, now_s + takes_s)
+        self._counted_on[step.worker] = self._model(step.load).size_bytes if step.load else 0
         self._workers[step.worker] = replace(worker, moving=moving)
 
     def is_moving(self, name: str) -> bool:
@@ -251,9 +256,9 @@ class Placement:
         self._refused[name].pop(key, None)
 
     def refused(self, name: str, key: str, wanted_bytes: int) -> bool:
-        """The worker had no room for it. Whether that is news: the model takes more than was known."""
+        """The worker had no room for it. Whether it takes more than was known when the load was decided."""
         model = self._model(key)
-        is_news = wanted_bytes > model.size_bytes
+        is_news = wanted_bytes > self._counted_on.get(name, 0)
         model.size_bytes = max(model.size_bytes, wanted_bytes)
         if is_news:
             for one in self._open.values():

@@ -5,6 +5,7 @@ open-loop load generator replays traces that the simulator is given too, with l(
 the model has it. And what the papers and the design promise of a live server:
     Clipper's Figures 4 and 5   throughput of aimd and quantile against no batching, and with a 2 ms delay
     a scan beside callers       their p99 and the scan's throughput, together and each alone
+    models that come and go     8 on 2 workers of 4 and of 3 places, simulated and live (schedule_swaps.py)
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from server.scheduling.simulation.simulator import (
 )
 from tests.benchmarks.load_generator import Replay, closed_loop, replay, request_bytes
 from tests.benchmarks.report import console, write_json
+from tests.benchmarks.schedule_swaps import swaps
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 
@@ -97,6 +99,8 @@ def main() -> None:
             "clipper": lambda: _clipper(server, flags.seconds / 4),
         }
         result = {name: part() for name, part in parts.items() if name in flags.parts}
+    if "swaps" in flags.parts:
+        result["swaps"] = swaps(flags.seconds, flags.slower)
     write_json("schedule_live", result)
 
 
@@ -283,7 +287,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slower", type=float, default=1.0, help="all times so many times as long, for a busy machine"
     )
-    parser.add_argument("--parts", nargs="+", default=["scan", "traces", "clipper"])
+    parser.add_argument("--parts", nargs="+", default=["scan", "traces", "clipper", "swaps"])
     return parser
 
 

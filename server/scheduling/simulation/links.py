@@ -28,6 +28,7 @@ class LinkedDevice:
     places: int
     capacity_bytes: int
     load_s: Mapping[str, float]
+    resident: tuple[str, ...] | None = None  # at the beginning, least recently used first; None = what fits
 
 
 class SimulatedLinks:
@@ -61,7 +62,11 @@ class SimulatedLinks:
         """What is resident at the beginning."""
         for device in self._devices.values():
             capacity = Capacity(device.capacity_bytes, device.places)
-            self._core.worker_up(device.name, capacity, device.name, offers=self._groups)
+            offers = self._groups if device.resident is None else ()
+            self._core.worker_up(device.name, capacity, device.name, offers)
+            for turn, key in enumerate(device.resident or ()):
+                self._core.used(_LONG_AGO_S, [key], turn)
+                self._arrive(_LONG_AGO_S, Step(device.name, (), key))
         while steps := self._core.steps(_LONG_AGO_S, {})[0]:
             for step in steps:
                 for key in step.evict:

@@ -56,7 +56,8 @@ class FunctionLoad:
 class SimulatedDevice:
     """One simulated worker: `places` models and `capacity_bytes` fit on it, 0 = as many as the other allows.
 
-    One model at a time moves over its link, at `link_bytes_per_s`.
+    One model at a time moves over its link, at `link_bytes_per_s`. resident: what it holds at the beginning,
+    least recently used first; None = as many of the functions as fit, in their order.
     """
 
     name: str = "device-0"
@@ -64,6 +65,7 @@ class SimulatedDevice:
     in_flight_limit: int = 1
     capacity_bytes: int = 0
     link_bytes_per_s: float = math.inf
+    resident: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +319,7 @@ def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
         function.name: load.swap_s + function.size_bytes / device.link_bytes_per_s
         for function in load.functions
     }
-    return LinkedDevice(device.name, device.places or 0, device.capacity_bytes, load_s)
+    return LinkedDevice(device.name, device.places or 0, device.capacity_bytes, load_s, device.resident)
 
 
 def _spec(function: FunctionLoad) -> FunctionSpec:

@@ -1,0 +1,179 @@
+"""The placement's state is what the workers said, whatever they said and in whatever order."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.placement.core import Placement, Step
+from server.placement.lru import LeastRecentlyUsed
+from server.placement.policy import Capacity, Evict, Load, PlacementDecision, PlacementState
+
+
+def placement(places: int = 2, *, apart: bool = False) -> Placement:
+    core = Placement(LeastRecentlyUsed(), apart=apart)
+    core.worker_up("w", Capacity(max_models=places), "cpu")
+    return core
+
+
+def carry_out(core: Placement, now_s: float = 0.0) -> list[Step]:
+    """Do all that is decided, at once."""
+    done: list[Step] = []
+    while steps := core.steps(now_s, {})[0]:
+        for step in steps:
+            for key in step.evict:
+                core.evicted(step.worker, key)
+            if step.load:
+                core.loaded(now_s, step.worker, step.load, 10, 0.05)
+            core.over(step.worker)
+        done += steps
+    return done
+
+
+def test_a_wish_comes_true_and_is_told_once() -> None:
+    core = placement()
+    assert core.want(0.0, ("a", "b"))
+    assert not core.want(0.0, ("a", "b"))
+    carry_out(core)
+    assert core.is_resident(("a", "b"))
+    assert [(ended.group, ended.reason) for ended in core.take_ended()] == [(("a", "b"), "resident")]
+    assert core.take_ended() == []
+
+
+def test_what_is_leaving_is_out_of_sight_and_takes_its_place_until_it_has_left() -> None:
+    core = placement(places=1)
+    core.want(0.0, ("a",))
+    carry_out(core)
+    core.want(1.0, ("b",))
+    ((step,), _) = core.steps(1.0, {})
+    assert step == Step("w", ("a",), "b")
+    assert core.resident("w") == frozenset()
+    assert set(core.state(1.0, {}).workers["w"].resident) == {"a"}
+    assert core.steps(1.0, {})[0] == [], "its link is busy"
+
+
+def test_a_model_is_larger_than_was_known() -> None:
+    core = Placement(LeastRecentlyUsed())
+    core.worker_up("w", Capacity(capacity_bytes=15), "cpu")
+    core.want(0.0, ("a",))
+    core.steps(0.0, {})
+    assert core.refused("w", "a", 12), "that is news"
+    core.over("w")
+    assert core.steps(0.0, {})[0] == [Step("w", (), "a")]
+    assert not core.refused("w", "a", 12)
+    core.over("w")
+    core.refused("w", "a", 16)
+    assert [ended.reason for ended in core.take_ended()] == ["too_large"]
+
+
+def test_a_load_under_which_two_workers_die_is_given_up() -> None:
+    core, error = placement(), RuntimeError("gone")
+    core.want(0.0, ("a",))
+    for ends in (False, True):
+        core.steps(0.0, {})
+        core.worker_down("w")
+        core.failed("w", "a", error, died=True)
+        core.worker_up("w", Capacity(), "cpu")
+        assert [(one.reason, one.error) for one in core.take_ended()] == ([("failed", error)] if ends else [])
+
+
+def test_a_wish_that_is_withdrawn_begins_nothing_more() -> None:
+    core = placement()
+    core.want(0.0, ("a", "b"))
+    ((step,), _) = core.steps(0.0, {})
+    core.withdraw(("a", "b"))
+    core.loaded(0.0, "w", step.load, 10, 0.05)
+    core.over("w")
+    assert core.steps(0.0, {})[0] == []
+    assert core.resident("w") == {"a"}
+
+
+def test_an_offer_that_nobody_takes_up_is_over() -> None:
+    core = placement(places=1)
+    core.want(0.0, ("a",))
+    carry_out(core)
+    core.offer(("b",))
+    assert core.is_offered(("b",))
+    carry_out(core)
+    assert not core.is_offered(("b",))
+    assert core.resident("w") == {"a"}
+
+
+def test_rows_sent_of_late_are_a_rate_that_fades() -> None:
+    core = placement()
+    for turn in range(500):
+        core.used(turn * 0.1, ["a"], 0.0, rows=4)
+    assert core.state(50.0, {}).models["a"].rows_per_s == pytest.approx(40, rel=0.05)
+    assert core.state(100.0, {}).models["a"].rows_per_s < 0.01
+
+
+def test_the_link_says_when_it_should_be_idle_again() -> None:
+    core = placement(places=1)
+    core.want(0.0, ("a",))
+    carry_out(core)
+    core.forget("w", ["a"])
+    core.want(5.0, ("a",))
+    core.steps(5.0, {})
+    moving = core.state(5.0, {}).workers["w"].moving
+    assert moving is not None
+    assert moving.ends_s == pytest.approx(5.05)
+
+
+def test_members_apart_are_resident_only_where_they_may_be() -> None:
+    for apart in (True, False):
+        core = placement(places=1, apart=apart)
+        core.worker_up("v", Capacity(max_models=1), "cpu")
+        core.want(0.0, ("a", "b"))
+        carry_out(core)
+        assert core.is_resident(("a", "b")) == apart
+        assert [one.reason for one in core.take_ended()] == ["resident" if apart else "too_large"]
+
+
+class Wrong:
+    """Decides what it was made with."""
+
+    name = "wrong"
+
+    def __init__(self, *actions: Load | Evict) -> None:
+        self._actions = actions
+
+    def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
+        return PlacementDecision(self._actions)
+
+
+class Raising(Wrong):
+    def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
+        raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Wrong(Load("nobody", "a")),
+        Wrong(Load("w", "unheard of")),
+        Wrong(Load("w", "a"), Load("w", "b")),
+        Wrong(Evict("w", "a")),
+        Wrong(Load("w", "large")),
+        Raising(),
+    ],
+)
+def test_a_policy_that_decides_what_cannot_be_done_is_put_aside_for_lru(policy: Wrong) -> None:
+    core = Placement(policy)
+    core.know("b", 10)
+    core.know("large", 1000)
+    core.worker_up("w", Capacity(capacity_bytes=100), "cpu")
+    core.want(0.0, ("a",))
+    carry_out(core)
+    assert core.resident("w") == {"a"}
+    fault = core.take_fault()
+    assert fault is not None
+    assert fault.policy == "wrong"
+    assert core.take_fault() is None, "told once"
+
+
+def test_a_size_that_was_learned_elsewhere_while_a_load_was_under_way_is_news_to_it() -> None:
+    core = placement()
+    core.worker_up("v", Capacity(capacity_bytes=30), "cpu", offers=[("a",)])
+    core.offer(("a",))
+    assert len(core.steps(0.0, {})[0]) == 2
+    core.loaded(0.0, "w", "a", 40, 0.05)
+    assert core.refused("v", "a", 40)
