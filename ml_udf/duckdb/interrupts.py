@@ -7,6 +7,7 @@ sees KeyboardInterrupt. So every call looks at a token of its own while it waits
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from ml_udf.errors import Cancelled
 __all__ = ["Interrupts", "told_of_ctrl_c"]
 
 _DUCKDB_SAW_IT = "Query interrupted"
-_FUNCTION_SAW_IT = "\nKeyboardInterrupt: "
+_FUNCTION_SAW_IT = re.compile(r"\sKeyboardInterrupt: ")
 
 
 @contextlib.contextmanager
@@ -30,7 +31,7 @@ def told_of_ctrl_c() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if str(error) != _DUCKDB_SAW_IT and _FUNCTION_SAW_IT not in str(error):
+        if str(error) != _DUCKDB_SAW_IT and not _FUNCTION_SAW_IT.search(str(error)):
             raise
         raise KeyboardInterrupt from error
 

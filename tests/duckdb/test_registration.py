@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from duckdb.func import ARROW, SPECIAL
 
 import ml_udf.duckdb
 from ml_udf.client import Client, Options
+from ml_udf.duckdb.interrupts import told_of_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from ml_udf.errors import BadOption, ServerUnreachable, UnknownFunction
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
@@ -147,13 +150,14 @@ def test_the_warning_comes_by_itself_a_moment_after_the_statement():
     con.execute("SET VARIABLE ml_udf_on_error = 'null'")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        con.execute("SELECT udf_f('bad' || i) FROM range(5000) AS r(i)").fetchall()
+        # One call of the function: a pause between two would end what counts as one statement.
+        con.execute("SELECT udf_f('bad' || i) FROM range(2000) AS r(i)").fetchall()
         deadline_s = time.monotonic() + 5
         while not caught and time.monotonic() < deadline_s:
             time.sleep(0.02)
     registration.close()
     (warning,) = caught
-    assert "5,000 inputs could not be answered" in str(warning.message)
+    assert "2,000 inputs could not be answered" in str(warning.message)
     assert warning.category is ml_udf.duckdb.FaultyRowsWarning
 
 
@@ -178,6 +182,7 @@ def test_several_connections_at_once_keep_their_answers_apart():
 CTRL_C = """
 import duckdb, sys
 from ml_udf.client import Client, Options
+from ml_udf.duckdb.interrupts import told_of_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
 con = duckdb.connect()
@@ -200,6 +205,7 @@ import sys, typer
 import ml_udf.duckdb
 from ml_udf.cli.sql import sql
 from ml_udf.client import Client, Options
+from ml_udf.duckdb.interrupts import told_of_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
 client = Client("http://fake", transport=FakeTransport(delay_s=60))
@@ -225,6 +231,16 @@ def test_ctrl_c_ends_the_command_line_with_one_word():
         assert process.returncode == 130
     finally:
         process.kill()
+
+
+def test_ctrl_c_within_a_function_is_ctrl_c():
+    def pressed(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    with contextlib.closing(duckdb.connect()) as con:
+        con.create_function("pressed", pressed, None, "VARCHAR", type=ARROW, null_handling=SPECIAL)
+        with pytest.raises(KeyboardInterrupt), told_of_ctrl_c():
+            con.execute("SELECT pressed(i) FROM range(3) AS r(i)").fetchall()
 
 
 def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
