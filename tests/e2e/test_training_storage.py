@@ -1,13 +1,13 @@
-"""Training through a full disk and a locked registry: jobs tell the truth, and go on."""
+"""Through a full disk and a locked registry jobs tell the truth and go on, rows and deployments too."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ import httpx
 import pytest
 
 import ml_udf.duckdb
+from ml_udf.client import Client
 from tests.e2e.test_training_inputs import customers
 from tests.inference_server import InferenceServer, inference_server
+from tests.models import hashing_model, label_of
 
 JOB_S = 180.0
-# Longer than SQLite itself waits for its lock; ML_UDF_LOCK_SECONDS=60 for longer.
-LOCK_S = float(os.environ.get("ML_UDF_LOCK_SECONDS", "35"))
+LOCKS_S = (20.0, 60.0)  # shorter and longer than a write waits for SQLite's lock
 MODELS = ["gradient_boosting", "logistic_regression"]
 
 
@@ -83,7 +84,7 @@ def fill(ballast: Path) -> None:
 def test_a_disk_that_fills_while_a_job_trains_stops_nothing_for_good(small_disk: Path) -> None:
     with inference_server(small_disk) as server:
         push(server)
-        job = train(server, 60)
+        job = train(server, 30)
         wait_until(server, job, lambda known: known["epochs_used"] >= 3)
         ballast = small_disk / "ballast"
         fill(ballast)
@@ -100,30 +101,72 @@ def test_a_disk_that_fills_while_a_job_trains_stops_nothing_for_good(small_disk:
         ballast.unlink()
         if shown(server, job)["state"] == "running":
             ended = wait_until(server, job, lambda known: known["state"] != "running")
-            assert (ended["state"], ended["epochs_used"]) == ("done", 60)
-        other = train(server, 10)
+            assert (ended["state"], ended["epochs_used"]) == ("done", 30)
+        other = train(server, 4)
         assert wait_until(server, other, lambda known: known["state"] != "running")["state"] == "done"
         server.stop()
         server.start()
         assert shown(server, job)["state"] != "running", "what was ended stays so over a restart"
 
 
-def test_a_registry_locked_for_long_while_a_job_trains_fails_no_job(tmp_path: Path) -> None:
-    with inference_server(tmp_path) as server:
+@contextlib.contextmanager
+def locked(registry: Path) -> Iterator[None]:
+    with contextlib.closing(sqlite3.connect(registry, timeout=30.0, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def slo_ms(server: InferenceServer) -> float:
+    return float(httpx.get(f"{server.url}/v1/functions/udf_text").raise_for_status().json()["slo_ms"])
+
+
+def deploy(server: InferenceServer, slo_ms: float) -> httpx.Response:
+    body = {"models": ["text_hash"], "slo_ms": slo_ms}
+    return httpx.put(f"{server.url}/v1/functions/udf_text", json=body, timeout=JOB_S)
+
+
+def see_through_a_lock(home: Path, lock_s: float) -> None:
+    """Rows are answered, a deployment is made or refused whole, and a job goes on while it lasts."""
+    with (
+        inference_server(home / "home") as server,
+        ThreadPoolExecutor(1) as pool,
+        contextlib.closing(Client(server.url)) as client,
+    ):
+        server.deploy(hashing_model(home / "made", "text_hash"), "udf_text", slo_ms=400)
         push(server)
         job = train(server, 40)
-        wait_until(server, job, lambda known: known["epochs_used"] >= 3)
-        with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", timeout=30.0)) as registry:
-            registry.isolation_level = None
-            registry.execute("BEGIN IMMEDIATE")
+        begun = wait_until(server, job, lambda known: known["epochs_used"] >= 3)
+        with locked(home / "home" / "registry.db"):
             locked_s = time.monotonic()
-            while time.monotonic() < locked_s + LOCK_S:
+            deploying = pool.submit(deploy, server, 300)
+            number = 0
+            while time.monotonic() < locked_s + lock_s:
+                number += 1
+                asked_s = time.monotonic()
+                answer = client.predict("udf_text", [f"row {number}"])
+                assert list(answer.values) == [label_of(f"row {number}")]
+                assert time.monotonic() - asked_s < 5.0
+                assert slo_ms(server) == 400
                 known = shown(server, job)
                 assert known["state"] == "running"
                 time.sleep(0.5)
-            assert known["epochs_used"] == 40, "training went on"
-            assert "it is done, which" in known["reason"]
-            registry.execute("ROLLBACK")
+            assert known["epochs_used"] > begun["epochs_used"], "training went on"
+            if lock_s == max(LOCKS_S):
+                assert known["epochs_used"] == 40
+                assert "it is done, which" in known["reason"]
+        reply = deploying.result(JOB_S)
+        if lock_s == max(LOCKS_S):
+            assert (reply.status_code, slo_ms(server)) == (503, 400)
+            assert "locked, and nothing was changed" in reply.json()["error"]
+            reply = deploy(server, 300)
+        assert (reply.status_code, slo_ms(server)) == (200, 300)
         assert wait_until(server, job, lambda known: known["state"] != "running")["state"] == "done"
         listed = httpx.get(f"{server.url}/v1/jobs").json()
         assert [(found["id"], found["epochs_used"]) for found in listed["jobs"]] == [(job, 40)]
+
+
+def test_a_registry_locked_for_long_stops_no_rows_no_job_and_no_deployment_for_good(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(len(LOCKS_S)) as pool:  # it is waiting for the most part: beside each other
+        for each in [pool.submit(see_through_a_lock, tmp_path / f"{s:.0f}", s) for s in LOCKS_S]:
+            each.result()
