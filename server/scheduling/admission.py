@@ -62,7 +62,7 @@ def _fits(more: int, bulk: bool, others: float, bulks: float, most: int) -> bool
     share = _BULK_SHARE * most
     if bulk:
         return bulks + more <= share and others + bulks + more <= most
-    taken = bulks if bulks <= most else share  # one scan that was let in alone must not shut all others out
+    taken = min(bulks, share)  # one scan that was let in alone must not shut all others out
     return others + taken + more <= most
 
 

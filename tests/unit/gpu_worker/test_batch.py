@@ -73,6 +73,12 @@ def test_rows_are_cut_in_order_and_answered_in_their_places() -> None:
     ]
 
 
+def test_a_batch_is_run_in_one_piece_after_another_where_a_network_cannot_be_cut() -> None:
+    whole = Echo()
+    whole.cuttable = False
+    assert [batch([b"a"], 1, network).serial for network in (Echo(), whole)] == [False, True]
+
+
 def test_an_answer_says_how_long_the_batch_was_here_and_when_its_last_row_was_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from gpu_worker.pipeline import intake as intake_module
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_image
-from gpu_worker.pipeline.intake import Intake, Piece, Size
+from gpu_worker.pipeline.intake import Decoding, Intake, Piece, Size
+from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from tests.unit.gpu_worker.pictures import noise
@@ -179,6 +181,34 @@ def test_rows_are_spread_evenly_over_the_threads_in_slices_of_eight_at_most(
     )
     threads.close()
     assert seen == slices
+
+
+def test_a_function_reads_paths_below_its_own_folders_alone(
+    threads: Threads, media: Path, paths: list[bytes], tmp_path: Path
+) -> None:
+    stage = Intake(Settings(media_roots=(str(media),)), threads, pinned=False)
+    piece = Piece(0, paths[:1])
+    stage.decode_here(piece, "path", SIZES, lambda: False, MediaRoots((str(tmp_path / "elsewhere"),)))
+    assert [fault.index for fault in piece.faults] == [0]
+
+
+def test_decoding_counts_for_a_network_unless_it_was_for_another_size_alone() -> None:
+    decoding = Decoding()
+    assert decoding.part_for((8, 8)) == 1.0
+    for size, took_s in (((8, 8), 1.0), ((16, 24), 2.0), ((8, 8), 1.0)):
+        decoding.note(size, took_s)
+    decoding.all_s = 5.0  # a second for all of them
+    parts = [decoding.part_for(size) for size in ((8, 8), (16, 24), None)]
+    assert parts == pytest.approx([3 / 5, 3 / 5, 1 / 5])
+
+
+def test_what_each_size_took_is_noted_where_there_are_several(decoded: Decoded, images: list[bytes]) -> None:
+    began_s = time.monotonic()
+    several, one = decoded(images, "image", SIZES), decoded(images, "image", SIZES[:1])
+    most_s = 3 * (time.monotonic() - began_s)  # of three threads
+    assert set(several.decoding.by_size_s) == set(SIZES)
+    assert 0 < sum(several.decoding.by_size_s.values()) <= several.decoding.all_s <= most_s
+    assert one.decoding.by_size_s == {}
 
 
 def test_a_given_back_buffer_is_used_again(threads: Threads, images: list[bytes]) -> None:

@@ -44,6 +44,11 @@ def test_when_one_must_be_given_up_it_is_the_one_that_answers_least_per_second()
     assert chosen([few, candidate("other", 1, 0.01, 0.015)]) == "few"
 
 
+def test_what_is_given_up_gives_its_time_to_those_behind_it() -> None:
+    given_up, soon = candidate("given up", 1, 0.02, 0.02), candidate("soon", 60, 0.02, 0.03)
+    assert chosen([given_up, soon, candidate("late", 100, 0.02, 0.045)]) == "soon"
+
+
 def test_a_batch_that_is_lost_already_takes_nobodys_place() -> None:
     lost, other = candidate("lost", 64, 0.02, 0.01), candidate("other", 1, 0.005, 0.03)
     assert chosen([lost, other]) == "other"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
 
+from server.scheduling.arbitration import ReadyBatch
 from server.scheduling.core import FunctionSpec, Idle, MemberSpec, RefuseRows, RunBatch, WorkerView
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, Wait
@@ -263,9 +265,53 @@ def test_a_scan_that_came_first_does_not_go_before_interactive_rows_of_another_f
 def test_fillers_use_the_time_for_which_interactive_rows_wait_and_no_more(wait_s: float, sent: int) -> None:
     patient = spec("f", policy=f"{__name__}:Patient", policy_options={"wait_s": wait_s})
     scheduler = core(patient, spec("g"), workers=(worker("w", "f", "g", in_flight_limit=1),))
-    scheduler.submit(10.0, rows(1))
-    scheduler.submit(10.0, rows(2, 100, "g", row_class="bulk"))
-    assert [batch.rows for batch in batches(scheduler, 10.0)] == ([sent] if sent else [])
+    scheduler.submit(0.0, rows(1))
+    scheduler.submit(0.0, rows(2, 100, "g", row_class="bulk"))
+    assert [batch.rows for batch in batches(scheduler, 0.0)] == ([sent] if sent else [])
+
+
+def test_what_a_batch_takes_where_its_model_must_be_loaded_counts_the_load() -> None:
+    seen: list[float] = []
+
+    def arbitrate(now_s: float, ready: Sequence[ReadyBatch]) -> ReadyBatch:
+        seen.extend(each.takes_s for each in ready)
+        return ready[0]
+
+    scheduler = core(spec("f", swap_s=0.03), workers=(worker("w", "none"),), arbitration=arbitrate)
+    scheduler.submit(0.0, rows(1))
+    assert len(batches(scheduler, 0.0)) == 1
+    assert seen == [pytest.approx(affine(1) + 0.03)]
+
+
+@pytest.mark.parametrize("scan", [80, 100, 101, 1000])
+def test_a_scan_that_was_let_in_alone_leaves_interactive_rows_a_quarter_of_the_queue(scan: int) -> None:
+    scheduler = core(spec(max_queued_rows=100, max_queued_bytes=1000))
+    scheduler.set_worker(0.0, worker(alive=False))
+    assert scheduler.submit(0.0, rows(1, scan, row_class="bulk")) is None
+    assert scheduler.submit(0.0, rows(2, 25)) is None
+    assert scheduler.submit(0.0, rows(3, 1)) is not None
+
+
+def test_bytes_of_scans_and_of_interactive_rows_are_counted_apart() -> None:
+    scheduler = core(spec(max_queued_rows=1000, max_queued_bytes=1000))
+    scheduler.set_worker(0.0, worker(alive=False))
+    assert scheduler.submit(0.0, rows(1, 50, row_class="bulk")) is None
+    assert scheduler.submit(0.0, rows(2, 45)) is None
+    assert scheduler.submit(0.0, rows(3, 6)) is not None
+
+
+def test_a_queue_that_is_empty_in_no_time_is_worth_another_try_after_10_ms() -> None:
+    scheduler = core(spec(max_queued_rows=4, latency=lambda rows: 1e-6))
+    scheduler.submit(0.0, rows(1, 4))
+    rejection = scheduler.submit(0.0, rows(2))
+    assert rejection is not None
+    assert rejection.retry_after_s == 0.01
+
+
+def test_a_refusal_says_by_how_much_the_deadline_would_be_missed() -> None:
+    rejection = core().submit(100.0, rows(1, deadline_s=100.001))
+    assert rejection is not None
+    assert "4.25 ms after the deadline" in rejection.message
 
 
 def test_a_deadline_that_is_met_to_the_moment_is_met_and_one_that_is_now_is_not() -> None:
@@ -447,7 +493,7 @@ class Patient(OnlyTheFirst):
         return dict(options)
 
     def decide(self, state: dict[str, Any], view: FunctionView) -> tuple[dict[str, Any], Any]:
-        return state, Wait(10.0 + state["wait_s"])
+        return state, Wait(state["wait_s"])
 
 
 class Watching(OnlyTheFirst):

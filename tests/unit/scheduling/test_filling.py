@@ -102,6 +102,7 @@ def test_a_first_interactive_row_that_may_come_again_meets_its_goal_behind_all_f
         limits(lane, hasty).alone_s == limits(hasty, lane).alone_s == pytest.approx(0.8 * (0.02 - affine(1)))
     )
     assert limits(lane, elsewhere) == limits(lane), "its model is not on that worker: its rows run on another"
+    assert limits(elsewhere, lane) == limits(lane)
     assert not limits(lane).is_limited
 
 
@@ -125,6 +126,14 @@ def test_the_busier_a_worker_is_with_interactive_rows_the_fewer_fillers_share_th
     lane.rhythm.came(100.0)
     filled = [limits(lane, busy_s=busy_s).filled_s / affine(1) for busy_s in (0.0, 0.5, 1.0, 2.0)]
     assert filled == pytest.approx([1.8, 1 + 0.8 / 4, 1.0, 1.0])
+
+
+def test_fillers_do_not_make_an_interactive_row_miss_its_goal() -> None:
+    scheduler = core(spec(max_batch=64), workers=(worker(in_flight_limit=1),))
+    scheduler.submit(5.0, rows(1, slo_s=0.0081))
+    scheduler.submit(5.0, rows(2, 500, row_class="bulk"))
+    (batch,) = batches(scheduler, 5.0)
+    assert affine(batch.rows) <= 0.0081 < affine(batch.rows + 1)
 
 
 def test_bulk_rows_pause_while_interactive_rows_need_the_worker() -> None:

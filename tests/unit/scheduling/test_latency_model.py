@@ -85,6 +85,14 @@ def test_after_one_large_batch_small_ones_are_guessed_by_its_measure() -> None:
     assert model(1) == pytest.approx(0.01)
 
 
+def test_a_batch_teaches_the_size_that_is_nearest_by_ratio_and_a_new_one_where_none_is_near() -> None:
+    model = LatencyModel({1: 0.01, 8: 0.02, 64: 0.1})
+    for count in (60, 12, 24):  # 12 is 1.5 times 8, 24 far from both
+        model.observe(count, 0.02)
+    seen = {size: count for size, _, count in model.to_json()["shape"]}
+    assert seen == {1: 3, 8: 4, 64: 4, 32: 2}
+
+
 def test_it_is_a_high_quantile() -> None:
     model = LatencyModel(PROFILE_S)
     taught(model, 100, noise=0.1)

@@ -84,3 +84,13 @@ def test_the_run_after_so_many_rows_is_the_one_that_holds_the_next() -> None:
     assert [queue.after(skip).request_id for skip in range(5)] == [1, 1, 2, 2, 2]
     with pytest.raises(IndexError):
         queue.after(5)
+
+
+def test_what_is_left_of_a_cut_request_keeps_its_place_and_no_empty_run_is_left() -> None:
+    queue = RowQueue()
+    queue.add(run(1, 10, due_s=5.0))
+    queue.take(4)
+    queue.add(run(2, 2, due_s=2.0))
+    assert [(part.request_id, part.rows) for part in queue.runs] == [(2, 2), (1, 6)]
+    assert flat(queue.take(3, skip=2)) == [(1, 4), (1, 5), (1, 6)]
+    assert [(part.request_id, part.rows) for part in queue.runs] == [(2, 2), (1, 3)]

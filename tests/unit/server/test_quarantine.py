@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_worker.wire.protocol import Infer, Message
-from server.errors import Overloaded, VersionGone, WorkerLost
+from server.errors import Overloaded, ServiceError, VersionGone, WorkerLost
 from server.workers.pool import OnReply
 from tests.answers import labels_of, scores_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -155,6 +155,26 @@ def test_a_suspect_whose_model_no_other_worker_holds_has_it_loaded() -> None:
         second.answer()
         await settle()
         assert house.labels(pending) == ["a"]
+
+    run(scenario)
+
+
+def test_of_a_call_that_failed_no_further_row_runs() -> None:
+    async def scenario() -> None:
+        first, second = FakeWorker("w0"), FakeWorker("w1")
+        house = House(first)
+        await settle()
+        pending = house.ask("a", "b")
+        await settle()
+        house.residency.worker_down(first)
+        first.fail()
+        house.residency.worker_up(second)
+        await settle()
+        second.fail("internal", "a bug")
+        await settle()
+        with pytest.raises(ServiceError, match="a bug"):
+            pending.future.result()
+        assert second.batches == []
 
     run(scenario)
 
