@@ -100,7 +100,10 @@ batch_init_dsm(CustomScanState *node, ParallelContext *pcxt, void *coordinate)
 		   sizeof(BatchCounts) * state->nshared * state->ncalls);
 }
 
-/* ReInitializeDSMCustomScan: the workers of a rescan go on counting where the last ones stopped */
+/*
+ * ReInitializeDSMCustomScan: the workers of a rescan go on counting where the
+ * last ones stopped.
+ */
 void
 batch_reinit_dsm(CustomScanState *node, ParallelContext *pcxt, void *coordinate)
 {

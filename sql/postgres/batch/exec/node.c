@@ -287,16 +287,16 @@ rescan_layer(CustomScanState *node)
 {
 	BatchState *state = (BatchState *) node;
 	PlanState  *child = outerPlanState(node);
-	bool		error_handed_up;
+	bool		failed;
 
-	error_handed_up = state->batch.pending_error != NULL || state->next_batch.pending_error != NULL ||
-		state->error_handed_up;
+	failed = state->batch.pending_error != NULL ||
+		state->next_batch.pending_error != NULL || state->error_handed_up;
 	state->error_from_below = NULL;
 	batch_drop_next(state);
 	batch_reset(state);
 	if (node->ss.ps.ps_ResultTupleSlot != NULL)
 		ExecClearTuple(node->ss.ps.ps_ResultTupleSlot);
-	if (error_handed_up)
+	if (failed)
 	{
 		/* what failed when nobody wanted it must not fail now */
 		batch_init_inputs(state);

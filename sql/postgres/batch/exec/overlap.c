@@ -153,8 +153,9 @@ swap_batches(BatchState *state)
 }
 
 /*
- * A batch was gathered, or is the next one's turn: let it be computed while the
- * one after it is gathered, and that one while the rows of this are returned.
+ * The current batch has just been gathered, or was the next one until now: let
+ * it be computed while the one after it is gathered, and that one while the rows
+ * of this one are returned.
  * Does nothing where no twin can, or the reader may stop.  Raises what gathering
  * does.
  */

@@ -13,9 +13,9 @@
 #include "utils/lsyscache.h"
 
 /*
- * Extract from hash keys.  A key behind the first is not evaluated for a row where an
- * earlier one is NULL, and a row with such a key matches nothing: so a call in
- * it is masked there.
+ * Extract from hash keys.  A key behind the first is not evaluated for a row
+ * where an earlier one is NULL, and a row with such a key matches nothing: so a
+ * call in it is masked there.
  */
 static List *
 extract_hash_keys(ExtractContext *context, List *keys)
@@ -119,13 +119,14 @@ guarded_key(List *keys, int position)
 
 /*
  * Compute the calls in the hash keys of one side, below the node that uses
- * them; returns whether there were any.  A key with
- * a call becomes a column of the layers.  The hash clauses compare the keys of
- * both sides in the same order; argument 0 of each is the outer side's.
+ * them; returns whether there were any.  A key with a call becomes a column of
+ * the layers.  The hash clauses compare the keys of both sides in the same
+ * order; argument 0 of each is the outer side's.
  */
 static bool
-extract_keys_of_side(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *user,
-			   List **keys, int argument, const BatchDemand *demand)
+extract_keys_of_side(BatchRewrite *rw, KnownCalls *known, HashJoin *join,
+					 Plan *user, List **keys, int argument,
+					 const BatchDemand *demand)
 {
 	BatchDemand own_demand = *demand;
 	List	   *new_keys;
@@ -155,8 +156,9 @@ extract_keys_of_side(BatchRewrite *rw, KnownCalls *known, HashJoin *join, Plan *
 	}
 	own_demand.peeked = argument == 0 && strict &&
 		(join->join.jointype == JOIN_INNER || join->join.jointype == JOIN_SEMI);
-	user->lefttree = batch_add_layers_below(rw, known->context, user, user->lefttree, extra,
-								&known->columns, &own_demand);
+	user->lefttree = batch_add_layers_below(rw, known->context, user,
+											user->lefttree, extra,
+											&known->columns, &own_demand);
 
 	extra_column = list_length(known->columns) - list_length(extra);
 	for (int i = 0; i < list_length(new_keys); i++)

@@ -100,7 +100,8 @@ batch_count_stages(ExtractContext *context)
  * leaves, and results of the calls made so far.  Stage 0 is the owner itself.
  */
 List *
-batch_leaves_above(ExtractContext *context, int stage, List *targetlist, List *prefilter)
+batch_leaves_above(ExtractContext *context, int stage, List *targetlist,
+				   List *prefilter)
 {
 	List	   *leaves = batch_add_leaves(NIL, (Node *) prefilter);
 	List	   *result = NIL;
@@ -281,12 +282,12 @@ make_layer(BatchRewrite *rw, ExtractContext *context, int stage, Plan *child,
  * targetlist is what the topmost returns, over leaves and results of calls;
  * prefilter holds clauses to apply before the first stage.  owner is the node
  * from whose expressions the calls were extracted: costs and Params are its.
- * Returns the topmost layer; child, or the layers on it, if there is no stage.
+ * Returns the topmost layer, or child if there is no stage.
  */
 Plan *
-batch_stack_layers(BatchRewrite *rw, ExtractContext *context, Plan *child, List *columns,
-				 List *targetlist, List *prefilter, Plan *owner,
-				 const BatchDemand *demand)
+batch_stack_layers(BatchRewrite *rw, ExtractContext *context, Plan *child,
+				   List *columns, List *targetlist, List *prefilter,
+				   Plan *owner, const BatchDemand *demand)
 {
 	int			nstages = batch_count_stages(context);
 	Plan	   *top = child;

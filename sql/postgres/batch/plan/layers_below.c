@@ -20,8 +20,9 @@
  * the user's expressions.
  */
 Plan *
-batch_add_layers_below(BatchRewrite *rw, ExtractContext *context, Plan *user, Plan *child,
-		   List *extra, List **columns, const BatchDemand *demand)
+batch_add_layers_below(BatchRewrite *rw, ExtractContext *context, Plan *user,
+					   Plan *child, List *extra, List **columns,
+					   const BatchDemand *demand)
 {
 	List	   *inputs = batch_pass_through(child);
 	List	   *targetlist = NIL;
