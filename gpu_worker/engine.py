@@ -42,13 +42,14 @@ from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
-from gpu_worker.networks.network import IsCancelled, Network
+from gpu_worker.networks.network import IsCancelled, Network, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
 from gpu_worker.pipeline.intake import Intake, Piece
 from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
+from gpu_worker.tasks import task_named
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import Answer
 
@@ -62,10 +63,11 @@ _LOOK_S = 0.05  # how long `infer` waits between two looks at `cancelled`
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A model made resident: its measured size, and the time it took."""
+    """A model made resident: its measured sizes, and the time it took."""
 
     resident_bytes: int
     load_s: float
+    features_width: int = 0  # numbers of a row's features; 0 where it has none
 
 
 class Engine:
@@ -128,7 +130,10 @@ class Engine:
         resident = self._cache.put(
             key, manifest, weights_bytes(manifest), functools.partial(self._load, manifest)
         )
-        return LoadReport(resident.network.resident_bytes, time.monotonic() - began_s)
+        network = resident.network
+        return LoadReport(
+            network.resident_bytes, time.monotonic() - began_s, width_of(network, "features", 0)
+        )
 
     def unload(self, key: str) -> None:
         """Drops the model once its last batch is over. Raises `UnknownModel`."""
@@ -141,12 +146,14 @@ class Engine:
         rows: Sequence[bytes],
         *,
         outputs: Sequence[str] = (),
+        task: str = "",
         request_id: int = 0,
         media_roots: Sequence[str] | None = None,
     ) -> Batch:
         """Sets the rows on their way through every one of `models`, decoded once for each input size.
 
-        outputs: columns of the answer; none for those that it has by default.
+        outputs: columns of the answer; none for those that it has by default. task: what is asked of the
+        models; "" for what each was made for.
         media_roots: folders below which paths must lie, beside those of the settings.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
@@ -162,12 +169,14 @@ class Engine:
                 if form not in resident.network.forms:
                     takes = ", ".join(sorted(resident.network.forms))
                     raise BadRequest(f"the model {resident.key!r} takes {takes}, not {form!r}")
+                _check_task(resident, task)
             batch = Batch(
                 request_id,
                 residents,
                 form,
                 rows,
                 outputs=outputs,
+                task=task,
                 piece_rows=min(
                     self._piece_rows(residents, len(rows)),
                     rows_that_fit(
@@ -194,6 +203,7 @@ class Engine:
         form: str,
         rows: Sequence[bytes],
         outputs: Sequence[str] = (),
+        task: str = "",
         cancelled: IsCancelled = lambda: False,
         media_roots: Sequence[str] | None = None,
     ) -> Answer:
@@ -202,7 +212,7 @@ class Engine:
         Raises `Cancelled` at once when it says so, whatever `cancelled` itself raises, `UnknownModel`,
         `BadRequest`, `DeviceLost`.
         """
-        batch = self.begin(models, form, rows, outputs=outputs, media_roots=media_roots)
+        batch = self.begin(models, form, rows, outputs=outputs, task=task, media_roots=media_roots)
         return self.answer(batch, cancelled)
 
     def answer(self, batch: Batch, cancelled: IsCancelled = lambda: False) -> Answer:
@@ -275,3 +285,14 @@ class Engine:
             cheapest = max(worth_it, slowest.pieces.rows(most))
             most = -(-most // -(-most // cheapest))  # pieces of equal size, not a large one and a rest
         return most if slowest_row_s * most <= _PIECE_S else max(1, int(_PIECE_S / slowest_row_s))
+
+
+def _check_task(resident: Resident, name: str) -> None:
+    """Raises `BadRequest` where a model does not do a task that is not its own."""
+    if name in ("", resident.manifest.task):
+        return
+    task = task_named(name)
+    if not task.is_done_by(resident.manifest.task):
+        raise BadRequest(f"the model {resident.key!r} does {resident.manifest.task}, not {name}")
+    if not width_of(resident.network, task.reads, len(resident.manifest.classes)):
+        raise BadRequest(f"the model {resident.key!r} has no {task.reads}, of which {name} is made")

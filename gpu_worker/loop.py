@@ -167,6 +167,7 @@ class Loop:
                 message.form,
                 message.rows,
                 outputs=message.outputs,
+                task=message.task,
                 request_id=message.id,
                 media_roots=message.media_roots,
             )
@@ -218,7 +219,9 @@ class Loop:
             try:
                 if isinstance(message, Load):
                     report = self._engine.load(message.model, message.directory)
-                    reply: Message = Loaded(message.id, report.resident_bytes, report.load_s)
+                    reply: Message = Loaded(
+                        message.id, report.resident_bytes, report.load_s, report.features_width
+                    )
                 else:
                     self._engine.unload(message.model)
                     reply = Done(message.id)

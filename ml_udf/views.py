@@ -17,6 +17,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "models": "VARCHAR[]",
         "policy": "VARCHAR",
         "slo_ms": "DOUBLE",
+        "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[])[]",
     },
     "models": {
         "name": "VARCHAR",

@@ -118,6 +118,7 @@ class Publisher:
                 )
             self._dispatcher.check(draft)
             await self._load(draft.members)
+            spec = self._with_features(draft, spec)
 
             def made(version: int) -> Function:
                 return function_of(name, version, spec, self._catalog, self._defaults)
@@ -177,6 +178,18 @@ class Publisher:
     async def close(self) -> None:
         """Stop what runs in the background."""
         await self._tasks.close()
+
+    def _with_features(self, draft: Function, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The specification, with the width of the vectors where it answers such: known once it is loaded."""
+        if not any("features" in output.dims for output in draft.task.columns):
+            return dict(spec)
+        (model,) = draft.members
+        width = model.features or self._residency.features(model)
+        if not width:
+            raise BadOption(
+                f"function {draft.name}: {model.key} has no features, of which {draft.task.name} is made"
+            )
+        return {**spec, "features": width}
 
     async def _load(self, members: tuple[ModelVersion, ...]) -> None:
         try:

@@ -14,7 +14,7 @@ import pytest
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
 
-FUNCTIONS = ("udf_text", "udf_photo", "udf_slow")
+FUNCTIONS = ("udf_text", "udf_photo", "udf_slow", "udf_features")
 _SQLSTATE = re.compile(r"\[([0-9A-Z]{5}) \w+\]")
 
 

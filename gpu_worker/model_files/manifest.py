@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_worker.errors import ModelUnusable
@@ -14,12 +14,14 @@ from gpu_worker.model_files.regular import (
     FORMAT,
     FORMS,
     MANIFEST_FILE,
+    MOST_FEATURES,
     MOST_MANIFEST_BYTES,
     RUNTIMES,
     open_regular,
 )
+from gpu_worker.tasks import task_named
 
-__all__ = ["InputSpec", "Manifest", "read_manifest"]
+__all__ = ["FeaturesSpec", "InputSpec", "Manifest", "read_manifest"]
 
 _MAX_SIDE = 4096
 
@@ -39,6 +41,14 @@ class InputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesSpec:
+    """What a network gives before its classifier. output: its name in an ONNX file. width: 0 = as it is."""
+
+    output: str = ""
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """A model version; `weights` is a file name inside `directory`, or None where none is needed."""
 
@@ -54,6 +64,7 @@ class Manifest:
     sha256: str | None = None
     accuracy: float = 0.0
     architecture_options: Mapping[str, Any] = field(default_factory=dict)
+    features: FeaturesSpec = FeaturesSpec()
 
     def path_of_weights(self) -> str:
         """The weights' path. Raises `ModelUnusable` when the manifest names none."""
@@ -82,7 +93,7 @@ class Manifest:
             },
             "accuracy": self.accuracy,
             "sha256": self.sha256,
-        }
+        } | ({"features": asdict(self.features)} if self.features != FeaturesSpec() else {})
 
 
 def read_manifest(directory: str) -> Manifest:
@@ -122,8 +133,10 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
     sha256 = content.get("sha256") or None
     if sha256 is not None and not isinstance(sha256, str):
         raise ValueError(f"'sha256' must be a text, not {sha256!r}")
-    classes = tuple(map(str, content["classes"]))
-    if not classes:
+    task = str(content["task"])
+    needs_classes = task_named(task).needs_classes
+    classes = tuple(map(str, content["classes"] if needs_classes else content.get("classes") or ()))
+    if needs_classes and not classes:
         raise ValueError("'classes' is empty")
     options = content.get("architecture_options") or {}
     if not isinstance(options, dict):
@@ -132,7 +145,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         directory=directory,
         name=str(content["name"]),
         version=int(content["version"]),
-        task=str(content["task"]),
+        task=task,
         runtime=runtime,
         architecture=str(content.get("architecture") or ""),
         classes=classes,
@@ -141,7 +154,15 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         sha256=sha256,
         accuracy=float(content.get("accuracy") or 0.0),
         architecture_options=options,
+        features=_parse_features(content.get("features") or {}),
     )
+
+
+def _parse_features(content: dict[str, Any]) -> FeaturesSpec:
+    spec = FeaturesSpec(str(content.get("output") or ""), int(content.get("width") or 0))
+    if not 0 <= spec.width <= MOST_FEATURES:
+        raise ValueError(f"'features.width' must be from 1 to {MOST_FEATURES}, not {spec.width}")
+    return spec
 
 
 def _parse_input(content: dict[str, Any]) -> InputSpec:

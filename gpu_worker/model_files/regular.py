@@ -16,6 +16,7 @@ __all__ = [
     "FORMAT",
     "FORMS",
     "MANIFEST_FILE",
+    "MOST_FEATURES",
     "MOST_MANIFEST_BYTES",
     "RUNTIMES",
     "file_sha256",
@@ -24,6 +25,7 @@ __all__ = [
 
 MANIFEST_FILE = "model.json"
 MOST_MANIFEST_BYTES = 8 << 20
+MOST_FEATURES = 65_536  # numbers of an embedding
 FORMAT = 1
 FORMS = ("path", "image", "tensor", "text", "row")
 RUNTIMES = ("torch", "onnx")

@@ -1,6 +1,7 @@
 """A model whose answers are known beforehand and which costs only what it is told to cost.
 
-It answers `classes[crc32(row) % len(classes)]` for the bytes of a row as they came, with confidence 1.
+It answers `classes[crc32(row) % len(classes)]` for the bytes of a row as they came, with confidence 1. Its
+features, where it is told to have some, are `crc32(row, number) / 2^32` for the numbers 0, 1, …
 Everything around a model (batching, queues, cancelling, failure) is tested and measured with it.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.regular import MOST_FEATURES
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
 
 __all__ = ["Hashing"]
@@ -40,12 +42,16 @@ class Hashing:
         *,
         delay_ms: float = 0.0,
         row_delay_ms: float = 0.0,
+        features: float = 0.0,
         load_ms: float = 0.0,
     ) -> None:
         for delay in (delay_ms, row_delay_ms, load_ms):
             if not 0.0 <= delay <= _MOST_S * 1e3:
                 raise ValueError(f"a delay must be from 0 to {_MOST_S * 1e3:g} ms, not {delay:g}")
+        if not (0 <= features <= MOST_FEATURES and features == int(features)):
+            raise ValueError(f"features must be a whole number from 0 to {MOST_FEATURES}, not {features:g}")
         self._classes = len(classes)
+        self.features_width = int(features)
         self._delay_s = delay_ms / 1e3
         self._row_delay_s = row_delay_ms / 1e3
         time.sleep(load_ms / 1e3)
@@ -60,16 +66,26 @@ class Hashing:
 
     def warm_up(self, rows: int) -> Floats:
         """There is nothing to warm; costs nothing."""
-        return np.zeros((rows, self._classes), np.float32)
+        return np.zeros((rows, self._classes or self.features_width), np.float32)
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """One-hot [n, classes]. Raises `Cancelled` within 50 ms of being asked to stop."""
+        self._take_time(inputs, is_cancelled)
+        result = np.zeros((len(inputs), self._classes), np.float32)
+        for index, row in enumerate(inputs):
+            result[index, zlib.crc32(row) % self._classes] = 1.0
+        return result
+
+    def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, features_width], as long as `scores`, and raises as it does."""
+        self._take_time(inputs, is_cancelled)
+        numbers = range(self.features_width)
+        found = [[zlib.crc32(row, number) / (1 << 32) for number in numbers] for row in inputs]
+        return np.array(found, np.float32).reshape(len(inputs), self.features_width)
+
+    def _take_time(self, inputs: Inputs, is_cancelled: IsCancelled) -> None:
         ends_s = time.monotonic() + min(_MOST_S, self._delay_s + self._row_delay_s * len(inputs))
         check(is_cancelled)
         while (left_s := ends_s - time.monotonic()) > 0:
             time.sleep(min(_PIECE_S, left_s))
             check(is_cancelled)
-        result = np.zeros((len(inputs), self._classes), np.float32)
-        for index, row in enumerate(inputs):
-            result[index, zlib.crc32(row) % self._classes] = 1.0
-        return result

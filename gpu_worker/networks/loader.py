@@ -15,8 +15,9 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import file_sha256
 from gpu_worker.networks.hashing import Hashing
-from gpu_worker.networks.network import Network
+from gpu_worker.networks.network import Network, width_of
 from gpu_worker.networks.piece_sizes import rows_that_fit
+from gpu_worker.tasks import task_named
 from gpu_worker.zoo import ARCHITECTURES, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -47,16 +48,30 @@ def load_network(manifest: Manifest, device: Device, *, allow_import: bool = Fal
 def warm_up(network: Network, manifest: Manifest) -> None:
     """First passes: kernels are chosen, memory is laid in, the shape of the answers is seen.
 
-    Raises `ModelUnusable` when a row does not get one finite score for each class.
+    Raises `ModelUnusable` when a row does not get one finite score for each class, or what its own task is
+    made of instead.
     """
+    task = task_named(manifest.task)
+    width = width_of(network, task.reads, len(manifest.classes))
+    if width == 0:
+        raise ModelUnusable(
+            f"the model in {manifest.directory} has no {task.reads}, of which {task.name} is made"
+        )
+    said = manifest.features.width
+    if said and width_of(network, "features", 0) != said:
+        raise ModelUnusable(
+            f"the model in {manifest.directory} has {width_of(network, 'features', 0)} features, and "
+            f"model.json says {said}"
+        )
     sizes = [network.pixels] if network.pixels else []
     for most_rows in _WARM_UP_ROWS:
         rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
         scores = network.warm_up(rows)
-        if scores.shape != (rows, len(manifest.classes)):
+        if scores.shape != (rows, width):
+            named = f"names {width} classes" if task.needs_classes else f"says {width} features"
             raise ModelUnusable(
                 f"the model in {manifest.directory} answers {list(scores.shape)} for {rows} rows, "
-                f"and model.json names {len(manifest.classes)} classes"
+                f"and model.json {named}"
             )
         if not np.isfinite(scores).all():
             raise ModelUnusable(f"the model in {manifest.directory} answers scores that are not finite")
@@ -175,4 +190,10 @@ def _onnx(manifest: Manifest, device: Device) -> Network:
 
     if manifest.input.form == "row":
         return RowNetwork(manifest.path_of_weights(), device)
-    return OnnxNetwork(manifest.path_of_weights(), manifest.input, device)
+    return OnnxNetwork(
+        manifest.path_of_weights(),
+        manifest.input,
+        device,
+        features=manifest.features.output,
+        has_scores=bool(manifest.classes),
+    )

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.tasks.task import Reads
 
-__all__ = ["Explains", "Floats", "Inputs", "IsCancelled", "Network", "check", "pixel_line", "softmax"]
+__all__ = [
+    "Explains",
+    "Floats",
+    "GivesFeatures",
+    "Inputs",
+    "IsCancelled",
+    "Network",
+    "check",
+    "pixel_line",
+    "reading",
+    "softmax",
+    "width_of",
+]
 
 Floats = NDArray[np.float32]
 
@@ -48,7 +61,10 @@ class Network(Protocol):
         ...
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` empty inputs; may measure `resident_bytes` on the way."""
+        """The scores of `rows` empty inputs; may measure `resident_bytes` on the way.
+
+        Of a network that has no classes, their features.
+        """
         ...
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
@@ -63,6 +79,32 @@ class Explains(Protocol):
     def fault_of(self, row: bytes) -> str | None:
         """Why it has no scores for `row`, in words for whoever sent it; None for a row it can read."""
         ...
+
+
+@runtime_checkable
+class GivesFeatures(Protocol):
+    """A network that can say what it saw, before it was asked for a class."""
+
+    @property
+    def features_width(self) -> int:
+        """Numbers of a row's features; 0 where it has none after all."""
+        ...
+
+    def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, features_width] of what `scores` takes, and raises as it does."""
+        ...
+
+
+def width_of(network: Network, reads: Reads, classes: int) -> int:
+    """Numbers that a network gives for a row; 0 where it does not give what is read of it."""
+    if reads == "scores":
+        return classes
+    return network.features_width if isinstance(network, GivesFeatures) else 0
+
+
+def reading(network: Network, reads: Reads) -> Callable[[Inputs, IsCancelled], Floats]:
+    """That of a network's outputs which a task is made of; for networks whose `width_of` it is not 0."""
+    return network.scores if reads == "scores" else cast("GivesFeatures", network).features
 
 
 def check(is_cancelled: IsCancelled) -> None:

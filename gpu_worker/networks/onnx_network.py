@@ -1,4 +1,7 @@
-"""An ONNX file as a `Network`, run by ONNX Runtime: one input [n, 3, H, W] float32, one output of logits."""
+"""An ONNX file as a `Network`, run by ONNX Runtime: one input [n, 3, H, W] float32, one output of logits.
+
+Beside the logits, or instead of them, it may give features: another output, by its name.
+"""
 
 from __future__ import annotations
 
@@ -73,24 +76,32 @@ def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
 
 
 class OnnxNetwork:
-    """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape."""
+    """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape.
+
+    features: name of the output that gives them, "" where none does; without classes the only output may be
+    meant. has_scores: whether it has classes.
+    """
 
     forms = frozenset(("path", "image", "tensor"))
     cuttable = True
 
-    def __init__(self, path: str, spec: InputSpec, device: Device) -> None:
+    def __init__(
+        self, path: str, spec: InputSpec, device: Device, *, features: str = "", has_scores: bool = True
+    ) -> None:
         self.pixels = (spec.height, spec.width)
         self._path = path
         self._session = open_session(path, device)
         self._input = self._only_input(path)
+        self._logits, self._features = self._find_outputs(path, features, has_scores=has_scores)
+        self.features_width = 0  # known once it is warm
         self.resident_bytes = os.path.getsize(path)
         self._scale, self._shift = pixel_line(spec)
 
     def _only_input(self, path: str) -> str:
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        if len(inputs) != 1 or len(outputs) != 1:
+        if len(inputs) != 1:
             raise ModelUnusable(
-                f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one of each is needed"
+                f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one input is needed"
             )
         shape = inputs[0].shape
         expected = (3, *self.pixels)
@@ -104,20 +115,67 @@ class OnnxNetwork:
             )
         return str(inputs[0].name)
 
+    def _find_outputs(self, path: str, features: str, *, has_scores: bool) -> tuple[str | None, str | None]:
+        """Names of the outputs of logits and of features, None for what there is none."""
+        names = [str(output.name) for output in self._session.get_outputs()]
+        if features and features not in names:
+            raise ModelUnusable(
+                f"{path} has no output {features!r} for its features; there are {', '.join(names)}"
+            )
+        others = [name for name in names if name != features]
+        if not has_scores:
+            if not features and len(names) != 1:
+                raise ModelUnusable(
+                    f"{path} has the outputs {', '.join(names)}; say in model.json, 'features.output', "
+                    "which of them gives the features"
+                )
+            return None, features or names[0]
+        if len(others) != 1:
+            raise ModelUnusable(
+                f"{path} has 1 input and {len(names)} outputs; one of each is needed, and beside it an "
+                "output that model.json names ('features.output')"
+            )
+        return others[0], features or None
+
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` black images. Raises `ModelUnusable`."""
+        """The scores of `rows` black images, or their features where it has no classes.
+
+        Raises `ModelUnusable`.
+        """
+        black = np.zeros((rows, *self.pixels, 3), np.uint8)
         with first_passes(self._path) as options:
-            return self._scores(np.zeros((rows, *self.pixels, 3), np.uint8), options)
+            found: Floats | None = None
+            if self._features is not None:
+                found = self._outputs(self._features, black, options)
+                if found.ndim != 2 or len(found) != rows or not np.isfinite(found).all():
+                    raise ModelUnusable(
+                        f"{self._path}: output {self._features!r} has the shape {list(found.shape)} for "
+                        f"{rows} rows; finite numbers [n, width] are needed"
+                    )
+                self.features_width = found.shape[1]
+            if self._logits is not None:
+                found = softmax(self._outputs(self._logits, black, options))
+            assert found is not None
+            return found
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
         assert isinstance(inputs, np.ndarray)
+        assert self._logits is not None
         check(is_cancelled)
-        return self._scores(inputs, None)
+        return softmax(self._outputs(self._logits, inputs, None))
 
-    def _scores(self, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
+    def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, features_width] of the same."""
+        assert isinstance(inputs, np.ndarray)
+        assert self._features is not None
+        check(is_cancelled)
+        return self._outputs(self._features, inputs, None)
+
+    def _outputs(self, name: str, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
         if inputs.dtype == np.uint8:
             lines = inputs.reshape(-1, len(self._scale)) * self._scale + self._shift
             inputs = lines.reshape(inputs.shape).transpose(0, 3, 1, 2)
-        (logits,) = self._session.run(None, {self._input: np.ascontiguousarray(inputs)}, options)
-        return softmax(np.asarray(logits, np.float32))
+        (found,) = self._session.run([name], {self._input: np.ascontiguousarray(inputs)}, options)
+        result: Floats = np.asarray(found, np.float32)
+        return result

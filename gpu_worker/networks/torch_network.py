@@ -14,6 +14,8 @@ batches into pieces.
 
 from __future__ import annotations
 
+import copy
+import logging
 import threading
 from collections.abc import Callable
 
@@ -31,6 +33,8 @@ from gpu_worker.threads import Threads
 from gpu_worker.zoo.blocks import fold_batch_norms
 
 __all__ = ["TorchNetwork", "use_one_core_each"]
+
+_log = logging.getLogger(__name__)
 
 _one_at_a_time = threading.Lock()
 _EXAMPLE_ROWS = 2
@@ -73,6 +77,10 @@ class TorchNetwork:
         # torch's stubs lack this overload, which its documentation names first.
         self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._run: Callable[[Tensor], Tensor] = self._module
+        self._body = _without_classifier(self._module)
+        self._run_body: Callable[[Tensor], Tensor] | None = None
+        self._body_lock = threading.Lock()
+        self.features_width = 0  # known once it is warm
         self._traceable = traceable and not device.is_cuda
         scale, shift = pixel_line(spec)
         self._scale = torch.from_numpy(scale).to(self._device)
@@ -91,8 +99,9 @@ class TorchNetwork:
     def warm_up(self, rows: int) -> Floats:
         """The scores of `rows` black images; measures the activations on the way, and traces the module."""
         self._measure_activations(rows)
+        self._measure_features()
         if self._traceable and self._run is self._module:
-            self._run = self._traced()
+            self._run = self._traced(self._module)
         for _ in range(_PLANNING_RUNS):
             self.scores(self._black(rows), lambda: False)
         return self.scores(self._black(rows), lambda: False)
@@ -101,10 +110,16 @@ class TorchNetwork:
         return np.zeros((rows, *self.pixels, 3), np.uint8)
 
     @torch.inference_mode()
-    def _traced(self) -> Callable[[Tensor], Tensor]:
+    def _traced(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
         random = np.random.default_rng(0)
         example = random.integers(0, 256, (_EXAMPLE_ROWS, *self.pixels, 3), np.uint8)
-        return traced(self._module, self._normalised(example))
+        return traced(module, self._normalised(example))
+
+    @torch.inference_mode()
+    def _measure_features(self) -> None:
+        if self._body is not None and not self.features_width:
+            found = self._body(self._normalised(self._black(1)))
+            self.features_width = found.shape[1] if found.ndim == 2 else 0
 
     def _measure_activations(self, rows: int) -> None:
         # By the module itself: a traced one calls no hooks. Nobody else uses a network that is not warm.
@@ -121,14 +136,36 @@ class TorchNetwork:
         held = sum(x.numel() * x.element_size() for x in (*inputs, output))
         self._activation_bytes = max(self._activation_bytes, held)
 
-    @torch.inference_mode()
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
+        return self._passed(self._probabilities, inputs, is_cancelled)
+
+    def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, features_width] of the same: what the last linear layer, its classifier, would be given."""
+        if self._run_body is None:
+            self._prepare_body()
+        return self._passed(self._features, inputs, is_cancelled)
+
+    def _probabilities(self, batch: Tensor) -> Tensor:
+        return torch.softmax(self._run(batch).float(), dim=1)
+
+    def _features(self, batch: Tensor) -> Tensor:
+        assert self._run_body is not None
+        return self._run_body(batch).float()
+
+    def _prepare_body(self) -> None:
+        """At the first use: most models are never asked for it."""
+        assert self._body is not None
+        with self._body_lock:
+            if self._run_body is None:
+                self._run_body = self._traced(self._body) if self._traceable else self._body
+
+    @torch.inference_mode()
+    def _passed(self, run: Callable[[Tensor], Tensor], inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         assert isinstance(inputs, np.ndarray)
         check(is_cancelled)
         try:
-            logits = self._run(self._normalised(inputs))
-            result: Floats = torch.softmax(logits.float(), dim=1).cpu().numpy()
+            result: Floats = run(self._normalised(inputs)).cpu().numpy()
             return result
         except torch.OutOfMemoryError:
             if len(inputs) < 2:
@@ -139,7 +176,8 @@ class TorchNetwork:
         # Other models may have grown since this one was measured: smaller batches still fit.
         torch.cuda.empty_cache()
         half = len(inputs) // 2
-        return np.concatenate([self.scores(part, is_cancelled) for part in (inputs[:half], inputs[half:])])
+        parts = (inputs[:half], inputs[half:])
+        return np.concatenate([self._passed(run, part, is_cancelled) for part in parts])
 
     def _normalised(self, inputs: np.ndarray) -> Tensor:
         batch = torch.from_numpy(inputs).to(self._device, non_blocking=True)
@@ -147,3 +185,19 @@ class TorchNetwork:
             lines = batch.view(-1, len(self._scale)).float()
             return torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
         return batch.contiguous(memory_format=torch.channels_last)
+
+
+def _without_classifier(module: nn.Module) -> nn.Module | None:
+    """The module, its weights shared, that ends before the last linear layer; None where there is none."""
+    names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    if not names or not names[-1]:
+        return None
+    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    try:
+        body = copy.deepcopy(module, shared)
+    except Exception as exc:  # a module of somebody else's may hold anything
+        _log.info("%s has no features: %s", type(module).__name__, exc)
+        return None
+    place, _, last = names[-1].rpartition(".")
+    setattr(body.get_submodule(place), last, nn.Identity())
+    return body

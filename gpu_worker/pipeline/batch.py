@@ -36,6 +36,7 @@ class Batch:
         *,
         piece_rows: int,
         outputs: Sequence[str] = (),
+        task: str = "",
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | None = None,
@@ -47,7 +48,7 @@ class Batch:
             dict.fromkeys(model.network.pixels for model in residents if model.network.pixels)
         )
         self.serial = not all(model.network.cuttable for model in residents)
-        self.tally = Tally(residents, len(rows), outputs=outputs)
+        self.tally = Tally(residents, len(rows), outputs=outputs, task=task)
         self.timer = timer or WorkClock().timer()  # alone, unless it is said
         self.turn = turn
         self.media = media

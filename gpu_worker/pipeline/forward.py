@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_worker.model_cache import Resident
-from gpu_worker.networks.network import Explains, Inputs, IsCancelled
+from gpu_worker.networks.network import Explains, Inputs, IsCancelled, reading, width_of
 from gpu_worker.pipeline.intake import Piece
 from gpu_worker.tasks import task_named
 from gpu_worker.wire.protocol import MemberAnswer, RowError
@@ -20,21 +20,26 @@ __all__ = ["Tally"]
 class Tally:
     """The answers of one batch, filled piece by piece, by several threads at once.
 
-    outputs: the columns that are wanted; none for those that an answer has by default. Rows at fault keep
-    "" or 0.
+    outputs: the columns that are wanted; none for those that an answer has by default. task: what is asked of
+    the models; "" for what each was made for. Rows at fault keep "" or 0.
     """
 
-    def __init__(self, residents: Sequence[Resident], rows: int, *, outputs: Sequence[str] = ()) -> None:
+    def __init__(
+        self, residents: Sequence[Resident], rows: int, *, outputs: Sequence[str] = (), task: str = ""
+    ) -> None:
         self._residents = residents
-        tasks = [task_named(resident.manifest.task) for resident in residents]
+        tasks = [task_named(task or resident.manifest.task) for resident in residents]
+        self._runs = [
+            reading(resident.network, asked.reads) for resident, asked in zip(residents, tasks, strict=True)
+        ]
         self._collectors = [
-            task.collector(
+            asked.collector(
                 rows,
                 resident.manifest.classes,
-                len(resident.manifest.classes),
-                outputs or task.default_outputs,
+                width_of(resident.network, asked.reads, len(resident.manifest.classes)),
+                outputs or asked.default_outputs,
             )
-            for resident, task in zip(residents, tasks, strict=True)
+            for resident, asked in zip(residents, tasks, strict=True)
         ]
         self.errors: list[RowError] = []
         self._lock = threading.Lock()
@@ -57,16 +62,16 @@ class Tally:
         """Runs the rows `good` of the piece through one model: those that it could answer."""
         inputs = _inputs(piece, resident, good)
         began_s = time.monotonic()
-        scores = resident.network.scores(inputs, is_cancelled)
+        found = self._runs[member](inputs, is_cancelled)
         took_s = time.monotonic() - began_s
         with self._lock:
             self.forward_s += took_s
         resident.observe(len(good), took_s)
-        finite = np.isfinite(scores).all(axis=1)
+        finite = np.isfinite(found).all(axis=1)
         if not finite.all():
             self._blame(resident, piece, good[~finite])
-            good, scores = good[finite], scores[finite]
-        self._collectors[member].put(good + piece.start, scores)
+            good, found = good[finite], found[finite]
+        self._collectors[member].put(good + piece.start, found)
         return good
 
     def members(self) -> list[MemberAnswer]:

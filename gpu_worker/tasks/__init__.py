@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from gpu_worker.tasks.classification import classification
 from gpu_worker.tasks.image_classification import IMAGE_CLASSIFICATION
+from gpu_worker.tasks.image_embedding import IMAGE_EMBEDDING
 from gpu_worker.tasks.tabular_classification import TABULAR_CLASSIFICATION
 from gpu_worker.tasks.task import Collector, ColumnSpec, Task
 from gpu_worker.tasks.text_classification import TEXT_CLASSIFICATION
@@ -18,7 +19,10 @@ from gpu_worker.tasks.text_classification import TEXT_CLASSIFICATION
 __all__ = ["TASKS", "Collector", "ColumnSpec", "Task", "task_named"]
 
 TASKS: Mapping[str, Task] = MappingProxyType(
-    {task.name: task for task in (IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, TABULAR_CLASSIFICATION)}
+    {
+        task.name: task
+        for task in (IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, TABULAR_CLASSIFICATION, IMAGE_EMBEDDING)
+    }
 )
 
 

@@ -146,11 +146,15 @@ class Answer(Message):
 
 @dataclass(slots=True)
 class Loaded(Message):
-    """The model is resident and warm."""
+    """The model is resident and warm.
+
+    features: numbers that it can give for a row beside its classes; 0 where it cannot.
+    """
 
     kind: ClassVar[str] = "loaded"
     resident_bytes: int
     load_s: float
+    features: int = 0
 
 
 @dataclass(slots=True)

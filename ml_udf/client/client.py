@@ -201,7 +201,7 @@ class Client:
             on_wait=on_wait,
         )
         column = InputColumn.of(values, info.input_datatype)
-        rows = min(options.batch_rows, info.max_batch_rows or options.batch_rows)
+        rows = min(options.batch_rows, info.most_rows or options.batch_rows)
         batches = list(column.sub_batches(rows))
         if len(batches) > 2 * options.max_in_flight:
             return None
@@ -278,7 +278,7 @@ class Client:
         batches = 0
 
         def tasks() -> Iterator[SubBatch]:
-            limit = exchange.info.max_batch_rows or exchange.options.batch_rows
+            limit = exchange.info.most_rows or exchange.options.batch_rows
             for batch in column.sub_batches(min(exchange.options.batch_rows, limit)):
                 if found_error:  # nothing new is sent; what is under way may hold a lower row's error
                     return

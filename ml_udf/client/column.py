@@ -109,10 +109,15 @@ def input_tensor(info: FunctionInfo, rows: list[Any]) -> Tensor:
 
 
 def values_of(tensor: Tensor, rows: int) -> list[Any]:
-    """One Python value per row of an output: text (bytes where it is not UTF-8), number, or list.
+    """One Python value per row of an output: text (bytes where it is not UTF-8), number, or a vector of them.
 
-    Raises `WireError` where the tensor does not have `rows` rows.
+    A vector is an array of floats, or else a list. Raises `WireError` where the tensor does not have `rows`
+    rows.
     """
+    if len(tensor.shape) > 1 and tensor.shape[0] == rows and (floats := tensor.floats()) is not None:
+        wide = len(floats) // rows if rows else 0
+        if wide > 1:
+            return [floats[at : at + wide] for at in range(0, len(floats), wide)]
     flat = [_text(e) for e in tensor.elements] if tensor.datatype == "BYTES" else tensor.numbers()
     if rows and (not flat or len(flat) % rows or (tensor.shape and tensor.shape[0] != rows)):
         raise WireError(f"{rows} rows were sent, output {tensor.name!r} has shape {list(tensor.shape)}")

@@ -110,7 +110,8 @@ class Exchange:
     def _request(self, rows: list[Any]) -> InferRequest:
         request = InferRequest([input_tensor(self.info, rows)], [RequestedOutput(self.info.output_name)])
         if self.info.ours:
-            request.outputs += [RequestedOutput("confidence"), RequestedOutput("error")]
+            told = ["confidence", "error"] if self.info.has_confidence else ["error"]
+            request.outputs += [RequestedOutput(name) for name in told]
             request.parameters["ml_udf_class"] = self.options.row_class
             if self.options.slo_ms is not None:
                 request.parameters["ml_udf_slo_ms"] = self.options.slo_ms
@@ -142,7 +143,8 @@ class Exchange:
             values = _column(reply, self.info.output_name, rows)
             if not self.info.ours:
                 return Answers(values, [None] * rows, [None] * rows)
-            confidences = _column(reply, "confidence", rows)
+            sure = self.info.has_confidence
+            confidences = _column(reply, "confidence", rows) if sure else [None] * rows
             errors = [_row_error(text) if text else None for text in _column(reply, "error", rows)]
         except WireError as exc:
             raise ServerFault(f"the endpoint's answer does not fit the question: {exc}") from exc

@@ -31,6 +31,8 @@ REPOSITORY_INDEX = "/v2/repository/index"
 
 __all__ = ["FunctionInfo", "ServerInfo", "error_of", "function_info", "json_of", "repository_rows"]
 
+_REPLY_BYTES = 8 << 20
+_NUMBER_BYTES = 8  # the widest
 _MOST_CHARS = 2_000  # of an error's text
 _BY_STATUS: dict[int, type[MlUdfError]] = {
     400: BadOption,
@@ -68,7 +70,15 @@ class FunctionInfo:
     form: str = ""  # of the input: "path", "image", "text", …; "" where the server does not say
     classes: tuple[str, ...] = ()
     max_batch_rows: int = 0  # 0 = the server names none
+    has_confidence: bool = True  # whether a server of ours tells how sure an answer is
     columns: tuple[tuple[str, str], ...] = ()  # (name, kind) of each value, where an input is a table's row
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a request at most, so that its reply is of a size like that of its rows; 0 = any number."""
+        vectors = _REPLY_BYTES // (_NUMBER_BYTES * self.output_width) if self.output_width > 1 else 0
+        bounds = [rows for rows in (self.max_batch_rows, vectors and max(1, vectors)) if rows]
+        return min(bounds, default=0)
 
     def infer_path(self) -> str:
         """Where this version answers; a server that is not ours chooses the version itself."""
@@ -130,6 +140,10 @@ def function_info(
         output_width=0 if -1 in output_shape else math.prod(output_shape),
         ours=server.ours,
         binary=server.binary,
+        has_confidence=any(
+            isinstance(output, dict) and output.get("name") == "confidence"
+            for output in metadata.get("outputs") or []
+        ),
         form=str(forms.get(source["name"], parameters.get("form", ""))),
         classes=tuple(parameters.get("classes") or ()),
         columns=tuple((str(c["name"]), str(c["kind"])) for c in parameters.get("columns") or ()),

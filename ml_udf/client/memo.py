@@ -96,7 +96,7 @@ def _hashed(raw: bytes) -> tuple[int, bytes]:
 
 def _entry_bytes(key: Hashable, answer: Answer) -> int:
     """About what an entry takes. An error that several share counts for each: then less is remembered."""
-    numbers = len(answer.value) if isinstance(answer.value, list) else 0
+    numbers = len(answer.value) if isinstance(answer.value, list) else 0  # an array holds its own
     if isinstance(key, tuple):
         numbers += len(key)
     fault = 0 if answer.error is None else _ERROR_BYTES + sys.getsizeof(answer.error.message)

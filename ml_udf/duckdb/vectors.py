@@ -1,12 +1,14 @@
 """DuckDB's vectors, as Arrow arrays, to columns of Python values and back.
 
 Types follow the wire's datatypes: BYTES is text (a blob where the function takes encoded images), numbers
-are DOUBLE or BIGINT, rows of several numbers are lists of them.
+are DOUBLE or BIGINT, rows of several numbers are lists of them. FP32 vectors of a known length are FLOAT[d],
+which DuckDB's distances and its vector index take.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +18,7 @@ import pyarrow as pa
 from ml_udf.client.column import Value
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Answer
+from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 
 __all__ = [
@@ -66,7 +69,11 @@ class VectorType:
     def array(self, values: Sequence[Any]) -> pa.Array:
         """A freshly built array; DuckDB keeps no reference to what a function returned earlier."""
         if pa.types.is_string(self.arrow):
-            values = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
+            values = [v if v is None or type(v) is str else _as_text(v) for v in values]
+        elif pa.types.is_fixed_size_list(self.arrow):
+            return _vectors(values, self.arrow.list_size)
+        elif _is_list(self.arrow):
+            values = [list(v) if isinstance(v, array) else v for v in values]
         return pa.array(values, self.arrow)
 
 
@@ -85,6 +92,8 @@ def output_vector(info: FunctionInfo) -> VectorType:
     """The type of the SQL function's result."""
     if info.output_datatype == "BYTES":
         return TEXT
+    if info.output_datatype == "FP32" and info.output_width > 1:
+        return VectorType(f"FLOAT[{info.output_width}]", pa.list_(pa.float32(), info.output_width))
     return _numbers(info.output_datatype, lists=info.output_width != 1)
 
 
@@ -148,7 +157,7 @@ def try_array(found: Sequence[tuple[Answer, str | None]]) -> pa.Array:
         None
         if answer.error is None and answer.value is None
         else {
-            "value": None if answer.value is None else str(answer.value),
+            "value": None if answer.value is None else _as_text(answer.value),
             "confidence": answer.confidence,
             "model_version": version,
             "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
@@ -156,6 +165,23 @@ def try_array(found: Sequence[tuple[Answer, str | None]]) -> pa.Array:
         for answer, version in found
     ]
     return pa.array(rows, _TRY_ARROW)
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401  # of the wire's types
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return vector_text(value) if isinstance(value, list | array) else str(value)
+
+
+def _vectors(values: Sequence[Any], width: int) -> pa.Array:
+    """float32 [n, width] of arrays of numbers, None where there is none."""
+    nothing = bytes(4 * width)
+    parts = [nothing if value is None else array("f", value).tobytes() for value in values]
+    if any(len(part) != len(nothing) for part in parts):
+        raise WrongType(f"the function answered a vector that has not {width} numbers, as it says of itself")
+    numbers = pa.Array.from_buffers(pa.float32(), len(parts) * width, [None, pa.py_buffer(b"".join(parts))])
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.FixedSizeListArray.from_arrays(numbers, width, mask=mask)
 
 
 def _numbers(datatype: str, *, lists: bool) -> VectorType:

@@ -48,12 +48,13 @@ class LocalFunction:
     min_confidence: float = 0.0
     default: str | None = None
     columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
+    features: int = 0  # numbers of a vector, where it answers one
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
 
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes by which the shapes of its answers are told."""
-        return {"classes": len(self.classes)}
+        return {"classes": len(self.classes), "features": self.features}
 
     @property
     def input_name(self) -> str:
@@ -113,7 +114,8 @@ class LocalCatalog:
             form=manifest["input"]["form"],
             combine="majority_vote",
             members=(member,),
-            classes=tuple(manifest["classes"]),
+            classes=tuple(manifest.get("classes") or ()),
+            features=_features(manifest),
             columns=tuple(manifest["input"].get("columns", ())),
         )
 
@@ -127,7 +129,8 @@ class LocalCatalog:
                 form=deployed["input"]["form"],
                 combine=deployed["combine"],
                 members=tuple(member for member, _ in found),
-                classes=tuple(found[0][1]["classes"]),
+                classes=tuple(found[0][1].get("classes") or ()),
+                features=int(deployed.get("features") or _features(found[0][1])),
                 columns=tuple(found[0][1]["input"].get("columns", ())),
                 min_confidence=float(deployed.get("min_confidence") or 0.0),
                 default=deployed.get("default"),
@@ -144,6 +147,10 @@ class LocalCatalog:
         manifest = _read(directory / "model.json")
         accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))
         return LocalMember(name, version, accuracy, directory), manifest
+
+
+def _features(manifest: dict[str, Any]) -> int:
+    return int((manifest.get("features") or {}).get("width") or 0)
 
 
 def _read(path: Path) -> dict[str, Any]:

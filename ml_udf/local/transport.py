@@ -165,7 +165,9 @@ class LocalTransport:
                             _check(cancelled)
                             time.sleep(_LOOK_S)
             outputs = (*task.default_outputs, *needed)
-            batch = self._engine.begin(keys, form, rows, outputs=outputs, media_roots=function.media_roots)
+            batch = self._engine.begin(
+                keys, form, rows, outputs=outputs, task=task.name, media_roots=function.media_roots
+            )
             return self._engine, batch
         finally:
             self._lock.release()
@@ -271,18 +273,22 @@ def _metadata(function: LocalFunction) -> dict[str, Any]:
         "versions": [function.version],
         "platform": "ml_udf_local",
         "inputs": [{"name": function.input_name, "datatype": "BYTES", "shape": [-1]}],
-        "outputs": [
-            {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
-            for spec in task_named(function.task).columns
-            if not spec.on_request
-        ],
+        "outputs": _described_outputs(function),
         "parameters": {
             "form": function.form,
             "columns": list(function.columns),
             "inputs": function.inputs,
-            "classes": list(function.classes),
+            "classes": list(function.classes) if task_named(function.task).needs_classes else [],
         },
     }
+
+
+def _described_outputs(function: LocalFunction) -> list[dict[str, Any]]:
+    return [
+        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
+        for spec in task_named(function.task).columns
+        if not spec.on_request
+    ]
 
 
 def _function_row(function: LocalFunction) -> dict[str, Any]:
@@ -291,6 +297,7 @@ def _function_row(function: LocalFunction) -> dict[str, Any]:
         "version": function.version,
         "task": function.task,
         "models": [member.model for member in function.members],
+        "outputs": _described_outputs(function),
     }
 
 

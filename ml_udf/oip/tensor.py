@@ -92,11 +92,19 @@ class Tensor:
                 return list(struct.unpack(f"<{len(self.raw) // 2}e", self.raw))
             words = array.array("H", bytes(self.raw))
             return [struct.unpack("<f", struct.pack("<I", word << 16))[0] for word in words]
+        values = self._array(typecode)
+        return [bool(v) for v in values] if self.datatype == "BOOL" else values.tolist()
+
+    def floats(self) -> array.array[float] | None:
+        """The values of an FP32 or FP64 tensor, flat; None for another datatype."""
+        return self._array(_typecode(self.datatype)[0]) if self.datatype in ("FP32", "FP64") else None
+
+    def _array(self, typecode: str) -> array.array[Any]:
         values = array.array(typecode)
         values.frombytes(self.raw)
         if sys.byteorder == "big":
             values.byteswap()
-        return [bool(v) for v in values] if self.datatype == "BOOL" else values.tolist()
+        return values
 
 
 def width_bytes(datatype: str) -> int:

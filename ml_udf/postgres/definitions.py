@@ -31,6 +31,8 @@ __all__ = ["Definitions", "FunctionDefinition"]
 
 _INPUTS = ("text", "bytea", "real", "double precision", "integer", "bigint", "real[]", "double precision[]")
 
+_VECTORS = {"FP32": "real[]", "FP64": "double precision[]"}
+
 _TYPE = """
     SELECT pg_catalog.format_type(t.oid, NULL) AS name, t.typtype IN ('b', 'd', 'e', 'r') AS plain,
            pg_catalog.has_type_privilege(t.oid, 'USAGE') AS permitted
@@ -63,7 +65,7 @@ class FunctionDefinition:
     function: str | None
     server: str
     input: str
-    returns: str
+    returns: str | None  # None: as the function's answers are
     options: str | None
     input_name: str | None
     output_name: str | None
@@ -72,7 +74,7 @@ class FunctionDefinition:
     grant_to: str | None = READER  # None: nobody but the owner
 
     def __post_init__(self) -> None:
-        for field in ("name", "server", "input", "returns", "verify"):
+        for field in ("name", "server", "input", "verify"):
             if getattr(self, field) is None:
                 raise Refused("22004", f"{field} is NULL", hint="leave it out for its default")
 
@@ -107,7 +109,7 @@ class Definitions:
             schema=schema,
             name=name,
             argument=self._argument_type(asked.input),
-            returns=self._type(asked.returns),
+            returns="text" if asked.returns is None else self._type(asked.returns),
             server=asked.server,
             function=name if asked.function is None else asked.function,
             options=_options(asked.options),
@@ -120,6 +122,8 @@ class Definitions:
         made_for = self._statements.bound(wrapper.server)
         wrapper = replace(wrapper, server_oid=made_for.oid, server_owner=made_for.owner)
         info = self._look_up(client, wrapper) if asked.verify else None
+        if info is not None and asked.returns is None:
+            wrapper = replace(wrapper, returns=_returns_of(info))
         if info is not None and info.columns:
             return self._create_of_columns(wrapper, info)
         self._create(wrapper, info)
@@ -278,6 +282,11 @@ class Definitions:
     def _one(self, query: str, *arguments: tuple[str, Any]) -> Any:  # noqa: ANN401  # the query's type
         row = self._spi.row(query, *arguments)
         return row["found"] if row else None
+
+
+def _returns_of(info: FunctionInfo) -> str:
+    """The type of what a function answers: of a vector an array, else text."""
+    return "text" if info.output_width == 1 else _VECTORS.get(info.output_datatype, "text")
 
 
 def _check_length(name: str, suffix: str = "") -> None:

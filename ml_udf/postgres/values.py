@@ -6,10 +6,12 @@ Pure.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from ml_udf.client.statement import Answer
+from ml_udf.client.vectors import vector_text
 from ml_udf.errors import BadOption
 
 __all__ = ["Composite", "composite", "fitted", "unwrapped", "wrapped"]
@@ -60,14 +62,16 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
             "the function answered bytes that are not text", hint="create it with returns => 'bytea'"
         )
     if sql_type in ("json", "jsonb"):
+        if isinstance(value, list | array):
+            return vector_text(value)
         return value if isinstance(value, str) else json.dumps(value)
     if sql_type in _VECTORS and isinstance(value, int | float):
         return [value]  # of one number, which the wire does not tell from a number
-    if isinstance(value, list):
+    if isinstance(value, list | array):
         if sql_type.endswith("[]"):
-            return value
-        if sql_type.rpartition(".")[2] in _PGVECTOR:
-            return json.dumps(value)  # [0.5, 1.0]: the form that its types read
+            return list(value)
+        if sql_type.rpartition(".")[2] in _PGVECTOR or sql_type == "text":
+            return vector_text(value)
         raise BadOption(
             f"the function answered a vector of {len(value)} numbers, not one {sql_type}",
             hint="create it with returns => 'float4[]' or returns => 'jsonb'",

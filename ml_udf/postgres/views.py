@@ -33,7 +33,7 @@ class Views:
 
     def functions(self) -> list[Row]:
         """The functions of every server that current_user may use."""
-        return self._of_servers("functions")
+        return self.with_json("functions")
 
     def models(self) -> list[Row]:
         """The models of every server that current_user may use."""
@@ -41,6 +41,10 @@ class Views:
 
     def training(self, view: str) -> list[Row]:
         """`datasets`, `jobs` or `trials` of every server that current_user may use."""
+        return self.with_json(view)
+
+    def with_json(self, view: str) -> list[Row]:
+        """A view's rows of every server that current_user may use; objects as the text of their JSON."""
         rows = self._of_servers(view)
         return [
             {name: json.dumps(value) if _is_json(value) else value for name, value in row.items()}

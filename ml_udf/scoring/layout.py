@@ -193,6 +193,8 @@ def value_type_of(info: FunctionInfo) -> str:
         return "text"
     if info.output_datatype == "BOOL" and info.output_width == 1:
         return "boolean"
+    if info.output_datatype == "FP32" and info.output_width > 1:
+        return f"real[{info.output_width}]"  # PostgreSQL leaves the length out
     return "double precision" + ("" if info.output_width == 1 else "[]")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from ml_udf.client.statement import Answer
+from ml_udf.client.vectors import vector_text
 from ml_udf.scoring.pages import Page
 
 __all__ = ["columns_of", "sample_texts", "text_of"]
@@ -22,9 +23,9 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
         return "\\x" + value.hex() if sql_type == "bytea" else value.decode("utf-8", "replace")
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list):
+    if isinstance(value, list | array):
         if not sql_type.endswith("]"):
-            return json.dumps(value)
+            return vector_text(value)
         return brackets[0] + ",".join(text_of(part, "", brackets) or "NULL" for part in value) + brackets[1]
     if isinstance(value, float) and value.is_integer() and sql_type.lower() in _WHOLE:
         return str(int(value))
@@ -38,7 +39,7 @@ def sample_texts(
     if datatype == "BYTES":
         return list(classes)
     number: Any = True if datatype == "BOOL" else 0.5 if datatype.startswith(("FP", "BF")) else 1
-    return [text_of(number if width == 1 else [number], sql_type, brackets) or ""]
+    return [text_of(number if width == 1 else [number] * max(1, width), sql_type, brackets) or ""]
 
 
 def columns_of(

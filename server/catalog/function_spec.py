@@ -10,19 +10,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_worker.tasks import Task, task_named
+from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, ModelVersion
 from server.ensemble.select import selected
 from server.errors import BadOption
 
-__all__ = ["deployed_form", "function_of", "members_named", "single_model_function", "spec_from"]
+__all__ = [
+    "deployed_form",
+    "function_of",
+    "members_named",
+    "outputs_of",
+    "single_model_function",
+    "spec_from",
+]
 
 _FIELDS = {
     "models",
     "slo_ms",
     "max_batch",
     "batch_sizes",
+    "task",
     "policy",
     "policy_options",
     "select",
@@ -32,6 +40,7 @@ _FIELDS = {
     "input",
     "media_roots",
 }
+_PINNED = {"features"}  # found when it is deployed; in the body where that is an older specification
 _MAX_MEMBERS = 32
 _MAX_BATCH = 65_536
 
@@ -41,7 +50,7 @@ def spec_from(name: str, body: Mapping[str, Any], catalog: Catalog) -> dict[str,
 
     Raises `BadOption`, `UnknownFunction`.
     """
-    unknown = sorted(set(body) - _FIELDS)
+    unknown = sorted(set(body) - _FIELDS - _PINNED)
     if unknown:
         raise BadOption(
             f"function {name}: unknown field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}"
@@ -52,7 +61,10 @@ def spec_from(name: str, body: Mapping[str, Any], catalog: Catalog) -> dict[str,
     pinned = [_model_named(entry, catalog).key for entry in models]
     if len({key.rpartition("/")[0] for key in pinned}) != len(pinned):
         raise BadOption(f"function {name}: 'models' names a model twice")
-    return {**{field: value for field, value in body.items() if value is not None}, "models": pinned}
+    return {
+        **{field: value for field, value in body.items() if value is not None and field in _FIELDS},
+        "models": pinned,
+    }
 
 
 def function_of(
@@ -67,13 +79,16 @@ def function_of(
     except ValueError as exc:
         raise BadOption(f"function {name}: {exc}") from exc
     members = tuple(model for model in models if model.name in names)
+    task = _task(given.get("task"), name, members)
     max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
     function = Function(
         name=name,
         version=version,
         members=members,
         form=members[0].input.form,
-        combine=_combine(given.get("combine"), name, task_named(members[0].task)),
+        asked_task="" if task.name == members[0].task else task.name,
+        features=int(given.get("features", 0)),
+        combine=_combine(given.get("combine"), name, task),
         select=given.get("select", "all"),
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
@@ -84,6 +99,11 @@ def function_of(
         policy_options=_options(given.get("policy_options", {}), name),
         media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
     )
+    if task.confidence is None and (function.min_confidence or function.default is not None):
+        raise BadOption(
+            f"function {name}: {task.name} is answered without a confidence; leave 'min_confidence' and "
+            "'default' out"
+        )
     return _with_form(function, given.get("input"))
 
 
@@ -112,6 +132,8 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "name": function.name,
         "version": function.version,
         "task": function.task.name,
+        "features": function.sizes["features"],
+        "outputs": outputs_of(function),
         "input": {"name": function.input_name, "form": function.form},
         "combine": function.combine,
         "members": [
@@ -123,6 +145,14 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "default": function.default,
         "media_roots": None if function.media_roots is None else list(function.media_roots),
     }
+
+
+def outputs_of(function: Function) -> list[dict[str, Any]]:
+    """The columns of its answers, as the protocol's metadata has outputs."""
+    return [
+        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
+        for spec in function.task.columns
+    ]
 
 
 def members_named(members: Sequence[ModelVersion]) -> str:
@@ -164,6 +194,28 @@ def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
                 f"function {name}: {first.name} and {model.name} take different columns; "
                 "members must share them"
             )
+
+
+def _task(raw: object, name: str, members: Sequence[ModelVersion]) -> Task:
+    """What is asked of the members. Raises `BadOption` where they do not do it, or not together."""
+    own = members[0].task
+    if raw is None:
+        task = task_named(own)
+    elif not isinstance(raw, str) or (raw != own and raw not in TASKS):
+        raise BadOption(f"function {name}: 'task' must be one of {', '.join(TASKS)}, not {raw!r}")
+    else:
+        task = task_named(raw)
+    if not task.is_done_by(own):
+        does = ", ".join((task.name, *task.models_of))
+        raise BadOption(
+            f"function {name}: {members[0].name} does {own}, and {task.name} takes a model of {does}"
+        )
+    if len(members) > 1 and not task.rules:
+        raise BadOption(
+            f"function {name}: one model answers {task.name} alone, and {len(members)} are named: the "
+            "numbers of different models do not mean the same; name one, or say select: 'best'"
+        )
+    return task
 
 
 def _with_form(function: Function, raw: object) -> Function:

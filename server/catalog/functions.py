@@ -68,6 +68,7 @@ class ModelVersion:
     runtime: str = "torch"
     architecture: str = ""
     sha256: str = ""
+    features: int = 0  # numbers of its features, where its manifest says so
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
 
@@ -85,6 +86,8 @@ class Function:
     version: int
     members: tuple[ModelVersion, ...]
     form: Form
+    asked_task: str = ""  # of its members, where it is not the one that they were made for
+    features: int = 0  # numbers of its members' features, where it answers them
     combine: str = "majority_vote"  # of the rules of its task; "" where that has none
     select: Any = "all"  # "best", "all", or the list of member names that take part
     min_confidence: float = 0.0
@@ -105,13 +108,13 @@ class Function:
 
     @property
     def task(self) -> Task:
-        """What it answers; all members share it."""
-        return task_named(self.members[0].task)
+        """What it answers."""
+        return task_named(self.asked_task or self.members[0].task)
 
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes by which the shapes of its answers are told (`ColumnSpec.dims`)."""
-        return {"classes": len(self.classes)}
+        return {"classes": len(self.classes), "features": self.features or self.members[0].features}
 
     def outputs_of(self, wanted: Collection[str], members: int) -> list[str]:
         """The columns that workers are asked for; none for those that an answer has by default.
@@ -126,8 +129,8 @@ class Function:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes that all members share, in the order of `scores`."""
-        return self.members[0].classes
+        """The classes that all members share, in the order of `scores`; none where it answers none."""
+        return self.members[0].classes if self.task.needs_classes else ()
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:

@@ -107,6 +107,7 @@ class Residency:
         self._models: dict[str, ModelVersion] = {}
         self._wanted: dict[tuple[str, ...], _Wanted] = {}
         self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
+        self._features: dict[str, int] = {}  # model key → numbers of its features, since it was loaded
         self._tasks = tasks or Tasks()
         self._starting = starting
         self._closed = False
@@ -130,6 +131,10 @@ class Residency:
     def last_used(self) -> dict[str, float]:
         """Model key → Unix time of its last use."""
         return {key: at_s for key, at_s in self._core.last_used().items() if at_s}
+
+    def features(self, model: ModelVersion) -> int:
+        """Numbers of a model's features, as a worker told that has loaded it; 0 where it has none."""
+        return self._features.get(model.key, 0)
 
     def is_resident(self, group: Group, without: Collection[str] = ()) -> bool:
         """Whether live workers hold all of the group so that it can run, those in `without` left out."""
@@ -345,6 +350,7 @@ class Residency:
         size, load_s = reply.resident_bytes, reply.load_s
         log.info("model loaded worker=%s model=%s bytes=%d load_s=%.3f", name, model.key, size, load_s)
         self._measured(model, size, load_s)
+        self._features[model.key] = reply.features
         if self._profile is not None:
             await self._profile(place.worker, model, lambda: self._is_waited_for(model))
             if place.gone:

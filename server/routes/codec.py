@@ -138,6 +138,10 @@ class Codec:
     ) -> tuple[str, ...] | None:
         if slo_s is None and min_accuracy is None:
             return None
+        if min_accuracy is not None and not function.task.metrics:
+            raise BadOption(
+                f"{function.name} answers {function.task.name}, which has no accuracy; ask for none"
+            )
         candidates = [Candidate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
         chosen = within(candidates, min(rows, function.max_batch), slo_s=slo_s, min_accuracy=min_accuracy)
         if not chosen:

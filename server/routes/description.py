@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from server.catalog.function_spec import outputs_of
 from server.catalog.functions import INPUT_NAMES, Function
 from server.observability.stats import Durations, FunctionStats
 from server.routes.codec import OWN_OUTPUTS
@@ -32,10 +33,7 @@ def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, A
         "versions": [str(served.version) for served in versions],
         "platform": PLATFORM,
         "inputs": [_input(function)],
-        "outputs": [
-            {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
-            for spec in function.task.columns
-        ],
+        "outputs": outputs_of(function),
         "parameters": {
             "task": function.task.name,
             "form": function.form,

@@ -71,7 +71,7 @@ class InFlight:
         roots = None if function.media_roots is None else list(function.media_roots)
         together_with = max(len(members), 2) if apart else len(members)  # an average needs what one does not
         outputs = function.outputs_of(wanted, together_with)
-        message = Infer(0, list(batch.members), form, rows, outputs, roots)
+        message = Infer(0, list(batch.members), form, rows, outputs, roots, function.asked_task)
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:

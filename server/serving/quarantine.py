@@ -161,7 +161,9 @@ class Quarantine:
         roots = None if function.media_roots is None else list(function.media_roots)
         isolation.suspect, isolation.sent_s = suspect, self._clock()
         suspect.pending.first_sent_s = min(suspect.pending.first_sent_s, isolation.sent_s)
-        message = Infer(0, list(members), call.form, [call.rows[suspect.row]], outputs, roots)
+        message = Infer(
+            0, list(members), call.form, [call.rows[suspect.row]], outputs, roots, function.asked_task
+        )
         isolation.message_id = isolation.worker.send(
             message, lambda reply: self._returned(isolation, suspect, members, reply)
         )

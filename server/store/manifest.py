@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, RUNTIMES
+from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, MOST_FEATURES, RUNTIMES
+from gpu_worker.tasks import Task, task_named
 from server.catalog.functions import InputShape, ModelVersion
 from server.errors import BadOption
 
@@ -44,17 +45,19 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
     sha256 = str(manifest.get("sha256") or "")
     if sha256 and not _SHA256.fullmatch(sha256):
         raise BadOption(f"model.json of {name}: 'sha256' must be 64 hexadecimal digits")
+    task = task_named(_text(manifest, "task", name))
     return ModelVersion(
         name=name,
         version=version,
-        task=_text(manifest, "task", name),
-        classes=_classes(manifest.get("classes"), name),
+        task=task.name,
+        classes=_classes(manifest.get("classes"), name, task),
         input=_input(manifest.get("input"), name),
         accuracy=_accuracy(manifest.get("accuracy", 0.0), name),
         directory=directory,
         runtime=runtime,
         architecture=str(manifest.get("architecture") or ""),
         sha256=sha256,
+        features=_features(manifest.get("features"), name, task),
     )
 
 
@@ -65,7 +68,24 @@ def _text(manifest: Mapping[str, Any], field: str, name: str) -> str:
     return value
 
 
-def _classes(raw: object, name: str) -> tuple[str, ...]:
+def _features(raw: object, name: str, task: Task) -> int:
+    """How many numbers its features are, where it is said; it must be where its own task is made of them."""
+    if raw is not None and not isinstance(raw, dict):
+        raise BadOption(f"model.json of {name}: 'features' must be an object, such as {{\"width\": 512}}")
+    width = (raw or {}).get("width")
+    if width is None and task.needs_classes:
+        return 0
+    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= MOST_FEATURES:
+        raise BadOption(
+            f"model.json of {name}: 'features.width' must be a whole number from 1 to {MOST_FEATURES}, "
+            f"not {width!r}"
+        )
+    return width
+
+
+def _classes(raw: object, name: str, task: Task) -> tuple[str, ...]:
+    if not raw and not task.needs_classes:
+        return ()
     if not isinstance(raw, list) or not raw or not all(isinstance(label, str) and label for label in raw):
         raise BadOption(f"model.json of {name}: 'classes' must be a list of texts, none of them empty")
     if len(set(raw)) != len(raw):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from ml_udf.client import Client
 from tests.engines import Engine, make_engine
 from tests.inference_server import InferenceServer, database_group, inference_server
 from tests.models import hashing_model, image_model
@@ -43,6 +44,11 @@ def server(open_folder: Path, photos: Path) -> Iterator[InferenceServer]:
         running.deploy(image_model(made, "photo_net"), "udf_photo")
         running.deploy(hashing_model(made, "slow_hash", delay_ms=10_000), "udf_slow")
         running.deploy(made / "photo_net" / "1", "udf_team", media_roots=[str(photos / "team")])
+        running.deploy(image_model(made, "photo_two", seed=2))
+        running.deploy(hashing_model(made, "photo_hash", form="path"))
+        client = Client(running.url)
+        client.put("/v1/functions/udf_features", {"models": ["photo_net"], "task": "image-embedding"})
+        client.close()
         yield running
 
 

@@ -200,7 +200,8 @@ class OipServer:
             "outputs": [
                 {"name": "sum", "datatype": "FP32", "shape": [-1]}
                 if numbers
-                else {"name": "label", "datatype": "BYTES", "shape": [-1]}
+                else {"name": "label", "datatype": "BYTES", "shape": [-1]},
+                *([{"name": "confidence", "datatype": "FP32", "shape": [-1]}] if self.ours else []),
             ],
             "parameters": self._parameters(form) if self.ours else {},
         }

@@ -59,7 +59,10 @@ class FakeTransport:
             "name": "f",
             "versions": [self.version],
             "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1]}],
-            "outputs": [{"name": "label", "datatype": "BYTES", "shape": [-1]}],
+            "outputs": [
+                {"name": "label", "datatype": "BYTES", "shape": [-1]},
+                {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+            ],
             "parameters": {"form": "text"},
         }
 

@@ -117,7 +117,7 @@ def test_answers_fit_their_type(value: object, sql_type: str, wanted: object) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "sql_type"), [(b"\xff", "text"), ([1.0, 2.0], "text"), ("maybe", "boolean")]
+    ("value", "sql_type"), [(b"\xff", "text"), ([1.0, 2.0], "boolean"), ("maybe", "boolean")]
 )
 def test_answers_that_do_not_fit_are_refused_with_the_way_out(value: object, sql_type: str) -> None:
     with pytest.raises(BadOption) as caught:

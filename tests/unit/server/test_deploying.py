@@ -134,6 +134,12 @@ def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -
         "name": "f",
         "version": 4,
         "task": "text-classification",
+        "features": 0,
+        "outputs": [
+            {"name": "label", "datatype": "BYTES", "shape": [-1]},
+            {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+            {"name": "scores", "datatype": "FP32", "shape": [-1, 3]},
+        ],
         "input": {"name": "text", "form": "text"},
         "combine": "majority_vote",
         "members": [
