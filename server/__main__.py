@@ -97,8 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ml_udf server: {error}", file=sys.stderr)  # noqa: T201  # as above
         return 3
     listener = Listener(
-        app.gateway,
-        app.drain,
+        app.api,
         host=settings.host,
         port=settings.port,
         port_file=settings.port_file,

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -22,8 +23,10 @@ from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
+from server.http.backpressure import Route
 from server.http.gateway import Gateway
 from server.http.large_json import LargeJson
+from server.http.listener import Running
 from server.http.replies import map_errors
 from server.observability.metrics import Exposition, Metrics
 from server.placement.by_name import placement_named
@@ -63,7 +66,10 @@ _THREADS = 32
 
 
 class App:
-    """The ASGI application, and its services while it runs."""
+    """A server: its parts are built when the lifespan of `api` begins, and closed when it ends.
+
+    The lifespan's state holds what the listener needs of them: `application` and `drain`.
+    """
 
     def __init__(
         self,
@@ -74,8 +80,9 @@ class App:
     ) -> None:
         self._settings = settings
         self._environment = environment
+        self._access = access
         self._storage = storage
-        self._api = FastAPI(
+        self.api = FastAPI(
             title="ml_udf",
             version=VERSION,
             lifespan=self._lifespan,
@@ -84,34 +91,20 @@ class App:
             redirect_slashes=False,
         )
         for route in (health, oip, functions, models, classify, datasets, sources, training):
-            self._api.include_router(route.router)
-        map_errors(self._api)
-        self.gateway = Gateway(
-            self._api,
-            access,
-            max_body_bytes=settings.max_body_bytes,
-            max_upload_bytes=settings.max_model_bytes,
-        )
-        self.services: Services | None = None
+            self.api.include_router(route.router)
+        map_errors(self.api)
         self.ended_by = ""  # what the server cannot go on without, if that is why it stopped
 
-    async def drain(self) -> None:
-        """Refuse new rows, be no longer ready; give requests in flight and epochs under way `drain_s`."""
-        if self.services is None:
-            return
-        self.services.dispatcher.draining = True
-        self.services.training.events.close()
-        await asyncio.gather(
-            self._drain_calls(self.services.dispatcher),
-            self.services.training.suspend(self._settings.drain_s),
+    def gateway(self, route: Route, state: Mapping[str, Any]) -> Gateway:
+        """What stands before `route` and `api`; `state`: of the requests to `api`."""
+        return Gateway(
+            self.api,
+            self._access,
+            route,
+            state,
+            max_body_bytes=self._settings.max_body_bytes,
+            max_upload_bytes=self._settings.max_model_bytes,
         )
-
-    async def _drain_calls(self, dispatcher: Dispatcher) -> None:
-        try:
-            async with asyncio.timeout(self._settings.drain_s):
-                await dispatcher.drained()
-        except TimeoutError:
-            dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
 
     def end(self, reason: str) -> None:
         """Stop a server that cannot go on."""
@@ -119,7 +112,7 @@ class App:
         signal.raise_signal(signal.SIGTERM)  # as an operator would: requests under way still finish
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
+    async def _lifespan(self, api: FastAPI) -> AsyncIterator[Running]:
         supervisor = Supervisor(self.end)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(supervisor.callback_failed)
@@ -138,13 +131,29 @@ class App:
                 supervisor.tasks(),
                 settings.max_body_bytes,
             )
-            self.gateway.open(infer)
-            self.services = api.state.services = services
             try:
-                yield
+                yield {
+                    "application": self.gateway(infer, {"services": services}),
+                    "drain": functools.partial(_drain, services, settings.drain_s),
+                }
             finally:
                 services.dispatcher.draining = True
                 large.close()
+
+
+async def _drain(services: Services, drain_s: float) -> None:
+    """Refuse new rows, be no longer ready; give requests in flight and epochs under way `drain_s`."""
+    services.dispatcher.draining = True
+    services.training.events.close()
+    await asyncio.gather(_drain_calls(services.dispatcher, drain_s), services.training.suspend(drain_s))
+
+
+async def _drain_calls(dispatcher: Dispatcher, drain_s: float) -> None:
+    try:
+        async with asyncio.timeout(drain_s):
+            await dispatcher.drained()
+    except TimeoutError:
+        dispatcher.fail_all(Overloaded("the server is shutting down", retry_after_s=5.0))
 
 
 def create_app(

@@ -28,6 +28,7 @@ __all__ = [
     "BodyTooLarge",
     "DeadlineExceeded",
     "Forbidden",
+    "MethodNotAllowed",
     "NoSpace",
     "Overloaded",
     "ServiceError",
@@ -103,6 +104,17 @@ class WrongContentType(ServiceError):
 
     code = "bad_option"
     status = 415
+
+
+class MethodNotAllowed(ServiceError):
+    """The route takes POST alone."""
+
+    code = "bad_option"
+    status = 405
+
+    def headers(self) -> dict[str, str]:
+        """What RFC 9110 asks for."""
+        return {"Allow": "POST"}
 
 
 class UnknownFunction(ServiceError):

@@ -49,7 +49,7 @@ class Services:
 
 
 def _services(request: Request) -> Services:
-    services: Services = request.app.state.services
+    services: Services = request.state.services
     return services
 
 

@@ -44,6 +44,9 @@ class RequestHint:
 class Route(Protocol):
     """Where requests go once they are in."""
 
+    def takes(self, path: str) -> bool:
+        """Whether a path, percent-decoded, is the route's."""
+
     def answer(self, whole: WholeRequest, reply: Reply) -> RequestInProgress | None:
         """As `server.http.connection.Application` has it."""
 

@@ -7,7 +7,7 @@ before it; everything else goes to the framework. Knows no service.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -15,14 +15,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from server.access.rules import Access
-from server.errors import BodyTooLarge, ServiceError
+from server.errors import BodyTooLarge, MethodNotAllowed, ServiceError
 from server.http.asgi_exchange import path_of
-from server.http.backpressure import Backpressure
+from server.http.backpressure import Backpressure, Route
 from server.http.body import Receive, Scope, Send, too_large
 from server.http.connection import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.replies import error_reply
 from server.http.request_head import Head
-from server.routes.infer import InferRoute, MethodNotAllowed, is_infer
 
 __all__ = ["Gateway"]
 
@@ -38,24 +37,35 @@ _CODES = {
 
 
 class Gateway:
-    """Bodies are bounded by `max_body_bytes`, uploads by their own. `open` it before the first request."""
+    """Rows go to `route`, everything else to `inner`, with `state` in its requests' state.
 
-    def __init__(self, inner: ASGIApp, access: Access, *, max_body_bytes: int, max_upload_bytes: int) -> None:
+    Bodies are bounded by `max_body_bytes`, uploads by `max_upload_bytes`.
+    """
+
+    def __init__(
+        self,
+        inner: ASGIApp,
+        access: Access,
+        route: Route,
+        state: Mapping[str, Any],
+        *,
+        max_body_bytes: int,
+        max_upload_bytes: int,
+    ) -> None:
         self._inner = inner
         self._access = access
+        self._route = route
+        self._state = state
+        self._backpressure = Backpressure(route)
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
-
-    def open(self, infer: InferRoute) -> None:
-        """The services run: rows go to this route."""
-        self._backpressure = Backpressure(infer)
 
     # ── connection.Application ──────────────────────────────────────────────────────────────────────
 
     def admit(self, head: Head, address: str) -> Admitted | Refused:
         """Decide on a request by its head."""
         path, query = path_of(head.target)
-        whole = is_infer(path)
+        whole = self._route.takes(path)
         limit = self._max_upload_bytes if path == _REGISTER else self._max_body_bytes
         try:
             caller = self._access.check(head, path, address)
@@ -79,10 +89,8 @@ class Gateway:
         return self._backpressure.answer(request, reply)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request of the framework's, or run the lifespan."""
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+        """Answer one request of the framework's."""
+        scope["state"] = dict(self._state)
         limit = self._max_upload_bytes if scope["path"] == _REGISTER else self._max_body_bytes
         error = BodyTooLarge(f"the request's body is over the limit of {limit} bytes")
         size = 0

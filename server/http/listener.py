@@ -17,12 +17,14 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
+from typing import TypedDict, cast
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from server.http.connection import Application, Connection, ConnectionLimits, Connections
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "Running"]
 
 log = logging.getLogger("ml_udf.server")
 
@@ -32,13 +34,22 @@ _LAST_REPLIES_S = 5  # for replies that are being written when the drain is over
 _ALLOCATIONS = 50_000  # containers made and not freed, before the youngest are looked over for circles
 
 
+class Running(TypedDict):
+    """What the lifespan of an application yields, as its state.
+
+    application: what requests go to · drain: awaited before the doors close
+    """
+
+    application: Application
+    drain: Callable[[], Awaitable[None]]
+
+
 class Listener(uvicorn.Server):
-    """Serves `app`, a `Front`, on `host` and `port`; `drain` is awaited before the doors close."""
+    """Serves, on `host` and `port`, what the lifespan of `app` yields: a `Running`."""
 
     def __init__(
         self,
-        app: Application,
-        drain: Callable[[], Awaitable[None]],
+        app: ASGIApp,
         *,
         host: str,
         port: int,
@@ -62,11 +73,10 @@ class Listener(uvicorn.Server):
                 timeout_graceful_shutdown=_LAST_REPLIES_S,
             )
         )
-        self._app = app
         self._tls = tls
         self._limits = limits
-        self._drain = drain
         self._port_file = port_file
+        self._running: Running | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -76,8 +86,9 @@ class Listener(uvicorn.Server):
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(_NOT_STARTED)
+        running = self._running = cast(Running, self.lifespan.state)
         connections = Connections(
-            self._app,
+            running["application"],
             self._limits,
             default_headers=lambda: self.server_state.default_headers,
             open_ones=self.server_state.connections,
@@ -121,7 +132,8 @@ class Listener(uvicorn.Server):
 
     async def _drain_and_exit(self) -> None:
         try:
-            await self._drain()
+            if self._running is not None:
+                await self._running["drain"]()
         except Exception:
             log.exception("not drained")
         finally:

@@ -31,7 +31,7 @@ from server.serving.call_service import CallService
 from server.serving.calls import PendingReply, Reply
 from server.supervision import Tasks
 
-__all__ = ["InferRoute", "MethodNotAllowed", "is_infer"]
+__all__ = ["InferRoute", "is_infer"]
 
 log = logging.getLogger("ml_udf.server.routes")
 
@@ -51,17 +51,6 @@ _HINT_BYTES = 64 << 10
 def is_infer(path: str) -> bool:
     """Whether a path is the infer route's."""
     return path.startswith(_PREFIX) and path.endswith(_SUFFIX)
-
-
-class MethodNotAllowed(ServiceError):
-    """The route takes POST alone."""
-
-    code = "bad_option"
-    status = 405
-
-    def headers(self) -> dict[str, str]:
-        """What RFC 9110 asks for."""
-        return {"Allow": "POST"}
 
 
 class InferRoute:
@@ -84,6 +73,10 @@ class InferRoute:
         self._large = large
         self._tasks = tasks
         self._max_body_bytes = max_body_bytes
+
+    def takes(self, path: str) -> bool:
+        """Whether a path, percent-decoded, is this route's."""
+        return is_infer(path)
 
     def answer(self, whole: WholeRequest, reply: SendReply) -> RequestInProgress | None:
         """Answer a request: `reply` is called once, now or later."""
@@ -158,24 +151,22 @@ class InferRoute:
         if not call.rows:
             asked.reply(200, *_encoded(self._codec, _nothing(asked.function), asked.request))
             return None
-        pending = asked.pending = self._calls.begin(call)
+        pending = asked.pending = self._calls.begin(
+            call, asked.whole.came_s, lambda outcome: self._answered(asked, outcome)
+        )
         if asked.gone:
             pending.fail(ClientGone())
-        pending.future.add_done_callback(lambda _: self._answered(asked))
         return asked
 
     # ── from answers to a reply ──────────────────────────────────────────────────────────────────────
 
-    def _answered(self, asked: _Asked) -> None:
-        assert asked.pending is not None
+    def _answered(self, asked: _Asked, reply: Reply | BaseException) -> None:
         assert asked.request is not None
-        failure = self._calls.failure(asked.pending)
-        if failure is not None:  # not raised: its traceback would hold on to all this, in a circle
-            if not (isinstance(failure, VersionGone) and self._moves(asked)):
-                self._fail(asked, failure)
+        if isinstance(reply, BaseException):
+            if not (isinstance(reply, VersionGone) and self._moves(asked)):
+                self._fail(asked, reply)
             return
         try:
-            reply = self._calls.end(asked.pending, asked.whole.came_s)
             if reply.rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return

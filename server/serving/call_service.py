@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 
 from server.errors import Overloaded
-from server.http.body import Receive
+from server.http.body import ClientGone, Receive
 from server.http.disconnects import DisconnectWatch
 from server.observability.metrics import Metrics
 from server.serving.calls import Call, PendingReply, Reply
@@ -37,48 +39,54 @@ class CallService:
 
         Raises `ServiceError`, and `ClientGone` when nobody waits any more; the rows then have left the queue.
         """
-        pending = self.begin(call)
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def over(outcome: Reply | BaseException) -> None:
+            if answered.done():
+                return
+            if isinstance(outcome, BaseException):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result(outcome)
+
+        pending = self.begin(call, began_s, over)
         self._disconnects.watch(pending, receive)
         try:
-            reply = await pending.future
+            return await answered
         finally:
             self._disconnects.unwatch(pending)
-            self._over(pending)
-        self._count(pending, reply, began_s)
-        return reply
+            pending.fail(ClientGone())  # who waited was cancelled; nothing happens if the call is over
 
-    def begin(self, call: Call) -> PendingReply:
-        """Queue a call; its `future` must be followed by `failure` or `end`. Raises `ServiceError`."""
+    def begin(
+        self, call: Call, began_s: float, on_over: Callable[[Reply | BaseException], None]
+    ) -> PendingReply:
+        """Queue a call whose request came at `began_s`, on the clock of `time.monotonic`.
+
+        `on_over` is called once, never before this returns, with the reply or with why there is none: an
+        error of `server.errors`, or what `PendingReply.fail` was given. Raises `ServiceError` where the call
+        is not queued; `on_over` is then never called.
+        """
         name, rows = call.function.name, len(call.rows)
         if not self._fair_share.take(name, call.caller, rows):
             raise Overloaded(f"this caller's rows fill its share of the queue of {name}; try again soon")
         try:
-            return self._dispatcher.begin(call)
+            pending = self._dispatcher.begin(call)
         except BaseException:
             self._fair_share.give(name, call.caller, rows)
             raise
+        pending.future.add_done_callback(lambda _: on_over(self._over(pending, began_s)))
+        return pending
 
-    def failure(self, pending: PendingReply) -> BaseException | None:
-        """Why a call that is over was not answered, which is then its `end`; None if it was."""
-        failure = pending.future.exception()
-        if failure is not None:
-            self._over(pending)
-        return failure
-
-    def end(self, pending: PendingReply, began_s: float) -> Reply:
-        """What `ask` answers or raises, of a call that is over."""
-        self._over(pending)
-        reply = pending.future.result()
-        self._count(pending, reply, began_s)
-        return reply
-
-    def _over(self, pending: PendingReply) -> None:
+    def _over(self, pending: PendingReply, began_s: float) -> Reply | BaseException:
+        """The outcome of a call that is over, which is counted and forgotten."""
         call = pending.call
         self._fair_share.give(call.function.name, call.caller, len(call.rows))
         self._dispatcher.end(pending)
-
-    def _count(self, pending: PendingReply, reply: Reply, began_s: float) -> None:
-        call = pending.call
+        failure = pending.future.exception()
+        if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
+            return failure
+        reply = pending.future.result()
         self._metrics.of(call.function).answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s
         )
+        return reply

@@ -22,6 +22,9 @@ class Route:
         self.entered.append(whole.body)
         return Inside(self, whole.body)
 
+    def takes(self, path: str) -> bool:
+        return True
+
     def hint(self, whole: WholeRequest) -> RequestHint:
         said = {key.decode(): value.decode() for key, value in whole.headers.items()}
         line = (whole.path, said.get("row_class", "interactive"))
