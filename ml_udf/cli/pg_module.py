@@ -5,6 +5,7 @@ Owns the build alone; where the result goes is `pg_extension`'s.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -33,7 +34,7 @@ def build_module(server: PostgresServer, source: Path, build_dir: Path) -> Path:
     arguments = [f"PG_CONFIG={server.pg_config}", f"VPATH={source}", "with_llvm=no"]
     try:
         done = subprocess.run(
-            ["make", "-s", "-f", source / "Makefile", *arguments],
+            ["make", "-s", f"-j{os.cpu_count() or 1}", "-f", source / "Makefile", *arguments],
             cwd=build_dir,
             capture_output=True,
             text=True,
