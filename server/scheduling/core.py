@@ -22,7 +22,7 @@ from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.queues import Queues
-from server.scheduling.routing import backlog_s, runner_for
+from server.scheduling.routing import backlog_s, runner_for, worker_for
 from server.scheduling.team import Runner
 from server.scheduling.terms import (
     Action,
@@ -228,7 +228,8 @@ class Scheduler:
         workers, lanes = self._workers.values(), self._queues.lanes
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
         for lane in lanes:
-            worker = runner_for(now_s, lane, workers, waiting_s)
+            find = worker_for if len(lane.members) == 1 else runner_for
+            worker = find(now_s, lane, workers, waiting_s)
             if worker is None:
                 continue
             if lane.filler_rows:
@@ -286,7 +287,7 @@ class Scheduler:
             lane=lane,
             worker=worker,
             decision=decision,
-            takes_s=takes_s + lane.swap_s(worker),
+            takes_s=takes_s + _swap_s(lane, worker),
             due_s=head.due_s,
             priority=head.priority,
             workers=max(1, sum(lane.swap_s(other) < math.inf for other in self._workers.values())),
@@ -327,7 +328,7 @@ class Scheduler:
         members = members or lane.names
         dues = tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive")
         parts = worker.running(members)
-        swap_s = lane.swap_s(worker)
+        swap_s = _swap_s(lane, worker)
         whole = _Cut(lane, members, len(parts), lane.takes_s(rows, worker, members) + swap_s)
         batches: list[RunBatch] = []
         for each, part in parts:
@@ -375,6 +376,10 @@ class Scheduler:
         if full or worker.is_idle:
             return now_s
         return worker.free_at_s(now_s) - lead_s
+
+
+def _swap_s(lane: Lane, runner: Runner) -> float:
+    return lane.swap_s(runner) if isinstance(runner, WorkerState) else 0.0  # a team holds all of it
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

@@ -8,7 +8,7 @@ first leaves (filling.py). Knows nothing of other lanes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from server.scheduling.latency_model import LatencyModel
@@ -188,10 +188,8 @@ class Lane:
         resident = worker.view.resident
         return any(member.name in resident or member.swap_s < math.inf for member in self.members)
 
-    def swap_s(self, worker: Runner) -> float:
+    def swap_s(self, worker: WorkerState) -> float:
         """What it costs to make the missing members resident there; inf if they may not be."""
-        if isinstance(worker, Team):
-            return 0.0
         known = self._swaps.get(worker.name)
         if known is None or known[0] is not worker.view:  # a view is replaced, never changed
             resident = worker.view.resident
@@ -273,11 +271,12 @@ class Lane:
         saved.observe(rows, max(saved_s, rows * _LEAST_SAVED_S))
 
     def _view(self, now_s: float, runner: Runner) -> FunctionView:
-        members = tuple(
-            self._member_view(member, latency, now_s, worker)
-            for member, latency, worker in self._running(runner)
-        )
         together: Callable[[int], float] | None = None
+        if isinstance(runner, WorkerState):
+            pairs = zip(self.members, self.latencies(runner.view.device), strict=True)
+            members = self._members_on(runner, now_s, pairs)
+        else:
+            members = self._members_of(runner, now_s)
         if len(members) > 1:
             together = partial(self._together_s, runner)
         return FunctionView(
@@ -294,29 +293,31 @@ class Lane:
     def _together_s(self, runner: Runner, rows: int) -> float:
         return self.takes_s(rows, runner)
 
-    def _running(self, runner: Runner) -> list[tuple[MemberSpec, Latency, WorkerState]]:
-        """Each member with its l̂ where it would run, in the function's order."""
-        if isinstance(runner, WorkerState):
-            latencies = self.latencies(runner.view.device)
-            return [(member, each, runner) for member, each in zip(self.members, latencies, strict=True)]
-        where = {name: worker for worker, part in runner.parts for name in part}
-        return [
-            (member, self.latencies(where[member.name].view.device)[index], where[member.name])
-            for index, member in enumerate(self.members)
-        ]
-
-    def _member_view(
-        self, member: MemberSpec, latency: Latency, now_s: float, worker: WorkerState
-    ) -> MemberView:
-        resident = member.name in worker.view.resident
-        return MemberView(
-            name=member.name,
-            accuracy=member.accuracy,
-            latency_s=latency,
-            free_at_s=worker.free_at_s(now_s),
-            resident=resident,
-            swap_s=0.0 if resident else member.swap_s,
+    def _members_on(
+        self, worker: WorkerState, now_s: float, members: Iterable[tuple[MemberSpec, Latency]]
+    ) -> tuple[MemberView, ...]:
+        free_at_s = worker.free_at_s(now_s)
+        resident = worker.view.resident
+        return tuple(
+            MemberView(
+                name=member.name,
+                accuracy=member.accuracy,
+                latency_s=latency,
+                free_at_s=free_at_s,
+                resident=member.name in resident,
+                swap_s=0.0 if member.name in resident else member.swap_s,
+            )
+            for member, latency in members
         )
+
+    def _members_of(self, team: Team, now_s: float) -> tuple[MemberView, ...]:
+        """Each where it would run, in the function's order."""
+        found: dict[str, MemberView] = {}
+        for worker, part in team.parts:
+            pairs = zip(self.members, self.latencies(worker.view.device), strict=True)
+            theirs = [(member, latency) for member, latency in pairs if member.name in part]
+            found.update((view.name, view) for view in self._members_on(worker, now_s, theirs))
+        return tuple(found[name] for name in self.names)
 
 
 def _latency_on(member: MemberSpec, device: str, bucket: str) -> Latency:

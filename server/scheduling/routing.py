@@ -46,7 +46,7 @@ def runner_for(
     now_s: float, lane: Lane, workers: Collection[WorkerState], waiting_s: Mapping[str, float]
 ) -> Runner | None:
     """Who runs the lane's next batch; None to wait for one that has no room yet."""
-    if len(lane.members) > 1 and not any(
+    if not any(
         lane.swap_s(worker) < math.inf and not worker.is_reserved and not worker.is_overdue(now_s)
         for worker in workers
     ):

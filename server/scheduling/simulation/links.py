@@ -46,7 +46,7 @@ class SimulatedLinks:
         later: Callable[[float, Step], None],
         show: Callable[[float, str, frozenset[str]], None],
     ) -> None:
-        self._core = Placement(placement_named(policy))
+        self._core = Placement(placement_named(policy), apart=True, workers=len(devices))
         self._devices = {device.name: device for device in devices}
         self._groups = groups
         self._sizes = sizes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from server.scheduling.core import (
     FunctionSpec,
     Idle,
     MemberSpec,
+    MemberTime,
     RunBatch,
     Scheduler,
     Slice,
@@ -29,18 +31,40 @@ from server.scheduling.core import (
 )
 from server.scheduling.simulation.links import LinkedDevice, SimulatedLinks
 
-__all__ = ["FunctionLoad", "FunctionResult", "SimulatedDevice", "SimulationResult", "Workload", "simulate"]
+__all__ = [
+    "FunctionLoad",
+    "FunctionResult",
+    "MemberLoad",
+    "SimulatedDevice",
+    "SimulationResult",
+    "Workload",
+    "simulate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """One member of a simulated function: a model, which other functions may have too."""
+
+    name: str
+    latency_s: Callable[[int], float]  # its passes alone, without what members of one batch share
+    predicted_s: Callable[[int], float] | None = None  # l̂(b) of it alone; None = the truth
+    size_bytes: int = 0
+    accuracy: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionLoad:
-    """One simulated function: what arrives, what is promised, what batches really take."""
+    """One simulated function: what arrives, what is promised, what batches really take.
+
+    A function without `members` has one, of its own name.
+    """
 
     name: str
     arrivals_s: Sequence[float]
     slo_s: float
     max_batch: int
-    latency_s: Callable[[int], float]  # the truth, l(b)
+    latency_s: Callable[[int], float]  # the truth, l(b); where there are `members`, what they share
     predicted_s: Callable[[int], float] | None = None  # l̂(b) as the scheduler has it; None = the truth
     batch_sizes: tuple[int, ...] = ()  # () = the powers of two up to max_batch
     rows_per_request: int = 1
@@ -50,6 +74,18 @@ class FunctionLoad:
     size_bytes: int = 0  # of its model
     policy: str = "goodput"
     policy_options: Mapping[str, Any] = field(default_factory=dict)
+    members: tuple[MemberLoad, ...] = ()
+
+    @property
+    def group(self) -> Group:
+        """The models that answer it."""
+        return tuple(member.name for member in self.all_members)
+
+    @property
+    def all_members(self) -> tuple[MemberLoad, ...]:
+        """Its members; where none are given the one that it is."""
+        alone = MemberLoad(self.name, _no_time, self.predicted_s or self.latency_s, self.size_bytes)
+        return self.members or (alone,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +189,13 @@ def simulate(load: Workload) -> SimulationResult:
     return _Simulation(load).run()
 
 
+@dataclass(slots=True)
+class _Cut:
+    """Rows on their way: `batches` of them, on different devices, are not back yet."""
+
+    batches: int
+
+
 class _Simulation:
     """One run: the clock, the events, the rows in flight."""
 
@@ -160,6 +203,7 @@ class _Simulation:
         self._load = load
         self._random = Random(f"{load.seed} devices")
         self._functions = {function.name: function for function in load.functions}
+        self._members = {f.name: {member.name: member for member in f.all_members} for f in load.functions}
         self._scheduler = Scheduler(arbitration=load.arbitration)
         self._result = SimulationResult({name: FunctionResult() for name in self._functions})
         self._arrived_s: dict[int, float] = {}  # interactive request → arrival
@@ -171,8 +215,8 @@ class _Simulation:
         self._links = SimulatedLinks(
             load.placement,
             [_linked(load, device) for device in load.devices],
-            [(function.name,) for function in load.functions],
-            {function.name: function.size_bytes for function in load.functions},
+            [function.group for function in load.functions],
+            {model.name: model.size_bytes for function in load.functions for model in function.all_members},
             lambda at_s, step: self._push(at_s, "moved", step),
             self._show,
         )
@@ -208,7 +252,8 @@ class _Simulation:
         number = list(self._functions).index(function.name)
         rows = function.bulk_rows
         self._scheduler.submit(now_s, Submission(-1 - number, function.name, rows, rows, row_class="bulk"))
-        self._links.came(now_s, (function.name,))
+        if not self._is_still:
+            self._links.came(now_s, function.group)
 
     def _plan_arrivals(self) -> None:
         for function in self._load.functions:
@@ -244,7 +289,7 @@ class _Simulation:
             result.refused += rows
             result.overdue_at_s += [now_s] * rows
         if not self._is_still:
-            self._links.came(now_s, (function.name,))
+            self._links.came(now_s, function.group)
 
     def _act(self, now_s: float) -> float:
         """Carry out what the scheduler and the placement want; when one of them wants to be asked again."""
@@ -259,7 +304,7 @@ class _Simulation:
 
     def _waited_for(self) -> dict[Group, int]:
         depth = self._scheduler.queue_depth().items()
-        return {(name,): rows for name, (rows, _) in depth if rows}
+        return {self._functions[name].group: rows for name, (rows, _) in depth if rows}
 
     def _schedule(self, now_s: float) -> float:
         """Carry out what the scheduler wants; when it wants to be asked again."""
@@ -268,29 +313,39 @@ class _Simulation:
             if isinstance(action, Idle):
                 return action.until_s
             if isinstance(action, RunBatch):
-                self._start(now_s, action)
+                whole = _Cut(1 + len(action.beside))
+                for batch in (action, *action.beside):
+                    self._start(now_s, batch, whole)
             else:
                 result = self._result.functions[action.function]
                 rows = sum(part.rows for part in action.slices)
                 result.refused += rows
                 result.overdue_at_s += [now_s] * rows
 
-    def _start(self, now_s: float, batch: RunBatch) -> None:
+    def _start(self, now_s: float, batch: RunBatch, whole: _Cut) -> None:
         function = self._functions[batch.function]
-        took_s = function.latency_s(batch.rows)
-        if self._load.jitter:
-            took_s *= math.exp(self._random.gauss(0.0, self._load.jitter))
-        self._links.sent(now_s, batch.worker, (batch.function,), batch.rows)
+        shared_s = function.latency_s(batch.rows)
+        members = self._members[batch.function]
+        passes_s = [members[name].latency_s(batch.rows) for name in batch.members]
+        pace = math.exp(self._random.gauss(0.0, self._load.jitter)) if self._load.jitter else 1.0
+        took_s = (shared_s + sum(passes_s)) * pace
+        if not self._is_still:
+            self._links.sent(now_s, batch.worker, batch.members, batch.rows)
         finish_s = max(now_s, self._free_s[batch.worker]) + took_s
         self._free_s[batch.worker] = finish_s
         self._result.busy_s += took_s
         self._result.functions[batch.function].batches += 1
-        worked = BatchTimes(took_s, finish_s - now_s)
-        self._push(finish_s, "finish", (batch, worked))
+        each = tuple(MemberTime(pass_s * pace, shared_s * pace) for pass_s in passes_s)
+        worked = BatchTimes(took_s, finish_s - now_s, each)
+        self._push(finish_s, "finish", (batch, worked, whole))
 
-    def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes) -> None:
+    def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes, whole: _Cut) -> None:
         self._scheduler.finished(now_s, batch.batch_id, worked=worked)
-        self._links.over(now_s, batch.worker, (batch.function,))
+        if not self._is_still:
+            self._links.over(now_s, batch.worker, batch.members)
+        whole.batches -= 1
+        if whole.batches:
+            return  # its rows wait for other members
         function = self._functions[batch.function]
         result = self._result.functions[batch.function]
         for part in batch.slices:
@@ -316,24 +371,35 @@ class _Simulation:
 
 def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
     load_s = {
-        function.name: load.swap_s + function.size_bytes / device.link_bytes_per_s
+        model.name: load.swap_s + model.size_bytes / device.link_bytes_per_s
         for function in load.functions
+        for model in function.all_members
     }
     return LinkedDevice(device.name, device.places or 0, device.capacity_bytes, load_s, device.resident)
 
 
 def _spec(function: FunctionLoad) -> FunctionSpec:
     sizes = function.batch_sizes or _powers_of_two(function.max_batch)
-    latency = function.predicted_s or function.latency_s
     return FunctionSpec(
         name=function.name,
         slo_s=function.slo_s,
         max_batch=function.max_batch,
         batch_sizes=sizes,
-        members=(MemberSpec(function.name, 1.0, latency),),
+        members=tuple(
+            MemberSpec(m.name, m.accuracy, m.predicted_s or partial(_alone_s, function, m))
+            for m in function.all_members
+        ),
         policy=function.policy,
         policy_options=function.policy_options,
     )
+
+
+def _alone_s(function: FunctionLoad, member: MemberLoad, rows: int) -> float:
+    return function.latency_s(rows) + member.latency_s(rows)
+
+
+def _no_time(rows: int) -> float:
+    return 0.0
 
 
 def _powers_of_two(most: int) -> tuple[int, ...]:

@@ -12,7 +12,14 @@ import pytest
 
 from server.scheduling.arbitration import MostInTime, least_recently_served
 from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine, sine_rate
-from server.scheduling.simulation.simulator import FunctionLoad, SimulatedDevice, Workload, simulate
+from server.scheduling.simulation.simulator import (
+    FunctionLoad,
+    FunctionResult,
+    MemberLoad,
+    SimulatedDevice,
+    Workload,
+    simulate,
+)
 from tests.unit.scheduling.views import affine
 
 
@@ -152,3 +159,59 @@ def test_rafikis_single_model_ours_loses_at_most_a_tenth_of_what_greedy_loses(ex
     ours = overdue("goodput", True, (16, 32, 48, 64))
     assert greedy > 100
     assert ours <= greedy / 10
+
+
+APART = (
+    SimulatedDevice("d0", places=2, resident=("a", "b")),
+    SimulatedDevice("d1", places=1, resident=("c",)),
+)
+
+
+def three_members(*devices: SimulatedDevice, rate: float = 1.0, **fields: float) -> FunctionResult:
+    """A function of members that take 10, 20 and 30 ms a batch, and share 5 ms, on devices that hold some."""
+    function = FunctionLoad(
+        "f",
+        poisson(Random("three"), rate, 60.0),
+        0.2,
+        8,
+        lambda rows: 0.005,
+        members=(
+            MemberLoad("a", lambda rows: 0.010),
+            MemberLoad("b", lambda rows: 0.020),
+            MemberLoad("c", lambda rows: 0.030),
+        ),
+    )
+    return simulate(Workload((function,), devices, seed=1, **fields)).functions["f"]  # type: ignore[arg-type]
+
+
+def test_members_on_one_device_run_one_after_the_other_and_share_what_they_share() -> None:
+    result = three_members(SimulatedDevice())
+    assert result.good == result.offered
+    assert result.quantile_s(0.1) == pytest.approx(0.065)
+    assert result.batches == len(result.latencies_s)
+
+
+def test_members_on_two_devices_run_side_by_side_and_the_last_one_answers() -> None:
+    result = three_members(*APART)
+    assert result.good == result.offered
+    assert result.quantile_s(0.1) == pytest.approx(0.035)  # a and b on one, c on the other
+    assert result.batches == 2 * len(result.latencies_s)
+
+
+def test_members_that_no_device_can_hold_together_are_placed_apart() -> None:
+    devices = SimulatedDevice("d0", places=2), SimulatedDevice("d1", places=2)
+    result = three_members(*devices, swap_s=0.05)
+    assert result.good >= result.offered - 3, "all but those that came while models were loaded"
+    assert result.quantile_s(0.5) == pytest.approx(0.035, rel=0.1)
+
+
+def test_more_devices_answer_more_rows_of_an_ensemble() -> None:
+    one = three_members(SimulatedDevice(), rate=200.0)
+    two = three_members(*APART, rate=200.0)
+    assert one.goodput < 0.75
+    assert two.goodput > 0.95
+
+
+def test_a_device_that_holds_less_than_all_members_never_answers() -> None:
+    result = three_members(SimulatedDevice(places=2))
+    assert result.good == 0
