@@ -172,6 +172,20 @@ def test_a_remembered_error_has_lost_its_frames_and_those_of_its_causes() -> Non
     assert error.__cause__.__traceback__ is None
 
 
+def test_a_remembered_error_has_lost_the_frames_of_what_it_was_raised_over() -> None:
+    try:
+        try:
+            raise ConnectionLost("broke")
+        except ConnectionLost:
+            raise InputNotFound("gone")  # noqa: B904 - its context, and no cause, is what counts
+    except InputNotFound as exc:
+        error = exc
+    Memo().learn({"a": Answer(error=error)})
+    assert error.__cause__ is None
+    assert error.__context__ is not None
+    assert error.__context__.__traceback__ is None
+
+
 def test_numbers_and_nothing_are_their_own_keys() -> None:
     assert [memo_key(None), memo_key(7), memo_key(2.5)] == [None, 7, 2.5]
 

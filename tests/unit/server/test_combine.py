@@ -83,6 +83,7 @@ def test_scores_of_a_vote_are_the_members_mean_when_all_bring_them() -> None:
     assert "scores" not in combine("majority_vote", [with_scores, votes("m2", 0.8, "b")], CLASSES)
     both = combine("majority_vote", [with_scores, votes("m2", 0.8, "b", scores=[[0, 1, 0]])], CLASSES)
     assert np.frombuffer(scores_of(both), "<f4") == pytest.approx([0.5, 0.5, 0])
+    assert both["scores"].shape == (3,)
 
 
 def test_votes_that_do_not_fit_together_are_refused() -> None:
