@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
-from server.catalog.functions import INPUT_NAMES, Function, ModelVersion
+from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
 from server.ensemble.select import selected
 from server.errors import BadOption
 
@@ -39,6 +39,7 @@ _FIELDS = {
     "default",
     "input",
     "media_roots",
+    "late_members",
 }
 _PINNED = {"features"}  # found when it is deployed; in the body where that is an older specification
 _MAX_MEMBERS = 32
@@ -97,6 +98,7 @@ def function_of(
         batch_sizes=_batch_sizes(given.get("batch_sizes"), max_batch, name),
         policy=str(given["policy"]),
         policy_options=_options(given.get("policy_options", {}), name),
+        late_members=_late_members(given.get("late_members", "wait"), name),
         media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
     )
     if task.confidence is None and (function.min_confidence or function.default is not None):
@@ -272,6 +274,12 @@ def _combine(raw: object, name: str, task: Task) -> str:
     if isinstance(raw, str) and raw in task.rules:
         return raw
     raise BadOption(f"function {name}: 'combine' must be one of {', '.join(task.rules)}, not {raw!r}")
+
+
+def _late_members(raw: object, name: str) -> LateMembers:
+    if raw == "wait" or raw == "leave_out":
+        return raw
+    raise BadOption(f"function {name}: 'late_members' must be 'wait' or 'leave_out', not {raw!r}")
 
 
 def _default(raw: object, name: str) -> str | None:

@@ -82,6 +82,7 @@ def test_the_input_form_may_be_chosen_among_those_of_the_task(catalog: Catalog) 
         ({"models": ["net"], "combine": "sum"}, "combine"),
         ({"models": ["net"], "select": "worst"}, "select"),
         ({"models": ["net"], "min_confidence": 2}, "min_confidence"),
+        ({"models": ["net"], "late_members": "never"}, "late_members"),
         ({"models": ["net"], "default": 3}, "default"),
         ({"models": ["net"], "policy_options": []}, "policy_options"),
         ({"models": ["net"], "input": 3}, "input"),
