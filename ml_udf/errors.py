@@ -157,7 +157,7 @@ class BadOption(MlUdfError):
 
     code = "bad_option"
     sqlstate = "22023"
-    usual_hint = "the message names what cannot be used; README.md lists the options and their bounds"
+    usual_hint = "the message names what cannot be used; docs/using.md lists the options and their bounds"
 
 
 class Overloaded(MlUdfError):

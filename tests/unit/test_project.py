@@ -45,8 +45,9 @@ def concrete_errors() -> list[type[errors.MlUdfError]]:
 
 
 @pytest.mark.parametrize("error", concrete_errors(), ids=lambda error: error.__name__)
-def test_every_error_stands_in_the_readme_with_its_sqlstate(error):
-    rows = [line for line in README.splitlines() if line.startswith(f"| {error.sqlstate} ")]
+def test_every_error_stands_in_its_document_with_its_sqlstate(error):
+    document = (ROOT / "docs" / "errors.md").read_text()
+    rows = [line for line in document.splitlines() if line.startswith(f"| {error.sqlstate} ")]
     assert any(f"`{error.code}`" in row for row in rows)
 
 
@@ -61,15 +62,35 @@ def test_every_wire_code_makes_its_own_error_again(error):
     assert type(errors.error_from_code(error.code, "text")) is error
 
 
-def test_every_setting_stands_in_the_readme_and_has_an_option():
+def test_every_setting_stands_in_the_documents_table_and_has_an_option():
+    text = (ROOT / "docs" / "using.md").read_text()
+    rows = [
+        line for line in text.partition("## Settings of a session")[2].splitlines() if line.startswith("|")
+    ]
     for setting in SETTINGS:
-        assert f"`{setting.name}`" in README
+        assert any(f"`{setting.name}`" in row for row in rows)
         assert hasattr(Options(), setting.name)
 
 
-def test_the_links_in_the_readme_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)", README):
-        assert (ROOT / target).exists(), target
+def anchors_of(document: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_links_in_the_documents_lead_somewhere() -> None:
+    astray: list[str] = []
+    for document in documents_with_paths():
+        for target, anchor in re.findall(r"\]\(([^):#\s]*)(?:#([\w-]+))?\)", document.read_text()):
+            file = document.parent / target if target else document
+            if not file.exists() or (anchor and anchor not in anchors_of(file)):
+                astray.append(f"{document.relative_to(ROOT)}: {target}#{anchor}")
+    assert astray == []
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)", README))
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= linked
 
 
 PACKAGES = ("ml_udf", "server", "gpu_worker", "migrations", "examples", "tests")
