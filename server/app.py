@@ -120,7 +120,12 @@ class App:
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "server"))
         async with _running(self._settings, self._storage, supervisor, self._environment) as services:
             settings = self._settings
-            codec = Codec(settings.max_rows, services.latencies.of_rows, settings.max_reply_bytes)
+            codec = Codec(
+                settings.max_rows,
+                services.latencies.of_rows,
+                settings.max_reply_bytes,
+                services.dispatcher.saved_s,
+            )
             large = LargeJson()
             infer = InferRoute(
                 services.catalog,

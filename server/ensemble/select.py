@@ -43,12 +43,18 @@ def selected(select: Any, accuracies: Sequence[tuple[str, float]]) -> tuple[str,
 
 
 def within(
-    candidates: Sequence[Candidate], rows: int, *, slo_s: float | None, min_accuracy: float | None
+    candidates: Sequence[Candidate],
+    rows: int,
+    *,
+    slo_s: float | None,
+    min_accuracy: float | None,
+    saved_s: float = 0.0,
 ) -> tuple[str, ...]:
     """The members that keep a request's own goals, in the given order; empty if no model is accurate enough.
 
-    Members run one after the other on one device, so their latencies add up: the most accurate ones are
-    taken while they fit into `slo_s`. If not even one fits, the fastest of the accurate enough ones stays.
+    Members run one after the other on one device, so their latencies add up, each after the first less
+    `saved_s` for what it shares with the others: the most accurate ones are taken while they fit into
+    `slo_s`. If not even one fits, the fastest of the accurate enough ones stays.
     """
     fit = [c for c in candidates if min_accuracy is None or c.accuracy >= min_accuracy]
     if slo_s is None or not fit:
@@ -56,7 +62,7 @@ def within(
     chosen: set[str] = set()
     spent_s = 0.0
     for candidate in sorted(fit, key=lambda c: -c.accuracy):
-        cost_s = candidate.latency_s(rows)
+        cost_s = max(0.0, candidate.latency_s(rows) - (saved_s if chosen else 0.0))
         if spent_s + cost_s <= slo_s:
             chosen.add(candidate.name)
             spent_s += cost_s

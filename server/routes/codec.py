@@ -43,12 +43,14 @@ _FOR_EVER_S = 1e7  # a deadline so far away is none; timers cannot count to it
 class Codec:
     """The limits and the knowledge with which requests are read.
 
-    `latency_of(model, form)`: l̂ of rows of that form.
+    `latency_of(model, form)`: l̂ of rows of that form. `saved_s(function, form, rows)`: what each member after
+    the first takes less than alone.
     """
 
     max_rows: int
     latency_of: Callable[[ModelVersion, Form], Latency]
     max_reply_bytes: int = 64 << 20
+    saved_s: Callable[[Function, Form, int], float] = lambda function, form, rows: 0.0
 
     def call_of(
         self, function: Function, request: InferRequest, now_s: float, caller: Caller = NOBODY
@@ -143,7 +145,9 @@ class Codec:
                 f"{function.name} answers {function.task.name}, which has no accuracy; ask for none"
             )
         candidates = [Candidate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
-        chosen = within(candidates, min(rows, function.max_batch), slo_s=slo_s, min_accuracy=min_accuracy)
+        rows = min(rows, function.max_batch)
+        saved_s = self.saved_s(function, form, rows)
+        chosen = within(candidates, rows, slo_s=slo_s, min_accuracy=min_accuracy, saved_s=saved_s)
         if not chosen:
             best = max(model.accuracy for model in function.members)
             raise BadOption(

@@ -199,6 +199,11 @@ class Scheduler:
             )
         )
 
+    def saved_s(self, function: str, bucket: str, rows: int) -> float:
+        """What each member of a batch after the first saves, at least, by what it shares; 0 if not known."""
+        lanes = [lane for lane in self._queues.of(function) if lane.key[2] == bucket]
+        return min((s for lane in lanes if (s := lane.saved_s(rows)) > 0), default=0.0)
+
     def hung(self, now_s: float, most_s: float) -> list[tuple[str, float]]:
         """The workers that hang, as far as that can be told, and for how long they have said nothing.
 

@@ -176,6 +176,11 @@ class Lane:
         all_s = sum(each_s)
         return all_s if saved is None else max(all_s - saved.typical_s(rows), *each_s)
 
+    def saved_s(self, rows: int) -> float:
+        """What each member after the first of a batch saves by what it shares, as far as that was seen."""
+        seen = [saved.typical_s(rows) / (len(names) - 1) for (_, names), saved in self._saved.items()]
+        return min(seen, default=0.0)
+
     def is_known(self, device: str, members: Collection[str] = ()) -> bool:
         """Whether l̂ of each of these members, or of every one, is more than a guess there."""
         pairs = zip(self.names, self.latencies(device), strict=True)

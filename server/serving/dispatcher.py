@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TypeVarTuple
 
 from gpu_worker.wire.protocol import Answer, Failed, Message
-from server.catalog.functions import Function
+from server.catalog.functions import Form, Function
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
 from server.placement.residency import Group, Residency, ResidencyListener
@@ -111,6 +111,10 @@ class Dispatcher:
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
         self._metrics.forget(function)
+
+    def saved_s(self, function: Function, form: Form, rows: int) -> float:
+        """What each member of a batch after the first saves by what it shares with the others."""
+        return self._core.saved_s(function.key, form, rows) if function.key in self._functions else 0.0
 
     def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(function, version) → rows and bytes that wait."""

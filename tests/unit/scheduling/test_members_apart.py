@@ -139,6 +139,18 @@ def test_each_members_own_time_is_learned_wherever_it_runs() -> None:
     assert learned == pytest.approx({"a": 0.014, "b": 0.024, "c": 0.05}, rel=0.1)
 
 
+def test_what_each_further_member_saves_is_known_once_it_was_seen() -> None:
+    scheduler = core(spec(), w0="abc")
+    assert scheduler.saved_s("f", "", 8) == 0.0
+    times = tuple(MemberTime(0.010, 0.004) for _ in NAMES)
+    for number in range(10):
+        scheduler.submit(0.1 * number, Submission(number, "f", 8, 80))
+        (batch,) = sent(scheduler, 0.1 * number)
+        scheduler.finished(0.1 * number + 0.034, batch.batch_id, worked=BatchTimes(0.034, 0.034, times))
+    assert scheduler.saved_s("f", "", 8) == pytest.approx(0.004)
+    assert scheduler.saved_s("f", "path", 8) == 0.0
+
+
 def test_a_policy_hears_once_of_rows_that_ran_in_several_parts_and_of_the_slowest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

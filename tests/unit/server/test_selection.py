@@ -48,6 +48,11 @@ def test_a_latency_goal_takes_the_most_accurate_models_that_fit_together() -> No
     assert within(candidates(), 10, slo_s=0.115, min_accuracy=None) == ("small", "large")
 
 
+def test_what_members_share_counts_once() -> None:
+    assert within(candidates(), 10, slo_s=0.126, min_accuracy=None) == ("small", "large")
+    assert within(candidates(), 10, slo_s=0.126, min_accuracy=None, saved_s=0.005) == ("large", "medium")
+
+
 def test_when_nothing_fits_the_fastest_model_that_is_accurate_enough_answers() -> None:
     assert within(candidates(), 10, slo_s=0.0001, min_accuracy=None) == ("small",)
     assert within(candidates(), 10, slo_s=0.0001, min_accuracy=0.75) == ("medium",)
