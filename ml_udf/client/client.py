@@ -15,7 +15,14 @@ from urllib.parse import quote
 
 from ml_udf.client.column import InputColumn, SubBatch, Value
 from ml_udf.client.exchange import ROW_FAULTS, Answers, Exchange
-from ml_udf.client.function_info import FunctionInfo, ServerInfo, function_info, json_of, repository_rows
+from ml_udf.client.function_info import (
+    REPOSITORY_INDEX,
+    FunctionInfo,
+    ServerInfo,
+    function_info,
+    json_of,
+    repository_rows,
+)
 from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import CallStats, Prediction, all_failed, short, spread
 from ml_udf.client.request_pool import RequestPool
@@ -156,16 +163,8 @@ class Client:
         column = InputColumn.of(values, info.input_datatype)
         exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
         answers, batches = self._answers(column, exchange, on_wait)
-        prediction = spread(column, answers, info.version)
-        prediction.stats = CallStats(
-            rows=len(values),
-            nulls=sum(value is None for value in values),
-            distinct=len(column.distinct),
-            batches=batches,
-            retries=exchange.retries,
-            failed_rows=sum(error is not None for error in prediction.errors),
-            elapsed_s=time.monotonic() - started_s,
-        )
+        prediction = spread(column, answers, info.version, batches=batches, retries=exchange.retries)
+        prediction.stats.elapsed_s = time.monotonic() - started_s
         if options.on_error == "error" and (found := prediction.first_error()):
             row, fault = found
             if not fault.detail:
@@ -221,7 +220,7 @@ class Client:
             return rows
         if what not in ("functions", "models"):
             return []
-        return repository_rows(self._send(_with_json("POST", "/v2/repository/index", {}), timeout_s))
+        return repository_rows(self._send(_with_json("POST", REPOSITORY_INDEX, {}), timeout_s))
 
     def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
         """Read a JSON route, such as `/v1/functions`."""

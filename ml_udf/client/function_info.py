@@ -27,9 +27,17 @@ from ml_udf.errors import (
     error_from_code,
 )
 
-REPOSITORY_INDEX = "/v2/repository/index"
+__all__ = [
+    "REPOSITORY_INDEX",
+    "FunctionInfo",
+    "ServerInfo",
+    "error_of",
+    "function_info",
+    "json_of",
+    "repository_rows",
+]
 
-__all__ = ["FunctionInfo", "ServerInfo", "error_of", "function_info", "json_of", "repository_rows"]
+REPOSITORY_INDEX = "/v2/repository/index"
 
 _REPLY_BYTES = 8 << 20
 _NUMBER_BYTES = 8  # the widest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ml_udf.client.column import InputColumn, SubBatch
 from ml_udf.client.exchange import Answers, Exchange
-from ml_udf.client.prediction import CallStats, Prediction, spread
+from ml_udf.client.prediction import Prediction, spread
 from ml_udf.client.request_pool import Underway
 
 __all__ = ["PendingCall"]
@@ -31,15 +31,13 @@ class PendingCall:
         for batch, reply in self.underway.results(on_wait):
             answers.fill(batch, reply)
             batches += 1
-        prediction = spread(self.column, answers, self.exchange.info.version)
-        prediction.stats = CallStats(
-            rows=len(self.column.place),
-            distinct=len(self.column.distinct),
+        return spread(
+            self.column,
+            answers,
+            self.exchange.info.version,
             batches=batches,
             retries=self.exchange.retries,
-            failed_rows=sum(error is not None for error in prediction.errors),
         )
-        return prediction
 
     def drop(self) -> None:
         """Nobody wants the answers: hang up, so that the server drops the rows."""

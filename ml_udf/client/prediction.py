@@ -58,13 +58,25 @@ class Prediction:
         return next(((row, error) for row, error in enumerate(self.errors) if error), None)
 
 
-def spread(column: InputColumn, answers: Answers, version: str) -> Prediction:
-    """The answers of the distinct values as those of all rows; its stats are still to be filled in."""
+def spread(column: InputColumn, answers: Answers, version: str, *, batches: int, retries: int) -> Prediction:
+    """The answers of the distinct values as those of all rows.
+
+    batches, retries  in how many requests they came, and how often one was sent again; the time that the call
+                      took is its caller's to fill in
+    """
     errors: list[MlUdfError | None] = column.spread(answers.errors)
     for row, refused in column.errors.items():
         errors[row] = refused
+    stats = CallStats(
+        rows=len(column.place),
+        nulls=column.place.count(-1) - len(column.errors),
+        distinct=len(column.distinct),
+        batches=batches,
+        retries=retries,
+        failed_rows=sum(error is not None for error in errors),
+    )
     return Prediction(
-        column.spread(answers.values), column.spread(answers.confidences), errors, version, CallStats()
+        column.spread(answers.values), column.spread(answers.confidences), errors, version, stats
     )
 
 

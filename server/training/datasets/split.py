@@ -129,11 +129,6 @@ class RowNumbers:
         ).fetchall()
         return {target: tuple(SPLITS[side] for side in sides) for target, sides in found}
 
-    def components(self) -> list[int]:
-        """The component of every row: the number of the first row in it."""
-        self._find_components()
-        return [c for (c,) in self._db.execute("SELECT c FROM component ORDER BY n").fetchall()]
-
     def close(self) -> None:
         """Let go of the files."""
         self._db.close()
