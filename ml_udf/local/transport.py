@@ -234,26 +234,20 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 
 def _outputs(function: LocalFunction, answer: Answer, rows: int) -> list[Tensor]:
-    from server.ensemble.combine import Vote, combine
-    from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
+    from server.ensemble.answer import AnswerRule
 
-    accuracies = {member.key: member.accuracy for member in function.members}
-    votes = [
-        Vote(member.model, accuracies[member.model], {column.name: column for column in member.columns})
-        for member in answer.members
-    ]
-    combined = combine(function.combine, votes, function.classes)
-    errors = {error.index: f"{error.code}: {error.message}" for error in answer.errors}
     task = task_named(function.task)
-    found = with_threshold(
+    members = {member.key: (member.model, member.accuracy) for member in function.members}
+    found = AnswerRule(
         function.name,
         task,
-        combined,
-        errors.keys(),
-        min_confidence=function.min_confidence,
-        default=function.default,
-    )
-    errors |= {row: f"{NO_CONFIDENT_ANSWER}: {why}" for row, why in found.refusals.items()}
+        function.combine,
+        function.classes,
+        members,
+        function.min_confidence,
+        function.default,
+    ).answer(answer)
+    errors = {error.index: f"{error.code}: {error.message}" for error in found.errors}
     return [
         *(_tensor(found.columns[name]) for name in task.default_outputs),
         Tensor.of_bytes("error", [errors.get(row, "").encode() for row in range(rows)]),

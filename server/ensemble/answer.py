@@ -1,0 +1,70 @@
+"""From what a worker's members answered to what a function answers: combined, thresholded, defaulted.
+
+The one rule for it. Pure; the server and `ml_udf.local` share it, so that a function answers the same with
+and without a server. Knows the worker's form of an answer, and no wire of the function's callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_worker.tasks import Task
+from gpu_worker.wire.protocol import Answer, Column, RowError
+from server.ensemble.combine import Vote, combine
+from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
+
+__all__ = ["AnswerRule", "FunctionAnswer"]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionAnswer:
+    """The answers to n rows, in their order.
+
+    columns: by name, n rows each · errors: by row; such a row's other columns mean nothing
+    defaulted: rows that got the function's default answer · answered_by: the members that answered all rows
+    """
+
+    columns: Mapping[str, Column]
+    errors: Sequence[RowError]
+    defaulted: frozenset[int]
+    answered_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRule:
+    """How a function answers.
+
+    members: by their key on the worker, the name and the accuracy of each · combine: a rule of `combine`
+    min_confidence: from 0 to 1; a row below it gets `default`, or an error where that is None
+    """
+
+    function: str
+    task: Task
+    combine: str
+    classes: Sequence[str]
+    members: Mapping[str, tuple[str, float]]
+    min_confidence: float = 0.0
+    default: str | None = None
+
+    def answer(self, told: Answer) -> FunctionAnswer:
+        """Raises KeyError for a member or a column that is not known, ValueError as `combine` does."""
+        votes = [
+            Vote(*self.members[member.model], {column.name: column for column in member.columns})
+            for member in told.members
+        ]
+        found = with_threshold(
+            self.function,
+            self.task,
+            combine(self.combine, votes, self.classes),
+            {error.index for error in told.errors},
+            min_confidence=self.min_confidence,
+            default=self.default,
+        )
+        refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
+        return FunctionAnswer(
+            found.columns,
+            [*told.errors, *refused] if refused else told.errors,
+            found.defaulted,
+            ",".join(vote.member for vote in votes),
+        )
