@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gpu_worker.train.augment import Augment
 from gpu_worker.train.examples import Example, read_examples
-from gpu_worker.train.images import Images, decode_examples
+from gpu_worker.train.images import ImageExamples, decode_examples
 from gpu_worker.train.loop import Epoch, Trained, TrainingStopped, accuracy_of, train
 from gpu_worker.train.spec import TrainSpec
 
@@ -17,7 +17,7 @@ __all__ = [
     "Augment",
     "Epoch",
     "Example",
-    "Images",
+    "ImageExamples",
     "TrainSpec",
     "Trained",
     "TrainingStopped",

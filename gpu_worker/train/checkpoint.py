@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gpu_worker.model_files.saving import write_tensors
 
 __all__ = [
-    "Checkpoint",
+    "TrainingState",
     "optimiser_file",
     "read_checkpoint",
     "read_optimiser",
@@ -29,7 +29,7 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class TrainingState:
     """`epoch` epochs are done. `best` are the weights of `best_epoch`, the best on the validation images."""
 
     epoch: int
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    path: str, state: Checkpoint, module: nn.Module, optimiser: torch.optim.Optimizer, run: str
+    path: str, state: TrainingState, module: nn.Module, optimiser: torch.optim.Optimizer, run: str
 ) -> None:
     """Replaces the file atomically. `run` identifies spec and data; see `read_checkpoint`."""
     tensors = {
@@ -53,7 +53,7 @@ def write_checkpoint(
 
 def read_checkpoint(
     path: str, module: nn.Module, optimiser: torch.optim.Optimizer, run: str
-) -> Checkpoint | None:
+) -> TrainingState | None:
     """Puts the stored state into `module` and `optimiser`; None when there is no file.
 
     Raises `ValueError` when the file is damaged or belongs to another run.
@@ -73,7 +73,9 @@ def read_checkpoint(
     facts: dict[str, Any] = json.loads(metadata["state"])
     module.load_state_dict(_below("weights.", tensors))
     _put_slots(tensors, optimiser)
-    return Checkpoint(facts["epoch"], facts["best_epoch"], facts["best_accuracy"], _below("best.", tensors))
+    return TrainingState(
+        facts["epoch"], facts["best_epoch"], facts["best_accuracy"], _below("best.", tensors)
+    )
 
 
 def optimiser_file(checkpoint: str) -> str:

@@ -16,11 +16,11 @@ from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.examples import Example, Split
 from gpu_worker.train.spec import TrainSpec
 
-__all__ = ["Images", "decode_examples"]
+__all__ = ["ImageExamples", "decode_examples"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Images:
+class ImageExamples:
     """pixels: uint8 [n, H, W, 3]; labels: int64 [n], indices into `classes`."""
 
     pixels: Tensor
@@ -53,7 +53,7 @@ def decode_examples(
     *,
     max_pixels: int = 64_000_000,
     threads: int = 0,
-) -> dict[Split, Images]:
+) -> dict[Split, ImageExamples]:
     """The images of every split, as serving will see them; `classes` are those of the train split, sorted.
 
     Takes 12 KiB of memory per image at 64×64. Raises `ValueError`: an image cannot be decoded, there is
@@ -80,7 +80,7 @@ def decode_examples(
 
     with ThreadPoolExecutor(threads or usable_cores(), "decode") as pool:
         return {
-            split: Images(
+            split: ImageExamples(
                 torch.stack(pixels) if (pixels := list(pool.map(one, part))) else _none(height, width),
                 torch.tensor([index[example.label] for example in part], dtype=torch.int64),
                 classes,

@@ -17,7 +17,7 @@ from gpu_worker.train.augment import Augment
 from gpu_worker.train.learner import Evaluation, Learner, Spec
 from gpu_worker.train.network_learner import NetworkLearner
 from gpu_worker.train.network_learner import evaluated as network_evaluated
-from gpu_worker.train.snapshot import Snapshot, read_snapshot, read_texts
+from gpu_worker.train.snapshot import SnapshotFile, read_snapshot, read_texts
 from gpu_worker.train.spec import TrainSpec
 from gpu_worker.zoo import TABULAR, TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import TextModule
@@ -84,18 +84,18 @@ class Learners:
             return None
         return network_evaluated(spec, examples, start, device=self.device, allow_import=self.allow_import)
 
-    def _rows(self, path: str, classes: Sequence[str], spec: TrainSpec) -> Snapshot:
+    def _rows(self, path: str, classes: Sequence[str], spec: TrainSpec) -> SnapshotFile:
         if spec.architecture in TEXT_ARCHITECTURES:
             options = dict(spec.architecture_options)
             key: tuple[object, ...] = (path, spec.architecture, repr(sorted(options.items())))
 
-            def read() -> Snapshot:
+            def read() -> SnapshotFile:
                 module = cast("TextModule", build_module(spec.architecture, len(classes), options))
                 return read_texts(path, classes, module.tokeniser, module.encode, self.on_step)
         else:
             key = (path, spec.input.height, spec.input.width)
 
-            def read() -> Snapshot:
+            def read() -> SnapshotFile:
                 return read_snapshot(
                     path,
                     classes,
@@ -105,7 +105,7 @@ class Learners:
                     max_pixels=self.max_pixels,
                 )
 
-        found: Snapshot = self._held(key, read)
+        found: SnapshotFile = self._held(key, read)
         return found
 
     def _table(self, path: str, classes: Sequence[str]) -> TableSnapshot:

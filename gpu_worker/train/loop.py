@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gpu_worker.networks.loader import build_module
-from gpu_worker.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from gpu_worker.train.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 from gpu_worker.train.spec import TrainSpec
 
 __all__ = [
@@ -117,7 +117,7 @@ def train(
         module, optimiser = begin(spec, len(examples.classes), device=device, allow_import=allow_import)
         run = _run_id(spec, examples)
         state = read_checkpoint(checkpoint, module, optimiser, run) if checkpoint else None
-        state = state or Checkpoint(0, 0, -1.0, {})
+        state = state or TrainingState(0, 0, -1.0, {})
         while state.epoch < spec.epochs:
             began_s = time.monotonic()
             loss = train_epoch(spec, state.epoch, module, optimiser, examples, should_stop)
@@ -125,7 +125,7 @@ def train(
             state.epoch += 1
             if accuracy >= state.best_accuracy:
                 best = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-                state = Checkpoint(state.epoch, state.epoch, accuracy, best)
+                state = TrainingState(state.epoch, state.epoch, accuracy, best)
             if checkpoint:
                 write_checkpoint(checkpoint, state, module, optimiser, run)
             rate = optimiser.param_groups[0]["lr"]

@@ -17,11 +17,11 @@ import torch
 from gpu_worker.errors import RowFault
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
-from gpu_worker.train.images import Images
+from gpu_worker.train.images import ImageExamples
 from gpu_worker.train.loop import Examples
-from gpu_worker.train.texts import Texts, ragged
+from gpu_worker.train.texts import TextExamples, ragged
 
-__all__ = ["NO_CLASS", "SPLITS", "Snapshot", "read_snapshot", "read_texts"]
+__all__ = ["NO_CLASS", "SPLITS", "SnapshotFile", "read_snapshot", "read_texts"]
 
 SPLITS = ("train", "validation", "test")
 # The label of a row whose class no training row shows: no answer is the right one.
@@ -31,7 +31,7 @@ _TEXTS = 4_096  # encoded at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
+class SnapshotFile:
     """Examples by split, in the snapshot's order; `skipped`: rows that could no longer be read, by path.
 
     Labels are indices into the classes, or `NO_CLASS`.
@@ -49,7 +49,7 @@ class Snapshot:
     @property
     def nbytes(self) -> int:
         """What it takes of this process's memory; what is mapped takes nothing."""
-        return sum(part.pixels.nbytes for part in self.parts.values() if isinstance(part, Images))
+        return sum(part.pixels.nbytes for part in self.parts.values() if isinstance(part, ImageExamples))
 
 
 def read_snapshot(
@@ -60,7 +60,7 @@ def read_snapshot(
     width: int,
     read: Callable[[bytes], bytes],
     max_pixels: int,
-) -> Snapshot:
+) -> SnapshotFile:
     """Decodes every image of the snapshot once; takes 12 KiB of memory per image at 64×64.
 
     read: path → the file's bytes; raises `RowFault`. Files that vanished since the snapshot are skipped;
@@ -88,14 +88,14 @@ def read_snapshot(
                 labels[row["split"]].append(index.get(row["target"], NO_CLASS))
     empty = torch.empty((0, height, width, 3), dtype=torch.uint8)
     parts = {
-        split: Images(
+        split: ImageExamples(
             torch.stack(images) if images else empty,
             torch.tensor(labels[split], dtype=torch.int64),
             tuple(classes),
         )
         for split, images in pixels.items()
     }
-    return Snapshot(parts, tuple(skipped))
+    return SnapshotFile(parts, tuple(skipped))
 
 
 def read_texts(
@@ -104,7 +104,7 @@ def read_texts(
     tokeniser: str,
     encode: Callable[[Sequence[str]], torch.Tensor],
     on_step: Callable[[], None] = lambda: None,
-) -> Snapshot:
+) -> SnapshotFile:
     """The texts of a snapshot as tokens: read and encoded once for each tokeniser, then mapped from disk.
 
     encode: n texts → int32 [n, tokens]. on_step: called for every some thousand rows. Raises `OSError`.
@@ -128,7 +128,7 @@ def read_texts(
     mapped, _ = ArrayStore(path).open(json.dumps(["texts", tokeniser, list(classes)]), write)
     width = encode([]).shape[1]
     parts = {
-        split: Texts(
+        split: TextExamples(
             mapped[f"{split}.tokens"],
             mapped[f"{split}.ends"],
             torch.from_numpy(mapped[f"{split}.labels"].copy()),  # torch has no read-only tensors
@@ -137,7 +137,7 @@ def read_texts(
         )
         for split in SPLITS
     }
-    return Snapshot(parts, ())
+    return SnapshotFile(parts, ())
 
 
 def _append(arrays: ArrayWriter, split: str, tokens: torch.Tensor, labels: Sequence[int], ended: int) -> int:

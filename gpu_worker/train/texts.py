@@ -13,13 +13,13 @@ from torch import Tensor
 
 from gpu_worker.train.spec import TrainSpec
 
-__all__ = ["Texts", "ragged"]
+__all__ = ["TextExamples", "ragged"]
 
 _CONTENT_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Texts:
+class TextExamples:
     """tokens: of all texts, one after the other; ends: int64 [n], where each text's end; both may be mapped.
 
     labels: int64 [n], indices into `classes`, or −1. width: the fewest tokens that a text has for the module.

@@ -55,7 +55,7 @@ def sql(
 
         import ml_udf.duckdb
         from ml_udf.config import Options
-        from ml_udf.duckdb.interrupts import told_of_ctrl_c
+        from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'ml_udf[duckdb]'")
     text = query if query is not None else sys.stdin.read()
@@ -75,7 +75,7 @@ def sql(
     except duckdb.Error as error:
         fail(str(error), "name a DuckDB file that exists, or one to be made, with --database")
     try:
-        with told_of_ctrl_c():
+        with interruptible_by_ctrl_c():
             for statement in con.extract_statements(text):
                 con.execute(statement)
                 if con.description:

@@ -15,14 +15,14 @@ from types import FrameType
 
 from ml_udf.errors import Cancelled
 
-__all__ = ["Interrupts", "told_of_ctrl_c"]
+__all__ = ["Interrupts", "interruptible_by_ctrl_c"]
 
 _DUCKDB_SAW_IT = "Query interrupted"
 _FUNCTION_SAW_IT = re.compile(r"\sKeyboardInterrupt: ")
 
 
 @contextlib.contextmanager
-def told_of_ctrl_c() -> Iterator[None]:
+def interruptible_by_ctrl_c() -> Iterator[None]:
     """Raises KeyboardInterrupt for Ctrl-C wherever it comes.
 
     A query that is running when it comes may end with a RuntimeError of DuckDB's instead, and one whose

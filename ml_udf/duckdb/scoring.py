@@ -18,7 +18,7 @@ from ml_udf.client import Client
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Answer, Binding
 from ml_udf.config import Options
-from ml_udf.duckdb.interrupts import told_of_ctrl_c
+from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.quoting import qualified
 from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreRequest, Tally, score
 from ml_udf.scoring.binding import bound
@@ -89,7 +89,7 @@ def score_connection(
     on_progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """`score_table` with what it makes. By a cursor of its own: `con` may be in a transaction."""
-    with told_of_ctrl_c(), con.cursor() as cursor:
+    with interruptible_by_ctrl_c(), con.cursor() as cursor:
         info = client.look_up(request.function, version=request.version)
         layout = resolved(DuckDbCatalog(cursor), request, info)
         store = _DuckDbStore(cursor, layout, info.version)

@@ -20,7 +20,7 @@ from ml_udf.config import SETTINGS, Options
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Bound, Endpoints
 from ml_udf.postgres.faults import Refused
-from ml_udf.postgres.latencies import Latencies
+from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.spi import Plpy
 
 __all__ = ["Past", "Statements", "Target"]
@@ -78,7 +78,9 @@ class Past:
     statements: int = 0
     failed_calls: int = 0
     calls: CallStats = field(default_factory=CallStats)
-    waits: Latencies = field(default_factory=Latencies)  # of the calls that had to ask the server
+    waits: LatencyHistogram = field(
+        default_factory=LatencyHistogram
+    )  # of the calls that had to ask the server
 
 
 class Statements:

@@ -13,7 +13,7 @@ from typing import Any
 from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
-from server.ensemble.select import selected
+from server.ensemble.select import select_members
 from server.errors import BadOption
 
 __all__ = [
@@ -76,7 +76,7 @@ def function_of(
     models = [_model_named(key, catalog) for key in given["models"]]
     _check_alike(name, models)
     try:
-        names = selected(given.get("select", "all"), [(model.name, model.accuracy) for model in models])
+        names = select_members(given.get("select", "all"), [(model.name, model.accuracy) for model in models])
     except ValueError as exc:
         raise BadOption(f"function {name}: {exc}") from exc
     members = tuple(model for model in models if model.name in names)

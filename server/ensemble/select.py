@@ -1,7 +1,7 @@
 """Which members of a function take part in an answer.
 
-Pure. `best`, `all` and a static subset are fixed when a function is deployed; `within` narrows them for one
-request that brings its own goals (INFaaS §3: accuracy and latency instead of a model's name).
+Pure. `best`, `all` and a static subset are fixed when a function is deployed; `members_within` narrows them
+for one request that brings its own goals (INFaaS §3: accuracy and latency instead of a model's name).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Candidate", "selected", "within"]
+__all__ = ["MemberEstimate", "members_within", "select_members"]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MemberEstimate:
     """A member that could answer; `latency_s` is its predicted time for a number of rows."""
 
     name: str
@@ -22,7 +22,7 @@ class Candidate:
     latency_s: Callable[[int], float]
 
 
-def selected(select: Any, accuracies: Sequence[tuple[str, float]]) -> tuple[str, ...]:  # noqa: ANN401  # JSON
+def select_members(select: Any, accuracies: Sequence[tuple[str, float]]) -> tuple[str, ...]:  # noqa: ANN401  # JSON
     """The members that `select` names: "best", "all", or a list of names, out of (name, accuracy) pairs.
 
     Raises ValueError for anything else, for an unknown name, and for no member at all.
@@ -42,8 +42,8 @@ def selected(select: Any, accuracies: Sequence[tuple[str, float]]) -> tuple[str,
     raise ValueError(f"select must be 'best', 'all' or a list of model names, not {select!r}")
 
 
-def within(
-    candidates: Sequence[Candidate],
+def members_within(
+    candidates: Sequence[MemberEstimate],
     rows: int,
     *,
     slo_s: float | None,

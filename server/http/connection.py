@@ -26,9 +26,9 @@ from server.access.rules import NOBODY, Caller
 from server.http.asgi_exchange import STATUS_LINES, AsgiExchange, scope_of
 from server.http.request_head import (
     MAX_HEAD_BYTES,
-    BadRequest,
     ChunkedBody,
     Head,
+    MalformedRequest,
     SizedBody,
     check_part,
     parse_head,
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
                         self._refuse(verdict, head, end)
                         continue
                     length = self._know(raw, head, verdict)
-            except BadRequest as error:
+            except MalformedRequest as error:
                 self._refuse(self._app.refusal(error.status, error.message), None)
                 return
             assert self._last is not None
@@ -464,7 +464,7 @@ class Connection(asyncio.Protocol):
                     exchange.feed(part)
                 elif self._at == _BODY:
                     self._parts.append(part)
-        except BadRequest as error:
+        except MalformedRequest as error:
             if self._at == _BODY:
                 self._turn_away(error.status, error.message)
             else:

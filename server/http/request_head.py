@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 __all__ = [
     "MAX_HEAD_BYTES",
-    "BadRequest",
     "ChunkedBody",
     "Head",
+    "MalformedRequest",
     "SizedBody",
     "check_part",
     "parse_head",
@@ -49,7 +49,7 @@ _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,12}")
 _LONGEST_SIZE_LINE = 14
 
 
-class BadRequest(Exception):
+class MalformedRequest(Exception):
     """Not a request that is taken here; the connection cannot go on."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -76,10 +76,10 @@ class Head:
 
 
 def parse_head(raw: bytes) -> Head:
-    """`raw` is everything up to the empty line, that line included. Raises `BadRequest`."""
+    """`raw` is everything up to the empty line, that line included. Raises `MalformedRequest`."""
     match = _HEAD.fullmatch(raw)
     if match is None:
-        raise BadRequest(400, "this is not a request of HTTP/1.1")
+        raise MalformedRequest(400, "this is not a request of HTTP/1.1")
     method, target, minor, fields = match.groups()
     headers: dict[bytes, bytes] = {}
     lines: list[tuple[bytes, bytes]] = []
@@ -88,16 +88,16 @@ def parse_head(raw: bytes) -> Head:
         name, _, value = line.partition(b":")
         name = name.lower()
         if has_tabs and b"\t" in value and name in _ONCE:  # white space, or not: opinions differ
-            raise BadRequest(400, f"the header {name.decode('ascii')!r} holds a tab")
+            raise MalformedRequest(400, f"the header {name.decode('ascii')!r} holds a tab")
         value = value.strip(b" \t")
         lines.append((name, value))
         if name not in headers:
             headers[name] = value
         elif name in _ONCE:
-            raise BadRequest(400, f"the header {name.decode('ascii')!r} came twice")
+            raise MalformedRequest(400, f"the header {name.decode('ascii')!r} came twice")
     http_1_0 = minor == b"0"
     if not http_1_0 and b"host" not in headers:
-        raise BadRequest(400, "the header 'host' is missing")
+        raise MalformedRequest(400, "the header 'host' is missing")
     keep_alive = not http_1_0
     wish = headers.get(b"connection")
     if wish is not None and b"close" in wish.lower():
@@ -108,19 +108,19 @@ def parse_head(raw: bytes) -> Head:
 
 
 def check_part(raw: bytes | bytearray, start: int = 0) -> None:
-    """Whether the beginning of a head can still become one. Raises `BadRequest`.
+    """Whether the beginning of a head can still become one. Raises `MalformedRequest`.
 
     `start`: what lies before was looked at already.
     """
     if _LONE.search(raw, max(0, start - 1)) is not None:
-        raise BadRequest(400, "this is not a request of HTTP/1.1")
+        raise MalformedRequest(400, "this is not a request of HTTP/1.1")
     if len(raw) > MAX_HEAD_BYTES:
         raise too_long()
 
 
-def too_long() -> BadRequest:
+def too_long() -> MalformedRequest:
     """What a head over the limit is refused with."""
-    return BadRequest(431, f"the request's head is over the limit of {MAX_HEAD_BYTES} bytes")
+    return MalformedRequest(431, f"the request's head is over the limit of {MAX_HEAD_BYTES} bytes")
 
 
 def _length(headers: Mapping[bytes, bytes], http_1_0: bool) -> int | None:
@@ -128,14 +128,14 @@ def _length(headers: Mapping[bytes, bytes], http_1_0: bool) -> int | None:
     coding = headers.get(b"transfer-encoding")
     if coding is not None:
         if raw is not None:
-            raise BadRequest(400, "a body has a length or comes in chunks, not both")
+            raise MalformedRequest(400, "a body has a length or comes in chunks, not both")
         if http_1_0 or coding.lower() != b"chunked":
-            raise BadRequest(501, "there is no transfer encoding here but 'chunked'")
+            raise MalformedRequest(501, "there is no transfer encoding here but 'chunked'")
         return None
     if raw is None:
         return 0
     if not raw.isdigit() or len(raw) > _LONGEST_LENGTH:
-        raise BadRequest(400, "the header 'content-length' is not a whole number")
+        raise MalformedRequest(400, "the header 'content-length' is not a whole number")
     return int(raw)
 
 
@@ -174,7 +174,7 @@ class ChunkedBody:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the parts of the body in `data`; what lies behind its end is in `rest`.
 
-        Raises `BadRequest`.
+        Raises `MalformedRequest`.
         """
         at = 0
         while at < len(data) and not self.ended:
@@ -194,7 +194,7 @@ class ChunkedBody:
 
     def _line_end(self, byte: int) -> None:
         if byte != (13 if self._left == 2 else 10):
-            raise BadRequest(400, "a chunk of the body does not end where it says")
+            raise MalformedRequest(400, "a chunk of the body does not end where it says")
         if self._left == 1 and self._last:
             self.ended = True
 
@@ -204,7 +204,7 @@ class ChunkedBody:
         if len(self._line) > _LONGEST_SIZE_LINE or (
             end >= 0 and not (self._line.endswith(b"\r\n") and _CHUNK_SIZE.fullmatch(self._line[:-2]))
         ):
-            raise BadRequest(400, "a chunk of the body does not say its size in one hexadecimal number")
+            raise MalformedRequest(400, "a chunk of the body does not say its size in one hexadecimal number")
         if end < 0:
             return len(data)
         size = int(self._line[:-2], 16)

@@ -13,7 +13,7 @@ from typing import Any
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access.rules import NOBODY, Caller
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
-from server.ensemble.select import Candidate, within
+from server.ensemble.select import MemberEstimate, members_within
 from server.errors import (
     BadInput,
     BadOption,
@@ -144,10 +144,10 @@ class Codec:
             raise BadOption(
                 f"{function.name} answers {function.task.name}, which has no accuracy; ask for none"
             )
-        candidates = [Candidate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
+        candidates = [MemberEstimate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
         rows = min(rows, function.max_batch)
         saved_s = self.saved_s(function, form, rows)
-        chosen = within(candidates, rows, slo_s=slo_s, min_accuracy=min_accuracy, saved_s=saved_s)
+        chosen = members_within(candidates, rows, slo_s=slo_s, min_accuracy=min_accuracy, saved_s=saved_s)
         if not chosen:
             best = max(model.accuracy for model in function.members)
             raise BadOption(

@@ -220,7 +220,7 @@ class Scheduler:
         return frozenset(worker.name for worker in self._workers.values() if worker.is_doubtful(now_s))
 
     def take_faults(self) -> list[PolicyFault]:
-        """The policies that were put aside since the last call, because a method of theirs faulted."""
+        """The policies that were put aside since the last call, because one of their methods faulted."""
         return self._queues.take_faults()
 
     def queue_depth(self) -> dict[str, tuple[int, int]]:

@@ -13,7 +13,7 @@ from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Policy
 
-__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Model", "Task", "task_named"]
+__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Model", "TrainableTask", "task_named"]
 
 IMAGES = "image-classification"
 TEXTS = "text-classification"
@@ -30,7 +30,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TrainableTask:
     """models: in the order in which they are tried. defaults: those of a job while nothing is known.
 
     policies: the default first. suffix: of its checkpoints' files. pausable: whether trials go on from one.
@@ -57,7 +57,7 @@ class Task:
         return f"model{self.suffix}"
 
 
-def task_named(name: str) -> Task:
+def task_named(name: str) -> TrainableTask:
     """Raises `BadOption`."""
     if name not in TASKS:
         raise BadOption(f"'task' must be one of {', '.join(TASKS)}, not {name!r}")
@@ -122,11 +122,11 @@ def _logistic_regression() -> HyperSpace:
     return space
 
 
-TASKS: Mapping[str, Task] = MappingProxyType(
+TASKS: Mapping[str, TrainableTask] = MappingProxyType(
     {
         task.name: task
         for task in (
-            Task(
+            TrainableTask(
                 IMAGES,
                 "path",
                 {
@@ -139,7 +139,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 ("squeezenet", "resnet", "vgg"),
                 ("branch", "costudy", "study"),
             ),
-            Task(
+            TrainableTask(
                 TEXTS,
                 "text",
                 {
@@ -150,7 +150,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 ("fasttext", "temporal_cnn", "character_rnn"),
                 ("branch", "costudy", "study"),
             ),
-            Task(
+            TrainableTask(
                 TABLES,
                 "row",
                 {

@@ -18,7 +18,7 @@ from duckdb.func import ARROW, SPECIAL
 
 import ml_udf.duckdb
 from ml_udf.client import Client, Options
-from ml_udf.duckdb.interrupts import told_of_ctrl_c
+from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from ml_udf.errors import BadOption, ServerUnreachable, UnknownFunction
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
@@ -182,7 +182,7 @@ def test_several_connections_at_once_keep_their_answers_apart():
 CTRL_C = """
 import duckdb, sys
 from ml_udf.client import Client, Options
-from ml_udf.duckdb.interrupts import told_of_ctrl_c
+from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
 con = duckdb.connect()
@@ -205,7 +205,7 @@ import sys, typer
 import ml_udf.duckdb
 from ml_udf.cli.sql import sql
 from ml_udf.client import Client, Options
-from ml_udf.duckdb.interrupts import told_of_ctrl_c
+from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
 client = Client("http://fake", transport=FakeTransport(delay_s=60))
@@ -239,7 +239,7 @@ def test_ctrl_c_within_a_function_is_ctrl_c():
 
     with contextlib.closing(duckdb.connect()) as con:
         con.create_function("pressed", pressed, None, "VARCHAR", type=ARROW, null_handling=SPECIAL)
-        with pytest.raises(KeyboardInterrupt), told_of_ctrl_c():
+        with pytest.raises(KeyboardInterrupt), interruptible_by_ctrl_c():
             con.execute("SELECT pressed(i) FROM range(3) AS r(i)").fetchall()
 
 

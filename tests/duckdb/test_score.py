@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from ml_udf.duckdb import score_table
-from ml_udf.duckdb.interrupts import told_of_ctrl_c
+from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.errors import InputNotFound, MlUdfError, NoKey, UnknownColumn, UnknownTable, WrongType
 from tests.postgres.oip_server import OipServer, label_of, oip_server
 
@@ -244,7 +244,7 @@ def test_ctrl_c_within_a_query_is_ctrl_c(
 def test_duckdb_tells_of_ctrl_c_in_a_way_that_is_known(con: duckdb.DuckDBPyConnection):
     def queries_until_it() -> None:
         end_s = time.monotonic() + 20
-        with told_of_ctrl_c():
+        with interruptible_by_ctrl_c():
             while time.monotonic() < end_s:
                 con.execute("SELECT count(*), max(image_path || age) FROM foodlog").fetchall()
 

@@ -21,7 +21,7 @@ import pytest
 from server.access.rules import NOBODY
 from server.http.asgi_exchange import path_of
 from server.http.connection import Admitted, Connection, Connections, Refused, Reply, WholeRequest
-from server.http.request_head import BadRequest, ChunkedBody, Head, SizedBody, check_part, parse_head
+from server.http.request_head import ChunkedBody, Head, MalformedRequest, SizedBody, check_part, parse_head
 from server.routes.infer import is_infer
 from tests.fuzz.budget import rounds
 
@@ -125,7 +125,7 @@ def ours(stream: bytes) -> tuple[list[Message], bool]:
             head = parse_head(stream[:end])
             body = ChunkedBody() if head.length is None else SizedBody(head.length)
             parts = list(body.feed(stream[end:]))
-        except BadRequest:
+        except MalformedRequest:
             return messages, True
         if not body.ended:
             return messages, False

@@ -15,7 +15,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled
 from gpu_worker.settings import Settings
 from gpu_worker.train import TrainSpec, train
-from gpu_worker.train.images import Images
+from gpu_worker.train.images import ImageExamples
 from gpu_worker.wire.protocol import Answer
 from gpu_worker.zoo import ARCHITECTURES
 from tests.answers import SCORED, scores_of
@@ -103,7 +103,7 @@ def test_training_runs_on_it() -> None:
     labels = torch.arange(256) % 4
     pixels = torch.randint(0, 60, (256, 32, 32, 3), dtype=torch.uint8, generator=generator)
     pixels += (labels * 60).to(torch.uint8)[:, None, None, None]
-    images = Images(pixels, labels, CLASSES)
+    images = ImageExamples(pixels, labels, CLASSES)
     spec = TrainSpec("resnet", epochs=4)
     spec = replace(spec, input=replace(spec.input, height=32, width=32))
     trained = train(spec, images, images, device="cuda:0")

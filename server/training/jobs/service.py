@@ -30,7 +30,7 @@ from server.training.jobs.events import Events
 from server.training.jobs.run import LEASE_S, Run
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.turns import Turns
-from server.training.tasks import IMAGES, Task, task_named
+from server.training.tasks import IMAGES, TrainableTask, task_named
 from server.training.trainers import Trainers
 from server.workers.pool import Worker
 
@@ -328,7 +328,7 @@ class Training:
     def _order(self, job: int) -> asyncio.Lock:
         return self._orders.setdefault(job, asyncio.Lock())
 
-    async def _chosen(self, task: Task) -> list[str]:
+    async def _chosen(self, task: TrainableTask) -> list[str]:
         """The models of a job that names none, by what the last jobs of its task have found."""
         done = await asyncio.to_thread(self._repository.jobs, ("done",))
         results: list[dict[str, float]] = []

@@ -25,7 +25,7 @@ from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.train import (
     Augment,
     Epoch,
-    Images,
+    ImageExamples,
     Trained,
     TrainingStopped,
     TrainSpec,
@@ -78,7 +78,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def parts(labels: Path) -> dict[Any, Images]:
+def parts(labels: Path) -> dict[Any, ImageExamples]:
     return decode_examples(read_examples(str(labels)), 32, 32)
 
 
@@ -94,7 +94,7 @@ def weights(trained: Trained) -> list[bytes]:
     return [tensor.numpy().tobytes() for tensor in trained.module.state_dict().values()]
 
 
-def test_it_learns_and_reports_every_epoch(parts: dict[Any, Images]) -> None:
+def test_it_learns_and_reports_every_epoch(parts: dict[Any, ImageExamples]) -> None:
     epochs: list[Epoch] = []
     trained = train(SPEC, parts["train"], parts["validation"], on_epoch=epochs.append)
     assert [epoch.epoch for epoch in epochs] == list(range(1, SPEC.epochs + 1))
@@ -103,7 +103,7 @@ def test_it_learns_and_reports_every_epoch(parts: dict[Any, Images]) -> None:
     assert accuracy_of(trained.module, parts["test"], SPEC) > 0.8, "chance is 0.33"
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_one_others(parts: dict[Any, Images]) -> None:
+def test_the_same_seed_gives_the_same_weights_and_another_one_others(parts: dict[Any, ImageExamples]) -> None:
     spec = replace(SPEC, epochs=2)
     random_state = torch.get_rng_state()
     runs = [train(each, parts["train"], parts["validation"]) for each in (spec, spec, replace(spec, seed=1))]
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(parts: dict
 
 @pytest.mark.parametrize("schedule", ["one_cycle", "constant"])
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(
-    parts: dict[Any, Images], tmp_path: Path, schedule: Any
+    parts: dict[Any, ImageExamples], tmp_path: Path, schedule: Any
 ) -> None:
     spec = replace(SPEC, epochs=3, schedule=schedule)
     whole = train(spec, parts["train"], parts["validation"])
@@ -145,7 +145,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(
     assert resumed.validation_accuracy == whole.validation_accuracy
 
 
-def test_a_finished_run_is_not_trained_again(parts: dict[Any, Images], tmp_path: Path) -> None:
+def test_a_finished_run_is_not_trained_again(parts: dict[Any, ImageExamples], tmp_path: Path) -> None:
     spec, file = replace(SPEC, epochs=1), str(tmp_path / "run.safetensors")
     first = train(spec, parts["train"], parts["validation"], checkpoint=file)
     again = train(spec, parts["train"], parts["validation"], checkpoint=file, should_stop=lambda: True)
@@ -153,7 +153,7 @@ def test_a_finished_run_is_not_trained_again(parts: dict[Any, Images], tmp_path:
 
 
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(
-    parts: dict[Any, Images], tmp_path: Path
+    parts: dict[Any, ImageExamples], tmp_path: Path
 ) -> None:
     spec, file = replace(SPEC, epochs=1), tmp_path / "run.safetensors"
     train(spec, parts["train"], parts["validation"], checkpoint=str(file))
@@ -167,7 +167,7 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(
         train(spec, parts["train"], parts["validation"], checkpoint=str(file))
 
 
-def test_unknown_architectures_and_nonsense_are_refused(parts: dict[Any, Images]) -> None:
+def test_unknown_architectures_and_nonsense_are_refused(parts: dict[Any, ImageExamples]) -> None:
     with pytest.raises(ModelUnusable, match="alexnet"):
         train(replace(SPEC, architecture="alexnet"), parts["train"], parts["validation"])
     for nonsense in (

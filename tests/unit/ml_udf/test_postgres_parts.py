@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ml_udf.client.statement import Answer
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary_array
-from ml_udf.postgres.latencies import Latencies
+from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
 
@@ -140,7 +140,7 @@ def test_a_prediction_has_a_value_or_an_error_and_null_is_null() -> None:
 
 @given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=200), st.floats(0.01, 1))
 def test_quantiles_are_within_ten_percent(durations: list[float], share: float) -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     for seconds in durations:
         latencies.add(seconds)
     ordered, rank = sorted(durations), math.ceil(share * len(durations)) - 1
@@ -151,4 +151,4 @@ def test_quantiles_are_within_ten_percent(durations: list[float], share: float) 
 
 
 def test_nothing_has_no_quantile() -> None:
-    assert Latencies().quantile_s(0.5) is None
+    assert LatencyHistogram().quantile_s(0.5) is None

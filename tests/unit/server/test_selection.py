@@ -4,55 +4,58 @@ from __future__ import annotations
 
 import pytest
 
-from server.ensemble.select import Candidate, selected, within
+from server.ensemble.select import MemberEstimate, members_within, select_members
 
 ACCURACIES = [("small", 0.7), ("large", 0.9), ("medium", 0.8)]
 COST_S = {"small": 0.001, "large": 0.010, "medium": 0.003}  # per row
 
 
-def candidates() -> list[Candidate]:
+def candidates() -> list[MemberEstimate]:
     return [
-        Candidate(name, accuracy, lambda rows, name=name: rows * COST_S[name])  # type: ignore[misc]  # bound early
+        MemberEstimate(name, accuracy, lambda rows, name=name: rows * COST_S[name])  # type: ignore[misc]  # bound early
         for name, accuracy in ACCURACIES
     ]
 
 
 def test_all_best_and_a_static_subset_are_selected() -> None:
-    assert selected("all", ACCURACIES) == ("small", "large", "medium")
-    assert selected("best", ACCURACIES) == ("large",)
-    assert selected(["medium", "small"], ACCURACIES) == ("small", "medium")
+    assert select_members("all", ACCURACIES) == ("small", "large", "medium")
+    assert select_members("best", ACCURACIES) == ("large",)
+    assert select_members(["medium", "small"], ACCURACIES) == ("small", "medium")
 
 
 @pytest.mark.parametrize("select", ["worst", [], [3], ["nobody"], None, 5])
 def test_a_selection_that_names_nobody_is_refused(select: object) -> None:
     with pytest.raises(ValueError, match="select"):
-        selected(select, ACCURACIES)
+        select_members(select, ACCURACIES)
 
 
 def test_no_models_cannot_be_selected_from() -> None:
     with pytest.raises(ValueError, match="at least one model"):
-        selected("all", [])
+        select_members("all", [])
 
 
 def test_without_goals_everybody_answers() -> None:
-    assert within(candidates(), 10, slo_s=None, min_accuracy=None) == ("small", "large", "medium")
+    assert members_within(candidates(), 10, slo_s=None, min_accuracy=None) == ("small", "large", "medium")
 
 
 def test_an_accuracy_goal_leaves_out_the_weaker_models() -> None:
-    assert within(candidates(), 10, slo_s=None, min_accuracy=0.75) == ("large", "medium")
-    assert within(candidates(), 10, slo_s=None, min_accuracy=0.95) == ()
+    assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.75) == ("large", "medium")
+    assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.95) == ()
 
 
 def test_a_latency_goal_takes_the_most_accurate_models_that_fit_together() -> None:
-    assert within(candidates(), 10, slo_s=0.131, min_accuracy=None) == ("large", "medium")
-    assert within(candidates(), 10, slo_s=0.115, min_accuracy=None) == ("small", "large")
+    assert members_within(candidates(), 10, slo_s=0.131, min_accuracy=None) == ("large", "medium")
+    assert members_within(candidates(), 10, slo_s=0.115, min_accuracy=None) == ("small", "large")
 
 
 def test_what_members_share_counts_once() -> None:
-    assert within(candidates(), 10, slo_s=0.126, min_accuracy=None) == ("small", "large")
-    assert within(candidates(), 10, slo_s=0.126, min_accuracy=None, saved_s=0.005) == ("large", "medium")
+    assert members_within(candidates(), 10, slo_s=0.126, min_accuracy=None) == ("small", "large")
+    assert members_within(candidates(), 10, slo_s=0.126, min_accuracy=None, saved_s=0.005) == (
+        "large",
+        "medium",
+    )
 
 
 def test_when_nothing_fits_the_fastest_model_that_is_accurate_enough_answers() -> None:
-    assert within(candidates(), 10, slo_s=0.0001, min_accuracy=None) == ("small",)
-    assert within(candidates(), 10, slo_s=0.0001, min_accuracy=0.75) == ("medium",)
+    assert members_within(candidates(), 10, slo_s=0.0001, min_accuracy=None) == ("small",)
+    assert members_within(candidates(), 10, slo_s=0.0001, min_accuracy=0.75) == ("medium",)

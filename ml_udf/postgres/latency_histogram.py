@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-__all__ = ["Latencies"]
+__all__ = ["LatencyHistogram"]
 
 _BUCKETS_PER_OCTAVE = 4  # neighbours differ by 19 %: a bucket's middle is within 9 % of all in it
 _LEAST_S = 1e-6
 
 
-class Latencies:
+class LatencyHistogram:
     """Durations, counted."""
 
     def __init__(self) -> None:
