@@ -16,7 +16,17 @@ from gpu_worker.tasks.tabular_classification import TABULAR_CLASSIFICATION
 from gpu_worker.tasks.task import Collector, ColumnSpec, Task
 from gpu_worker.tasks.text_classification import TEXT_CLASSIFICATION
 
-__all__ = ["TASKS", "Collector", "ColumnSpec", "Task", "task_named"]
+__all__ = [
+    "IMAGE_CLASSIFICATION",
+    "IMAGE_EMBEDDING",
+    "TABULAR_CLASSIFICATION",
+    "TASKS",
+    "TEXT_CLASSIFICATION",
+    "Collector",
+    "ColumnSpec",
+    "Task",
+    "task_named",
+]
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {

@@ -18,7 +18,7 @@ from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 from server.training.jobs.run import Run
 from server.training.jobs.service import found_by
-from server.training.tasks import IMAGES
+from server.training.recipes import DEFAULT_TASK
 
 __all__ = ["router"]
 
@@ -201,7 +201,7 @@ async def _described(services: Services, job: Job, run: Run | None) -> dict[str,
     return {
         "id": job.id,
         "dataset": job.dataset,
-        "task": job.spec.get("task", IMAGES),
+        "task": job.spec.get("task", DEFAULT_TASK),
         "snapshot": job.snapshot,
         "state": job.state,
         "reason": "; ".join(filter(None, (trouble or job.reason, found.get("said", "")))),

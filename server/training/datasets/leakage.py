@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from server.catalog.jobs import Job
 from server.errors import UnknownFunction
-from server.training.tasks import IMAGES
+from server.training.recipes import DEFAULT_TASK
 
 __all__ = [
     "MajorityBaseline",
@@ -66,7 +66,7 @@ def warm_start_jobs(jobs: Iterable[Job], task: str, dataset: str) -> list[Job]:
         spec: dict[str, Any] = job.spec
         return (
             spec.get("visibility") == "public"
-            and spec.get("task", IMAGES) == task
+            and spec.get("task", DEFAULT_TASK) == task
             and job.dataset != dataset
             and job.state in ("done", "cancelled")
         )

@@ -30,7 +30,7 @@ from server.errors import BadInput, BadOption
 from server.training.datasets.features import Feature, features_json, features_of, rows_of
 from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
-from server.training.tasks import IMAGES, TABLES
+from server.training.recipes import recipe_for
 
 __all__ = ["Draft", "Facts", "Inspect", "SnapshotLimits", "Unreadable", "split_note"]
 
@@ -114,6 +114,7 @@ class Draft:
 
     def __init__(self, spec: DatasetSpec, folder: Path, limits: SnapshotLimits, inspect: Inspect) -> None:
         self._spec = spec
+        self._recipe = recipe_for(spec.task)
         self._folder = folder / spec.name
         for place in (folder, self._folder):  # rows are the owner's alone
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -221,7 +222,7 @@ class Draft:
         codes: list[int] = []
         for start in range(0, len(keys), _INSPECTED_ROWS):
             part = slice(start, start + _INSPECTED_ROWS)
-            looked_at = self._inspect(inputs[part]) if self._spec.task == IMAGES else inputs[part]
+            looked_at = self._inspect(inputs[part]) if self._recipe.pictures else inputs[part]
             for row, found in enumerate(looked_at, start):
                 if isinstance(found, Unreadable):
                     self._note_unreadable(found)
@@ -234,7 +235,7 @@ class Draft:
                     data = text.encode()
                     self._content.update(len(data).to_bytes(8, "little") + data)
         columns: list[Sequence[Any]] = [[values[row] for row in kept] for values in (keys, inputs, targets)]
-        columns.append(pictures if self._spec.task == IMAGES else [None] * len(kept))
+        columns.append(pictures if self._recipe.pictures else [None] * len(kept))
         self._writer.write_table(pa.table(columns, schema=_STAGED))
         times = None if order is None else [order[row] for row in kept]
         self._numbers.add(entities, pictures, codes, times)
@@ -246,7 +247,7 @@ class Draft:
 
     def _inputs(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
         """The texts that models get to see; of a table, the row's values as JSON."""
-        if self._spec.task != TABLES:
+        if not self._recipe.columns:
             return _texts(batch, names[0], self._spec.name)
         features = features_of(batch, names, self._spec.name)
         if self._features and features != self._features:

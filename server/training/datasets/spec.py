@@ -10,7 +10,7 @@ from server.errors import BadOption
 from server.store.manifest import check_name
 from server.training.datasets.query import check_query
 from server.training.datasets.split import SplitRatios
-from server.training.tasks import TABLES, task_named
+from server.training.recipes import recipe_for
 
 __all__ = ["PUSHED", "Columns", "DatasetSpec"]
 
@@ -72,7 +72,7 @@ class DatasetSpec:
                 raise BadOption(f"dataset {self.name}: {item.name!r} must be a text that is not empty")
             elif item.name != "query" and len(value) > _MAX_NAME:
                 raise BadOption(f"dataset {self.name}: {item.name!r} is longer than {_MAX_NAME} characters")
-        task_named(self.task)
+        recipe_for(self.task)
         if self.target in (self.key, *(self._named_inputs() or ())):
             raise BadOption(f"dataset {self.name}: the target {self.target!r} would be its own input")
         SplitRatios(self.validation, self.test)
@@ -122,7 +122,7 @@ class DatasetSpec:
                 )
         meant = {name for _, name in named}
         free = tuple(name for name in found if name not in meant)
-        if self.task == TABLES:
+        if recipe_for(self.task).columns:
             inputs = inputs or free
             self._check_features(inputs)
         elif inputs is None:
@@ -137,7 +137,7 @@ class DatasetSpec:
     def _named_inputs(self) -> tuple[str, ...] | None:
         if self.input is None:
             return None
-        if self.task != TABLES:
+        if not recipe_for(self.task).columns:
             return (self.input,)
         return tuple(name.strip() for name in self.input.split(","))
 

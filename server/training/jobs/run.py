@@ -34,12 +34,12 @@ from server.errors import ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.turns import Turns
+from server.training.recipes import recipe_for
 from server.training.studies.journal import Mastery, open_journal, read_journal
 from server.training.studies.ledger import as_begun, recorded
 from server.training.studies.messages import Assignment, NoWorkYet, Progress, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master, progress_of
 from server.training.studies.trial import Checkpoint, Trial
-from server.training.tasks import task_named
 from server.training.trainers import Ask
 from server.workers.pool import Worker
 
@@ -80,7 +80,7 @@ class Run:
         self.snapshot = snapshot
         self._datasets = folder / "datasets"
         self.file = self.file_of(snapshot)
-        self._task = task_named(self.spec.task)
+        self._task = recipe_for(self.spec.task)
         self._parameters = parameters.of(job.id, self._task.suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell

@@ -30,7 +30,7 @@ from server.training.jobs.events import Events
 from server.training.jobs.run import LEASE_S, Run
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.turns import Turns
-from server.training.tasks import IMAGES, TrainableTask, task_named
+from server.training.recipes import DEFAULT_TASK, Recipe, recipe_for
 from server.training.trainers import Trainers
 from server.workers.pool import Worker
 
@@ -95,7 +95,7 @@ class Training:
             raise BadOption(f"dataset {dataset} is for {snapshot.spec['task']}, not {form['task']!r}")
         asked = {**form, "task": snapshot.spec["task"]}
         if not asked.get("models"):
-            asked["models"] = await self._chosen(task_named(asked["task"]))
+            asked["models"] = await self._chosen(recipe_for(asked["task"]))
         wanted = asked.pop("pretrained", None) or False
         if not isinstance(wanted, bool):
             raise BadOption(f"'pretrained' must be true or false, not {wanted!r}")
@@ -328,11 +328,11 @@ class Training:
     def _order(self, job: int) -> asyncio.Lock:
         return self._orders.setdefault(job, asyncio.Lock())
 
-    async def _chosen(self, task: TrainableTask) -> list[str]:
+    async def _chosen(self, task: Recipe) -> list[str]:
         """The models of a job that names none, by what the last jobs of its task have found."""
         done = await asyncio.to_thread(self._repository.jobs, ("done",))
         results: list[dict[str, float]] = []
-        for job in [job for job in done if job.spec.get("task", IMAGES) == task.name][-_LOOKED_BACK:]:
+        for job in [job for job in done if job.spec.get("task", DEFAULT_TASK) == task.name][-_LOOKED_BACK:]:
             found = job.found or await self._found_before(job)
             # A model whose every trial failed was tried: it is far behind, not unknown.
             results.append(
@@ -346,7 +346,7 @@ class Training:
 
     async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
         """For each model the best checkpoint of the newest job that shares it. Raises `BadOption`."""
-        if not task_named(spec.task).pausable:
+        if not recipe_for(spec.task).pausable:
             raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
         found: dict[str, Origin] = {}
         for job in warm_start_jobs(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):

@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 
 from server.errors import BadOption
 from server.training.datasets.leakage import Origin
+from server.training.recipes import AUGMENT, DEFAULT_TASK, recipe_for
 from server.training.studies.hooks import Value
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Advice, Assignment, Policy, StudySpec
-from server.training.tasks import AUGMENT, IMAGES, TABLES, task_named
 
 __all__ = ["SIZE", "JobSpec"]
 
@@ -39,7 +39,7 @@ class JobSpec:
     """
 
     dataset: str
-    task: str = IMAGES
+    task: str = DEFAULT_TASK
     models: tuple[str, ...] = ()
     budget_epochs: int = 0
     policy: Policy | None = None
@@ -55,7 +55,7 @@ class JobSpec:
     pretrained: Mapping[str, Origin] | None = None
 
     def __post_init__(self) -> None:
-        task = task_named(self.task)
+        task = recipe_for(self.task)
         object.__setattr__(self, "models", self.models or task.defaults)
         object.__setattr__(self, "policy", self.policy or task.policies[0])
         unknown = [name for name in self.models if name not in task.models]
@@ -105,7 +105,7 @@ class JobSpec:
         for name in ("models", "knobs"):
             if name in given:
                 if not isinstance(given[name], list | tuple):
-                    raise BadOption(_no_list(name, given[name], str(given.get("task", IMAGES))))
+                    raise BadOption(_no_list(name, given[name], str(given.get("task", DEFAULT_TASK))))
                 given[name] = tuple(given[name])
         return cls(**given)
 
@@ -122,7 +122,7 @@ class JobSpec:
                 model: StudySpec(
                     name=f"job {job} {model}",
                     space=self.space(model),
-                    policy=self.policy or task_named(self.task).policies[0],
+                    policy=self.policy or recipe_for(self.task).policies[0],
                     advisor=self.advisor,
                     budget_epochs=share + int(place < rest),
                     max_epochs=self.max_epochs,
@@ -142,12 +142,12 @@ class JobSpec:
     @property
     def _cool_epochs(self) -> int:
         """Trees have no learning rate that falls, and cannot be paused for it."""
-        return min(_COOL_EPOCHS, self.max_epochs // 3) if task_named(self.task).pausable else 0
+        return min(_COOL_EPOCHS, self.max_epochs // 3) if recipe_for(self.task).pausable else 0
 
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
         return (
-            task_named(self.task).models[model].space()
+            recipe_for(self.task).models[model].space()
             if self.knobs is None
             else HyperSpace.from_json(self.knobs)
         )
@@ -164,7 +164,8 @@ class JobSpec:
             "epochs": assignment.start_epoch + assignment.epochs,
             "seed": assignment.seed,
         }
-        if self.task == TABLES:
+        recipe = recipe_for(self.task)
+        if not recipe.networks:
             return knobs | spec
         spec["schedule"] = "constant"
         if assignment.cool_from is not None:
@@ -176,7 +177,7 @@ class JobSpec:
         }
         if options:
             spec["architecture_options"] = options
-        if self.task == IMAGES:
+        if recipe.pictures:
             spec["size"] = self.size
             augment = {name: knobs.pop(name) for name in AUGMENT if name in knobs}
             # Knobs of one's own that do not name it leave pictures as they are: text and digits have sides.
@@ -196,5 +197,5 @@ def _epochs(budget: object) -> int:
 
 def _no_list(name: str, given: object, task: str) -> str:
     if name == "models":
-        return f"'models' must be a list of some of {', '.join(task_named(task).models)}, not {given!r}"
+        return f"'models' must be a list of some of {', '.join(recipe_for(task).models)}, not {given!r}"
     return f"{name!r} must be a list, not {given!r}"

@@ -41,9 +41,9 @@ from server.training.datasets.snapshot import split_note
 from server.training.jobs.run import Run
 from server.training.promotion.champion import Right, Tested, interval, level_of, match
 from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.recipes import recipe_for
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
-from server.training.tasks import task_named
 from server.training.trainers import Trainers, expect
 
 __all__ = ["Deployed", "Deployer"]
@@ -257,7 +257,7 @@ class Deployer:
         champion = self._catalog.versions(function)[-1]
         if list(champion.classes) != list(run.snapshot.facts["classes"]):
             raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
-        task = task_named(run.spec.task)
+        task = recipe_for(run.spec.task)
         for model in champion.members:
             weights = model.directory / task.weights
             if model.task != task.name or model.runtime != task.runtime or not weights.is_file():
@@ -275,7 +275,7 @@ class Deployer:
             for look in looks:
                 if (look.snapshot, look.members, look.rows) == (run.snapshot.id, _named(digests), rows):
                     return look.answered_rightly()
-        weights = task_named(run.spec.task).weights
+        weights = recipe_for(run.spec.task).weights
         answers = await asyncio.gather(
             *(
                 self._scores(run, _spec_of(model, manifest), model.directory / weights, "test")
@@ -344,7 +344,7 @@ class Deployer:
         return _Answer(rows, np.array(answer.labels, np.int64), answer.row_s)
 
     async def _register(self, run: Run, model: str, candidate: Candidate, accuracy: float) -> ModelVersion:
-        task = task_named(run.spec.task)
+        task = recipe_for(run.spec.task)
         manifest = {
             "format": 1,
             "name": model,
@@ -438,7 +438,7 @@ def _columns(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _input(run: Run) -> dict[str, Any]:
     """The `input` of a trained model's manifest."""
-    form = task_named(run.spec.task).form
+    form = recipe_for(run.spec.task).form
     if form == "path":
         return {"form": form, "height": run.spec.size, "width": run.spec.size, **_NORMAL}
     if form == "row":

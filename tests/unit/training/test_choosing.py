@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.training.jobs.choosing import behind, choose_models
-from server.training.tasks import TASKS
+from server.training.recipes import RECIPES
 
 FAMILIES = {"a": "plain", "a_deep": "plain", "b": "residual", "c": "separable", "d": "branches"}
 DEFAULTS = ("a", "b", "c")
@@ -67,16 +67,16 @@ def test_what_is_chosen_is_known_of_different_families_and_holds_the_best(result
         )
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("task", RECIPES.values(), ids=RECIPES)
 def test_every_task_begins_with_models_of_different_families(task):
     families = [task.models[model].family for model in task.defaults]
     assert len(set(families)) == len(families)
 
 
 def test_families_are_groups_somewhere_so_that_diversity_acts():
-    families = TASKS["image-classification"].families
+    families = RECIPES["image-classification"].families
     assert families["resnet"] == families["xception"]
     assert families["squeezenet"] == families["inception"]
     results = [{"resnet": 0.9, "xception": 0.91, "squeezenet": 0.9, "inception": 0.89, "vgg": 0.88}]
-    chosen = choose_models(families, TASKS["image-classification"].defaults, results)
+    chosen = choose_models(families, RECIPES["image-classification"].defaults, results)
     assert chosen == ("xception", "squeezenet", "vgg")

@@ -10,9 +10,9 @@ import pytest
 from server.errors import BadOption
 from server.training.checkpoints.parameters import needed
 from server.training.jobs.spec import JobSpec
+from server.training.recipes import RECIPES, Recipe
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
-from server.training.tasks import TASKS, TrainableTask
 
 
 def trial(number: int, state: str = "finished", **fields: Any) -> Trial:
@@ -77,8 +77,8 @@ def test_a_budget_that_is_no_number_of_epochs_is_refused(budget: str) -> None:
         JobSpec.from_json({"dataset": "d", "budget": budget})
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_every_model_of_a_task_has_knobs_and_the_tasks_own_policy(task: TrainableTask) -> None:
+@pytest.mark.parametrize("task", RECIPES.values(), ids=RECIPES)
+def test_every_model_of_a_task_has_knobs_and_the_tasks_own_policy(task: Recipe) -> None:
     spec = JobSpec("d", task.name, tuple(task.models))
     assert spec.policy == task.policies[0]
     assert JobSpec.from_json(spec.as_json()) == spec

@@ -9,13 +9,13 @@ from optuna.storages import InMemoryStorage
 
 from server.errors import BadOption
 from server.training.jobs.spec import JobSpec
+from server.training.recipes import RECIPES, Recipe
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Assignment, StudySpec
 from server.training.studies.study import Master
-from server.training.tasks import TASKS, TrainableTask
 from tests.unit.training.simulation import run
 
-MODELS = [(task, model) for task in TASKS.values() for model in task.models]
+MODELS = [(task, model) for task in RECIPES.values() for model in task.models]
 
 
 def with_defaults() -> HyperSpace:
@@ -53,7 +53,7 @@ def test_the_defaults_of_branch_are_trained_to_the_end_and_skip_the_rungs() -> N
 
 
 @pytest.mark.parametrize(("task", "model"), MODELS, ids=[model for _, model in MODELS])
-def test_every_model_has_a_known_good_start_that_lies_in_its_space(task: TrainableTask, model: str) -> None:
+def test_every_model_has_a_known_good_start_that_lies_in_its_space(task: Recipe, model: str) -> None:
     space = task.models[model].space()
     assert all(knob.default is not None for knob in space.knobs())
     point = space.default_point()
@@ -83,10 +83,8 @@ def test_a_default_that_the_knob_cannot_have_is_refused(add: Any) -> None:
         add(HyperSpace())
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_the_default_budget_lets_every_model_end_its_known_good_trial_and_search_on(
-    task: TrainableTask,
-) -> None:
+@pytest.mark.parametrize("task", RECIPES.values(), ids=RECIPES)
+def test_the_default_budget_lets_every_model_end_its_known_good_trial_and_search_on(task: Recipe) -> None:
     spec = JobSpec.from_json({"dataset": "d", "task": task.name})
     for study in spec.studies(1, "s").values():
         assert study.budget_epochs >= 3 * study.max_epochs

@@ -1,4 +1,4 @@
-"""What can be trained: each task with its models, and what is tuned of them when a job does not say. Pure.
+"""How a task is trained: its models, and what is tuned of them when a job does not say. Pure.
 
 The worker builds the models: the zoo's for images and texts, scikit-learn's for rows of tables.
 """
@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gpu_worker.tasks import IMAGE_CLASSIFICATION, TABULAR_CLASSIFICATION, TEXT_CLASSIFICATION
 from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import Policy
 
-__all__ = ["AUGMENT", "IMAGES", "TABLES", "TASKS", "TEXTS", "Model", "TrainableTask", "task_named"]
+__all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for"]
 
-IMAGES = "image-classification"
-TEXTS = "text-classification"
-TABLES = "tabular-classification"
+DEFAULT_TASK = IMAGE_CLASSIFICATION.name
 AUGMENT = ("shift", "zoom", "colour", "flip")
 
 
@@ -30,11 +29,13 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainableTask:
+class Recipe:
     """models: in the order in which they are tried. defaults: those of a job while nothing is known.
 
     policies: the default first. suffix: of its checkpoints' files. pausable: whether trials go on from one.
-    form: of the rows that its functions take. runtime: of model.json.
+    form: of the rows that its functions take. runtime: of model.json. pictures: whether its inputs are paths
+    of pictures, which are looked at before they are learned. columns: whether a row is several columns of a
+    table. networks: whether its models are networks, whose learning rate has a schedule.
     """
 
     name: str
@@ -45,6 +46,9 @@ class TrainableTask:
     runtime: str = "torch"
     suffix: str = ".safetensors"
     pausable: bool = True
+    pictures: bool = False
+    columns: bool = False
+    networks: bool = True
 
     @property
     def families(self) -> dict[str, str]:
@@ -57,11 +61,11 @@ class TrainableTask:
         return f"model{self.suffix}"
 
 
-def task_named(name: str) -> TrainableTask:
+def recipe_for(name: str) -> Recipe:
     """Raises `BadOption`."""
-    if name not in TASKS:
-        raise BadOption(f"'task' must be one of {', '.join(TASKS)}, not {name!r}")
-    return TASKS[name]
+    if name not in RECIPES:
+        raise BadOption(f"'task' must be one of {', '.join(RECIPES)}, not {name!r}")
+    return RECIPES[name]
 
 
 def _network(low: float, high: float, default: float) -> HyperSpace:
@@ -122,12 +126,12 @@ def _logistic_regression() -> HyperSpace:
     return space
 
 
-TASKS: Mapping[str, TrainableTask] = MappingProxyType(
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         task.name: task
         for task in (
-            TrainableTask(
-                IMAGES,
+            Recipe(
+                IMAGE_CLASSIFICATION.name,
                 "path",
                 {
                     "squeezenet": Model("branched", _image),
@@ -138,9 +142,10 @@ TASKS: Mapping[str, TrainableTask] = MappingProxyType(
                 },
                 ("squeezenet", "resnet", "vgg"),
                 ("branch", "costudy", "study"),
+                pictures=True,
             ),
-            TrainableTask(
-                TEXTS,
+            Recipe(
+                TEXT_CLASSIFICATION.name,
                 "text",
                 {
                     "fasttext": Model("bag of n-grams", _n_grams),
@@ -150,8 +155,8 @@ TASKS: Mapping[str, TrainableTask] = MappingProxyType(
                 ("fasttext", "temporal_cnn", "character_rnn"),
                 ("branch", "costudy", "study"),
             ),
-            TrainableTask(
-                TABLES,
+            Recipe(
+                TABULAR_CLASSIFICATION.name,
                 "row",
                 {
                     "gradient_boosting": Model("boosted trees", _gradient_boosting),
@@ -163,6 +168,8 @@ TASKS: Mapping[str, TrainableTask] = MappingProxyType(
                 "onnx",
                 ".onnx",
                 pausable=False,
+                columns=True,
+                networks=False,
             ),
         )
     }
