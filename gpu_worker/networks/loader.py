@@ -51,30 +51,29 @@ def warm_up(network: Network, manifest: Manifest) -> None:
     Raises `ModelUnusable` when a row does not get one finite score for each class, or what its own task is
     made of instead.
     """
-    task = task_named(manifest.task)
-    width = width_of(network, task.reads, len(manifest.classes))
-    if width == 0:
-        raise ModelUnusable(
-            f"the model in {manifest.directory} has no {task.reads}, of which {task.name} is made"
-        )
-    said = manifest.features.width
-    if said and width_of(network, "features", 0) != said:
-        raise ModelUnusable(
-            f"the model in {manifest.directory} has {width_of(network, 'features', 0)} features, and "
-            f"model.json says {said}"
-        )
+    task, said = task_named(manifest.task), manifest.features.width
     sizes = [network.pixels] if network.pixels else []
     for most_rows in _WARM_UP_ROWS:
         rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
-        scores = network.warm_up(rows)
-        if scores.shape != (rows, width):
+        found = network.warm_up(rows)
+        width = width_of(network, task.reads, len(manifest.classes))
+        if width == 0:
+            raise ModelUnusable(
+                f"the model in {manifest.directory} has no {task.reads}, of which {task.name} is made"
+            )
+        if found.shape != (rows, width):
             named = f"names {width} classes" if task.needs_classes else f"says {width} features"
             raise ModelUnusable(
-                f"the model in {manifest.directory} answers {list(scores.shape)} for {rows} rows, "
+                f"the model in {manifest.directory} answers {list(found.shape)} for {rows} rows, "
                 f"and model.json {named}"
             )
-        if not np.isfinite(scores).all():
+        if not np.isfinite(found).all():
             raise ModelUnusable(f"the model in {manifest.directory} answers scores that are not finite")
+    has = width_of(network, "features", 0)
+    if said and has != said:
+        raise ModelUnusable(
+            f"the model in {manifest.directory} has {has} features, and model.json says {said}"
+        )
 
 
 def build_module(
