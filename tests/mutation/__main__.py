@@ -15,13 +15,11 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.reach import Reach
-from tests.mutation.running import Outcome, Run, preload
+from tests.mutation.running import Case, Outcome, outcomes
 
 MODULES = (
     "server.serving.dispatcher",
@@ -57,16 +55,6 @@ _MOST_S = 25.0  # of tests for one mutant, the fastest first
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One mutant of one module, and the tests that may kill it."""
-
-    module: str
-    mutant: Mutant
-    tests: tuple[str, ...]
-    seconds: float
-
-
 def main() -> int:
     """Run it, print the table and the survivors."""
     asked = _arguments()
@@ -85,8 +73,7 @@ def main() -> int:
         chosen = random.Random(f"{asked.seed}:{name}").sample(mutants, min(asked.sample, len(mutants)))
         cases += [_case(name, mutant, reach.tests.get(str(file), {}), reach.seconds) for mutant in chosen]
     print(f"{len(cases)} mutants of {len(modules)} modules, seed {asked.seed}", flush=True)
-    outcomes = _run(cases, asked.jobs)
-    return _report(cases, outcomes, asked.least, asked.json)
+    return _report(cases, outcomes(cases, asked.jobs), asked.least, asked.json)
 
 
 def _arguments() -> argparse.Namespace:
@@ -126,35 +113,10 @@ def _case(name: str, mutant: Mutant, by_line: dict[int, list[str]], seconds: dic
     return Case(name, mutant, tuple(tests), total_s)
 
 
-def _run(cases: list[Case], jobs: int) -> list[Outcome]:
-    preload()
-    outcomes: list[Outcome] = ["survived"] * len(cases)
-    waiting = [index for index, case in enumerate(cases) if case.tests]
-    waiting.reverse()
-    running: dict[int, Run] = {}
-    done = 0
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            index = waiting.pop()
-            case = cases[index]
-            running[index] = Run(case.module, case.mutant.source, case.tests, 30 + 8 * case.seconds)
-            running[index].start()
-        for index, run in list(running.items()):
-            outcome = run.poll()
-            if outcome is not None:
-                outcomes[index] = outcome
-                del running[index]
-                done += 1
-                if done % 20 == 0:
-                    print(f"  {done} done", flush=True)
-        time.sleep(0.01)
-    return outcomes
-
-
-def _report(cases: list[Case], outcomes: list[Outcome], least: float, json_file: Path) -> int:
-    survivors = [case for case, outcome in zip(cases, outcomes, strict=True) if outcome == "survived"]
+def _report(cases: list[Case], found: list[Outcome], least: float, json_file: Path) -> int:
+    survivors = [case for case, outcome in zip(cases, found, strict=True) if outcome == "survived"]
     for name in dict.fromkeys(case.module for case in cases):
-        of = [outcome for case, outcome in zip(cases, outcomes, strict=True) if case.module == name]
+        of = [outcome for case, outcome in zip(cases, found, strict=True) if case.module == name]
         print(f"{name:36} {sum(o != 'survived' for o in of):3} of {len(of)}")
     for case in survivors:
         why = "" if case.tests else "   (no fast test runs it)"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.mutation.__main__ import EQUIVALENT, MODULES
@@ -65,3 +68,79 @@ def test_what_is_listed_as_equivalent_is_of_modules_that_are_mutated_and_says_wh
     assert listed.keys() <= set(MODULES)
     assert all(reason for mutants in listed.values() for reason in mutants.values())
     assert all(Path(*module.split(".")).with_suffix(".py").exists() for module in MODULES)
+
+
+SHELF = """
+import functools
+
+
+class Shelf:
+    places: int = 2
+    spare: int = 1
+
+    def __init__(self) -> None:
+        self.rows = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= self.places
+
+    def put(self, row: int) -> None:
+        def keep() -> None:
+            self.rows.append(row)
+
+        keep()
+
+
+@functools.cache
+def half_of(number: int) -> float:
+    return abs(number / 2 + 0)
+"""
+CHECKS = """
+from pathlib import Path
+
+from shelf import Shelf, half_of
+
+
+def test_two_rows_fill_it():
+    shelf = Shelf()
+    shelf.put(1)
+    assert not shelf.is_full
+    shelf.put(2)
+    assert shelf.is_full and shelf.spare
+
+
+def test_half():
+    assert half_of(4) == 2
+
+
+def test_that_passes_once():
+    half_of(6)
+    Path("ran").touch(exist_ok=False)
+"""
+
+
+def test_mutants_that_a_test_notices_are_killed_and_equivalent_ones_survive(tmp_path: Path) -> None:
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "test_shelf.py").write_text(CHECKS)
+    (tmp_path / "shelf.py").write_text(SHELF)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    asked = ["--modules=shelf", "--tests=checks", "--sample=99", "--least=0", "--json=told.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutation", *asked],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert {each["mutant"] for each in told["survivors"]} == {
+        "Shelf: spare: int = 1 → spare: int = (2)",
+        "half_of: return abs(number / 2 + 0) → return abs((number / 2 - 0))",
+    }
+    assert told["mutants"] == len(mutants_of(SHELF))
+    # What fails without a mutant as well kills none.
+    assert "left out: checks/test_shelf.py::test_that_passes_once" in done.stderr
