@@ -40,6 +40,11 @@ class InferenceServer:
         return self._process.pid
 
     @property
+    def is_started(self) -> bool:
+        """Whether it has been started and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> str:
         return (self.home / "server.log").read_text(errors="replace")
 
@@ -87,6 +92,11 @@ class InferenceServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return pids
+
+    def wait(self, within_s: float = 20.0) -> int:
+        """The exit status, once it has ended. Raises subprocess.TimeoutExpired."""
+        assert self._process is not None
+        return self._process.wait(within_s)
 
     def stop(self) -> None:
         """End it as an operator would."""
