@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from server.http.connection import Reply, RequestInProgress, WholeRequest
+from server.http.application import Reply, RequestInProgress, WholeRequest
 
 __all__ = ["Backpressure", "RequestHint", "Route"]
 
@@ -48,7 +48,7 @@ class Route(Protocol):
         """Whether a path, percent-decoded, is the route's."""
 
     def answer(self, whole: WholeRequest, reply: Reply) -> RequestInProgress | None:
-        """As `server.http.connection.Application` has it."""
+        """As `server.http.application.Application` has it."""
 
     def hint(self, whole: WholeRequest) -> RequestHint:
         """What it is for, and how much time it has."""

@@ -20,9 +20,9 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from server.access.rules import NOBODY, Caller
+from server.http.application import Admitted, Application, Refused, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import STATUS_LINES, AsgiExchange, scope_of
 from server.http.request_head import (
     MAX_HEAD_BYTES,
@@ -36,15 +36,9 @@ from server.http.request_head import (
 )
 
 __all__ = [
-    "Admitted",
-    "Application",
     "Connection",
     "ConnectionLimits",
     "Connections",
-    "Refused",
-    "Reply",
-    "RequestInProgress",
-    "WholeRequest",
 ]
 
 log = logging.getLogger("ml_udf.server")
@@ -70,66 +64,6 @@ class ConnectionLimits:
     idle_s: float = 75.0
     slow_s: float = 10.0
     least_bytes_per_s: float = 1024.0
-
-
-@dataclass(slots=True)  # not frozen: that would make it three times as dear to make
-class WholeRequest:
-    """A request for rows that is here to its end; names of `headers` are in lower case.
-
-    came_s: when, on the clock of `time.monotonic`.
-    """
-
-    path: str
-    headers: Mapping[bytes, bytes]
-    body: bytes
-    came_s: float
-    caller: Caller = NOBODY
-
-
-Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A head may be followed by its body, of at most `limit_bytes`. `whole`: goes to `answer`."""
-
-    path: str
-    query: bytes
-    whole: bool
-    limit_bytes: int
-    caller: Caller
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The reply that a head gets instead."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
-
-
-class RequestInProgress(Protocol):
-    """A request under way."""
-
-    def leave(self) -> None:
-        """Its client has gone."""
-
-
-class Application(Protocol):
-    """What stands behind the connections: it looks at heads, answers rows, and is an ASGI application."""
-
-    def admit(self, head: Head, address: str) -> Admitted | Refused:
-        """Whether a request may come in: decided by its head alone."""
-
-    def refusal(self, status: int, message: str) -> Refused:
-        """What a client gets to read whose bytes, size or pace are refused."""
-
-    def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
-        """Call `reply` once: now, and return None, or later."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
-        """Answer one request of the framework's."""
 
 
 class Connections:

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 
 from server.access.rules import Access
 from server.errors import BodyTooLarge, MethodNotAllowed, ServiceError
+from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure, Route
 from server.http.body import Receive, Scope, Send, too_large
-from server.http.connection import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.replies import error_reply
 from server.http.request_head import Head
 

@@ -22,7 +22,8 @@ from typing import TypedDict, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from server.http.connection import Application, Connection, ConnectionLimits, Connections
+from server.http.application import Application
+from server.http.connection import Connection, ConnectionLimits, Connections
 
 __all__ = ["Listener", "Running"]
 

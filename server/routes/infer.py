@@ -19,10 +19,10 @@ from ml_udf.oip import HEADER_LENGTH, InferRequest, WireError, decode_request, e
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, Overloaded, ServiceError, VersionGone
+from server.http.application import Reply as SendReply
+from server.http.application import RequestInProgress, WholeRequest
 from server.http.backpressure import RequestHint
 from server.http.body import ClientGone, decompressed
-from server.http.connection import Reply as SendReply
-from server.http.connection import RequestInProgress, WholeRequest
 from server.http.large_json import LargeJson
 from server.http.replies import error_reply
 from server.observability.metrics import Metrics
@@ -54,7 +54,7 @@ def is_infer(path: str) -> bool:
 
 
 class InferRoute:
-    """The route, as `connection.Application` and `backpressure.Route` have it."""
+    """The route, as `application.Application` and `backpressure.Route` have it."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ import pytest
 from ml_udf.oip import HEADER_LENGTH, decode_response
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
-from server.http.connection import WholeRequest
+from server.http.application import WholeRequest
 from server.http.large_json import LargeJson
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute

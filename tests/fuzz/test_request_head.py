@@ -19,8 +19,9 @@ import httptools
 import pytest
 
 from server.access.rules import NOBODY
+from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
-from server.http.connection import Admitted, Connection, Connections, Refused, Reply, WholeRequest
+from server.http.connection import Connection, Connections
 from server.http.request_head import ChunkedBody, Head, MalformedRequest, SizedBody, check_part, parse_head
 from server.routes.infer import is_infer
 from tests.fuzz.budget import rounds

@@ -24,15 +24,14 @@ from gpu_worker.wire.protocol import (
     Failed,
     ForgetTrial,
     Message,
-    ProbeTraining,
     StoreCheckpoint,
     TrainEpoch,
-    TrainingProbed,
 )
 from server.catalog.jobs import Job, Snapshot
 from server.errors import ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
 from server.training.jobs.spec import JobSpec
+from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
 from server.training.recipes import recipe_for
 from server.training.studies.journal import Mastery, open_journal, read_journal
@@ -48,9 +47,7 @@ __all__ = ["LEASE_S", "Run", "Tell"]
 log = logging.getLogger("ml_udf.server.training")
 
 LEASE_S = 60.0  # without a step, and a training process counts as hung
-_BEGIN_S = 600.0  # before the first step: a snapshot is read, a checkpoint is written
 _BEATS_PER_LEASE = 3
-_LOOK_S = 5.0  # for an answer to a look
 _END_S = 15.0  # for a training process to be ended
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
 _NO_SPACE = "no_space"
@@ -85,7 +82,7 @@ class Run:
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell
         # The fit of a table's regression is one step.
-        self._lease_s = lease_s if self._task.pausable else max(lease_s, _BEGIN_S)
+        self._lease_s = lease_s if self._task.pausable else max(lease_s, BEGIN_S)
         self._mastery: Mastery | None = None
         self._masters: dict[str, Master] = {}
         self._found: dict[str, tuple[StudySpec, list[Trial]]] = {}
@@ -370,10 +367,10 @@ class Run:
         """A checkpoint is where it outlasts this machine. Raises `ServiceError` where the archive hangs."""
         keeping = asyncio.to_thread(self._parameters.keep, digest)
         try:
-            async with asyncio.timeout(_BEGIN_S):
+            async with asyncio.timeout(BEGIN_S):
                 await self._leased(place, keeping)
         except TimeoutError as exc:
-            raise ServiceError(f"the archive has not taken a checkpoint within {_BEGIN_S:g} s") from exc
+            raise ServiceError(f"the archive has not taken a checkpoint within {BEGIN_S:g} s") from exc
 
     async def _stored(self, place: _Place, epoch: int, score: float, verdict: Verdict, digest: str) -> None:
         master = self._masters[place.model]
@@ -413,8 +410,8 @@ class Run:
     async def _under(self, place: _Place, message: Message) -> Message:
         """The reply to a message, once it is the job's turn on the worker."""
         begins = isinstance(message, TrainEpoch) and message.epoch == message.start_epoch + 1
-        steps = _Steps(
-            max(self._lease_s, _BEGIN_S if begins or isinstance(message, StoreCheckpoint) else 0.0)
+        steps = StepWatch(
+            max(self._lease_s, BEGIN_S if begins or isinstance(message, StoreCheckpoint) else 0.0)
         )
 
         async def asked() -> Message:
@@ -433,7 +430,7 @@ class Run:
         return await self._leased(place, asked(), steps)
 
     async def _leased(
-        self, place: _Place, result: Awaitable[_Result], steps: _Steps | None = None
+        self, place: _Place, result: Awaitable[_Result], steps: StepWatch | None = None
     ) -> _Result:
         """The result; the trial's lease is kept alive for as long as steps are taken towards it."""
         coming = asyncio.ensure_future(result)
@@ -444,7 +441,7 @@ class Run:
                 if done:
                     return coming.result()
                 if steps is not None and steps.are_counted:
-                    looked = await _looked(place.worker)
+                    looked = await probed(place.worker)
                     if looked is not None:
                         steps.saw(looked, time.monotonic())
                     if steps.have_ended(time.monotonic(), self._lease_s):
@@ -515,58 +512,6 @@ class _Place:
         self.model = model
         self.trial = given.trial
         self.holder = _holder(worker)
-
-
-class _Steps:
-    """Of a training process towards one reply: whether it still takes some."""
-
-    def __init__(self, begin_s: float) -> None:
-        self._begin_s = begin_s  # that may pass before the first
-        self.message = 0
-        self._is_on_it = False  # else it is on another's message, which was sent before
-        self._since_s: float | None = None
-        self._heard_s = 0.0
-        self._steps: int | None = None
-        self._stepped = False
-
-    def begin(self, now_s: float) -> None:
-        """The message is sent."""
-        self._since_s = self._heard_s = now_s
-
-    @property
-    def are_counted(self) -> bool:
-        """Whether the worker is on it, and not on another job's."""
-        return self._since_s is not None
-
-    def saw(self, looked: TrainingProbed, now_s: float) -> None:
-        """What it said of itself."""
-        self._heard_s = now_s
-        begins = looked.on == self.message and not self._is_on_it
-        self._is_on_it |= begins
-        if looked.steps != self._steps:
-            self._stepped = self._is_on_it and self._steps is not None
-            self._steps, self._since_s = looked.steps, now_s
-        elif begins:
-            self._since_s = now_s
-
-    def have_ended(self, now_s: float, lease_s: float) -> bool:
-        """Whether none was taken for a lease, or none at all for longer than it takes to begin, or the
-        process says nothing.
-        """
-        if self._since_s is None:
-            return False
-        begin_s = self._begin_s if self._is_on_it else max(lease_s, _BEGIN_S)
-        patience_s = lease_s if self._stepped else begin_s
-        return now_s - self._since_s > patience_s or now_s - self._heard_s > lease_s
-
-
-async def _looked(worker: Worker) -> TrainingProbed | None:
-    try:
-        async with asyncio.timeout(_LOOK_S):
-            reply = await worker.call(ProbeTraining(0))
-    except TimeoutError:
-        return None
-    return reply if isinstance(reply, TrainingProbed) else None
 
 
 def _holder(worker: Worker) -> str:

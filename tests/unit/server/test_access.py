@@ -12,7 +12,7 @@ from starlette.routing import Match, Route
 
 from server.access.rules import RULES, Access, Caller, rule_of
 from server.app import App, create_app
-from server.http.connection import Admitted, Refused
+from server.http.application import Admitted, Refused
 from server.http.gateway import Gateway
 from server.http.request_head import parse_head
 from server.routes.infer import InferRoute, is_infer

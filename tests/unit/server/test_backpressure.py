@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from server.http.application import Reply, WholeRequest
 from server.http.backpressure import Backpressure, RequestHint
-from server.http.connection import Reply, WholeRequest
 
 
 @dataclass

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from server.access.rules import NOBODY
+from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
-from server.http.connection import Admitted, ConnectionLimits, Connections, Refused, Reply, WholeRequest
+from server.http.connection import ConnectionLimits, Connections
 from server.http.request_head import Head
 from server.routes.infer import is_infer
 

@@ -17,7 +17,7 @@ import server.routes.infer as infer_module
 from ml_udf.oip import HEADER_LENGTH, InferRequest, Tensor, decode_response, encode_request
 from server.access.rules import NOBODY, Caller
 from server.catalog.catalog import Catalog
-from server.http.connection import WholeRequest
+from server.http.application import WholeRequest
 from server.http.large_json import LargeJson
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute

@@ -1,0 +1,78 @@
+"""What connections and the application behind them say to each other; no behaviour.
+
+    a head → `Application.admit` → `Admitted` | `Refused`
+    a request for rows, whole → `Application.answer` → its `Reply`, called once
+
+Knows HTTP; neither sockets nor what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from server.access.rules import NOBODY, Caller
+from server.http.request_head import Head
+
+__all__ = ["Admitted", "Application", "Refused", "Reply", "RequestInProgress", "WholeRequest"]
+
+
+@dataclass(slots=True)  # not frozen: that would make it three times as dear to make
+class WholeRequest:
+    """A request for rows that is here to its end; names of `headers` are in lower case.
+
+    came_s: when, on the clock of `time.monotonic`.
+    """
+
+    path: str
+    headers: Mapping[bytes, bytes]
+    body: bytes
+    came_s: float
+    caller: Caller = NOBODY
+
+
+Reply = Callable[[int, bytes, Mapping[str, str]], None]  # status, body, headers
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A head may be followed by its body, of at most `limit_bytes`. `whole`: goes to `answer`."""
+
+    path: str
+    query: bytes
+    whole: bool
+    limit_bytes: int
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The reply that a head gets instead."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class RequestInProgress(Protocol):
+    """A request under way."""
+
+    def leave(self) -> None:
+        """Its client has gone."""
+
+
+class Application(Protocol):
+    """What stands behind the connections: it looks at heads, answers rows, and is an ASGI application."""
+
+    def admit(self, head: Head, address: str) -> Admitted | Refused:
+        """Whether a request may come in: decided by its head alone."""
+
+    def refusal(self, status: int, message: str) -> Refused:
+        """What a client gets to read whose bytes, size or pace are refused."""
+
+    def answer(self, request: WholeRequest, reply: Reply) -> RequestInProgress | None:
+        """Call `reply` once: now, and return None, or later."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own
+        """Answer one request of the framework's."""
