@@ -288,7 +288,7 @@ class Dispatcher:
             except Exception as exc:
                 log.error("batch unusable function=%s worker=%s", batch.function, batch.worker, exc_info=exc)
                 unusable = ServiceError(f"a worker's answer for {sent.function.name} cannot be used")
-                self._fail(batch.slices, exc if isinstance(exc, ServiceError) else unusable)
+                self._fail_batch(sent, exc if isinstance(exc, ServiceError) else unusable)
             return
         if not isinstance(reply, Failed):
             reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")
@@ -305,7 +305,7 @@ class Dispatcher:
             reply.code,
         )
         error_type = BadOption if reply.code == "bad_option" else ServiceError
-        self._fail(batch.slices, error_type(f"{sent.function.name}: {reply.message}"))
+        self._fail_batch(sent, error_type(f"{sent.function.name}: {reply.message}"))
 
     def _scatter(self, sent: BatchInFlight, reply: Answer) -> None:
         began_s = time.monotonic()
@@ -394,6 +394,15 @@ class Dispatcher:
 
     def _resubmit_later(self, pending: PendingReply, part: Slice, members: tuple[str, ...] | None) -> None:
         self._resubmit(time.monotonic(), pending, part, members)
+
+    def _fail_batch(self, sent: BatchInFlight, error: ServiceError) -> None:
+        """Fail the calls whose rows were on it; not those that were answered without its members."""
+        members = sent.batch.members
+        for part in sent.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is None or (part.request_id in sent.apart and not pending.waits_for(part, members)):
+                continue
+            pending.fail(error)
 
     def _fail(self, slices: Iterable[Slice], error: ServiceError) -> None:
         for part in slices:

@@ -337,6 +337,25 @@ def test_a_dead_workers_rows_that_are_answered_without_it_do_not_run_again() -> 
     asyncio.run(scenario())
 
 
+def test_a_late_member_that_fails_spoils_no_answer() -> None:
+    async def scenario() -> None:
+        house = House(late_members="leave_out", slo_ms=50.0)
+        house.place(w0="a b", w1="c")
+        pending = house.ask(*"stuvwxyz")  # two batches each; of the second nothing has come
+        await settle()
+        house.workers["w0"].answer()
+        await asyncio.sleep(0.1)
+        house.workers["w1"].fail("internal", "broken")
+        await settle()
+        assert not pending.future.done()
+        while house.on("w0"):
+            house.workers["w0"].answer()
+            await settle()
+        assert labels_of(pending.future.result()) == list("stuvwxyz")
+
+    asyncio.run(scenario())
+
+
 def test_a_client_that_goes_takes_its_rows_from_every_worker_and_queue() -> None:
     async def scenario() -> None:
         house = House()
