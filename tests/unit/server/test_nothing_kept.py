@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import tracemalloc
 from collections import Counter
+
+import pytest
 
 from server.errors import ServiceError
 from server.serving.calls import Call, PendingReply
@@ -72,7 +75,12 @@ class Chaos:
             self.worker.answer()
 
 
-def test_requests_that_ended_and_workers_that_died_leave_nothing_behind() -> None:
+def test_requests_that_ended_and_workers_that_died_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What pytest keeps of the log for its report is none of ours.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+
     async def scenario() -> None:
         others = of_requests()  # what earlier tests of this process left; held, so that no id is used again
         chaos = Chaos()
