@@ -202,6 +202,17 @@ def test_decoding_counts_for_a_network_unless_it_was_for_another_size_alone() ->
     assert parts == pytest.approx([3 / 5, 3 / 5, 1 / 5])
 
 
+def test_what_slices_took_adds_up_from_nothing() -> None:
+    piece, batch = Piece(0, [b"", b""]), Decoding()
+    piece.expect(2)
+    piece.took((8, 8), 0.25)
+    assert [piece.slice_done([], None, took_s) for took_s in (0.5, 0.25)] == [False, True]
+    for _ in range(2):
+        batch.add(piece.decoding)
+    assert (piece.decoding.all_s, batch.all_s) == (0.75, 1.5)
+    assert batch.part_for((16, 24)) == pytest.approx(2 / 3)
+
+
 def test_what_each_size_took_is_noted_where_there_are_several(decoded: Decoded, images: list[bytes]) -> None:
     began_s = time.monotonic()
     several, one = decoded(images, "image", SIZES), decoded(images, "image", SIZES[:1])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_udf.client import Client, Options
-from ml_udf.client.transport import HttpResponse
+from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.errors import (
     BadOption,
     ConnectionLost,
@@ -231,3 +232,34 @@ def test_overloaded_carries_the_servers_own_estimate():
         client_of(transport).predict("f", ["a"], Options(timeout_ms=500))
     assert isinstance(caught.value.__cause__, Overloaded)
     assert caught.value.__cause__.retry_after_s == 12
+
+
+class Listing(FakeTransport):
+    """Answers each path with what `told` says, by method and path."""
+
+    def __init__(self, told: dict[tuple[str, str], object], *, ours: bool) -> None:
+        super().__init__(ours=ours)
+        self.told = told
+
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
+        told = self.told.get((request.method, request.path))
+        if told is None:
+            return super().send(request, timeout_s=timeout_s, abort=abort)
+        return HttpResponse(200, {}, json.dumps(told).encode())
+
+
+def test_a_server_of_ours_lists_what_is_asked_for():
+    rows = [{"name": "f"}, {"name": "g"}]
+    client = client_of(Listing({("GET", "/v1/jobs"): {"jobs": rows}}, ours=True))
+    assert client.listed("jobs") == rows
+
+
+def test_another_server_lists_its_models_as_its_functions_and_trains_nothing():
+    index = [{"name": "m", "version": "2", "state": "READY"}, {"name": "n"}]
+    client = client_of(Listing({("POST", "/v2/repository/index"): index}, ours=False))
+    rows = [
+        {"name": "m", "version": "2", "resident": True},
+        {"name": "n", "version": "", "resident": False},
+    ]
+    assert client.listed("functions") == client.listed("models") == rows
+    assert client.listed("jobs") == []

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Answer
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone
+from server.scheduling.core import Action, Scheduler
 from server.serving.calls import PendingReply
 from tests.answers import classified, confidences_of, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -32,6 +33,29 @@ def test_a_vanished_clients_rows_leave_the_queue_at_once() -> None:
         worker.answer()
         await settle()
         assert house.labels(stays) == ["c"]
+
+    asyncio.run(scenario())
+
+
+def test_rows_behind_those_of_a_vanished_client_are_looked_at_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        house = House(FakeWorker())
+        await settle()
+        gone = house.ask("a")
+        await settle()
+        asked: list[float] = []
+        next_action = Scheduler.next_action
+
+        def ask(core: Scheduler, now_s: float) -> Action:
+            asked.append(now_s)
+            return next_action(core, now_s)
+
+        monkeypatch.setattr(Scheduler, "next_action", ask)
+        house.dispatcher.end(gone)
+        await settle()
+        assert asked
 
     asyncio.run(scenario())
 

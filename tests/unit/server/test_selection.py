@@ -23,10 +23,15 @@ def test_all_best_and_a_static_subset_are_selected() -> None:
     assert select_members(["medium", "small"], ACCURACIES) == ("small", "medium")
 
 
-@pytest.mark.parametrize("select", ["worst", [], [3], ["nobody"], None, 5])
-def test_a_selection_that_names_nobody_is_refused(select: object) -> None:
-    with pytest.raises(ValueError, match="select"):
+@pytest.mark.parametrize("select", ["worst", [], [3], ["small", 3], None, 5])
+def test_a_selection_that_is_no_list_of_names_is_told_what_it_may_be(select: object) -> None:
+    with pytest.raises(ValueError, match="select must be 'best', 'all' or a list"):
         select_members(select, ACCURACIES)
+
+
+def test_a_selection_that_names_nobody_is_refused() -> None:
+    with pytest.raises(ValueError, match="select names 'nobody'"):
+        select_members(["small", "nobody"], ACCURACIES)
 
 
 def test_no_models_cannot_be_selected_from() -> None:
@@ -40,12 +45,14 @@ def test_without_goals_everybody_answers() -> None:
 
 def test_an_accuracy_goal_leaves_out_the_weaker_models() -> None:
     assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.75) == ("large", "medium")
+    assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.9) == ("large",)
     assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.95) == ()
 
 
 def test_a_latency_goal_takes_the_most_accurate_models_that_fit_together() -> None:
     assert members_within(candidates(), 10, slo_s=0.131, min_accuracy=None) == ("large", "medium")
     assert members_within(candidates(), 10, slo_s=0.115, min_accuracy=None) == ("small", "large")
+    assert members_within(candidates(), 10, slo_s=0.1, min_accuracy=None) == ("large",)
 
 
 def test_what_members_share_counts_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from optuna.storages import InMemoryStorage
 
+from server.training.studies import advisors
 from server.training.studies.branch import rungs
 from server.training.studies.costudy import alpha
 from server.training.studies.messages import Assignment, Verdict
@@ -115,6 +116,21 @@ def test_explore_is_the_share_of_branches_that_get_new_knobs(explore, least, mos
     assert len(pairs) > 10
     new = [branch.knobs["dropout"] != pytest.approx(parent.knobs["dropout"]) for branch, parent in pairs]
     assert least <= sum(new) / len(new) <= most
+    assert all(branch.knobs["init_std"] == parent.knobs["init_std"] for branch, parent in pairs), "fixed"
+
+
+def test_the_advisor_of_cold_trials_hears_what_the_cold_ones_before_scored(monkeypatch):
+    heard: list[int] = []
+    advisors_own = advisors._ADVISORS["random"]
+
+    def hear(spec, observed, random):
+        heard.append(len(observed))
+        return advisors_own(spec, observed, random)
+
+    monkeypatch.setattr(advisors, "_ADVISORS", {"random": hear})
+    finished("branch", budget_epochs=100, advisor="random")
+    assert len(heard) > 5
+    assert heard == list(range(len(heard))), "one at a time, and each ended before the next begins"
 
 
 def test_a_branch_goes_on_while_it_improves_on_itself_though_it_is_behind_its_parent():
