@@ -222,18 +222,28 @@ class Inference:
     """A function to be, made of what a job has found."""
 
     def __init__(
-        self, models: Models, function: str, *, choose: str = "ensemble", slo_ms: float | None = None
+        self,
+        models: Models,
+        function: str,
+        *,
+        choose: str = "ensemble",
+        slo_ms: float | None = None,
+        task: str | None = None,
     ) -> None:
+        """task: another one that the models do, such as "image-embedding"; None = their own."""
         self._models = models
         self._function = function
         self._choose = choose
         self._slo_ms = slo_ms
+        self._task = task
 
     def run(self) -> Query:
         """Deploy it. Raises the errors of `ml_udf.errors`."""
         job = self._models.job
         with _calls(job) as calls:
-            told = calls.deploy(job.id, self._function, choose=self._choose, slo_ms=self._slo_ms)
+            told = calls.deploy(
+                job.id, self._function, choose=self._choose, slo_ms=self._slo_ms, task=self._task
+            )
         return Query(
             told["function"],
             tuple(told["models"]),

@@ -117,9 +117,15 @@ class TrainingCalls:
         choose: str = "ensemble",
         slo_ms: float | None = None,
         promote: str = "always",
+        task: str | None = None,
     ) -> Json:
-        """Make a function answer with what a job has found; the accuracies that were measured."""
+        """Make a function answer with what a job has found; the accuracies that were measured.
+
+        task: another one that the job's models do; None = their own.
+        """
         body = {"function": function, "select": choose, "slo_ms": slo_ms, "promote": promote}
+        if task is not None:
+            body["task"] = task
         return self._post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
 
     def rollback(self, function: str) -> Json:

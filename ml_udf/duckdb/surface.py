@@ -69,13 +69,15 @@ def function_macro(name: str, columns: Columns = ()) -> str:
     )
 
 
-def predict_macro(place: str, function: str, predict: str, columns: Columns = ()) -> str:
-    """The macro `place` by which SQL calls the server's `function` through the scalar `predict`."""
+def predict_macro(
+    place: str, function: str, predict: str, columns: Columns = (), returns: str = "VARCHAR"
+) -> str:
+    """The macro `place` by which SQL calls the server's `function` through the scalar `predict`, a text's."""
     parameters, row = _row(columns)
     literal = "'" + function.replace("'", "''") + "'"
-    return (
-        f"CREATE OR REPLACE MACRO {place}({parameters}) AS {quoted(predict)}({literal}, {row}, {_STATEMENT})"
-    )
+    call = f"{quoted(predict)}({literal}, {row}, {_STATEMENT})"
+    typed = call if returns == "VARCHAR" else f"CAST({call} AS {returns})"
+    return f"CREATE OR REPLACE MACRO {place}({parameters}) AS {typed}"
 
 
 def _row(columns: Columns) -> tuple[str, str]:

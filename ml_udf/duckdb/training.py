@@ -19,7 +19,7 @@ from ml_udf.client.function_info import FunctionInfo
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import CATALOG, predict_macro
-from ml_udf.duckdb.vectors import TEXT, Vector
+from ml_udf.duckdb.vectors import TEXT, Vector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import quoted
 from ml_udf.training import PUSHED, TrainingCalls
@@ -72,6 +72,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("choose", "'ensemble'"),
             ("slo_ms", "NULL"),
             ("promote", "'always'"),
+            ("task", "NULL"),
         ),
         "from_json({}, '"
         + json.dumps(
@@ -194,12 +195,14 @@ class TrainingFunctions:
             choose=given["choose"],
             slo_ms=given["slo_ms"],
             promote=given["promote"],
+            task=given["task"],
         )
         info = self._client.look_up(function)
         place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"
         if self._beside is None:
             self._beside = self._con.cursor()
-        self._beside.execute(predict_macro(place, function, self._predict, info.columns))
+        returns = output_vector(info).sql
+        self._beside.execute(predict_macro(place, function, self._predict, info.columns, returns))
         self._deployed(self._beside, function, info)
         return deployed
 

@@ -111,6 +111,7 @@ class TrainingVerbs:
             choose=given["choose"] or "ensemble",
             slo_ms=given["slo_ms"],
             promote=given["promote"] or "always",
+            task=given.get("task"),
         )
         self._definitions.create(
             FunctionDefinition(
@@ -118,7 +119,7 @@ class TrainingVerbs:
                 function,
                 server,
                 "text",
-                "text",
+                None,
                 None,
                 None,
                 None,

@@ -114,23 +114,26 @@ async def list_trials(
 
 @router.post("/v1/jobs/{job}/deploy")
 async def deploy_job(services: ServicesOf, job: int, request: Request) -> Response:
-    """Make `{"function": F}` answer with what the job has found; `select`, `slo_ms`, `promote` as wanted."""
+    """Make `{"function": F}` answer with what the job has found; the other fields as wanted."""
     body = await json_object(request)
-    unknown = sorted(body.keys() - {"function", "select", "slo_ms", "promote"})
+    unknown = sorted(body.keys() - {"function", "select", "slo_ms", "promote", "task"})
     if unknown:
         raise BadOption(
-            f"a deployment has no field {unknown[0]!r}; there are function, select, slo_ms, promote"
+            f"a deployment has no field {unknown[0]!r}; there are function, select, slo_ms, promote, task"
         )
     function, slo_ms = body.get("function"), body.get("slo_ms")
     if not isinstance(function, str):
         raise BadOption("a deployment needs a 'function'")
     if slo_ms is not None and (isinstance(slo_ms, bool) or not isinstance(slo_ms, int | float)):
         raise BadOption("'slo_ms' must be a number")
+    task = body.get("task")
+    if task is not None and not isinstance(task, str):
+        raise BadOption("'task' must be a text")
     _, run = await services.training.job(job)
     select = body.get("select") or "ensemble"
     promote = body.get("promote") or "always"
     deployed = await services.deployer.deploy(
-        run, function, select=str(select), slo_ms=slo_ms, promote=str(promote)
+        run, function, select=str(select), slo_ms=slo_ms, promote=str(promote), task=task
     )
     return json_reply(asdict(deployed) | {"subsets": _telling(deployed.subsets)})
 

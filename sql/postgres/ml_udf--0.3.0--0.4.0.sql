@@ -35,6 +35,49 @@ if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
 return GD["ml_udf"].create_function(name, function, server, input, returns, options, input_name, output_name, verify, schema, grant_to)
 $python$;
 
+-- PUBLIC. The function of 0.3.0, which has one argument less, leaves its rights to this one, and goes.
+ALTER FUNCTION ml_udf.deploy(text, bigint, text, double precision, text, name, text, name)
+    RENAME TO _deploy_0_3;
+CREATE FUNCTION ml_udf.deploy(
+    function text,                          -- of the SQL function, and of the server's
+    job bigint,                             -- from ml_udf.train
+    choose text DEFAULT 'ensemble',         -- ensemble, best, or one of the job's models
+    slo_ms double precision DEFAULT NULL,   -- latency goal; the members are chosen to meet it
+    promote text DEFAULT 'always',          -- always, or if_better than what answers now, on the same rows
+    schema name DEFAULT current_schema(),   -- where to create the SQL function
+    server text DEFAULT 'ml_udf',           -- name of the foreign server
+    grant_to name DEFAULT 'ml_udf_reader',  -- role that may execute it, or public; NULL = its owner alone; if new
+    task text DEFAULT NULL                  -- another one that the models do: image-embedding; NULL = their own
+) RETURNS ml_udf.deployment
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].train("deploy", {"function": function, "job": job, "choose": choose, "slo_ms": slo_ms, "promote": promote, "schema": schema, "grant_to": grant_to, "task": task}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.deploy(text, bigint, text, double precision, text, name, text, name, text) IS
+    'creates or replaces an SQL function that answers with what a job has found; ml_udf.rollback takes it back';
+REVOKE ALL ON FUNCTION ml_udf.deploy(text, bigint, text, double precision, text, name, text, name, text) FROM PUBLIC;
+DO $do$
+DECLARE
+    held record;
+BEGIN
+    FOR held IN
+        SELECT new.oid::regprocedure AS new,
+               CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(r.rolname) END AS grantee,
+               CASE WHEN acl.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS how
+        FROM pg_catalog.pg_proc old CROSS JOIN pg_catalog.aclexplode(old.proacl) acl
+        JOIN pg_catalog.pg_proc new ON new.pronamespace = old.pronamespace
+                                   AND old.proname = '_' || new.proname || '_0_3'
+        LEFT JOIN pg_catalog.pg_roles r ON r.oid = acl.grantee
+        WHERE old.pronamespace = 'ml_udf'::regnamespace AND acl.grantee <> old.proowner
+    LOOP
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s', held.new, held.grantee, held.how);
+    END LOOP;
+END
+$do$;
+DROP FUNCTION ml_udf._deploy_0_3(text, bigint, text, double precision, text, name, text, name);
+
 -- PRIVATE
 CREATE FUNCTION ml_udf._served_functions(
     OUT server text, OUT name text, OUT version text, OUT task text, OUT models text[], OUT policy text,

@@ -106,6 +106,15 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     assert (rival["promoted"], rival["version"], rival["p_value"]) == (False, 3, 1.0), "it is its own equal"
     ((models,),) = db.execute("SELECT models FROM ml_udf.functions WHERE name = 'udf_food'").fetchall()
     assert [f"{name}/1" for name in models] == deployed["models"]
+    ((embedding,),) = db.execute(
+        f"SELECT ml_udf.deploy('udf_food_features', job => {job}, task => 'image-embedding')"
+    ).fetchall()
+    assert len(embedding["models"]) == 1
+    ((kind, found),) = db.execute(
+        "SELECT DISTINCT typeof(udf_food_features(image_path)), count(udf_food_features(image_path)) "
+        "FROM labelled GROUP BY 1"
+    ).fetchall()
+    assert (kind.startswith("FLOAT["), found) == (True, len(labelled))
 
 
 def test_duckdb_refreshes_a_dataset_by_the_query_that_is_registered(
@@ -369,6 +378,12 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     assert max(map(len, (name.split("+") for name in deployed["subsets"]))) == len(deployed["models"])
     right = value("SELECT count(*) FROM labelled WHERE udf_pg_food(image_path) = label")
     assert right >= 0.8 * len(labelled)
+    features = "SELECT ml_udf.deploy('udf_pg_features', job => %s, task => 'image-embedding')"
+    value(features, job)
+    assert value("SELECT pg_typeof(udf_pg_features(image_path))::text FROM labelled LIMIT 1") == "real[]"
+    assert value("SELECT count(udf_pg_features(image_path)) FROM labelled") == len(labelled)
+    with pytest.raises(psycopg.Error, match="has no accuracy to be better by"):
+        value(features.replace("task", "promote => 'if_better', task"), job)
     with pytest.raises(psycopg.Error, match="no earlier deployment"):
         value("SELECT ml_udf.rollback('udf_pg_food')")
     with pytest.raises(psycopg.Error, match="no dataset 'drinks' here") as caught:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_worker.tasks import TASKS, Task
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
@@ -126,12 +127,15 @@ class Deployer:
         select: str = "ensemble",
         slo_ms: float | None = None,
         promote: str = "always",
+        task: str | None = None,
     ) -> Deployed:
         """Make the function answer with what the job has found. Raises `BadOption`, `Overloaded`.
 
         select: `ensemble`, Caruana's greedy choice under half of `slo_ms` (the other half waits); `best`; or
         one of the job's models: its best checkpoint.
         promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
+        task: another one that the job's models do, such as `image-embedding`; one model alone, where it says
+        so. The accuracies told are those of the models' own task.
         """
         check_name(function, "function")
         if select not in (*_SELECTS, *run.spec.models):
@@ -139,6 +143,9 @@ class Deployer:
             raise BadOption(f"what can be chosen of job {run.job.id} is {known}, not {select!r}")
         if promote not in _PROMOTES:
             raise BadOption(f"'promote' must be one of {', '.join(_PROMOTES)}, not {promote!r}")
+        asked = _other_task(task, run)
+        if asked is not None and not asked.metrics and promote == "if_better":
+            raise BadOption(f"{asked.name} has no accuracy to be better by; promote 'always'")
         found = _candidates(await run.trials(), None if select in _SELECTS else select)
         if not found:
             whose = "" if select in _SELECTS else f" of {select}"
@@ -152,7 +159,7 @@ class Deployer:
         }
         labels = answers[0].labels
         budget_ms = None if slo_ms is None else slo_ms / 2
-        most = 8 if select == "ensemble" else 1
+        most = 8 if select == "ensemble" and (asked is None or asked.rules) else 1
         chosen = select_ensemble(
             scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most, margin=_MARGIN
         )
@@ -197,7 +204,8 @@ class Deployer:
             await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
         ]
         keys = [model.key for model in registered]
-        body: dict[str, Any] = {"models": keys, "combine": "mean"}
+        body: dict[str, Any] = {"models": keys}
+        body |= {"combine": "mean"} if asked is None else {"task": asked.name}
         deployed = await self._publisher.deploy(
             function, body if slo_ms is None else {**body, "slo_ms": slo_ms}
         )
@@ -429,6 +437,16 @@ def _model_names(function: str, members: tuple[str, ...], found: Mapping[str, Ca
         stem = base if base.endswith(f"_{model}") else f"{base}_{model}"
         names[member] = f"{stem}{place}"
     return names
+
+
+def _other_task(name: str | None, run: Run) -> Task | None:
+    """What is asked of a job's models instead of their own task. Raises `BadOption`."""
+    if name is None or name == run.spec.task:
+        return None
+    if name not in TASKS or not TASKS[name].is_done_by(run.spec.task):
+        able = [task.name for task in TASKS.values() if task.is_done_by(run.spec.task)]
+        raise BadOption(f"the models of job {run.job.id} do {', '.join(able)}, not {name!r}")
+    return TASKS[name]
 
 
 def _columns(run: Run) -> tuple[tuple[str, str], ...]:

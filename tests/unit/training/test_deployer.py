@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_worker.wire.protocol import Evaluate, Evaluated, Message
+from server.errors import BadOption
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.jobs.run import Run
@@ -163,6 +164,14 @@ def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_agai
     (look,) = house.repository.test_looks("food", "s")
     assert (look.function, look.version, look.rows) == ("udf_food", 2, 400)
     assert look.answered_rightly().mean() == first.test_accuracy
+
+
+def test_models_that_do_not_do_another_task_are_not_deployed_for_it(house: House):
+    house.workers.shares["good"] = 0.9
+    for task in ("image-embedding", "image-embeding"):
+        with pytest.raises(BadOption, match=f"do text-classification, not '{task}'"):
+            deploy(house, house.run("good"), task=task)
+    assert deploy(house, house.run("good"), task="text-classification").version == 1
 
 
 def test_each_look_at_the_test_rows_makes_the_next_one_stricter(house: House):
