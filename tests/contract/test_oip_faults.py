@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,36 @@ from tests.models import CLASSES, hashing_model
 from tests.waiting import wait_until
 
 SLOW = "/v2/models/udf_slow/infer"
+ENDLESS = "/v2/models/udf_endless/infer"
 TEXT = "/v2/models/udf_text/infer"
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """A server that drains for as long as it takes; a batch takes `udf_slow` 1 s, `udf_endless` a minute."""
+    folder = tmp_path_factory.mktemp("house")
+    with inference_server(folder / "home", flags=["--drain-s=600"]) as running:
+        running.deploy(hashing_model(folder, "text_hash"), "udf_text")
+        running.deploy(hashing_model(folder, "slow_hash", delay_ms=1000), "udf_slow", max_batch=8)
+        running.deploy(hashing_model(folder, "endless_hash", delay_ms=60_000), "udf_endless")
+        yield running
+
+
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[InferenceServer]:
-    with inference_server(tmp_path / "home") as server:
-        server.deploy(hashing_model(tmp_path, "text_hash"), "udf_text")
-        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=1000), "udf_slow", max_batch=8)
-        yield server
+def house(server: InferenceServer) -> InferenceServer:
+    """The server, up again if the test before has ended it, with a worker that holds its models."""
+    if not server.is_started:
+        server.start()
+    models = {"text_hash/1", "slow_hash/1", "endless_hash/1"}
+    wait_until(lambda: models <= set(_worker(server)["resident"]), within_s=60)
+    return server
+
+
+def _worker(server: InferenceServer) -> dict[str, Any]:
+    """What the server says of its one worker."""
+    (worker,) = call(server.port, "GET", "/v1/workers").json()["workers"]
+    assert isinstance(worker, dict)
+    return worker
 
 
 def ask(server: InferenceServer, path: str, *rows: str) -> tuple[threading.Thread, list[Reply]]:
@@ -46,21 +68,24 @@ def labels_of(*rows: str) -> list[str]:
 
 def test_rows_of_a_killed_worker_are_answered_by_its_successor(house: InferenceServer) -> None:
     rows = [str(i) for i in range(24)]
+    reruns = metric(house.port, "ml_udf_rerun_rows_total", function="udf_slow")
+    restarts = metric(house.port, "ml_udf_worker_restarts_total", worker="w0")
     thread, replies = ask(house, SLOW, *rows)
     wait_until(lambda: metric(house.port, "ml_udf_queue_rows", function="udf_slow") > 0)
     (killed,) = house.kill_workers()
     thread.join(60)
     assert replies[0].status == 200
     assert replies[0].json()["outputs"][0]["data"] == labels_of(*rows)
-    assert metric(house.port, "ml_udf_rerun_rows_total", function="udf_slow") > 0
-    assert metric(house.port, "ml_udf_worker_restarts_total", worker="w0") == 1
+    assert metric(house.port, "ml_udf_rerun_rows_total", function="udf_slow") > reruns
+    assert metric(house.port, "ml_udf_worker_restarts_total", worker="w0") == restarts + 1
     assert str(killed) not in map(str, house.worker_pids())
     assert "worker lost worker=w0" in house.log
 
 
 def test_rows_under_which_two_workers_died_fail_with_worker_lost(house: InferenceServer) -> None:
+    before = metric(house.port, "ml_udf_worker_restarts_total", worker="w0")
     thread, replies = ask(house, SLOW, "x")
-    for restarts in (1, 2):
+    for restarts in (before + 1, before + 2):
         wait_until(lambda: _is_running_slowly(house))
         house.kill_workers()
         wait_until(lambda n=restarts: metric(house.port, "ml_udf_worker_restarts_total", worker="w0") >= n)  # type: ignore[misc]  # bound early
@@ -70,13 +95,13 @@ def test_rows_under_which_two_workers_died_fail_with_worker_lost(house: Inferenc
     wait_until(lambda: call(house.port, "POST", TEXT, infer_body("x")).status == 200)
 
 
-def _is_running_slowly(server: InferenceServer) -> bool:
+def _is_running_slowly(server: InferenceServer, name: str = "slow") -> bool:
     """Whether the worker holds the model and has the row: up, and nothing of it queued, for a while."""
-    (worker,) = call(server.port, "GET", "/v1/workers").json()["workers"]
-    if worker["state"] != "up" or "slow_hash/1" not in worker["resident"]:
+    worker = _worker(server)
+    if worker["state"] != "up" or f"{name}_hash/1" not in worker["resident"]:
         return False
     time.sleep(0.2)
-    return metric(server.port, "ml_udf_queue_rows", function="udf_slow") == 0
+    return metric(server.port, "ml_udf_queue_rows", function=f"udf_{name}") == 0
 
 
 def test_small_requests_go_on_while_a_worker_of_two_is_killed(tmp_path: Path) -> None:
@@ -140,9 +165,7 @@ def test_sigterm_lets_requests_finish_and_takes_no_new_ones(house: InferenceServ
     assert "retry-after" in refused.headers
     thread.join(30)
     assert replies[0].json()["outputs"][0]["data"] == labels_of("x")
-    process = house._process
-    assert process is not None
-    assert process.wait(20) == 0
+    assert house.wait() == 0
     for pid in workers:
         assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(ConnectionRefusedError):
@@ -154,30 +177,24 @@ def test_a_drain_ends_after_its_time(tmp_path: Path) -> None:
         server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
         thread, replies = ask(server, SLOW, "x")
         wait_until(lambda: _is_running_slowly(server))
-        process = server._process
-        assert process is not None
-        process.terminate()
-        assert process.wait(20) == 0
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait() == 0
         thread.join()
         assert (replies[0].status, "shutting down" in replies[0].error) == (503, True)
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with inference_server(tmp_path / "home", flags=["--drain-s=600"]) as server:
-        server.deploy(hashing_model(tmp_path, "slow_hash", delay_ms=60_000), "udf_slow")
-        body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            head = f"POST {SLOW} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall(head.encode() + body)
-            wait_until(lambda: _is_running_slowly(server))
-            workers = server.worker_pids()
-            process = server._process
-            assert process is not None
-            process.terminate()
-            wait_until(lambda: call(server.port, "GET", "/v2/health/ready").status == 503)
-            process.send_signal(signal.SIGINT)
-            process.wait(20)
-        wait_until(lambda: not any(_is_alive(pid) for pid in workers))
+def test_a_second_signal_ends_at_once(house: InferenceServer) -> None:
+    body = b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["x"]}]}'
+    with socket.create_connection(("127.0.0.1", house.port)) as connection:
+        head = f"POST {ENDLESS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: _is_running_slowly(house, "endless"))
+        workers = house.worker_pids()
+        os.kill(house.pid, signal.SIGTERM)
+        wait_until(lambda: call(house.port, "GET", "/v2/health/ready").status == 503)
+        os.kill(house.pid, signal.SIGINT)
+        house.wait()
+    wait_until(lambda: not any(_is_alive(pid) for pid in workers))
 
 
 def test_workers_end_when_the_server_is_killed(house: InferenceServer) -> None:

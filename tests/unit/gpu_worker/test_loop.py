@@ -7,7 +7,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,23 @@ def answered(reply: Message | None) -> Answer:
     return reply
 
 
+@pytest.fixture(scope="module")
+def long_lived(media: Path) -> Iterator[WorkerProcess]:
+    """One process for the tests that neither end their worker nor need flags of their own."""
+    with WorkerProcess("--media-root", str(media)) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(long_lived: WorkerProcess) -> Iterator[WorkerProcess]:
+    """The long-lived worker, without a model before and after each test."""
+    yield long_lived
+    resident = long_lived.ask(Ping(990))
+    assert isinstance(resident, Pong)
+    for model in resident.resident:
+        assert isinstance(long_lived.ask(Unload(991, model)), Done)
+
+
 @pytest.fixture
 def touchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """A user's own architecture that fails in its forward pass."""
@@ -94,8 +111,7 @@ def touchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return make
 
 
-def test_it_says_what_it_runs_on_and_what_is_resident(workers: Workers, hashing: Path) -> None:
-    worker = workers()
+def test_it_says_what_it_runs_on_and_what_is_resident(worker: WorkerProcess, hashing: Path) -> None:
     first = worker.ask(Ping(1))
     assert isinstance(first, Pong)
     assert first.device == "cpu"
@@ -109,9 +125,8 @@ def test_it_says_what_it_runs_on_and_what_is_resident(workers: Workers, hashing:
 
 
 def test_images_are_answered_by_path_and_by_bytes(
-    workers: Workers, media: Path, paths: list[bytes], vgg: Path, resnet: Path
+    worker: WorkerProcess, media: Path, paths: list[bytes], vgg: Path, resnet: Path
 ) -> None:
-    worker = workers("--media-root", str(media))
     worker.load(vgg=vgg, resnet=resnet)
     rows = [*paths, b"/etc/passwd"]
     by_path = answered(worker.ask(Infer(1, ["vgg", "resnet"], "path", rows, outputs=SCORED)))
@@ -126,8 +141,7 @@ def test_images_are_answered_by_path_and_by_bytes(
     assert [(error.index, error.code) for error in by_path.errors] == [(len(paths), "input_forbidden")]
 
 
-def test_batches_in_flight_are_all_answered_each_under_its_id(workers: Workers, hashing: Path) -> None:
-    worker = workers()
+def test_batches_in_flight_are_all_answered_each_under_its_id(worker: WorkerProcess, hashing: Path) -> None:
     worker.load(h=hashing)
     worker.send(*(Infer(number, ["h"], "text", [f"{number}".encode()] * number) for number in range(40)))
     replies = by_id([worker.receive() for _ in range(40)])
@@ -136,8 +150,7 @@ def test_batches_in_flight_are_all_answered_each_under_its_id(workers: Workers, 
         assert labels_of(answered(replies[number]).members[0]) == expected
 
 
-def test_no_bad_request_ends_the_loop(workers: Workers, hashing: Path, tmp_path: Path) -> None:
-    worker = workers()
+def test_no_bad_request_ends_the_loop(worker: WorkerProcess, hashing: Path, tmp_path: Path) -> None:
     worker.load(h=hashing)
     assert "'x'" in failed(worker.ask(Infer(1, ["x"], "text", [b"a"])), "unknown_function")
     assert "'tensor'" in failed(worker.ask(Infer(2, ["h"], "tensor", [b"a"])), "bad_option")
@@ -176,9 +189,8 @@ def test_a_lost_device_ends_the_worker_without_answers_so_that_another_gets_the_
 
 
 def test_a_batch_is_cancelled_while_it_runs_and_while_it_waits(
-    workers: Workers, slow: Path, hashing: Path
+    worker: WorkerProcess, slow: Path, hashing: Path
 ) -> None:
-    worker = workers()
     worker.load(slow=slow, h=hashing)
     worker.send(*(Infer(number, ["slow"] * 25, "text", [b"a"]) for number in range(1, 6)))
     worker.ask(Ping(99))  # what was sent before has been taken in
@@ -192,24 +204,23 @@ def test_a_batch_is_cancelled_while_it_runs_and_while_it_waits(
     assert time.monotonic() - began_s < 5, "50 s of work were under way"
 
 
-def test_what_is_answered_already_cannot_be_cancelled(workers: Workers, hashing: Path) -> None:
-    worker = workers()
+def test_what_is_answered_already_cannot_be_cancelled(worker: WorkerProcess, hashing: Path) -> None:
     worker.load(h=hashing)
     answered(worker.ask(Infer(1, ["h"], "text", [b"a"])))
     worker.send(Cancel(2, 1))
     assert isinstance(worker.ask(Ping(3)), Pong)
 
 
-def test_pings_and_loads_are_answered_while_a_batch_runs(workers: Workers, slow: Path, hashing: Path) -> None:
-    worker = workers()
+def test_pings_and_loads_are_answered_while_a_batch_runs(
+    worker: WorkerProcess, slow: Path, hashing: Path
+) -> None:
     worker.load(slow=slow)
     worker.send(Infer(1, ["slow"] * 3, "text", [b"a"]), Ping(2), Load(3, "h", str(hashing)))
     kinds = [type(worker.receive()) for _ in range(3)]
     assert kinds == [Pong, Loaded, Answer]
 
 
-def test_unloading_waits_for_the_batch_under_way(workers: Workers, slow: Path) -> None:
-    worker = workers()
+def test_unloading_waits_for_the_batch_under_way(worker: WorkerProcess, slow: Path) -> None:
     worker.load(slow=slow)
     worker.send(Infer(1, ["slow"], "text", [b"a"]), Unload(2, "slow"), Infer(3, ["slow"], "text", [b"a"]))
     replies = [worker.receive() for _ in range(3)]
@@ -217,8 +228,7 @@ def test_unloading_waits_for_the_batch_under_way(workers: Workers, slow: Path) -
     assert isinstance(by_id(replies)[1], Answer)
 
 
-def test_more_batches_than_may_wait_are_refused(workers: Workers, slow: Path) -> None:
-    worker = workers()
+def test_more_batches_than_may_wait_are_refused(worker: WorkerProcess, slow: Path) -> None:
     worker.load(slow=slow)
     worker.send(*(Infer(number, ["slow"], "text", [b"a"]) for number in range(1, 67)))
     for number, reply in by_id([worker.receive() for _ in range(2)]).items():
@@ -317,8 +327,7 @@ def test_sigterm_answers_what_was_asked_and_ends(workers: Workers, slow: Path) -
     assert worker.wait() == 0
 
 
-def test_sigint_is_left_to_the_parent(workers: Workers) -> None:
-    worker = workers()
+def test_sigint_is_left_to_the_parent(worker: WorkerProcess) -> None:
     worker.ask(Ping(1))
     worker.process.send_signal(signal.SIGINT)
     assert isinstance(worker.ask(Ping(2)), Pong)
@@ -341,9 +350,10 @@ def test_a_device_that_is_not_there_is_an_error_at_the_start(workers: Workers) -
         assert device in worker.errors()
 
 
-def test_a_slow_reader_of_answers_holds_up_no_cancel(workers: Workers, hashing: Path, slow: Path) -> None:
+def test_a_slow_reader_of_answers_holds_up_no_cancel(
+    worker: WorkerProcess, hashing: Path, slow: Path
+) -> None:
     """Answers of more bytes than the socket holds wait for the reader; requests are still taken."""
-    worker = workers()
     worker.load(h=hashing, slow=slow)
     worker.send(Infer(1, ["slow"] * 50, "text", [b"a"]))
     worker.send(*(Infer(number, ["h"], "text", [b"a"] * 20_000, outputs=SCORED) for number in range(2, 8)))
