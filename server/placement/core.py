@@ -29,6 +29,7 @@ from server.placement.policy import (
     PlacementPolicy,
     PlacementState,
     Residence,
+    WaitingRows,
     Wish,
     WorkerPlaces,
 )
@@ -193,7 +194,7 @@ class Placement:
 
     # ── what to do ────────────────────────────────────────────────────────────────────────────────────
 
-    def state(self, now_s: float, waited_for: Mapping[Group, int]) -> PlacementState:
+    def state(self, now_s: float, waited_for: Mapping[Group, WaitingRows]) -> PlacementState:
         """What the policy sees."""
         devices = {worker.device for worker in self._workers.values()}
         models = {
@@ -209,7 +210,7 @@ class Placement:
         wishes = tuple(one.wish for one in self._open.values())
         return PlacementState(dict(self._workers), models, wishes, dict(waited_for), self._apart)
 
-    def steps(self, now_s: float, waited_for: Mapping[Group, int]) -> tuple[list[Step], float]:
+    def steps(self, now_s: float, waited_for: Mapping[Group, WaitingRows]) -> tuple[list[Step], float]:
         """What the links do now, each from now on busy until `over`; and when to ask again."""
         self._settle()
         self._met(waited_for)

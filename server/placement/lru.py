@@ -184,7 +184,7 @@ def _fill(state: PlacementState, worker: WorkerPlaces) -> list[Action]:
 
 def _by_recency(state: PlacementState, groups: Iterable[Group]) -> list[Group]:
     """Those that rows wait for first."""
-    return sorted(groups, key=lambda group: (not state.waited_for.get(group), -_last_used_s(state, group)))
+    return sorted(groups, key=lambda group: (group not in state.waited_for, -_last_used_s(state, group)))
 
 
 def _last_used_s(state: PlacementState, group: Group) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "PlacementPolicy",
     "PlacementState",
     "Residence",
+    "WaitingRows",
     "Wish",
     "WorkerPlaces",
 ]
@@ -108,17 +109,29 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingRows:
+    """Rows that wait for a group.
+
+    sooner_on: the worker where the scheduler could begin them sooner, the load included, than where they can
+    run now; "" = nowhere.
+    """
+
+    rows: int
+    sooner_on: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementState:
     """All that a policy sees. `wishes` are in the order in which they came, and none is fulfilled yet.
 
-    waited_for: the groups that rows wait for, resident or not → how many rows.
+    waited_for: the groups that rows wait for, resident or not.
     apart: whether members of a group may be on different workers where no worker can hold them all.
     """
 
     workers: Mapping[str, WorkerPlaces] = field(default_factory=dict)
     models: Mapping[str, ModelState] = field(default_factory=dict)
     wishes: tuple[Wish, ...] = ()
-    waited_for: Mapping[Group, int] = field(default_factory=dict)
+    waited_for: Mapping[Group, WaitingRows] = field(default_factory=dict)
     apart: bool = False
 
     def size_bytes(self, key: str) -> int:
@@ -128,9 +141,9 @@ class PlacementState:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, of which `from_json` makes the same state."""
-        plain = asdict(self)
+        plain = asdict(replace(self, waited_for={}))
         plain["wishes"] = [{**wish, "without": sorted(wish["without"])} for wish in plain["wishes"]]
-        plain["waited_for"] = [[list(group), rows] for group, rows in self.waited_for.items()]
+        plain["waited_for"] = [[list(group), asdict(rows)] for group, rows in self.waited_for.items()]
         for worker in plain["workers"].values():
             if worker["moving"] is not None and worker["moving"]["ends_s"] == math.inf:
                 worker["moving"]["ends_s"] = None
@@ -146,7 +159,7 @@ class PlacementState:
                 Wish(tuple(wish["group"]), wish["since_s"], frozenset(wish["without"]))
                 for wish in plain["wishes"]
             ),
-            waited_for={tuple(group): rows for group, rows in plain["waited_for"]},
+            waited_for={tuple(group): WaitingRows(**rows) for group, rows in plain["waited_for"]},
             apart=plain["apart"],
         )
 

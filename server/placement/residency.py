@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from server.catalog.functions import ModelVersion
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
 from server.placement.core import Ended, Placement, Step
 from server.placement.lru import LeastRecentlyUsed
-from server.placement.policy import Capacity, PlacementPolicy
+from server.placement.policy import Capacity, PlacementPolicy, WaitingRows
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -53,6 +53,10 @@ class ResidencyListener(Protocol):
 
     def waited_for(self) -> Iterable[Group]:
         """The groups for which rows wait."""
+        ...
+
+    def demand(self) -> Mapping[Group, WaitingRows]:
+        """The same, with what waits."""
         ...
 
 
@@ -289,7 +293,7 @@ class Residency:
         for place in self._places.values():
             if place.ordered and not self._core.is_moving(place.worker.name):
                 self._begin_ordered(now_s, place)
-        waited_for = {self._met(group): 1 for group in self._listener.waited_for()}
+        waited_for = {self._met(group): rows for group, rows in self._listener.demand().items()}
         steps, until_s = self._core.steps(now_s, waited_for)
         if (fault := self._core.take_fault()) is not None:
             log.error("placement policy put aside for lru policy=%s", fault.policy, exc_info=fault.error)

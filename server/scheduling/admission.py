@@ -12,7 +12,7 @@ from server.scheduling.lanes import Lane
 from server.scheduling.terms import FunctionSpec, Rejection, Submission
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["admit", "soonest_finish_s"]
+__all__ = ["admit", "soonest_after_load_s", "soonest_finish_s"]
 
 _BULK_SHARE = 0.75  # of the bounds: scans that fill their part of the queue leave interactive rows theirs
 
@@ -76,15 +76,29 @@ def _drain_s(lane: Lane, rows: int, workers: Collection[WorkerState]) -> float:
 def soonest_finish_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
     """If its first row ran next on the best worker, or on the best for each member if none may run them all.
 
-    None while no worker may run it, so nothing is known.
+    None while no worker can run it.
     """
     finishes = [
-        worker.free_at_s(now_s) + lane.swap_s(worker) + lane.predicted_s(1, worker.view.device)
+        worker.free_at_s(now_s) + lane.predicted_s(1, worker.view.device)
         for worker in workers
+        if lane.can_run_on(worker)
     ]
     soonest_s = min(finishes, default=math.inf)
     if soonest_s == math.inf and len(lane.members) > 1:
         soonest_s = max(_soonest_of_member_s(now_s, lane, name, workers) for name in lane.names)
+    return soonest_s if soonest_s < math.inf else None
+
+
+def soonest_after_load_s(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> float | None:
+    """If the best worker first loaded what it lacks; None while nothing is known of that.
+
+    Rows are not refused at the door for it: those that wait are what the placement loads models for.
+    """
+    finishes = [
+        max(worker.free_at_s(now_s), now_s + lane.swap_s(worker)) + lane.predicted_s(1, worker.view.device)
+        for worker in workers
+    ]
+    soonest_s = min(finishes, default=math.inf)
     return soonest_s if soonest_s < math.inf else None
 
 

@@ -15,14 +15,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from server.scheduling.admission import admit, soonest_finish_s
+from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.queues import Queues
-from server.scheduling.routing import backlog_s, runner_for, worker_for
+from server.scheduling.routing import backlog_s, runner_for, sooner_on, worker_for
 from server.scheduling.team import Runner
 from server.scheduling.terms import (
     Action,
@@ -36,6 +36,7 @@ from server.scheduling.terms import (
     RunBatch,
     Slice,
     Submission,
+    Wanted,
     WorkerView,
 )
 from server.scheduling.worker_state import SentBatch, WorkerState
@@ -53,6 +54,7 @@ __all__ = [
     "Scheduler",
     "Slice",
     "Submission",
+    "Wanted",
     "WorkerView",
 ]
 
@@ -223,6 +225,17 @@ class Scheduler:
         """The policies that were put aside since the last call, because one of their methods faulted."""
         return self._queues.take_faults()
 
+    def wanted(self, now_s: float) -> list[Wanted]:
+        """The rows that would begin sooner on a worker that had to load their members first."""
+        lanes, workers = [lane for lane in self._queues.all() if lane.rows], self._workers.values()
+        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
+        found = ((lane, sooner_on(now_s, lane, workers, waiting_s)) for lane in lanes)
+        return [
+            Wanted(lane.key[0], lane.names, worker.name, lane.rows)
+            for lane, worker in found
+            if worker is not None
+        ]
+
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""
         return self._queues.depth()
@@ -292,10 +305,10 @@ class Scheduler:
             lane=lane,
             worker=worker,
             decision=decision,
-            takes_s=takes_s + _swap_s(lane, worker),
+            takes_s=takes_s,
             due_s=head.due_s,
             priority=head.priority,
-            workers=max(1, sum(lane.swap_s(other) < math.inf for other in self._workers.values())),
+            workers=max(1, sum(lane.can_run_on(other) for other in self._workers.values())),
         )
 
     def _run(self, now_s: float, chosen: ReadyBatch) -> RunBatch:
@@ -333,8 +346,7 @@ class Scheduler:
         members = members or lane.names
         dues = tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive")
         parts = worker.running(members)
-        swap_s = _swap_s(lane, worker)
-        whole = _Cut(lane, members, len(parts), lane.takes_s(rows, worker, members) + swap_s)
+        whole = _Cut(lane, members, len(parts), lane.takes_s(rows, worker, members))
         batches: list[RunBatch] = []
         for each, part in parts:
             batch_id = self._next_batch_id
@@ -344,7 +356,7 @@ class Scheduler:
                 members=part,
                 rows=rows,
                 sent_s=now_s,
-                predicted_s=lane.predicted_s(rows, each.view.device, part) + swap_s,
+                predicted_s=lane.predicted_s(rows, each.view.device, part),
                 dues=dues,
                 is_guess=not lane.is_known(each.view.device, part),
                 alone=each.is_idle,
@@ -372,7 +384,10 @@ class Scheduler:
         return RefuseRows(_slices(refused), lane.key[0], decision.predicted_finish_s, reason)
 
     def _expired(self, now_s: float, lane: Lane, runs: list[RowRun]) -> RefuseRows:
-        finish_s = soonest_finish_s(now_s, lane, self._workers.values())
+        workers = self._workers.values()
+        finish_s = soonest_finish_s(now_s, lane, workers)
+        if finish_s is None:
+            finish_s = soonest_after_load_s(now_s, lane, workers)
         reason = f"{lane.key[0]} could not start before the deadline"
         return RefuseRows(_slices(runs), lane.key[0], now_s if finish_s is None else finish_s, reason)
 
@@ -381,10 +396,6 @@ class Scheduler:
         if full or worker.is_idle:
             return now_s
         return worker.free_at_s(now_s) - lead_s
-
-
-def _swap_s(lane: Lane, runner: Runner) -> float:
-    return lane.swap_s(runner) if isinstance(runner, WorkerState) else 0.0  # a team holds all of it
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

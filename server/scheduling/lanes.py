@@ -68,7 +68,7 @@ class Lane:
         self._learners: dict[
             str, tuple[LearnedLatency | None, ...]
         ] = {}  # the same, where they can be taught
-        self._swaps: dict[str, tuple[WorkerView, float]] = {}
+        self._lacks: dict[str, tuple[WorkerView, tuple[MemberSpec, ...]]] = {}
         self._waiting = None
 
     @property
@@ -187,20 +187,19 @@ class Lane:
         return all(getattr(each, "is_known", True) for name, each in pairs if not members or name in members)
 
     def may_use(self, worker: WorkerState) -> bool:
-        """Whether a member of it is there, or may be loaded there."""
-        if len(self.members) == 1:
-            return self.swap_s(worker) < math.inf
-        resident = worker.view.resident
-        return any(member.name in resident or member.swap_s < math.inf for member in self.members)
+        """Whether a member of it is there."""
+        return self.can_run_on(worker) or not worker.view.resident.isdisjoint(self.names)
+
+    def can_run_on(self, worker: WorkerState) -> bool:
+        """Whether all members of it are there."""
+        return not self._missing(worker)
 
     def swap_s(self, worker: WorkerState) -> float:
-        """What it costs to make the missing members resident there; inf if they may not be."""
-        known = self._swaps.get(worker.name)
-        if known is None or known[0] is not worker.view:  # a view is replaced, never changed
-            resident = worker.view.resident
-            swap_s = sum(member.swap_s for member in self.members if member.name not in resident)
-            known = self._swaps[worker.name] = (worker.view, swap_s)
-        return known[1]
+        """What loading the missing members there should take; inf if that is not known."""
+        device = worker.view.device
+        return sum(
+            math.inf if member.swap_s is None else member.swap_s(device) for member in self._missing(worker)
+        )
 
     def decide(self, now_s: float, worker: Runner, epoch: int) -> Decision:
         """The policy's answer for this worker; a wait holds until rows come or workers change (`epoch`)."""
@@ -262,6 +261,14 @@ class Lane:
             takes_s = self.takes_s(rows, worker, members)
             self.typical_s += (0.1 if self.typical_s else 1.0) * (takes_s - self.typical_s)
 
+    def _missing(self, worker: WorkerState) -> tuple[MemberSpec, ...]:
+        known = self._lacks.get(worker.name)
+        if known is None or known[0] is not worker.view:  # a view is replaced, never changed
+            resident = worker.view.resident
+            missing = tuple(member for member in self.members if member.name not in resident)
+            known = self._lacks[worker.name] = (worker.view, missing)
+        return known[1]
+
     def _add_filler(self, now_s: float, queue: RowQueue, run: RowRun) -> None:
         if not self.filler_rows:
             self.filler_served_s = now_s
@@ -302,15 +309,12 @@ class Lane:
         self, worker: WorkerState, now_s: float, members: Iterable[tuple[MemberSpec, Latency]]
     ) -> tuple[MemberView, ...]:
         free_at_s = worker.free_at_s(now_s)
-        resident = worker.view.resident
         return tuple(
             MemberView(
                 name=member.name,
                 accuracy=member.accuracy,
                 latency_s=latency,
                 free_at_s=free_at_s,
-                resident=member.name in resident,
-                swap_s=0.0 if member.name in resident else member.swap_s,
             )
             for member, latency in members
         )

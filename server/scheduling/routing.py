@@ -1,8 +1,9 @@
 """Which worker a lane's next batch is for, or which several.
 
-The one that would start it soonest: after what is on it, after the batches that wait for it, after loading
-the model if it is not resident. That may be a busy worker, if waiting for it is shorter than loading
-elsewhere. A worker that is overdue is busy: it is expected to stay so for as long again.
+Of those that hold the model the one that would start it soonest: after what is on it, and after the batches
+that wait for it. That may be a busy worker. A worker that is overdue is busy: it is expected to stay so for
+as long again. Where a load elsewhere would be sooner still, that is said (`sooner_on`); what is loaded is
+decided by the placement.
 
 Members on one worker share what they need, so one that holds all of a lane's goes before several that hold
 them between them. Those run the rows where no other can, or where each that could is overdue.
@@ -18,14 +19,14 @@ from server.scheduling.lanes import Lane
 from server.scheduling.team import Part, Runner, Team
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["backlog_s", "runner_for", "team_for", "worker_for"]
+__all__ = ["backlog_s", "runner_for", "sooner_on", "team_for", "worker_for"]
 
 
 def backlog_s(lanes: Collection[Lane], workers: Collection[WorkerState]) -> dict[str, float]:
     """Worker → seconds of interactive batches waiting for it, shared by those that hold the model."""
     waiting_s = {worker.name: 0.0 for worker in workers}
     for lane in lanes:
-        holders = [worker for worker in workers if lane.swap_s(worker) == 0.0]
+        holders = [worker for worker in workers if lane.can_run_on(worker)]
         for worker in holders:
             waiting_s[worker.name] += _next_batch_s(lane, worker) / len(holders)
         if not holders and len(lane.members) > 1:
@@ -47,7 +48,7 @@ def runner_for(
 ) -> Runner | None:
     """Who runs the lane's next batch; None to wait for one that has no room yet."""
     if not any(
-        lane.swap_s(worker) < math.inf and not worker.is_reserved and not worker.is_overdue(now_s)
+        lane.can_run_on(worker) and not worker.is_reserved and not worker.is_overdue(now_s)
         for worker in workers
     ):
         team = team_for(now_s, lane, workers)
@@ -85,16 +86,39 @@ def worker_for(
     best: WorkerState | None = None
     best_s, best_has_room = math.inf, False
     for worker in workers:
-        swap_s = lane.swap_s(worker)
-        if swap_s == math.inf or worker.is_reserved:
+        if worker.is_reserved or not lane.can_run_on(worker):
             continue
         has_room = worker.has_room(now_s)
-        start_s = worker.starts_at_s(now_s) + swap_s
-        if swap_s == 0.0 and not has_room and waiting_s:
+        start_s = worker.starts_at_s(now_s)
+        if not has_room and waiting_s:
             start_s += max(0.0, waiting_s[worker.name] - _next_batch_s(lane, worker))
         if start_s < best_s or (start_s == best_s and has_room and not best_has_room):
             best, best_s, best_has_room = worker, start_s, has_room
     return best if best_has_room else None
+
+
+def sooner_on(
+    now_s: float, lane: Lane, workers: Collection[WorkerState], waiting_s: Mapping[str, float]
+) -> WorkerState | None:
+    """The worker where the lane's batch would start soonest, if that is one that must load members first.
+
+    Loading goes on beside computing: it starts when the worker is free and the members are there.
+    """
+    if len(lane.members) > 1 and team_for(now_s, lane, workers) is not None:
+        return None
+    best: WorkerState | None = None
+    best_s = math.inf
+    for worker in workers:
+        if worker.is_reserved:
+            continue
+        if lane.can_run_on(worker):
+            start_s = worker.starts_at_s(now_s)
+            start_s += max(0.0, waiting_s.get(worker.name, 0.0) - _next_batch_s(lane, worker))
+        else:
+            start_s = max(worker.starts_at_s(now_s), now_s + lane.swap_s(worker))
+        if start_s < best_s or (start_s == best_s and lane.can_run_on(worker)):
+            best, best_s = worker, start_s
+    return None if best is None or lane.can_run_on(best) else best
 
 
 def _next_batch_s(lane: Lane, worker: WorkerState) -> float:

@@ -6,7 +6,7 @@ All times are seconds on one monotonic clock that the shell reads; the core neve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ __all__ = [
     "RunBatch",
     "Slice",
     "Submission",
+    "Wanted",
     "WorkerView",
 ]
 
@@ -64,7 +65,7 @@ class MemberSpec:
     name: str
     accuracy: float
     latency: Latency
-    swap_s: float = math.inf  # time to make it resident; inf = run it only where it is resident
+    swap_s: Callable[[str], float] | None = None  # kind of device → seconds of a load there; None = not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,19 @@ class RefuseRows:
     function: str
     predicted_finish_s: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Rows that would begin sooner on `worker`, once their members are loaded there, than where they can run.
+
+    Nothing is done about it here: what is loaded is decided by the placement.
+    """
+
+    function: str
+    members: tuple[str, ...]
+    worker: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVarTuple
 
@@ -24,6 +24,7 @@ from gpu_worker.wire.protocol import Answer, Failed, Message
 from server.catalog.functions import Form, Function
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
+from server.placement.policy import WaitingRows
 from server.placement.residency import Group, Residency, ResidencyListener
 from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.policies.by_name import check_policy
@@ -97,7 +98,7 @@ class Dispatcher:
 
     def configure(self, function: Function) -> None:
         """Serve a function, or serve it differently. Raises `BadOption` as `check` does."""
-        spec = spec_of(function, self._bounds, self._latency_of)
+        spec = spec_of(function, self._bounds, self._latency_of, self.residency.swap_s)
         try:
             self._core.configure(time.monotonic(), spec)
         except ValueError as exc:
@@ -461,6 +462,18 @@ class Dispatcher:
         depth = self._core.queue_depth()
         alone = self._quarantine.functions
         return [f.members for key, f in self._functions.items() if depth[key][0] or key in alone]
+
+    def demand(self) -> Mapping[Group, WaitingRows]:
+        """The same, with how many rows, and where a load would let them begin sooner."""
+        depth = self._core.queue_depth()
+        sooner_on = {wanted.function: wanted.worker for wanted in self._core.wanted(time.monotonic())}
+        found: dict[Group, WaitingRows] = {}
+        for key, function in self._functions.items():
+            rows = depth[key][0]
+            if rows or key in self._quarantine.functions:
+                before = found.get(function.members, WaitingRows(0)).rows
+                found[function.members] = WaitingRows(before + rows, sooner_on.get(key, ""))
+        return found
 
     # ── rows that run alone (QuarantineHost) ────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gpu_worker.wire.protocol import Answer, Failed
 from server.catalog.functions import Function, ModelVersion
@@ -23,9 +24,19 @@ from server.scheduling.core import (
 from server.scheduling.terms import Latency
 from server.serving.calls import PendingReply
 
-__all__ = ["LatencyOf", "QueueBounds", "error_of", "late_of", "spec_of", "submission_of", "times_of"]
+__all__ = [
+    "LatencyOf",
+    "QueueBounds",
+    "SwapTime",
+    "error_of",
+    "late_of",
+    "spec_of",
+    "submission_of",
+    "times_of",
+]
 
 LatencyOf = Callable[[ModelVersion], Latency]
+SwapTime = Callable[[ModelVersion, str], float]  # a model, a kind of device → seconds of its load there
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +47,16 @@ class QueueBounds:
     nbytes: int
 
 
-def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf) -> FunctionSpec:
+def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf, swap_s: SwapTime) -> FunctionSpec:
     """The function as the core knows it, under its `key`: versions do not share batches."""
     return FunctionSpec(
         name=function.key,
         slo_s=function.slo_ms / 1000,
         max_batch=function.max_batch,
         batch_sizes=function.batch_sizes,
-        members=tuple(MemberSpec(m.key, m.accuracy, latency_of(m)) for m in function.members),
+        members=tuple(
+            MemberSpec(m.key, m.accuracy, latency_of(m), partial(swap_s, m)) for m in function.members
+        ),
         policy=function.policy,
         policy_options=function.policy_options,
         max_queued_rows=bounds.rows,

@@ -7,13 +7,14 @@ model are under way.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from server.placement.by_name import placement_named
 from server.placement.core import Placement, Step
-from server.placement.policy import Capacity, Group
+from server.placement.policy import Capacity, Group, WaitingRows
 
 __all__ = ["LinkedDevice", "SimulatedLinks"]
 
@@ -54,6 +55,7 @@ class SimulatedLinks:
         self._show = show
         self._running: Counter[tuple[str, str]] = Counter()  # (device, model) → batches
         self._leaving: dict[str, Step] = {}  # device → what waits for its last batches
+        self._ask_at_s = -math.inf  # when the placement is to be asked: at once where something has changed
         self.loads = 0  # since the beginning
         for key, size_bytes in sizes.items():
             self._core.know(key, size_bytes)
@@ -82,9 +84,14 @@ class SimulatedLinks:
         """Whether every device holds all that is served: then nothing ever moves."""
         return all(self._core.resident(name).issuperset(self._sizes) for name in self._devices)
 
+    def swap_s(self, model: str, device: str) -> float:
+        """What loading the model there should take."""
+        return self._core.expected_s(model, device)
+
     def came(self, now_s: float, group: Group) -> None:
         """Rows came that wait for the group."""
-        self._core.want(now_s, group)
+        if self._core.want(now_s, group):
+            self._ask_at_s = now_s
 
     def sent(self, now_s: float, device: str, group: Group, rows: int) -> None:
         """A batch leaves for the device."""
@@ -97,24 +104,31 @@ class SimulatedLinks:
         if device in self._leaving:
             self._go_on(now_s, self._leaving.pop(device))
 
-    def moved(self, now_s: float, step: Step, waited_for: Mapping[Group, int]) -> None:
+    def moved(self, now_s: float, step: Step, waited_for: Mapping[Group, WaitingRows]) -> None:
         """The step's load is over."""
         self._arrive(now_s, step)
         self.loads += 1
         self._core.over(step.worker)
+        self._ask_at_s = now_s
         self._changed(now_s, step.worker, waited_for)
 
-    def act(self, now_s: float, waited_for: Mapping[Group, int]) -> tuple[bool, float]:
-        """Begin what the placement decides: whether anything, and when to ask again."""
-        steps, until_s = self._core.steps(now_s, waited_for)
+    @property
+    def ask_at_s(self) -> float:
+        """When the placement is to be asked."""
+        return self._ask_at_s
+
+    def act(self, now_s: float, waited_for: Mapping[Group, WaitingRows]) -> bool:
+        """Begin what the placement decides: whether anything."""
+        steps, self._ask_at_s = self._core.steps(now_s, waited_for)
         for ended in self._core.take_ended():
             if ended.reason == "resident":  # as live: other devices may have room for it too
                 self._core.offer(ended.group)
+                self._ask_at_s = now_s
         for step in steps:
             if step.evict:
                 self._changed(now_s, step.worker, waited_for)
             self._go_on(now_s, step)
-        return bool(steps), until_s
+        return bool(steps)
 
     def _go_on(self, now_s: float, step: Step) -> None:
         if any(self._running[step.worker, key] for key in step.evict):
@@ -126,12 +140,13 @@ class SimulatedLinks:
             self._later(now_s + self._devices[step.worker].load_s[step.load], step)
         else:
             self._core.over(step.worker)
+            self._ask_at_s = now_s
 
     def _arrive(self, now_s: float, step: Step) -> None:
         load_s = self._devices[step.worker].load_s[step.load]
         self._core.loaded(now_s, step.worker, step.load, self._sizes[step.load], load_s)
 
-    def _changed(self, now_s: float, device: str, waited_for: Mapping[Group, int]) -> None:
+    def _changed(self, now_s: float, device: str, waited_for: Mapping[Group, WaitingRows]) -> None:
         self._show(now_s, device, self._core.resident(device))
         for group in waited_for:
-            self._core.want(now_s, group)
+            self.came(now_s, group)

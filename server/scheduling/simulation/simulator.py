@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
-from server.placement.policy import Group
+from server.placement.policy import Group, WaitingRows
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (
     BatchTimes,
@@ -223,7 +223,7 @@ class _Simulation:
 
     def run(self) -> SimulationResult:
         for function in self._load.functions:
-            self._scheduler.configure(0.0, _spec(function))
+            self._scheduler.configure(0.0, _spec(function, self._swap_of))
         self._free_s = dict.fromkeys(self._devices, 0.0)
         self._links.fill()
         self._is_still = self._links.everything_is_everywhere
@@ -238,7 +238,7 @@ class _Simulation:
                 elif kind == "scan":
                     self._scan(now_s, what)
                 elif kind == "moved":
-                    self._links.moved(now_s, what, self._waited_for())
+                    self._links.moved(now_s, what, self._waited_for(now_s))
                 else:
                     self._finish(now_s, *what)
             wake_s = self._act(now_s)
@@ -294,17 +294,27 @@ class _Simulation:
     def _act(self, now_s: float) -> float:
         """Carry out what the scheduler and the placement want; when one of them wants to be asked again."""
         until_s = self._schedule(now_s)
-        while not self._is_still:
-            waited_for = self._waited_for()
-            acted, place_s = self._links.act(now_s, waited_for)
-            if not acted:
-                return min(until_s, max(place_s, math.nextafter(now_s, math.inf))) if waited_for else until_s
+        if self._is_still:
+            return until_s
+        while self._links.ask_at_s <= now_s:
+            if not self._links.act(now_s, self._waited_for(now_s)) and self._links.ask_at_s <= now_s:
+                break  # a policy that would be asked again at once
             until_s = self._schedule(now_s)
-        return until_s
+        if not any(rows for rows, _ in self._scheduler.queue_depth().values()):
+            return until_s
+        return min(until_s, max(self._links.ask_at_s, math.nextafter(now_s, math.inf)))
 
-    def _waited_for(self) -> dict[Group, int]:
+    def _swap_of(self, model: str) -> Callable[[str], float]:
+        return lambda device: self._links.swap_s(model, device)
+
+    def _waited_for(self, now_s: float) -> dict[Group, WaitingRows]:
+        sooner_on = {wanted.function: wanted.worker for wanted in self._scheduler.wanted(now_s)}
         depth = self._scheduler.queue_depth().items()
-        return {self._functions[name].group: rows for name, (rows, _) in depth if rows}
+        return {
+            self._functions[name].group: WaitingRows(rows, sooner_on.get(name, ""))
+            for name, (rows, _) in depth
+            if rows
+        }
 
     def _schedule(self, now_s: float) -> float:
         """Carry out what the scheduler wants; when it wants to be asked again."""
@@ -366,7 +376,7 @@ class _Simulation:
 
     def _show(self, now_s: float, name: str, resident: frozenset[str]) -> None:
         limit = self._devices[name].in_flight_limit
-        self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit))
+        self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit, device=name))
 
 
 def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
@@ -378,7 +388,7 @@ def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
     return LinkedDevice(device.name, device.places or 0, device.capacity_bytes, load_s, device.resident)
 
 
-def _spec(function: FunctionLoad) -> FunctionSpec:
+def _spec(function: FunctionLoad, swap_of: Callable[[str], Callable[[str], float]]) -> FunctionSpec:
     sizes = function.batch_sizes or _powers_of_two(function.max_batch)
     return FunctionSpec(
         name=function.name,
@@ -386,7 +396,7 @@ def _spec(function: FunctionLoad) -> FunctionSpec:
         max_batch=function.max_batch,
         batch_sizes=sizes,
         members=tuple(
-            MemberSpec(m.name, m.accuracy, m.predicted_s or partial(_alone_s, function, m))
+            MemberSpec(m.name, m.accuracy, m.predicted_s or partial(_alone_s, function, m), swap_of(m.name))
             for m in function.all_members
         ),
         policy=function.policy,

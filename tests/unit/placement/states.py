@@ -9,6 +9,7 @@ from server.placement.policy import (
     Moving,
     PlacementState,
     Residence,
+    WaitingRows,
     Wish,
     WorkerPlaces,
 )
@@ -42,7 +43,7 @@ def state(
         for key in "abcdef"
     }
     return PlacementState(
-        {one.name: one for one in workers}, models, wishes, dict.fromkeys(waited_for, 1), apart
+        {one.name: one for one in workers}, models, wishes, dict.fromkeys(waited_for, WaitingRows(1)), apart
     )
 
 

@@ -18,6 +18,7 @@ from server.placement.policy import (
     PlacementDecision,
     PlacementPolicy,
     PlacementState,
+    WaitingRows,
 )
 from server.scheduling.arbitration import MostInTime
 from server.scheduling.simulation.arrivals import poisson
@@ -83,7 +84,7 @@ class World:
         self.core.worker_up(name, self.capacities[name], "cpu", GROUPS)
 
     def ask(self) -> None:
-        waited_for = {group: 1 for group in GROUPS if self.random.random() < 0.3}
+        waited_for = {group: WaitingRows(2, "w") for group in GROUPS if self.random.random() < 0.3}
         for _ in range(100):
             state = self.core.state(self.now_s, waited_for)
             assert PlacementState.from_json(json.loads(json.dumps(state.to_json()))) == state

@@ -21,9 +21,7 @@ def spec(name: str = "f", **fields: Any) -> FunctionSpec:
     """A function of one member, `name-m`: 5 ms a batch and 0.25 ms a row, at most 8 rows, goal 50 ms."""
     max_batch = fields.pop("max_batch", 8)
     sizes = tuple(size for size in (1, 2, 4, 8, 16, 32, 64) if size <= max_batch)
-    members = (
-        MemberSpec(f"{name}-m", 0.9, fields.pop("latency", affine), fields.pop("swap_s", float("inf"))),
-    )
+    members = (MemberSpec(f"{name}-m", 0.9, fields.pop("latency", affine), fields.pop("swap_s", None)),)
     return FunctionSpec(name, fields.pop("slo_s", 0.05), max_batch, sizes, members, **fields)
 
 

@@ -203,42 +203,66 @@ def test_part_of_a_request_can_be_resubmitted_while_the_rest_still_waits() -> No
     assert scheduler.cancel(0.003, 1) == 12
 
 
-def test_a_row_runs_only_where_its_model_is_resident_unless_it_may_be_loaded() -> None:
-    scheduler = core(spec("f"), spec("g", swap_s=0.03), workers=(worker("w", "f"),))
-    scheduler.submit(0.0, rows(1, function="g"))
-    assert [batch.worker for batch in batches(scheduler, 0.0)] == ["w"]
-    scheduler = core(spec("f"), spec("g"), workers=(worker("w", "f"),))
-    scheduler.submit(0.0, rows(1, function="g"))
-    assert batches(scheduler, 0.0) == []
-    scheduler.set_worker(0.1, worker("w", "f", "g"))
-    assert [batch.function for batch in batches(scheduler, 0.1)] == ["g"]
+def test_a_row_runs_only_where_its_model_is_resident() -> None:
+    for swap_s in (None, lambda device: 0.03):
+        scheduler = core(spec("f"), spec("g", swap_s=swap_s), workers=(worker("w", "f"),))
+        scheduler.submit(0.0, rows(1, function="g"))
+        assert batches(scheduler, 0.0) == []
+        scheduler.set_worker(0.1, worker("w", "f", "g"))
+        assert [batch.function for batch in batches(scheduler, 0.1)] == ["g"]
+
+
+def test_rows_that_a_load_would_let_begin_are_wanted_where_that_is_soonest() -> None:
+    workers = (worker("v", "f"), worker("w", "f"))
+    scheduler = core(spec("f"), spec("g", swap_s=lambda device: 0.03), workers=workers)
+    scheduler.submit(0.0, rows(1, 8))
+    batches(scheduler, 0.0)
+    scheduler.submit(0.0, rows(2, 3, "g"))
+    (wanted,) = scheduler.wanted(0.0)
+    assert (wanted.function, wanted.members, wanted.rows) == ("g", ("g-m",), 3)
+    unknown = core(spec("f"), spec("g"), workers=workers)
+    unknown.submit(0.0, rows(2, 3, "g"))
+    assert unknown.wanted(0.0) == [], "what a load takes is not known"
 
 
 def test_waiting_a_little_for_the_worker_that_holds_the_model_beats_loading_it_on_an_idle_one() -> None:
     scheduler = core(
-        spec("f", swap_s=0.05), workers=(worker("holder", "f", in_flight_limit=1), worker("idle", "none"))
+        spec("f", swap_s=lambda device: 0.05),
+        workers=(worker("holder", "f", in_flight_limit=1), worker("idle", "none")),
     )
     scheduler.submit(0.0, rows(1, 8))
     (first,) = batches(scheduler, 0.0)
     assert first.worker == "holder"
     scheduler.submit(0.001, rows(2, 8))
-    assert batches(scheduler, 0.001) == []  # free in 6 ms, a load takes 50
+    assert batches(scheduler, 0.001) == []
+    assert scheduler.wanted(0.001) == []  # free in 6 ms, a load takes 50
     scheduler.finished(0.007, first.batch_id)
     assert [batch.worker for batch in batches(scheduler, 0.007)] == ["holder"]
 
 
 def test_the_rows_of_others_that_wait_for_a_worker_make_loading_elsewhere_worth_while() -> None:
     scheduler = core(
-        spec("f", swap_s=0.01),
+        spec("f", swap_s=lambda device: 0.01),
         spec("g"),
         workers=(worker("holder", "f", "g", in_flight_limit=1), worker("idle", "none")),
     )
     scheduler.submit(0.0, rows(1, 8))
     assert [batch.worker for batch in batches(scheduler, 0.0)] == ["holder"]
     scheduler.submit(0.001, rows(2, 8))
-    assert batches(scheduler, 0.001) == []  # free in 6 ms, a load takes 10
+    assert batches(scheduler, 0.001) == []
+    assert scheduler.wanted(0.001) == []  # free in 6 ms, a load takes 10
     scheduler.submit(0.001, rows(3, 8, "g"))  # 7 ms more
-    assert [(batch.function, batch.worker) for batch in batches(scheduler, 0.001)] == [("f", "idle")]
+    assert batches(scheduler, 0.001) == []
+    assert [(wanted.function, wanted.worker) for wanted in scheduler.wanted(0.001)] == [("f", "idle")]
+
+
+def test_rows_that_a_load_would_bring_too_late_are_its_demand_and_hear_when_they_would_be_done() -> None:
+    scheduler = core(spec("f", swap_s=lambda device: 0.2), workers=(worker("w", "none"),))
+    assert scheduler.submit(0.0, rows(1, deadline_s=0.1)) is None
+    assert [wanted.rows for wanted in scheduler.wanted(0.05)] == [1]
+    refused = scheduler.next_action(0.11)
+    assert isinstance(refused, RefuseRows)
+    assert refused.predicted_finish_s == pytest.approx(0.11 + 0.2 + affine(1))
 
 
 def test_a_function_whose_rows_cannot_run_keeps_no_other_waiting() -> None:
@@ -270,17 +294,18 @@ def test_fillers_use_the_time_for_which_interactive_rows_wait_and_no_more(wait_s
     assert [batch.rows for batch in batches(scheduler, 0.0)] == ([sent] if sent else [])
 
 
-def test_what_a_batch_takes_where_its_model_must_be_loaded_counts_the_load() -> None:
+def test_what_a_load_takes_is_no_part_of_a_batch() -> None:
     seen: list[float] = []
 
     def arbitrate(now_s: float, ready: Sequence[ReadyBatch]) -> ReadyBatch:
         seen.extend(each.takes_s for each in ready)
         return ready[0]
 
-    scheduler = core(spec("f", swap_s=0.03), workers=(worker("w", "none"),), arbitration=arbitrate)
+    workers = (worker("v", "f"), worker("w", "none"))
+    scheduler = core(spec("f", swap_s=lambda device: 0.03), workers=workers, arbitration=arbitrate)
     scheduler.submit(0.0, rows(1))
     assert len(batches(scheduler, 0.0)) == 1
-    assert seen == [pytest.approx(affine(1) + 0.03)]
+    assert seen == [pytest.approx(affine(1))]
 
 
 @pytest.mark.parametrize("scan", [80, 100, 101, 1000])

@@ -49,7 +49,11 @@ class Served(RuleBasedStateMachine):
             self.show(name)
 
     def configure(self, name: str, policy: str, max_batch: int) -> None:
-        members = (MemberSpec(f"{name}-m", 0.9, LatencyModel({1: affine(1), 8: affine(8)}), swap_s=0.02),)
+        members = (
+            MemberSpec(
+                f"{name}-m", 0.9, LatencyModel({1: affine(1), 8: affine(8)}), swap_s=lambda device: 0.02
+            ),
+        )
         sizes = tuple(size for size in (1, 2, 4, 8) if size <= max_batch)
         spec = FunctionSpec(name, 0.05, max_batch, sizes, members, policy, {}, MOST_ROWS, MOST_BYTES)
         self.core.configure(self.now_s, spec)

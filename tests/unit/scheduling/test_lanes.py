@@ -120,7 +120,11 @@ def test_what_its_batches_typically_take_follows_them_slowly() -> None:
 
 
 def test_a_swap_costs_what_the_missing_members_take() -> None:
-    queue = lane(spec(MemberSpec("a", 0.9, affine, 0.1), MemberSpec("b", 0.8, affine, 0.2)))
+    queue = lane(
+        spec(
+            MemberSpec("a", 0.9, affine, lambda device: 0.1), MemberSpec("b", 0.8, affine, lambda device: 0.2)
+        )
+    )
     assert [queue.swap_s(holder(*models)) for models in (("a", "b"), ("a",), ("b",), ("c",))] == (
         pytest.approx([0.0, 0.2, 0.1, 0.3])
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.routing import backlog_s, worker_for
+from server.scheduling.routing import backlog_s, sooner_on, worker_for
 
 
 @dataclass
@@ -37,6 +37,13 @@ class Line:
         self.spec = SimpleNamespace(max_batch=max_batch)
         self._swaps = swaps
 
+    @property
+    def members(self) -> tuple[SimpleNamespace, ...]:
+        return (SimpleNamespace(name="m"),)
+
+    def can_run_on(self, worker: Place) -> bool:
+        return worker.name not in self._swaps
+
     def swap_s(self, worker: Place) -> float:
         return self._swaps.get(worker.name, 0.0)
 
@@ -46,6 +53,11 @@ class Line:
 
 def route(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
     chosen = worker_for(1.0, line, workers, waiting or {})  # type: ignore[arg-type]  # what it looks at
+    return None if chosen is None else chosen.name
+
+
+def sooner(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
+    chosen = sooner_on(1.0, line, workers, waiting or {})  # type: ignore[arg-type]  # what it looks at
     return None if chosen is None else chosen.name
 
 
@@ -63,11 +75,22 @@ def test_it_waits_for_the_one_that_begins_first_though_another_has_room() -> Non
     assert route(Line(), Place("a", 2.0, room=False), Place("b", 5.0)) is None
 
 
-def test_a_swap_counts_as_time_and_a_worker_that_cannot_is_never_chosen() -> None:
-    assert route(Line(a=4.0), Place("a", 1.0), Place("b", 3.0)) == "b"
-    assert route(Line(a=1.0), Place("a", 1.0), Place("b", 3.0)) == "a"
+def test_a_worker_that_lacks_the_model_is_never_chosen() -> None:
+    assert route(Line(a=1.0), Place("a", 1.0), Place("b", 3.0)) == "b"
     assert route(Line(a=math.inf), Place("a")) is None
     assert route(Line(a=math.inf), Place("a"), Place("b", 9.0)) == "b"
+
+
+def test_a_load_that_would_be_sooner_than_waiting_is_told_and_goes_on_beside_computing() -> None:
+    assert sooner(Line(a=4.0), Place("a"), Place("b", 3.0)) is None
+    assert sooner(Line(a=1.0), Place("a"), Place("b", 3.0)) == "a"
+    assert sooner(Line(a=1.0), Place("a", 2.5), Place("b", 3.0)) == "a"  # loaded while it computes
+    assert sooner(Line(a=1.0), Place("a", 3.0), Place("b", 3.0)) is None
+    assert sooner(Line(a=1.0), Place("a", is_reserved=True), Place("b", 3.0)) is None
+    assert sooner(Line(a=1.0), Place("a")) == "a"
+    assert sooner(Line(a=math.inf), Place("a")) is None
+    others = {"b": 0.6, "a": 0.0}
+    assert sooner(Line(a=1.0), Place("a"), Place("b", 1.5), waiting=others) == "a"
 
 
 def test_a_worker_that_is_reserved_is_passed_over() -> None:
@@ -80,8 +103,6 @@ def test_what_others_wait_for_a_full_worker_counts_before_this_batch() -> None:
     assert route(line, full, later, waiting={"a": 0.14, "b": 0.0}) is None  # 2.0 + 0.1 is before 2.2
     assert route(line, full, later, waiting={"a": 0.34, "b": 0.0}) == "b"
     assert route(line, full, Place("b", 2.05), waiting={"a": 0.0, "b": 0.0}) is None  # never negative
-    swaps = Line(rows=4, a=0.1)  # it must be loaded there first: the others' line is not its line
-    assert route(swaps, full, later, waiting={"a": 9.0, "b": 0.0}) is None
 
 
 def test_what_waits_is_shared_by_the_workers_that_hold_the_model() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from gpu_worker.wire.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
 from server.placement.lru import LeastRecentlyUsed
-from server.placement.policy import Capacity, PlacementDecision, PlacementState
+from server.placement.policy import Capacity, PlacementDecision, PlacementState, WaitingRows
 from server.placement.residency import Group, Residency
 from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -40,6 +40,9 @@ class Listener:
 
     def waited_for(self) -> Iterable[Group]:
         return self.waiting
+
+    def demand(self) -> Mapping[Group, WaitingRows]:
+        return dict.fromkeys(self.waiting, WaitingRows(1))
 
 
 class House:
