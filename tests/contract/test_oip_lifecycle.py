@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -17,42 +18,72 @@ from tests.contract.oip_wire import Reply, call, infer_body
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model, image_model
 
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """A server with the models text_hash and other_hash; its home held `found`, and one that is broken."""
+    folder = tmp_path_factory.mktemp("house")
+    hashing_model(folder / "home" / "models", "found")
+    (folder / "home" / "models" / "junk" / "1").mkdir(parents=True)
+    (folder / "home" / "models" / "junk" / "1" / "model.json").write_text("{")
+    with inference_server(folder / "home", flags=["--default-slo-ms=100"]) as running:
+        for name in ("text_hash", "other_hash"):
+            running.deploy(hashing_model(folder, name))
+        yield running
+
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[InferenceServer]:
-    """A server of the test's own, with the models text_hash and other_hash."""
-    with inference_server(tmp_path / "home", flags=["--default-slo-ms=100"]) as server:
-        for name in ("text_hash", "other_hash"):
-            server.deploy(hashing_model(tmp_path, name))
-        yield server
+def house(server: InferenceServer) -> Iterator[InferenceServer]:
+    """The server, without a function before and after each test."""
+    yield server
+    for function in functions(server):
+        assert call(server.port, "DELETE", f"/v1/functions/{function}").status == 200
 
 
-def put(server: InferenceServer, name: str = "f", **body: Any) -> Reply:
+@pytest.fixture
+def f() -> str:
+    """The name of a function that no other test has: its versions and its counts begin here."""
+    return f"f{next(_NUMBERS)}"
+
+
+def put(server: InferenceServer, name: str, **body: Any) -> Reply:
     return call(server.port, "PUT", f"/v1/functions/{name}", {"models": ["text_hash"], **body})
 
 
-def infer(server: InferenceServer, *rows: str, name: str = "f", version: str = "", **fields: Any) -> Reply:
+def infer(server: InferenceServer, name: str, *rows: str, version: str = "", **fields: Any) -> Reply:
     path = f"/v2/models/{name}{f'/versions/{version}' if version else ''}/infer"
     return call(server.port, "POST", path, infer_body(*rows, **fields))
 
 
-def test_every_deployment_is_a_version_and_the_last_two_answer(house: InferenceServer) -> None:
+def functions(server: InferenceServer) -> list[str]:
+    """The names of the functions deployed."""
+    return [each["name"] for each in call(server.port, "GET", "/v1/functions").json()["functions"]]
+
+
+def test_every_deployment_is_a_version_and_the_last_two_answer(house: InferenceServer, f: str) -> None:
     for version in (1, 2, 3):
-        reply = put(house, slo_ms=100.0 + version)
+        reply = put(house, f, slo_ms=100.0 + version)
         assert (reply.status, reply.json()["version"]) == (200, version)
-    assert call(house.port, "GET", "/v2/models/f").json()["versions"] == ["2", "3"]
-    assert infer(house, "x").json()["model_version"] == "3"
-    assert infer(house, "x", version="2").json()["model_version"] == "2"
-    gone = infer(house, "x", version="1")
-    assert (gone.status, gone.error) == (410, "version_gone: version 1 of f is not served; served now: 2, 3")
+    assert call(house.port, "GET", f"/v2/models/{f}").json()["versions"] == ["2", "3"]
+    assert infer(house, f, "x").json()["model_version"] == "3"
+    assert infer(house, f, "x", version="2").json()["model_version"] == "2"
+    gone = infer(house, f, "x", version="1")
+    assert (gone.status, gone.error) == (
+        410,
+        f"version_gone: version 1 of {f} is not served; served now: 2, 3",
+    )
 
 
-def test_a_deployment_is_published_for_the_local_endpoint_and_taken_away(house: InferenceServer) -> None:
-    put(house, models=["text_hash", "other_hash"], slo_ms=50, default="none", min_confidence=0.2)
-    published = house.home / "functions" / "f.json"
+def test_a_deployment_is_published_for_the_local_endpoint_and_taken_away(
+    house: InferenceServer, f: str
+) -> None:
+    put(house, f, models=["text_hash", "other_hash"], slo_ms=50, default="none", min_confidence=0.2)
+    published = house.home / "functions" / f"{f}.json"
     assert json.loads(published.read_text()) == {
         "format": 1,
-        "name": "f",
+        "name": f,
         "version": 1,
         "task": "text-classification",
         "input": {"name": "text", "form": "text"},
@@ -65,73 +96,80 @@ def test_a_deployment_is_published_for_the_local_endpoint_and_taken_away(house: 
         "min_confidence": 0.2,
         "default": "none",
         "media_roots": None,
+        "features": 0,
+        "outputs": [
+            {"name": "label", "datatype": "BYTES", "shape": [-1]},
+            {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+            {"name": "scores", "datatype": "FP32", "shape": [-1, 4]},
+        ],
     }
-    assert call(house.port, "DELETE", "/v1/functions/f").status == 200
+    assert call(house.port, "DELETE", f"/v1/functions/{f}").status == 200
     assert not published.exists()
-    assert infer(house, "x").status == 404
-    assert call(house.port, "GET", "/v1/functions/f").status == 404
+    assert infer(house, f, "x").status == 404
+    assert call(house.port, "GET", f"/v1/functions/{f}").status == 404
 
 
-def test_an_ensemble_names_its_members_and_agrees(house: InferenceServer) -> None:
-    put(house, models=["text_hash", "other_hash"])
-    reply = infer(house, "x", "y", outputs=("label", "confidence", "answered_by")).json()
+def test_an_ensemble_names_its_members_and_agrees(house: InferenceServer, f: str) -> None:
+    put(house, f, models=["text_hash", "other_hash"])
+    reply = infer(house, f, "x", "y", outputs=("label", "confidence", "answered_by")).json()
     assert reply["outputs"][1]["data"] == [1.0, 1.0]
     assert reply["outputs"][2]["data"] == ["text_hash,other_hash"] * 2
-    put(house, models=["text_hash", "other_hash"], combine="mean")
-    assert infer(house, "x", "y", outputs=("label",)).json()["outputs"][0] == reply["outputs"][0]
+    put(house, f, models=["text_hash", "other_hash"], combine="mean")
+    assert infer(house, f, "x", "y", outputs=("label",)).json()["outputs"][0] == reply["outputs"][0]
 
 
-def test_a_deployment_that_cannot_be_loaded_changes_nothing(house: InferenceServer, tmp_path: Path) -> None:
-    put(house)
+def test_a_deployment_that_cannot_be_loaded_changes_nothing(
+    house: InferenceServer, f: str, tmp_path: Path
+) -> None:
+    put(house, f)
     broken = hashing_model(tmp_path, "broken", delay_ms=-1)
     assert call(house.port, "POST", "/register", {"directory": str(broken)}).status == 200
-    refused = put(house, models=["broken"])
+    refused = put(house, f, models=["broken"])
     assert (refused.status, "cannot be loaded" in refused.error) == (400, True)
-    assert infer(house, "x").json()["model_version"] == "1"
-    assert put(house).json()["version"] == 2
+    assert infer(house, f, "x").json()["model_version"] == "1"
+    assert put(house, f).json()["version"] == 2
 
 
-def test_everything_is_there_again_after_a_restart(house: InferenceServer) -> None:
+def test_everything_is_there_again_after_a_restart(house: InferenceServer, f: str) -> None:
     for _ in range(3):
-        put(house)
-    before = infer(house, "a", "b", outputs=("label",)).json()
+        put(house, f)
+    before = infer(house, f, "a", "b", outputs=("label",)).json()
     house.stop()
-    (house.home / "functions" / "f.json").unlink()
+    (house.home / "functions" / f"{f}.json").unlink()
     (house.home / "functions" / "stray.json").write_text("{}")
     house.start()
-    assert call(house.port, "GET", "/v2/models/f").json()["versions"] == ["2", "3"]
-    assert infer(house, "a", "b", outputs=("label",)).json() == before
-    assert sorted(path.name for path in (house.home / "functions").iterdir()) == ["f.json"]
-    assert put(house).json()["version"] == 4
+    assert call(house.port, "GET", f"/v2/models/{f}").json()["versions"] == ["2", "3"]
+    assert infer(house, f, "a", "b", outputs=("label",)).json() == before
+    assert sorted(path.name for path in (house.home / "functions").iterdir()) == [f"{f}.json"]
+    assert put(house, f).json()["version"] == 4
 
 
-def test_models_that_lie_in_the_home_folder_are_served_without_being_registered(tmp_path: Path) -> None:
-    hashing_model(tmp_path / "home" / "models", "found")
-    (tmp_path / "home" / "models" / "junk" / "1").mkdir(parents=True)
-    (tmp_path / "home" / "models" / "junk" / "1" / "model.json").write_text("{")
-    with inference_server(tmp_path / "home") as server:
-        names = [model["name"] for model in call(server.port, "GET", "/v1/models").json()["models"]]
-        assert names == ["found"]
-        assert infer(server, "x", name="found").status == 200
-        assert "junk" in server.log
+def test_models_that_lie_in_the_home_folder_are_served_without_being_registered(
+    house: InferenceServer,
+) -> None:
+    names = [model["name"] for model in call(house.port, "GET", "/v1/models").json()["models"]]
+    assert "found" in names
+    assert "junk" not in names
+    assert infer(house, "found", "x").status == 200
+    assert "junk" in house.log
 
 
-def test_an_unloaded_function_answers_nothing_until_it_is_loaded(house: InferenceServer) -> None:
-    put(house)
+def test_an_unloaded_function_answers_nothing_until_it_is_loaded(house: InferenceServer, f: str) -> None:
+    put(house, f)
 
     def state() -> dict[str, str]:
         entries = call(house.port, "POST", "/v2/repository/index").json()
         return {entry["name"]: entry["state"] for entry in entries}
 
-    assert call(house.port, "POST", "/v2/repository/models/f/unload").status == 200
-    assert state()["f"] == "UNAVAILABLE"
-    assert call(house.port, "GET", "/v2/models/f/ready").status == 404
-    refused = infer(house, "x")
+    assert call(house.port, "POST", f"/v2/repository/models/{f}/unload").status == 200
+    assert state()[f] == "UNAVAILABLE"
+    assert call(house.port, "GET", f"/v2/models/{f}/ready").status == 404
+    refused = infer(house, f, "x")
     assert (refused.status, "was unloaded" in refused.error) == (404, True)
-    assert call(house.port, "POST", "/v2/repository/models/f/load").status == 200
-    assert call(house.port, "GET", "/v2/models/f/ready").status == 200
-    assert infer(house, "x").status == 200
-    assert state()["f"] == "READY"
+    assert call(house.port, "POST", f"/v2/repository/models/{f}/load").status == 200
+    assert call(house.port, "GET", f"/v2/models/{f}/ready").status == 200
+    assert infer(house, f, "x").status == 200
+    assert state()[f] == "READY"
 
 
 def test_a_model_that_is_not_resident_is_loaded_when_rows_come(tmp_path: Path) -> None:
@@ -139,7 +177,7 @@ def test_a_model_that_is_not_resident_is_loaded_when_rows_come(tmp_path: Path) -
         for name in ("first", "second"):
             server.deploy(hashing_model(tmp_path, name), f"f_{name}")
         for name in ("f_first", "f_second", "f_first"):
-            assert infer(server, "x", name=name).status == 200
+            assert infer(server, name, "x").status == 200
             (worker,) = call(server.port, "GET", "/v1/workers").json()["workers"]
             assert worker["resident"] == [f"{name[2:]}/1"]
 
@@ -183,33 +221,34 @@ def test_an_uploaded_model_is_stored_checked_and_answers(house: InferenceServer,
     assert again["predictions"] == answer["predictions"]
 
 
-def test_the_lists_say_what_there_is(house: InferenceServer) -> None:
-    put(house)
+def test_the_lists_say_what_there_is(house: InferenceServer, f: str) -> None:
+    put(house, f)
     (function,) = call(house.port, "GET", "/v1/functions").json()["functions"]
-    assert (function["name"], function["versions"], function["classes"]) == ("f", [1], list(CLASSES))
+    assert (function["name"], function["versions"], function["classes"]) == (f, [1], list(CLASSES))
     assert (function["slo_ms"], function["ready"]) == (100.0, True)
     deadline_s = time.monotonic() + 20
     resident_on: dict[str, list[str]] = {}
     while resident_on != {"text_hash": ["w0"], "other_hash": ["w0"]}:  # a registered model is loaded soon
         assert time.monotonic() < deadline_s, resident_on
         models = call(house.port, "GET", "/v1/models").json()["models"]
-        resident_on = {model["name"]: model["resident_on"] for model in models}
+        listed = {model["name"]: model["resident_on"] for model in models}
+        resident_on = {name: listed[name] for name in ("text_hash", "other_hash")}
     (worker,) = call(house.port, "GET", "/v1/workers").json()["workers"]
     assert (worker["state"], worker["restarts"], worker["device"]) == ("up", 0, "cpu")
 
 
-def test_the_metrics_count_what_happened(house: InferenceServer) -> None:
-    put(house)
-    infer(house, "a", "b", "c")
-    infer(house, "a", version="9")
+def test_the_metrics_count_what_happened(house: InferenceServer, f: str) -> None:
+    put(house, f)
+    infer(house, f, "a", "b", "c")
+    infer(house, f, "a", version="9")
     text = call(house.port, "GET", "/metrics").body.decode()
     for line in (
-        'ml_udf_rows_total{function="f",version="1"} 3.0',
-        'ml_udf_batches_total{function="f",version="1"} 1.0',
-        'ml_udf_requests_total{code="ok",function="f",version="1"} 1.0',
-        'ml_udf_batch_rows_bucket{function="f",le="4.0",version="1"} 1.0',
-        'ml_udf_latency_seconds_count{function="f",version="1"} 1.0',
-        'ml_udf_queue_rows{function="f",version="1"} 0.0',
+        f'ml_udf_rows_total{{function="{f}",version="1"}} 3.0',
+        f'ml_udf_batches_total{{function="{f}",version="1"}} 1.0',
+        f'ml_udf_requests_total{{code="ok",function="{f}",version="1"}} 1.0',
+        f'ml_udf_batch_rows_bucket{{function="{f}",le="4.0",version="1"}} 1.0',
+        f'ml_udf_latency_seconds_count{{function="{f}",version="1"}} 1.0',
+        f'ml_udf_queue_rows{{function="{f}",version="1"}} 0.0',
         'ml_udf_worker_up{worker="w0"} 1.0',
         'ml_udf_worker_restarts_total{worker="w0"} 0.0',
     ):
@@ -228,7 +267,7 @@ def test_the_registry_may_live_in_postgresql(tmp_path: Path, request: pytest.Fix
         server.stop()
         server.start()
         deadline_s = time.monotonic() + 30
-        while (reply := infer(server, "x")).status != 200:
+        while (reply := infer(server, "f", "x")).status != 200:
             assert time.monotonic() < deadline_s, reply
         assert cluster.password not in server.log
     cluster.sql("DROP DATABASE oip_lifecycle WITH (FORCE)")
