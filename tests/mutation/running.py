@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Literal
@@ -115,7 +115,7 @@ class _Loop:
         self._cases = cases
         self._jobs = jobs
         self._items: dict[str, pytest.Item] = {}
-        self._functions: dict[str, list[FunctionType]] = {}
+        self._live: dict[str, _Live] = {}
         self.found: dict[int, Outcome] | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -127,7 +127,7 @@ class _Loop:
             for test in case.tests:
                 if test not in self._items:
                     raise session.Interrupted(f"there is no such test; measure reach anew: {test}")
-        self._functions = _functions_of({case.module for case in self._cases.values()})
+        self._live = _live_of({case.module for case in self._cases.values()})
         gc.collect()
         gc.freeze()  # children write to no page for the collector's sake
         within = {index: case for index, case in self._cases.items() if not case.mutant.at_import}
@@ -136,7 +136,7 @@ class _Loop:
 
     def _attempt(self, case: Case, tests: Sequence[str], mutated: bool) -> str | None:
         if mutated:
-            put(case.mutant, sys.modules[case.module], self._functions[case.module])
+            self._live[case.module].put(case.mutant)
         items = [self._items[test] for test in tests]
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -145,39 +145,46 @@ class _Loop:
         return None
 
 
-def _functions_of(modules: Collection[str]) -> dict[str, list[FunctionType]]:
-    """All functions that there are of each module's code."""
-    names = {str(sys.modules[name].__file__): name for name in modules}
-    found: dict[str, list[FunctionType]] = {name: [] for name in modules}
+@dataclass(slots=True)
+class _Live:
+    """A module as it was imported: its code by name, and all functions that there are of it."""
+
+    file: str
+    codes: dict[str, list[CodeType]]
+    functions: list[FunctionType] = field(default_factory=list)
+
+    def put(self, mutant: Mutant) -> None:
+        """Put a mutant into the functions that hold its scope. Raises LookupError if none does."""
+        after = _codes_by_name(compile(mutant.source, self.file, "exec"))
+        pairs: dict[tuple[str, int], CodeType] = {}
+        for name, codes in self.codes.items():
+            # A name may be there twice: a property's two functions.
+            for before, changed in zip(codes, after.get(name, []), strict=False):
+                pairs[name, before.co_firstlineno] = changed
+        done = 0
+        for function in self.functions:
+            name = function.__code__.co_qualname
+            holds = f"{mutant.scope}.".startswith(name.replace(".<locals>", "") + ".")
+            code = pairs.get((name, function.__code__.co_firstlineno)) if holds else None
+            if code is not None:
+                if code.co_freevars != function.__code__.co_freevars:
+                    raise LookupError(name)  # it wants other variables of the function around it
+                function.__code__ = code
+                done += 1
+        if not done:
+            raise LookupError(mutant.scope)
+
+
+def _live_of(modules: Collection[str]) -> dict[str, _Live]:
+    found: dict[str, _Live] = {}
+    for name in modules:
+        file = str(sys.modules[name].__file__)
+        found[name] = _Live(file, _codes_by_name(compile(Path(file).read_bytes(), file, "exec")))
+    by_file = {live.file: live for live in found.values()}
     for each in gc.get_objects():
-        if type(each) is FunctionType and each.__code__.co_filename in names:
-            found[names[each.__code__.co_filename]].append(each)
+        if type(each) is FunctionType and each.__code__.co_filename in by_file:
+            by_file[each.__code__.co_filename].functions.append(each)
     return found
-
-
-def put(mutant: Mutant, module: ModuleType, functions: Sequence[FunctionType]) -> None:
-    """Put a mutant into the functions that hold its scope. Raises LookupError if none does."""
-    file = str(module.__file__)
-    after = _codes_by_name(compile(mutant.source, file, "exec"))
-    pairs: dict[tuple[str, int], CodeType] = {}
-    for name, codes in _codes_by_name(compile(Path(file).read_bytes(), file, "exec")).items():
-        # A name may be there twice: a property's two functions.
-        pairs |= {
-            (name, before.co_firstlineno): code
-            for before, code in zip(codes, after.get(name, []), strict=False)
-        }
-    done = 0
-    for function in functions:
-        name = function.__code__.co_qualname
-        holds = f"{mutant.scope}.".startswith(name.replace(".<locals>", "") + ".")
-        code = pairs.get((name, function.__code__.co_firstlineno)) if holds else None
-        if code is not None:
-            if code.co_freevars != function.__code__.co_freevars:
-                raise LookupError(name)  # it wants other variables of the function around it
-            function.__code__ = code
-            done += 1
-    if not done:
-        raise LookupError(mutant.scope)
 
 
 def _codes_by_name(code: CodeType) -> dict[str, list[CodeType]]:
@@ -319,7 +326,8 @@ class _Children:
     def _note(self, child: _Child, status: int | None, named: str) -> None:
         index = child.index
         if child.control is not None:
-            if not self._sound.setdefault(child.control, status == _PASSED):
+            known = child.control in self._sound
+            if not self._sound.setdefault(child.control, status == _PASSED) and not known:
                 print(f"fails without a mutant, left out: {child.control}", file=sys.stderr, flush=True)
             self._judge(index, child.control)
         elif status is None:
@@ -340,5 +348,7 @@ class _Children:
 
     def _end(self, index: int, outcome: Outcome) -> None:
         self._found[index] = outcome
+        if outcome == "survived":
+            print(f"  survived: {self._cases[index].module}: {self._cases[index].mutant.name}", flush=True)
         if len(self._found) % 20 == 0:
             print(f"  {len(self._found)} done", flush=True)
