@@ -7,21 +7,24 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract.oip_wire import call, infer_body
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
+from tests.waiting import wait_until
 
 INFER = "/v2/models/udf_text/infer"
 ROLLBACK = "/v1/functions/udf_text/rollback"
 
 
-@pytest.fixture
-def small_home(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def small_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home folder on a disk of its own of 8 MiB; the log is elsewhere."""
-    home = tmp_path / "home"
+    folder = tmp_path_factory.mktemp("small")
+    home = folder / "home"
     home.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(home)], capture_output=True, check=False
@@ -29,17 +32,32 @@ def small_home(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("no disk of its own can be mounted here (needs root)")
     try:
-        (home / "server.log").symlink_to(tmp_path / "server.log")
+        (home / "server.log").symlink_to(folder / "server.log")
         yield home
     finally:
         subprocess.run(["umount", "--lazy", str(home)], check=False)
 
 
-@pytest.fixture
-def server(small_home: Path, tmp_path: Path) -> Iterator[InferenceServer]:
+@pytest.fixture(scope="module")
+def house(small_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     with inference_server(small_home) as running:
-        running.deploy(hashing_model(tmp_path, "text_hash"), "udf_text", slo_ms=400)
+        running.deploy(hashing_model(tmp_path_factory.mktemp("made"), "text_hash"))
         yield running
+
+
+@pytest.fixture
+def server(house: InferenceServer) -> InferenceServer:
+    """The server, with room, where `udf_text` is deployed as each test expects it."""
+    (house.home / "ballast").unlink(missing_ok=True)
+    deployment = {"models": ["text_hash"], "slo_ms": 400}
+    assert call(house.port, "PUT", "/v1/functions/udf_text", deployment).status == 200
+    wait_until(lambda: all(model["resident_on"] for model in models(house)), within_s=60)
+    return house
+
+
+def models(server: InferenceServer) -> list[dict[str, Any]]:
+    """What the server says of its models."""
+    return list(call(server.port, "GET", "/v1/models").json()["models"])
 
 
 def fill(home: Path) -> Path:
@@ -89,11 +107,11 @@ def test_what_cannot_be_stored_is_refused_whole_and_works_once_there_is_room(
     reply = call(server.port, "PUT", "/v1/functions/udf_text", deployment)
     assert (reply.status, reply.json()["slo_ms"]) == (200, 300)
     assert call(server.port, "POST", "/register", {"directory": str(big)}).status == 200
-    assert manifest["name"] in {m["name"] for m in call(server.port, "GET", "/v1/models").json()["models"]}
+    assert manifest["name"] in {model["name"] for model in models(server)}
 
 
 def test_after_a_restart_a_refused_change_is_not_there(server: InferenceServer, tmp_path: Path) -> None:
-    other = hashing_model(tmp_path, "other_hash")
+    other = hashing_model(tmp_path, "refused_hash")
     ballast = fill(server.home)
     assert call(server.port, "POST", "/register", {"directory": str(other)}).status == 507
     assert call(server.port, "PUT", "/v1/functions/udf_text", {"models": ["text_hash"]}).status == 507
