@@ -4,8 +4,9 @@
       └──fork─→ one mutant that shows when its module is imported: our modules anew, its tests
 
 A mutant within a function is put into the function itself: whoever holds it, by whatever name, runs the
-mutant. A child is ended, with everything that it started, when it is over or has taken too long. A failed
-test kills a mutant only if it passes without one.
+mutant. A child is ended, with everything that it started, when it is over or has taken too long; a loop
+without an end by what it computes, so that a busy machine kills no mutant. A failed test kills a mutant only
+if it passes without one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -42,8 +45,8 @@ Outcome = Literal["killed", "timeout", "survived"]
 _HEAVY = ("numpy", "torch", "pyarrow", "fastapi", "uvicorn", "sqlalchemy", "optuna", "duckdb", "httpx")
 _OPTIONS = ("-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--hypothesis-seed=0")
 _PASSED, _FAILED, _NOT_TRIED = 0, 1, 66  # how a child ends
-_LEAST_S = 30.0  # a child may take at least
-_TIMES = 8  # what its tests take
+_CPU_S, _CPU_TIMES = 10, 2  # a child may compute so long, and so many times what its tests took
+_WAIT_S, _WAIT_TIMES = 60, 20  # and be there so long, on a machine that does much else
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,12 +308,14 @@ class _Children:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         folder = tempfile.mkdtemp(prefix="mutant-")
-        until_s = time.monotonic() + _LEAST_S + _TIMES * case.seconds
+        until_s = time.monotonic() + _WAIT_S + _WAIT_TIMES * case.seconds
+        cpu_s = math.ceil(_CPU_S + _CPU_TIMES * case.seconds)
         pid = os.fork()
         if pid == 0:
             code = _NOT_TRIED
             try:
                 os.setpgid(0, 0)
+                resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
                 os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
                 null = os.open(os.devnull, os.O_RDWR)
                 for descriptor in (0, 1, 2):
@@ -330,7 +335,7 @@ class _Children:
             if not self._sound.setdefault(child.control, status == _PASSED) and not known:
                 print(f"fails without a mutant, left out: {child.control}", file=sys.stderr, flush=True)
             self._judge(index, child.control)
-        elif status is None:
+        elif status in (None, -signal.SIGXCPU, -signal.SIGKILL):
             self._end(index, "timeout")
         elif status == _PASSED:
             self._end(index, "survived")
@@ -348,7 +353,7 @@ class _Children:
 
     def _end(self, index: int, outcome: Outcome) -> None:
         self._found[index] = outcome
-        if outcome == "survived":
-            print(f"  survived: {self._cases[index].module}: {self._cases[index].mutant.name}", flush=True)
+        if outcome != "killed":
+            print(f"  {outcome}: {self._cases[index].module}: {self._cases[index].mutant.name}", flush=True)
         if len(self._found) % 20 == 0:
             print(f"  {len(self._found)} done", flush=True)

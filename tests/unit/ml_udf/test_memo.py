@@ -157,6 +157,14 @@ def test_about_as_many_are_remembered_as_the_bound_has_room_for() -> None:
     assert 100 < remembered < 350  # of about 300 bytes each
 
 
+def test_what_half_of_the_bound_has_room_for_is_remembered_at_any_time() -> None:
+    memo = Memo(100_000)
+    for number in range(1_000):
+        memo.learn({f"input {number:5}": Answer("answer", 0.5)})
+        latest = range(max(0, number - 140), number + 1)  # of about 315 bytes each
+        assert all(f"input {each:5}" in memo for each in latest)
+
+
 def test_a_remembered_error_has_lost_its_frames_and_those_of_its_causes() -> None:
     try:
         try:
