@@ -102,7 +102,14 @@ class Postgres:
         for function in FUNCTIONS:
             self._con.execute("SELECT ml_udf.drop_function(%s, if_exists => true)", [function])
             self._con.execute("SELECT ml_udf.create_function(%s)", [function])
-        if not batching:
+        self._batching = batching
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the session's settings, temporary tables and warnings."""
+        self._con.execute("DISCARD TEMP")
+        self._con.execute("RESET ALL")
+        if not self._batching:
             self._con.execute("SET ml_udf.batching = off")
         self._notices.clear()
 

@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.engines import Engine, SqlError
+from tests.engines import Engine, Postgres, SqlError, make_engine
+from tests.inference_server import InferenceServer
 from tests.models import CLASSES, label_of
 
 VALUES = "(VALUES ('a'), (NULL), ('b'), ('a'), (''), ('ü🍜')) AS v(t)"
+
+
+@pytest.fixture(scope="module", params=["duckdb", "postgres", "postgres-by-row"])
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["http", "local"])
+def endpoint(request: pytest.FixtureRequest, server: InferenceServer, photos: Path) -> str:
+    return server.url if request.param == "http" else f"local:{server.home}?media_root={photos}"
+
+
+@pytest.fixture(scope="module")
+def postgres(engine_name: str, endpoint: str, request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
+    """One session for all tests: each that answers locally begins with seconds of imports."""
+    made = None if engine_name == "duckdb" else make_engine(engine_name, endpoint, request)
+    assert made is None or isinstance(made, Postgres)
+    yield made
+    if made is not None:
+        made.close()
+
+
+@pytest.fixture
+def engine(postgres: Postgres | None, endpoint: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An engine whose session calls the functions by name, with no setting and no table of another test."""
+    made = postgres or make_engine("duckdb", endpoint, request)
+    yield made
+    if postgres is None:
+        made.close()
+    else:
+        postgres.reset()
 
 
 def numbered(values: str) -> str:
