@@ -141,7 +141,7 @@ NAMED_PATH = re.compile(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|sql|c|h))`")
 
 def test_every_path_that_the_documents_name_is_there() -> None:
     """From the project's root, from the document's own folder, or the end of a path."""
-    tops = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    tops = {path.name for path in folders()}
     places = [place.relative_to(ROOT).parts for top in tops for place in (ROOT / top).rglob("*")]
     known = {"/".join(parts[start:]) for parts in places for start in range(len(parts))} | tops
     missing: list[str] = []
@@ -154,10 +154,15 @@ def test_every_path_that_the_documents_name_is_there() -> None:
     assert missing == []
 
 
+def folders() -> list[Path]:
+    """The project's own, at the top."""
+    hidden_or_made = MADE_BY_RUNS | {path.name for path in ROOT.glob(".*")}
+    return [path for path in sorted(ROOT.iterdir()) if path.is_dir() and path.name not in hidden_or_made]
+
+
 def documents_with_paths() -> list[Path]:
     """README.md, docs/ and the page of each folder."""
-    tops = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    pages = [page for top in tops if top.name != "docs" for page in sorted(top.rglob("README.md"))]
+    pages = [page for top in folders() if top.name != "docs" for page in sorted(top.rglob("README.md"))]
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *pages]
 
 
