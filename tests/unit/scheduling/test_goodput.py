@@ -16,6 +16,16 @@ def taken(decision: object) -> tuple[int, int]:
     return decision.skip, decision.rows
 
 
+@pytest.mark.parametrize(("predicted_s", "latency_s"), [(0.0, 0.1), (0.1, 0.0)])
+def test_a_batch_of_which_nothing_was_predicted_or_measured_teaches_nothing(
+    predicted_s: float, latency_s: float
+) -> None:
+    policy = Goodput()
+    state = policy.initial({})
+    outcome = BatchOutcome(1.0, 4, ("m",), latency_s, 0.05, predicted_s=predicted_s)
+    assert policy.observe(state, outcome) == policy.initial({})
+
+
 def test_a_lone_row_runs_at_once() -> None:
     assert taken(decide("goodput", view([0.0]))) == (0, 1)
 

@@ -73,6 +73,14 @@ def test_a_worker_that_is_long_overdue_is_sent_nothing_more_until_a_batch_comes_
     assert not made.has_room(1.0)
     made.finish(1.0, 1, BatchTimes(1.0, 1.0))
     assert made.has_room(1.0)
+    assert [state(0.5).has_room(now_s) for now_s in (1.5, 1.6)] == [True, False]  # twice as long beyond it
+
+
+def test_the_next_batch_has_its_turn_when_the_first_comes_back_whatever_that_took() -> None:
+    made = state(1.0, 1.0, 1.0)
+    made.finish(1.0, 1, BatchTimes(1.0, 1.0))
+    made.finish(3.0, 2, BatchTimes(0.5, 3.0))
+    assert made.free_at_s(3.0) == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ def test_a_latency_goal_takes_the_most_accurate_models_that_fit_together() -> No
 
 def test_what_members_share_counts_once() -> None:
     assert members_within(candidates(), 10, slo_s=0.126, min_accuracy=None) == ("small", "large")
+    assert members_within(candidates(), 10, slo_s=0.098, min_accuracy=None, saved_s=0.005) == (
+        "small",
+        "medium",
+    )  # the first saves nothing
     assert members_within(candidates(), 10, slo_s=0.126, min_accuracy=None, saved_s=0.005) == (
         "large",
         "medium",

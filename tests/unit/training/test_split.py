@@ -193,6 +193,11 @@ def test_too_few_times_are_refused() -> None:
         dealt(np.arange(50), np.arange(50) % 2, times=np.arange(50) // 25)
 
 
+def test_a_split_by_time_that_leaves_a_side_without_rows_is_refused() -> None:
+    with pytest.raises(BadOption, match="no row is left for the split"):
+        dealt(np.arange(60), np.arange(60) % 2, entities=np.zeros(60, int), times=np.arange(60) // 10)
+
+
 @pytest.mark.parametrize(
     ("validation", "test"), [(0.0, 0.1), (0.1, 0.0), (-0.1, 0.5), (0.5, -0.1), (0.5, 0.4), (math.nan, 0.1)]
 )
