@@ -54,6 +54,11 @@ def test_a_batch_that_is_lost_already_takes_nobodys_place() -> None:
     assert chosen([lost, other]) == "other"
 
 
+def test_of_two_that_cannot_both_be_in_time_the_one_of_more_rows_a_second_goes_first() -> None:
+    quick, long = candidate("quick", 8, 0.01, 0.045), candidate("long", 10, 0.04, 0.045)
+    assert chosen([quick, long]) == chosen([long, quick]) == "quick"
+
+
 def test_higher_priority_goes_first_whatever_it_costs() -> None:
     urgent = candidate("urgent", 1, 0.05, 0.06, priority=1)
     assert chosen([candidate("many", 64, 0.02, 0.03), urgent]) == "urgent"

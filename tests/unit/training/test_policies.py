@@ -90,6 +90,9 @@ def test_a_promoted_trial_goes_on_from_its_own_checkpoint():
     assert isinstance(given, Assignment)
     assert (given.trial, given.start_epoch, given.epochs, given.parent) == (1, 1, 2, "state of 1")
     assert given.seed == master.trials()[1].seed
+    # It pauses when it has reached the next rung, not before.
+    assert master.report("w", 1, 2, 0.55, 0.0) is Verdict.CONTINUE
+    assert master.report("w", 1, 3, 0.55, 0.0) is Verdict.PAUSE
 
 
 def test_branches_begin_after_the_cold_share_from_the_best_with_knobs_that_a_branch_may_have():

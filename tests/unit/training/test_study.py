@@ -63,6 +63,14 @@ def test_a_study_ends_after_its_trials_too(policy):
     assert master.request("w", 1e9) == StudyOver("there are no more trials to run")
 
 
+def test_a_worker_waits_while_all_of_a_grid_is_under_way_and_nothing_can_be_branched_from():
+    space = HyperSpace()
+    space.add_categorical_knob("kernel", "string", ["linear", "poly"])
+    master = master_of("branch", space=space, advisor="grid")
+    assert {assigned(master, worker).knobs["kernel"] for worker in ("a", "b")} == {"linear", "poly"}
+    assert master.request("c", 0.0) == NoWorkYet()
+
+
 def test_a_worker_waits_while_another_holds_the_last_epoch():
     master = master_of(budget_epochs=1)
     given = assigned(master, "one")
