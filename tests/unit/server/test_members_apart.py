@@ -45,6 +45,9 @@ class Placed:
     def not_there(self, worker: FakeWorker, keys: Iterable[str]) -> None:
         pass
 
+    def swap_s(self, model: ModelVersion, device: str) -> float:
+        return 1.0
+
 
 class House:
     """A dispatcher, and workers that hold `w0="a b"`."""
