@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def test_an_output_is_one_value_a_row_or_a_list_of_several():
     assert values_of(Tensor.of_numbers("v", "INT32", [1, 2, 3, 4], (2, 2)), 2) == [[1, 2], [3, 4]]
     assert values_of(Tensor.of_numbers("v", "INT32", []), 0) == []
     floats = values_of(Tensor.of_numbers("v", "FP32", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (2, 3)), 2)
-    assert [list(vector) for vector in floats] == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert floats == [array("f", [1.0, 2.0, 3.0]), array("f", [4.0, 5.0, 6.0])]
 
 
 @pytest.mark.parametrize(
