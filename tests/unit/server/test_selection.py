@@ -47,6 +47,7 @@ def test_an_accuracy_goal_leaves_out_the_weaker_models() -> None:
     assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.75) == ("large", "medium")
     assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.9) == ("large",)
     assert members_within(candidates(), 10, slo_s=None, min_accuracy=0.95) == ()
+    assert members_within(candidates(), 10, slo_s=1.0, min_accuracy=0.95) == ()
 
 
 def test_a_latency_goal_takes_the_most_accurate_models_that_fit_together() -> None:
