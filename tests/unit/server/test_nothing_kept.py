@@ -9,6 +9,7 @@ import logging
 import random
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -75,12 +76,16 @@ class Chaos:
             self.worker.answer()
 
 
-def test_requests_that_ended_and_workers_that_died_leave_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # What pytest keeps of the log for its report is none of ours.
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+@pytest.fixture
+def silent() -> Iterator[None]:
+    """Nothing is logged: what pytest keeps of the log for its report is none of ours."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
+
+@pytest.mark.usefixtures("silent")
+def test_requests_that_ended_and_workers_that_died_leave_nothing_behind() -> None:
     async def scenario() -> None:
         others = of_requests()  # what earlier tests of this process left; held, so that no id is used again
         chaos = Chaos()
