@@ -54,7 +54,7 @@ class LatencyModel:
         self._last = 0.0  # what the last batch deviated, ln
         self._last_near: dict[int, float] = {}  # the same, by size
         self._recent: list[tuple[int, float]] = []
-        self._margin = 1.0
+        self._margin: float | None = 1.0  # None: to be found when it is asked for
         self._draw()
 
     @property
@@ -64,7 +64,7 @@ class LatencyModel:
 
     def __call__(self, rows: int) -> float:
         """Predicted seconds of a batch of `rows` rows; never less than that of a smaller batch."""
-        return self._margin * _between(self._curve, rows)
+        return self._cover() * _between(self._curve, rows)
 
     def typical_s(self, rows: int) -> float:
         """As calling it, without the margin that covers the noise."""
@@ -102,7 +102,7 @@ class LatencyModel:
         self._correct(size, math.log(seconds / _between(self._curve, rows)))
         self._draw()
         self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
-        self._cover()
+        self._margin = None
         if self._base is not None:
             self._base.observe(rows, seconds)
 
@@ -147,7 +147,7 @@ class LatencyModel:
         for name, kind in state["kinds"].items():
             model._adopt(name, cls.from_json(kind))
         model._draw()
-        model._cover()
+        model._margin = None
         return model
 
     def _size_near(self, rows: int) -> int:
@@ -174,11 +174,14 @@ class LatencyModel:
         smaller = [(rows, min(first_s, scale * took)) for rows, took in self._profile if rows < first]
         return [*smaller, *curve, (2 * last, last_s), (2000 * last, 1000 * last_s)]
 
-    def _cover(self) -> None:
-        beyond = sorted(took / _between(self._curve, rows) for rows, took in self._recent)
-        self._margin = (
-            min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
-        )
+    def _cover(self) -> float:
+        """The margin. Many models learn between two predictions of theirs, so only these pay for it."""
+        if self._margin is None:
+            beyond = sorted(took / _between(self._curve, rows) for rows, took in self._recent)
+            self._margin = (
+                min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
+            )
+        return self._margin
 
 
 def _believed(deviation: float, last: float) -> float:
