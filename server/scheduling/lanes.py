@@ -65,9 +65,8 @@ class Lane:
         self.names = tuple(member.name for member in self.members)
         self.policy = policy
         self._latencies: dict[str, tuple[Latency, ...]] = {}
-        self._learners: dict[
-            str, tuple[LearnedLatency | None, ...]
-        ] = {}  # the same, where they can be taught
+        # The same, where they can be taught.
+        self._learners: dict[str, tuple[LearnedLatency | None, ...]] = {}
         self._lacks: dict[str, tuple[WorkerView, tuple[MemberSpec, ...]]] = {}
         self._waiting = None
 

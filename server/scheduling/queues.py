@@ -18,9 +18,8 @@ from server.scheduling.terms import FunctionSpec, Submission
 
 __all__ = ["Queues"]
 
-_STALE = (
-    64  # deadlines of requests that are gone are kept until there are so many more than of those that wait
-)
+# Deadlines of requests that are gone are kept until there are so many more than of those that wait.
+_STALE = 64
 
 
 class Queues:
@@ -30,9 +29,8 @@ class Queues:
         self._specs: dict[str, FunctionSpec] = {}
         self._lanes: dict[str, dict[LaneKey, Lane]] = {}
         self._with_rows: dict[LaneKey, Lane] = {}
-        self._lanes_of: dict[
-            int, list[Lane]
-        ] = {}  # by request; one, unless its rows wait for different members
+        # By request; one, unless its rows wait for different members.
+        self._lanes_of: dict[int, list[Lane]] = {}
         self._faults: list[PolicyFault] = []
         self._deadlines: list[tuple[float, int]] = []  # heap of (deadline, request); the request may be gone
 

@@ -154,12 +154,11 @@ class Dispatcher:
             self._idle.set()
         for timer in pending.timers:
             timer.cancel()
-        if pending.evidence is not None:  # rows that are answered may still wait for a late member
+        if pending.missing or pending.evidence is not None:  # answered rows may wait for a late member
             self._core.cancel(time.monotonic(), pending.request_id)
         if not pending.missing:
             return  # a late member's batch runs on: what it takes is learned
         pending.future.cancel()
-        self._core.cancel(time.monotonic(), pending.request_id)
         self._in_flight.cancel_unwanted(pending.batches, self._pending)
         self._quarantine.leave(pending)
         self._wake()
