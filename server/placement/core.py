@@ -97,9 +97,8 @@ class Placement:
         self._workers: dict[str, WorkerPlaces] = {}
         self._capacities: dict[str, Capacity] = {}  # of all that ever were: one that is gone comes again
         self._refused: dict[str, Counter[str]] = {}  # worker → model → times, since something last left it
-        self._counted_on: dict[
-            str, int
-        ] = {}  # worker → bytes of the model on its way, as known when it began
+        # Worker → bytes of the model on its way, as known when it began.
+        self._counted_on: dict[str, int] = {}
         self._known: dict[str, _Known] = {}
         self._open: dict[Group, _Open] = {}
         self._ended: list[Ended] = []

@@ -465,11 +465,12 @@ class Dispatcher:
     def demand(self) -> Mapping[Group, WaitingRows]:
         """The same, with how many rows, and where a load would let them begin sooner."""
         depth = self._core.queue_depth()
+        alone = self._quarantine.functions
         sooner_on = {wanted.function: wanted.worker for wanted in self._core.wanted(time.monotonic())}
         found: dict[Group, WaitingRows] = {}
         for key, function in self._functions.items():
             rows = depth[key][0]
-            if rows or key in self._quarantine.functions:
+            if rows or key in alone:
                 before = found.get(function.members, WaitingRows(0)).rows
                 found[function.members] = WaitingRows(before + rows, sooner_on.get(key, ""))
         return found
