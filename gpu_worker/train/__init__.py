@@ -1,8 +1,8 @@
-"""Training of image classifiers: a plain loop, driven by whoever needs a model.
+"""Training: a server's trials, an epoch at a time (`trainer`, `trial`, `learners`); or a folder of images.
 
     examples.read_examples → images.decode_examples → loop.train → saving.save_model
 
-`python -m gpu_worker.train` is the command-line form; a training service calls `train` itself.
+The second is `python -m gpu_worker.train`; both train networks by the same `loop`.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class Column:
         """The texts, or the numbers of all rows one after the other; nothing is copied."""
         if isinstance(self.data, list):
             return self.data
+        # Codes are literals to mypy, and a datatype is known when it runs.
         return memoryview(self.data).cast(_TYPECODES[self.datatype])  # type: ignore[call-overload, no-any-return]
 
     def empty(self, rows: int) -> Column:
@@ -70,7 +71,7 @@ class Column:
     def put(self, at: int, part: Column, first: int, rows: int) -> None:
         """Rows from `at` become so many rows of `part` from `first`. For columns made by `empty`."""
         if isinstance(self.data, list):
-            self.data[at : at + rows] = part.data[first : first + rows]  # type: ignore[assignment]
+            self.data[at : at + rows] = part.data[first : first + rows]  # type: ignore[assignment]  # texts
             return
         width = self.row_bytes
         view = memoryview(part.data)[first * width : (first + rows) * width]  # type: ignore[arg-type]  # numbers

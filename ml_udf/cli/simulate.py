@@ -112,7 +112,7 @@ def simulate(
             fail(f"the plot {plot} cannot be written: {exc.strerror}")
     if as_json:
         runs = {name: [result.to_json() for result in of_seeds] for name, of_seeds in results.items()}
-        print(json.dumps({"first_seed": seed, "rate": case.rate * functions, "policies": runs}, indent=1))  # noqa: T201
+        print(json.dumps({"first_seed": seed, "rate": case.rate * functions, "policies": runs}, indent=1))  # noqa: T201  # the output
     else:
         _print_table(case, results)
 

@@ -298,8 +298,8 @@ class _Timed:
 
 
 def _reads_until(end_s: float) -> Any:  # noqa: ANN401  # a factory in the place of http.client's class
-    def response(sock: socket.socket, **how: Any) -> http.client.HTTPResponse:  # noqa: ANN401
-        return http.client.HTTPResponse(_Timed(sock, end_s), **how)  # type: ignore[arg-type]
+    def response(sock: socket.socket, **how: Any) -> http.client.HTTPResponse:  # noqa: ANN401  # its options
+        return http.client.HTTPResponse(_Timed(sock, end_s), **how)  # type: ignore[arg-type]  # a socket to it
 
     return response
 

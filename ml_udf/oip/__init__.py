@@ -1,7 +1,7 @@
 """The public wire: Open Inference Protocol v2, as bytes.
 
 Owns the format alone; knows no transport, no function, no error policy. Standard library only: it runs
-inside database backends. One of the two modules that the server imports from its neighbours.
+inside database backends. The server imports it too.
 """
 
 from ml_udf.oip.messages import (

@@ -1,1 +1,1 @@
-"""What is served: models, functions, and what changes them."""
+"""What is served: models, functions and jobs as records."""

@@ -1,1 +1,1 @@
-"""Which worker holds which model: pure."""
+"""Which worker holds which model: decided by pure rules, carried out by `residency`."""

@@ -30,7 +30,7 @@ class ReadyBatch:
     lane: Lane
     worker: Runner
     decision: Dispatch
-    takes_s: float  # the batch, with the swap if the model is not resident
+    takes_s: float  # the batch, as predicted
     due_s: float  # the goal of its first row
     priority: int = 0
     workers: int = 1  # how many may run it
@@ -56,8 +56,8 @@ class MostInTime:
     Line the batches up by goal. Whenever one would miss its goal, give up the one of those lined up so far
     that answers the fewest rows per second of the worker. Of what is left, the first runs. So nothing is lost
     as long as all can be met (earliest deadline first), and under overload the worker's time goes where it
-    answers most; a swap counts into a batch's time. (J. M. Moore, An n job, one machine sequencing algorithm
-    for minimizing the number of late jobs, Management Science 15, 1968.)
+    answers most. (J. M. Moore, An n job, one machine sequencing algorithm for minimizing the number of late
+    jobs, Management Science 15, 1968.)
 
     Higher priority goes first. `floor`: the share of a worker's time within which no function starves; a lane
     that was not served for (its batch · lanes / floor) goes before everything.

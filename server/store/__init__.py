@@ -1,1 +1,1 @@
-"""The registry: models, functions, deployments."""
+"""The registry, and the files of the home folder: models, functions, deployments, training."""

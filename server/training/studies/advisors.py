@@ -97,7 +97,7 @@ def _cells(spec: StudySpec) -> Iterator[Point]:
         for dimension, size in zip(dimensions, sizes, strict=True):
             cell, level = divmod(cell, size)
             units[dimension.name] = (level + 0.5) / size
-        yield spec.space.point(lambda dimension, units=units: dimension.at(units[dimension.name]))  # type: ignore[misc]
+        yield spec.space.point(lambda dimension, units=units: dimension.at(units[dimension.name]))  # type: ignore[misc]  # mypy: no type of a default
 
 
 def _levels(dimension: Dimension, most: int) -> int:
@@ -171,7 +171,7 @@ def _tell(study: Study, observed: Sequence[Observed], distributions: Mapping[str
                 state=TrialState.RUNNING if trial.score is None else TrialState.COMPLETE,
                 value=trial.score,
                 params=dict(trial.draws),
-                distributions={name: distributions[name] for name in trial.draws},  # type: ignore[misc]
+                distributions={name: distributions[name] for name in trial.draws},  # type: ignore[misc]  # they are Optuna's
             )
         )
 
