@@ -468,13 +468,8 @@ class Connection(asyncio.Protocol):
         self._write_reply(status, body, headers, close=close)
         if close:
             self._close()
-            return
-        self._at = _HEAD
-        self._since_s = time.monotonic()
-        self._read_on(True)
-        if self._held:
-            # Not at once: this may be called from inside the loop of `_go_on`.
-            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._next()
 
     def _write_reply(self, status: int, body: bytes, headers: Mapping[str, str], *, close: bool) -> None:
         lines = [STATUS_LINES[status]]
@@ -536,10 +531,12 @@ class Connection(asyncio.Protocol):
             self._read_on(True)
 
     def _next(self) -> None:
+        """A request is answered; the one after it may have come."""
         self._at = _HEAD
         self._since_s = time.monotonic()
         self._read_on(True)
         if self._held:
+            # Not at once: this may be called from inside the loop of `_go_on`.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _read_on(self, wanted: bool) -> None:

@@ -98,9 +98,8 @@ class InferRoute:
             function = self._catalog.resolve(*_named(whole.path))
         except ServiceError:
             return RequestHint(("", ""), 0.0, math.inf)  # `answer` will say what is wrong
-        length = _header_length(whole) or ""
-        end = int(length) if length.isdigit() and len(length) < 10 else len(whole.body)
-        said = memoryview(whole.body)[: min(end, _HINT_BYTES)]
+        end = min(_json_bytes(whole.body, _header_length(whole)), _HINT_BYTES)
+        said = memoryview(whole.body)[:end]
         if _BULK.search(said) or whole.caller.bulk_only:
             return RequestHint((function.name, "bulk"), _BULK_S, math.inf)
         goal_s, time_s = function.slo_ms / 1000, math.inf
@@ -136,13 +135,9 @@ class InferRoute:
             name = encoding.decode("latin-1")
             body = await asyncio.to_thread(decompressed, [body], name, self._max_body_bytes)
         length = _header_length(whole)
-        json_bytes = int(length) if length and length.isdigit() and len(length) < 10 else len(body)
-        if length == "0" or json_bytes <= _JSON_BYTES:
+        if _json_bytes(body, length) <= _JSON_BYTES:
             return await asyncio.to_thread(_request_of, function, body, length)
-        try:
-            return await self._large.decode(body, length, self._codec.max_rows)
-        except WireError as exc:
-            raise BadOption(str(exc)) from exc
+        return await self._large.decode(body, length, self._codec.max_rows)
 
     def _ask(self, asked: _Asked) -> RequestInProgress | None:
         assert asked.function is not None
@@ -199,8 +194,6 @@ class InferRoute:
                 body, headers = await asyncio.to_thread(encode_response, response, request)
             else:
                 body, headers = await self._large.encode(response, request)
-        except WireError as exc:
-            self._fail(asked, BadOption(str(exc)))
         except Exception as exc:
             self._fail(asked, exc)
         else:
@@ -210,6 +203,8 @@ class InferRoute:
         if isinstance(exc, ClientGone):
             self._count(asked, "cancelled")
             return
+        if isinstance(exc, WireError):
+            exc = BadOption(str(exc))
         if isinstance(exc, ServiceError):
             if not isinstance(exc, BadInput):  # a row's fault, counted with the rows
                 self._count(asked, exc.code)
@@ -247,22 +242,22 @@ class _Asked:
 
 
 def _encoded(codec: Codec, reply: Reply, request: InferRequest) -> tuple[bytes, dict[str, str]]:
-    try:
-        return encode_response(codec.response_of(reply, request), request)
-    except WireError as exc:
-        raise BadOption(str(exc)) from exc
+    return encode_response(codec.response_of(reply, request), request)
 
 
 def _request_of(function: Function, body: bytes, header_length: str | None) -> InferRequest:
-    try:
-        return raw_request(function, body) if header_length == "0" else decode_request(body, header_length)
-    except WireError as exc:
-        raise BadOption(str(exc)) from exc
+    return raw_request(function, body) if header_length == "0" else decode_request(body, header_length)
 
 
 def _header_length(whole: WholeRequest) -> str | None:
     length = whole.headers.get(_HEADER_LENGTH)
     return None if length is None else length.decode("latin-1")
+
+
+def _json_bytes(body: bytes, header_length: str | None) -> int:
+    """How much of a body is JSON, as its request says: all, where it does not say so in digits."""
+    said = header_length or ""
+    return int(said) if said.isdigit() and len(said) < 10 else len(body)
 
 
 def _nothing(function: Function) -> Reply:
