@@ -51,6 +51,11 @@ class House:
         served: Function = fields.pop("function", self.function)
         return self.dispatcher.begin(Call(served, "text", data, sum(map(len, data)), **fields))
 
+    def lose(self, worker: FakeWorker) -> None:
+        """The worker dies under its oldest batch."""
+        self.residency.worker_down(worker)
+        worker.fail()
+
     def labels(self, pending: PendingReply) -> list[str]:
         labels = list(labels_of(pending.future.result()))
         self.dispatcher.end(pending)

@@ -67,8 +67,7 @@ def test_a_killed_workers_rows_run_again_on_another_each_by_itself() -> None:
         await settle()
         pending = house.ask("a", "b")
         await settle()
-        house.residency.worker_down(first)
-        first.fail()
+        house.lose(first)
         house.residency.worker_up(second)
         await settle()
         assert house.labels(pending) == ["a", "b"]
@@ -85,8 +84,7 @@ def test_a_row_under_which_two_workers_died_fails_and_says_so() -> None:
             worker = FakeWorker(name)
             house.residency.worker_up(worker)
             await settle()
-            house.residency.worker_down(worker)
-            worker.fail()
+            house.lose(worker)
         await settle()
         (error,) = pending.future.result().errors.values()
         assert (error.index, error.code) == (0, WorkerLost.code)
@@ -104,8 +102,7 @@ def test_only_the_lost_part_of_a_request_runs_again() -> None:
         await settle()
         assert [message.rows for message, _ in lost.batches] == [[b"a", b"b", b"c", b"d"], [b"e", b"f"]]
         lost.answer()
-        house.residency.worker_down(lost)
-        lost.fail()
+        house.lose(lost)
         house.residency.worker_up(good)
         await settle()
         assert [message.rows for message, _ in good.batches] == [[b"e"]]
@@ -231,8 +228,7 @@ def test_rows_of_a_call_that_ended_do_not_run_again() -> None:
         gone, stays = house.ask("a"), house.ask("b")
         await settle()
         house.dispatcher.end(gone)
-        house.residency.worker_down(first)
-        first.fail()
+        house.lose(first)
         house.residency.worker_up(second)
         await settle()
         assert [message.rows for message, _ in second.batches] == [[b"b"]]
@@ -256,8 +252,7 @@ def test_rows_of_a_call_that_ended_while_it_waited_for_room_do_not_run_again() -
         waiting = house.ask(*"ijkl")
         second = FakeWorker("w1")
         house.residency.worker_up(second)
-        house.residency.worker_down(first)
-        first.fail()  # its rows find the queue full, and are queued again a little later
+        house.lose(first)  # its rows find the queue full, and are queued again a little later
         for pending in (lost, running, waiting):
             house.dispatcher.end(pending)
         await asyncio.sleep(0.1)  # longer than that

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Infer, Message
 from server.errors import Overloaded, ServiceError, VersionGone, WorkerLost
+from server.serving.calls import PendingReply
 from server.workers.pool import OnReply
 from tests.answers import labels_of, scores_of
 from tests.unit.server.fake_worker import FakeWorker, settle
@@ -53,6 +54,19 @@ def mortal_house(**fields: Any) -> tuple[House, list[list[bytes]]]:
     return house, worker.saw
 
 
+async def suspects(*rows: str) -> tuple[House, FakeWorker, PendingReply]:
+    """A call for rows under which their worker died; the first of them is alone on the other worker."""
+    first, second = FakeWorker("w0"), FakeWorker("w1")
+    house = House(first)
+    await settle()
+    pending = house.ask(*rows)
+    await settle()
+    house.lose(first)
+    house.residency.worker_up(second)
+    await settle()
+    return house, second, pending
+
+
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
@@ -91,15 +105,7 @@ def test_rows_of_others_are_served_meanwhile() -> None:
 
 def test_while_a_suspect_runs_nothing_else_is_on_its_worker() -> None:
     async def scenario() -> None:
-        first, second = FakeWorker("w0"), FakeWorker("w1")
-        house = House(first)
-        await settle()
-        house.ask("a", "b")
-        await settle()
-        house.residency.worker_down(first)
-        first.fail()
-        house.residency.worker_up(second)
-        await settle()
+        house, second, _ = await suspects("a", "b")
         house.ask("c")
         await settle()
         assert [message.rows for message, _ in second.batches] == [[b"a"]]
@@ -115,15 +121,7 @@ def test_while_a_suspect_runs_nothing_else_is_on_its_worker() -> None:
 
 def test_what_a_worker_loads_while_a_suspect_has_it_gives_it_to_nobody_else() -> None:
     async def scenario() -> None:
-        first, second = FakeWorker("w0"), FakeWorker("w1")
-        house = House(first)
-        await settle()
-        house.ask("a")
-        await settle()
-        house.residency.worker_down(first)
-        first.fail()
-        house.residency.worker_up(second)
-        await settle()
+        house, second, _ = await suspects("a")
         house.residency.want((text_model("other"),))
         await settle()
         assert "other/1" in second.resident
@@ -149,8 +147,7 @@ def test_a_suspect_whose_model_no_other_worker_holds_has_it_loaded() -> None:
         house.residency.worker_up(second)
         await settle()
         assert second.loads == [], "nothing is asked of it yet"
-        house.residency.worker_down(first)
-        first.fail()
+        house.lose(first)
         await settle()
         second.answer()
         await settle()
@@ -161,15 +158,7 @@ def test_a_suspect_whose_model_no_other_worker_holds_has_it_loaded() -> None:
 
 def test_of_a_call_that_failed_no_further_row_runs() -> None:
     async def scenario() -> None:
-        first, second = FakeWorker("w0"), FakeWorker("w1")
-        house = House(first)
-        await settle()
-        pending = house.ask("a", "b")
-        await settle()
-        house.residency.worker_down(first)
-        first.fail()
-        house.residency.worker_up(second)
-        await settle()
+        _, second, pending = await suspects("a", "b")
         second.fail("internal", "a bug")
         await settle()
         with pytest.raises(ServiceError, match="a bug"):
@@ -190,8 +179,7 @@ def test_a_suspect_waits_until_its_worker_is_idle() -> None:
         await settle()
         dying, busy = (first, second) if first.batches else (second, first)
         assert len(busy.batches) == 1
-        house.residency.worker_down(dying)
-        dying.fail()
+        house.lose(dying)
         await settle()
         assert [message.rows for message, _ in busy.batches] == [[b"b"]]
         busy.answer()
@@ -203,15 +191,7 @@ def test_a_suspect_waits_until_its_worker_is_idle() -> None:
 
 def test_a_suspect_whose_caller_went_is_forgotten_and_the_worker_given_back() -> None:
     async def scenario() -> None:
-        first, second = FakeWorker("w0"), FakeWorker("w1")
-        house = House(first)
-        await settle()
-        pending = house.ask("a", "b")
-        await settle()
-        house.residency.worker_down(first)
-        first.fail()
-        house.residency.worker_up(second)
-        await settle()
+        house, second, pending = await suspects("a", "b")
         house.dispatcher.end(pending)
         assert second.cancelled == [second.batches[0][0].id]
         second.fail("cancelled")
@@ -228,22 +208,13 @@ def test_a_suspect_whose_caller_went_is_forgotten_and_the_worker_given_back() ->
 
 def test_a_suspect_on_which_a_worker_hangs_has_it_killed() -> None:
     async def scenario() -> None:
-        first, second = FakeWorker("w0"), FakeWorker("w1")
-        house = House(first)
-        await settle()
-        pending = house.ask("a")
-        await settle()
-        house.residency.worker_down(first)
-        first.fail()
-        house.residency.worker_up(second)
-        await settle()
+        house, second, pending = await suspects("a")
         house.dispatcher.end_hung_workers(10.0)
         assert second.killed == []
         await asyncio.sleep(0.05)
         house.dispatcher.end_hung_workers(0.01)
         assert len(second.killed) == 1
-        house.residency.worker_down(second)
-        second.fail()
+        house.lose(second)
         assert (await pending.future).errors[0].code == WorkerLost.code
 
     run(scenario)
@@ -264,8 +235,7 @@ def test_rows_that_workers_refuse_are_not_blamed_for_deaths() -> None:
         deadline_s = time.monotonic() + 5
         while not worker.batches and time.monotonic() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        house.residency.worker_down(worker)
-        worker.fail()
+        house.lose(worker)
         successor = FakeWorker("w0", answers=True)
         house.residency.worker_up(successor)
         await settle()
@@ -283,8 +253,7 @@ def test_rows_that_workers_refuse_for_ever_fail_in_the_end(died: bool) -> None:
         pending = house.ask("a")
         await settle()
         if died:
-            house.residency.worker_down(worker)
-            worker.fail()
+            house.lose(worker)
             worker = FakeWorker()
             house.residency.worker_up(worker)
             await settle()
@@ -305,8 +274,7 @@ def test_the_suspects_of_a_version_that_is_gone_fail() -> None:
         await settle()
         pending = house.ask("a")
         await settle()
-        house.residency.worker_down(worker)
-        worker.fail()
+        house.lose(worker)
         house.dispatcher.remove(house.function)
         house.residency.worker_up(FakeWorker("w1"))
         await settle()
