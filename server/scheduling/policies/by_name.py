@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
+from server.policy_names import named
 from server.scheduling.policies.aimd import Aimd
 from server.scheduling.policies.clockwork import Clockwork
 from server.scheduling.policies.ewma import Ewma
@@ -32,26 +32,10 @@ POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     }
 )
 
-_VERBS = ("initial", "decide", "observe")
-
 
 def policy_named(name: str) -> Policy:
     """A policy by name or import path. Raises ValueError, naming those known, if there is no such policy."""
-    if name in POLICIES:
-        return POLICIES[name]()
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        known = ", ".join(POLICIES)
-        raise ValueError(f"no batching policy {name!r}; known: {known}, or a package.module:attribute")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-        policy = found() if isinstance(found, type) else found
-    except Exception as fault:  # it is anybody's code
-        raise ValueError(f"batching policy {name!r} cannot be imported: {fault!r}") from fault
-    missing = [verb for verb in _VERBS if not callable(getattr(policy, verb, None))]
-    if missing:
-        raise ValueError(f"batching policy {name!r} lacks {', '.join(missing)}")
-    return cast(Policy, policy)
+    return named("batching policy", name, POLICIES, ("initial", "decide", "observe"))
 
 
 def check_policy(name: str, options: Mapping[str, Any]) -> None:
