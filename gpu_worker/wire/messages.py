@@ -62,7 +62,7 @@ class Load(Message):
 
 @dataclass(slots=True)
 class Unload(Message):
-    """ForgetTrial `model` from the device; batches under way finish first."""
+    """Drop `model` from the device; batches under way finish first."""
 
     kind: ClassVar[str] = "unload"
     model: str
