@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpu_worker.model_cache import Resident
-from gpu_worker.networks.network import Explains, Inputs, IsCancelled, reading, width_of
+from gpu_worker.networks.network import Explains, Floats, Inputs, IsCancelled, reading, width_of
 from gpu_worker.pipeline.intake import Piece
-from gpu_worker.tasks import task_named
+from gpu_worker.tasks import Collector, task_named
 from gpu_worker.wire.protocol import MemberAnswer, RowError
 
 __all__ = ["Tally"]
+
+
+@dataclass(slots=True)
+class _Member:
+    """One model of a batch: what is asked of it, and where its answers go."""
+
+    resident: Resident
+    run: Callable[[Inputs, IsCancelled], Floats]
+    collector: Collector
 
 
 class Tally:
@@ -27,20 +37,7 @@ class Tally:
     def __init__(
         self, residents: Sequence[Resident], rows: int, *, outputs: Sequence[str] = (), task: str = ""
     ) -> None:
-        self._residents = residents
-        tasks = [task_named(task or resident.manifest.task) for resident in residents]
-        self._runs = [
-            reading(resident.network, asked.reads) for resident, asked in zip(residents, tasks, strict=True)
-        ]
-        self._collectors = [
-            asked.collector(
-                rows,
-                resident.manifest.classes,
-                width_of(resident.network, asked.reads, len(resident.manifest.classes)),
-                outputs or asked.default_outputs,
-            )
-            for resident, asked in zip(residents, tasks, strict=True)
-        ]
+        self._members = [_member(resident, rows, outputs, task) for resident in residents]
         self.errors: list[RowError] = []
         self._lock = threading.Lock()
         self.forward_s = 0.0
@@ -52,17 +49,18 @@ class Tally:
         good = np.array([index for index in range(len(piece.rows)) if index not in bad], np.intp)
         if not len(good):
             return
-        for member, resident in enumerate(self._residents):
-            with piece.timer.part(1 + member):
-                good = self._add_member(member, resident, piece, good, is_cancelled)
+        for number, member in enumerate(self._members, 1):
+            with piece.timer.part(number):
+                good = self._add_member(member, piece, good, is_cancelled)
 
     def _add_member(
-        self, member: int, resident: Resident, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled
+        self, member: _Member, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled
     ) -> np.ndarray:
         """Runs the rows `good` of the piece through one model: those that it could answer."""
+        resident = member.resident
         inputs = _inputs(piece, resident, good)
         began_s = time.monotonic()
-        found = self._runs[member](inputs, is_cancelled)
+        found = member.run(inputs, is_cancelled)
         took_s = time.monotonic() - began_s
         with self._lock:
             self.forward_s += took_s
@@ -71,15 +69,12 @@ class Tally:
         if not finite.all():
             self._blame(resident, piece, good[~finite])
             good, found = good[finite], found[finite]
-        self._collectors[member].put(good + piece.start, found)
+        member.collector.put(good + piece.start, found)
         return good
 
     def members(self) -> list[MemberAnswer]:
         """Every model's answers, in the order asked."""
-        return [
-            MemberAnswer(resident.key, collector.columns())
-            for resident, collector in zip(self._residents, self._collectors, strict=True)
-        ]
+        return [MemberAnswer(member.resident.key, member.collector.columns()) for member in self._members]
 
     def _blame(self, resident: Resident, piece: Piece, rows: np.ndarray) -> None:
         network = resident.network
@@ -91,6 +86,14 @@ class Tally:
             else:
                 error = RowError(piece.start + index, "input_invalid", reason)
             self.errors.append(error)
+
+
+def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) -> _Member:
+    asked = task_named(task or resident.manifest.task)
+    network, classes = resident.network, resident.manifest.classes
+    width = width_of(network, asked.reads, len(classes))
+    collector = asked.collector(rows, classes, width, outputs or asked.default_outputs)
+    return _Member(resident, reading(network, asked.reads), collector)
 
 
 def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:
