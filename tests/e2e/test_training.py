@@ -25,6 +25,7 @@ from tests.models import hashing_model
 from tests.training_data import draw_photos
 
 JOB_S = 300.0
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,38 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
         "FROM labelled GROUP BY 1"
     ).fetchall()
     assert (kind.startswith("FLOAT["), found) == (True, len(labelled))
+
+
+def test_the_readmes_first_ten_minutes_run_as_they_are_written(
+    server: InferenceServer,
+    labelled: list[tuple[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)  # food.db
+    with duckdb.connect("food.db") as own:
+        own.execute("CREATE TABLE labelled (image_path VARCHAR, label VARCHAR)")
+        own.executemany("INSERT INTO labelled VALUES (?, ?)", labelled)
+    (block,) = re.findall(r"```python\n(import duckdb, ml_udf\.duckdb\n.+?)```", README, re.DOTALL)
+    wait = re.search(r"^con\.sql\(\"SELECT \* FROM ml_udf\.jobs\"\).*\n", block, re.MULTILINE)
+    assert wait is not None
+    here: dict[str, Any] = {}
+
+    def run(text: str, written: str, meant: str) -> None:
+        assert written in text
+        exec(text.replace(written, meant).replace("http://127.0.0.1:8080", server.url), here)
+
+    run(block[: wait.end()], "'300 epochs'", "'3 epochs', models => ['squeezenet'], size => 32")
+    db = here["con"]
+    ((job,),) = db.execute("SELECT max(id) FROM ml_udf.jobs").fetchall()
+    assert wait_for(db, job) == "done"
+    capfd.readouterr()
+    run(block[wait.end() :], "job => 1", f"job => {job}")
+    assert "food" in capfd.readouterr().out
+    ((version,),) = db.execute("SELECT version FROM ml_udf.functions WHERE name = 'udf_food_name'").fetchall()
+    assert version == "1"
+    db.close()
 
 
 def test_duckdb_refreshes_a_dataset_by_the_query_that_is_registered(
