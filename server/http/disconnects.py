@@ -66,8 +66,7 @@ class DisconnectWatch:
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     async def _listen(self, pending: WaitingCall, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _gone(receive)
         pending.fail(ClientGone())
 
 
