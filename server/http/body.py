@@ -15,7 +15,16 @@ from server.errors import BadOption, BodyTooLarge, Unsupported
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["ClientGone", "Receive", "Scope", "Send", "decompressed", "json_object", "too_large"]
+__all__ = [
+    "ClientGone",
+    "Receive",
+    "Scope",
+    "Send",
+    "content_type_of",
+    "decompressed",
+    "json_object",
+    "too_large",
+]
 
 _JSON_BYTES = 1 << 20  # of the JSON of every route but infer
 
@@ -26,6 +35,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 class ClientGone(Exception):
     """The client hung up; nobody is left to be told anything."""
+
+
+def content_type_of(request: Request) -> str:
+    """What a body is said to be, in lower case and without parameters; "" where nothing is said."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def json_object(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from server.access.rules import Caller
 from server.catalog.functions import Function
 from server.errors import BadInput, BadOption, BodyTooLarge
-from server.http.body import ClientGone
+from server.http.body import ClientGone, content_type_of
 from server.http.replies import json_reply
 from server.scheduling.policy import RowClass
 from server.services import Services, ServicesOf
@@ -78,8 +78,7 @@ def _classifies_images(function: Function) -> bool:
 
 
 async def _image(request: Request, limit_bytes: int) -> bytes:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == "multipart/form-data":
+    if content_type_of(request) == "multipart/form-data":
         async with request.form(max_files=1, max_fields=4) as form:
             part = form.get("file")
             if not isinstance(part, UploadFile):

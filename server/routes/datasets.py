@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from server.access.rules import Caller
 from server.catalog.jobs import Look, Snapshot
 from server.errors import BadOption, BodyTooLarge
-from server.http.body import ClientGone, json_object
+from server.http.body import ClientGone, content_type_of, json_object
 from server.http.disconnects import while_connected
 from server.http.replies import json_reply
 from server.services import ServicesOf
@@ -49,8 +49,7 @@ async def begin_upload(services: ServicesOf, request: Request) -> Response:
 @router.put("/uploads/{upload}/{part}")
 async def add_part(services: ServicesOf, upload: str, part: int, request: Request) -> Response:
     """Rows: an Arrow IPC stream, or JSON. Part 0, 1, …; one that is sent again is not taken twice."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_json = content_type == "application/json"
+    is_json = content_type_of(request) == "application/json"
     body = await request.body()
     if is_json and len(body) > _JSON_PART_BYTES:  # its parser lets nothing else run, in whatever thread
         raise BodyTooLarge(f"a part in JSON has at most {_JSON_PART_BYTES} bytes; send fewer rows at a time")
@@ -83,7 +82,7 @@ async def show_dataset(services: ServicesOf, name: str) -> Response:
 @router.post("/{name}/refresh")
 async def refresh_dataset(services: ServicesOf, name: str, request: Request) -> Response:
     """Run the registered query again; what jobs and models were trained on stays as it was."""
-    form = await json_object(request) if await request.body() else {}
+    form = await json_object(request, may_be_empty=True)
     roles = _roles(form.get("roles"))
     return await _taken(request, services.datasets.refresh(name, roles, _caller(request, roles)), 200)
 

@@ -11,7 +11,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption
-from server.http.body import json_object
+from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 
@@ -25,8 +25,7 @@ _MANIFEST_BYTES = 2 << 20  # read on the event loop
 @router.post("/register")
 async def register(services: ServicesOf, request: Request) -> Response:
     """A model version: multipart `manifest` and `weights`, or JSON `{"directory": …}` on this host."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == "multipart/form-data":
+    if content_type_of(request) == "multipart/form-data":
         async with request.form(max_files=2, max_fields=4, max_part_size=_MANIFEST_BYTES) as form:
             manifest = await _manifest(form)
             weights = form.get("weights")
