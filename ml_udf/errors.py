@@ -296,8 +296,8 @@ class InputUndecodable(InputError):
     code = "input_undecodable"
     sqlstate = "22P03"
     usual_hint = (
-        "give a JPEG or PNG that is whole; ml_udf.on_error = 'null' "
-        "(ml_udf_on_error in DuckDB) skips such rows"
+        "give a JPEG or PNG that is whole (its bytes, not its path, where the function takes bytes: "
+        "docs/using.md); ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB) skips such rows"
     )
 
 

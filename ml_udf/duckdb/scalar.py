@@ -26,6 +26,13 @@ from ml_udf.errors import InputInvalid, MlUdfError, WrongType
 
 __all__ = ["Scalar", "parted"]
 
+# A path cast to BLOB is no photo, nor is a photo cast to VARCHAR a path.
+_OF_PHOTOS = {
+    "image": "give an image's bytes, as in SELECT {name}(content) FROM read_blob('*.jpg'); "
+    "to give paths, register it with input_name='image_path' (docs/using.md)",
+    "path": "give a path of the inference server's host, as a text; "
+    "to give an image's bytes, register it with input_name='image' (docs/using.md)",
+}
 _KINDS = {"number": pa.float64(), "text": pa.string(), "boolean": pa.bool_()}
 
 
@@ -74,7 +81,8 @@ class Scalar:
             )
         if rows and self.info.columns:
             return self._rows(columns)
-        return column_of(fitting(self.name, columns[0], input_vector(self.info)))
+        hint = _OF_PHOTOS.get(self.info.form, "").format(name=self.name)
+        return column_of(fitting(self.name, columns[0], input_vector(self.info), hint))
 
     def _rows(self, columns: Sequence[Vector]) -> list[Value]:
         typed: list[list[Any]] = []

@@ -97,13 +97,16 @@ def output_vector(info: FunctionInfo) -> VectorType:
     return _numbers(info.output_datatype, lists=info.output_width != 1)
 
 
-def fitting(subject: str, vector: Vector, wanted: VectorType) -> Vector:
-    """The vector as one of `wanted`: as DuckDB would cast it by itself. Raises `WrongType`."""
+def fitting(subject: str, vector: Vector, wanted: VectorType, hint: str = "") -> Vector:
+    """The vector as one of `wanted`: as DuckDB would cast it by itself. Raises `WrongType`.
+
+    hint  what to do where it does not fit, if a cast is not the way
+    """
     if _fits(vector.type, wanted.arrow):
         return vector.cast(wanted.arrow)
     raise WrongType(
         f"{subject} takes {wanted.sql}, not {type_name(vector.type)}",
-        hint=f"cast it, as in {subject}(x::{wanted.sql})",
+        hint=hint or f"cast it, as in x::{wanted.sql}",
     )
 
 

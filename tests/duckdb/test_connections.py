@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from ml_udf.client import Client, Options
+from ml_udf.client.statement import Binding
 from ml_udf.duckdb.pauses import LONGEST_S, PAUSE_S, Pauses
 from ml_udf.duckdb.registration import Registration, register
 from ml_udf.errors import BadOption
@@ -126,6 +128,27 @@ def test_an_error_shows_the_names_that_a_user_knows(call: str, said: str):
                 each.execute(f"SELECT {call}")
             assert not any(inner in str(caught.value) for inner in ("ml_udf_", "call_", "statement"))
     registration.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "way_out"),
+    [
+        ("eye", r"udf\(content\) FROM read_blob\(.+ input_name='image_path'"),
+        ("road", "a path of the inference server's host.+ input_name='image'"),
+    ],
+)
+def test_a_path_and_a_photos_bytes_are_told_apart_and_no_cast_is_advised(function: str, way_out: str):
+    other = {"eye": ("image_path", "'a.jpg'"), "road": ("image", "'photo'::BLOB")}
+    name, given = other[function]
+    with oip_server() as server, duckdb.connect() as con:
+        server.functions = {"eye": "image", "road": "path"}
+        with closing(register(con, server.url, functions={"udf": function})):
+            with pytest.raises(duckdb.Error, match=way_out) as caught:
+                con.execute(f"SELECT udf({given})")
+            assert "cast" not in str(caught.value)
+        with closing(register(con, server.url, functions={"udf": Binding(function, input_name=name)})):
+            assert con.execute(f"SELECT udf({given}) IS NOT NULL").fetchall() == [(True,)]
+        assert server.inputs == [name]
 
 
 def test_what_fits_by_itself_needs_no_cast():
