@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from server.access.rules import Access
-from server.errors import BodyTooLarge, MethodNotAllowed, ServiceError
+from server.errors import MethodNotAllowed, ServiceError
 from server.http.application import Admitted, Refused, Reply, RequestInProgress, WholeRequest
 from server.http.asgi_exchange import path_of
 from server.http.backpressure import Backpressure, Route
@@ -66,7 +66,7 @@ class Gateway:
         """Decide on a request by its head."""
         path, query = path_of(head.target)
         whole = self._route.takes(path)
-        limit = self._max_upload_bytes if path == _REGISTER else self._max_body_bytes
+        limit = self._limit_bytes(path)
         try:
             caller = self._access.check(head, path, address)
             if whole and head.method != "POST":
@@ -91,8 +91,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of the framework's."""
         scope["state"] = dict(self._state)
-        limit = self._max_upload_bytes if scope["path"] == _REGISTER else self._max_body_bytes
-        error = BodyTooLarge(f"the request's body is over the limit of {limit} bytes")
+        limit = self._limit_bytes(scope["path"])
         size = 0
 
         async def bounded() -> MutableMapping[str, Any]:
@@ -101,8 +100,12 @@ class Gateway:
             size += len(message.get("body", b""))
             if size > limit:
                 # The framework lets its own exception alone through from a body that it parses.
-                raise HTTPException(413, error.message)
+                raise HTTPException(413, f"the request's body is over the limit of {limit} bytes")
             return message
 
         with contextlib.suppress(ClientDisconnect):  # in the middle of its body; nobody is left to be told
             await self._inner(scope, bounded, send)
+
+    def _limit_bytes(self, path: str) -> int:
+        """What a body may weigh."""
+        return self._max_upload_bytes if path == _REGISTER else self._max_body_bytes
