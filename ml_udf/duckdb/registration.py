@@ -239,7 +239,7 @@ class Registration:
             columns = fitting(name, functions, TEXT), fitting(name, inputs, _INPUTS[name])
         except MlUdfError as error:
             self._calls.note(error)
-            raise spelled_out(error, name) from None
+            raise spelled_out(error, _asked(functions) or name) from None
         return body(*columns, statement)
 
     def _predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
@@ -268,6 +268,12 @@ class Registration:
         if view == "stat_functions":
             return self._calls.statistics()
         return self._client.listed(view)
+
+
+def _asked(functions: Vector) -> str | None:
+    """The first function that a column names: the one that a user has written, who knows no `predict`."""
+    named = column_of(functions) if pa.types.is_string(functions.type) else []
+    return next((str(function) for function in named if function is not None), None)
 
 
 def _path_of(database: str, schema: str) -> str:

@@ -112,6 +112,7 @@ def test_a_pause_tells_statements_apart_and_a_fault_or_a_long_time_too():
         ("udf_f('x'::BLOB)", "udf_f takes VARCHAR, not BLOB"),
         ("udf_f([1, 2])", r"udf_f takes VARCHAR, not INTEGER\[\]"),
         ("ml_udf.predict('f', 123)", "predict takes VARCHAR, not INTEGER"),
+        ("ml_udf.predict('f', 123)", "WrongType: f: predict takes"),
         ("ml_udf.try_predict('f', 123)", "try_predict takes VARCHAR, not INTEGER"),
         ("ml_udf.predict_many('f', [['a'], ['b']])", r"predict_many takes VARCHAR\[\], not VARCHAR\[\]\[\]"),
         ("udf_f('a', 'b')", "udf_f"),
