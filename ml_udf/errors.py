@@ -277,8 +277,8 @@ class InputNotFound(InputError):
     code = "input_not_found"
     sqlstate = "58P01"
     usual_hint = (
-        "the path is one of the inference server's host; ml_udf.on_error = "
-        "'null' (ml_udf_on_error in DuckDB) skips such rows"
+        "the path is one of the inference server's host, a relative one below its media roots (ml-udf serve "
+        "--media-root); ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB) skips such rows"
     )
 
 

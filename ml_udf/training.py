@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
-from ml_udf.errors import MlUdfError
+from ml_udf.errors import InputInvalid, InputNotFound, InputUndecodable, MlUdfError
 
 __all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls"]
 
@@ -25,6 +25,11 @@ PUSHED = "push"  # the source of a dataset whose rows a client has sent
 # A query may run, and a deployment load models, for that long.
 _LONG_S = 3600.0
 _SHORT_S = 60.0
+
+_UNREADABLE = (
+    "mend such rows or leave them out of the dataset's query; "
+    "paths are those of the inference server's host, below its media roots (ml-udf serve --media-root)"
+)
 
 Json = dict[str, Any]
 
@@ -158,4 +163,8 @@ class TrainingCalls:
         return self._ask(HttpRequest("POST", path, json.dumps(body).encode(), headers), timeout_s)
 
     def _ask(self, request: HttpRequest, timeout_s: float) -> Json:
-        return self._client.ask(request, timeout_s=timeout_s, on_wait=self._on_wait)
+        try:
+            return self._client.ask(request, timeout_s=timeout_s, on_wait=self._on_wait)
+        except (InputInvalid, InputNotFound, InputUndecodable) as error:
+            error.hint = _UNREADABLE  # the usual one speaks of on_error, which no dataset knows
+            raise

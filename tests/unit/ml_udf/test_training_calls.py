@@ -1,4 +1,4 @@
-"""The training routes as calls: lists that come in pages."""
+"""The training routes as calls: lists that come in pages, what a dataset cannot read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ml_udf.errors import InputNotFound
 from ml_udf.training import TrainingCalls
 
 
@@ -35,6 +36,22 @@ def test_every_page_of_a_list_is_asked_for_once(count: int, what: str) -> None:
     listed = getattr(TrainingCalls(pages), what)()  # type: ignore[arg-type]
     assert [entry["id"] for entry in listed] == list(range(1, count + 1))
     assert len(set(pages.asked)) == len(pages.asked)
+
+
+class Refusing:
+    """A server that cannot read an input of a dataset."""
+
+    def ask(self, request: Any, **_: object) -> dict[str, Any]:
+        raise InputNotFound("dataset food: 11 of 60 inputs cannot be read")
+
+
+def test_inputs_that_a_dataset_cannot_read_are_to_be_mended_and_no_setting_skips_them() -> None:
+    calls = TrainingCalls(Refusing())  # type: ignore[arg-type]
+    for ask in (calls.pull, lambda dataset: calls.push(dataset, [b""])):
+        with pytest.raises(InputNotFound, match="11 of 60") as caught:
+            ask({"name": "food"})
+        assert "--media-root" in caught.value.hint
+        assert "on_error" not in caught.value.hint
 
 
 def test_a_server_without_pages_is_asked_once() -> None:
