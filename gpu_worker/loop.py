@@ -140,7 +140,7 @@ class Loop:
         elif isinstance(message, TrainEpoch | StoreCheckpoint | ForgetTrial | Evaluate | Inspect):
             self._trainer.send(message)
         elif isinstance(message, ProbeTraining):
-            self._trainer.look(message)
+            self._trainer.probe(message)
         elif isinstance(message, EndTraining):
             self._trainer.end()
             self._replies.put(Done(message.id))

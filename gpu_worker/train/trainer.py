@@ -79,7 +79,7 @@ class Trainer:
         except FrameError as exc:
             self._fail(child, [message.id], f"the message cannot be handed on: {exc}", code="bad_option")
 
-    def look(self, message: ProbeTraining) -> None:
+    def probe(self, message: ProbeTraining) -> None:
         """Hand it on to the process if there is one; it answers in the middle of whatever it does."""
         if self._child is None or not self._child.lives():
             self._reply(Failed(message.id, "worker_lost", "there is no training process"))

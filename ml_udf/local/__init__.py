@@ -3,7 +3,8 @@
     local:/path/to/home?media_root=/photos&media_root=/more&device=cpu&threads=2
 
 reads the same home folder that a server keeps and answers the same protocol through the same seam
-(`client.transport.Transport`), with `gpu_worker`'s own engine. The one door of `ml_udf` to the worker's code.
+(`ml_udf.client.transport.Transport`), with `gpu_worker`'s own engine. The one door of `ml_udf` to the
+worker's code.
 """
 
 from ml_udf.local.transport import LocalTransport

@@ -78,9 +78,8 @@ class Past:
     statements: int = 0
     failed_calls: int = 0
     calls: CallStats = field(default_factory=CallStats)
-    waits: LatencyHistogram = field(
-        default_factory=LatencyHistogram
-    )  # of the calls that had to ask the server
+    # of the calls that had to ask the server
+    waits: LatencyHistogram = field(default_factory=LatencyHistogram)
 
 
 class Statements:

@@ -1,6 +1,6 @@
 """Scoring a table: every row that has no answer yet gets one, stored, in batches that commit.
 
-    ScoreRequest        what to score, with which function, into which place
+    ScoreRequest   what to score, with which function, into which place
     Layout         the tables and columns that this means, once the database has been asked
     Queries        the SQL over them: which rows are due, a page of them, storing their answers
     Asking         a page's answers, through restarts of the server and past rows that kill its worker
