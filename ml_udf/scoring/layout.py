@@ -125,9 +125,13 @@ def key_of(source: Source, asked: Sequence[str]) -> tuple[ColumnDef, ...]:
     chosen = {column.name for column in key}
     if source.unique is not None and not any(unique <= chosen for unique in source.unique):
         listed = ", ".join(quoted(name) for name in sorted(chosen))
+        if source.primary:  # a second one cannot be added, and DuckDB counts constraints, no indexes
+            hint = f"name its primary key ({', '.join(source.primary)}), "
+            hint += f"or on PostgreSQL CREATE UNIQUE INDEX ON {source.sql} ({listed})"
+        else:
+            hint = f"ALTER TABLE {source.sql} ADD PRIMARY KEY ({listed}), or name other columns"
         raise NoKey(
-            f"several rows of {source.title} may have the same key ({', '.join(sorted(chosen))})",
-            hint=f"CREATE UNIQUE INDEX ON {source.sql} ({listed}), or name other columns",
+            f"several rows of {source.title} may have the same key ({', '.join(sorted(chosen))})", hint=hint
         )
     return key
 

@@ -170,6 +170,24 @@ def test_what_cannot_be_scored_is_refused_clearly(
     assert server.requests == []
 
 
+def test_the_hint_of_a_key_that_is_not_unique_is_sql_that_mends_it(
+    con: duckdb.DuckDBPyConnection, server: OipServer
+):
+    con.execute("CREATE TABLE keyless AS SELECT id, image_path FROM foodlog LIMIT 20")
+    how = {"result_table": "scores", "key": ("id",)}
+
+    def score() -> int:
+        return score_table(con, server.url, "keyless", "udf_food_name", "image_path", **how).answered  # type: ignore[arg-type]  # of any field
+
+    with pytest.raises(NoKey, match="several rows of keyless") as caught:
+        score()
+    con.execute(caught.value.hint.partition(", or ")[0])
+    assert score() == 20
+    with pytest.raises(NoKey) as caught:
+        scored(con, server, output="food", key=("age",))
+    assert caught.value.hint.startswith("name its primary key (id), or on PostgreSQL ")
+
+
 # ── ml-udf score ───────────────────────────────────────────────────────────────────────────────────
 
 
