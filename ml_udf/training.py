@@ -28,7 +28,8 @@ _SHORT_S = 60.0
 
 _UNREADABLE = (
     "mend such rows or leave them out of the dataset's query; "
-    "paths are those of the inference server's host, below its media roots (ml-udf serve --media-root)"
+    "paths are those of the inference server's host, below its media roots (ml-udf serve --media-root); "
+    "a dataset of texts says task => 'text-classification'"
 )
 
 Json = dict[str, Any]

@@ -51,6 +51,7 @@ def test_inputs_that_a_dataset_cannot_read_are_to_be_mended_and_no_setting_skips
         with pytest.raises(InputNotFound, match="11 of 60") as caught:
             ask({"name": "food"})
         assert "--media-root" in caught.value.hint
+        assert "'text-classification'" in caught.value.hint
         assert "on_error" not in caught.value.hint
 
 
