@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ml_udf.client.column import InputColumn, SubBatch, Value
-from ml_udf.client.exchange import ROW_FAULTS, Answers, Exchange
+from ml_udf.client.exchange import ROW_FAULTS, Exchange, Outcomes
 from ml_udf.client.function_info import (
     REPOSITORY_INDEX,
     FunctionInfo,
@@ -268,12 +268,12 @@ class Client:
 
     def _answers(
         self, column: InputColumn, exchange: Exchange, on_wait: Callable[[], None] | None
-    ) -> tuple[Answers, int]:
+    ) -> tuple[Outcomes, int]:
         """The answers of the distinct values, and in how many requests they came."""
         stop_at_error = exchange.options.on_error == "error"
         # A row that is refused here fails the call before anything is sent.
         found_error = stop_at_error and bool(column.errors)
-        answers = Answers.empty(len(column.distinct))
+        answers = Outcomes.empty(len(column.distinct))
         batches = 0
 
         def tasks() -> Iterator[SubBatch]:

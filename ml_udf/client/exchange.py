@@ -37,14 +37,14 @@ from ml_udf.oip import (
     encode_request,
 )
 
-__all__ = ["ROW_FAULTS", "Answers", "Exchange"]
+__all__ = ["ROW_FAULTS", "Exchange", "Outcomes"]
 
 # Faults that concern the rows of one request; every other error fails the whole call.
 ROW_FAULTS = (ServerUnreachable, ConnectionLost, Overloaded, ServerFault, DeadlineExceeded)
 
 
 @dataclass(slots=True)
-class Answers:
+class Outcomes:
     """One entry per row: a value with its confidence (None where the server gives none), or an error."""
 
     values: list[Any]
@@ -52,16 +52,16 @@ class Answers:
     errors: list[MlUdfError | None]
 
     @classmethod
-    def empty(cls, rows: int) -> Answers:
+    def empty(cls, rows: int) -> Outcomes:
         """Room for `rows` answers."""
         return cls([None] * rows, [None] * rows, [None] * rows)
 
     @classmethod
-    def failed(cls, rows: int, error: MlUdfError) -> Answers:
+    def failed(cls, rows: int, error: MlUdfError) -> Outcomes:
         """`rows` rows that all met the same error."""
         return cls([None] * rows, [None] * rows, [error] * rows)
 
-    def fill(self, batch: SubBatch, reply: Answers) -> None:
+    def fill(self, batch: SubBatch, reply: Outcomes) -> None:
         """Put the answers to one sub-batch into their places."""
         rows = slice(batch.first, batch.first + len(batch.rows))
         self.values[rows] = reply.values
@@ -81,7 +81,7 @@ class Exchange:
     _down: MlUdfError | None = None  # once the server is found gone, the other sub-batches are not tried
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def answer(self, batch: SubBatch, abort: Abort, on_sent: Callable[[], None] | None = None) -> Answers:
+    def answer(self, batch: SubBatch, abort: Abort, on_sent: Callable[[], None] | None = None) -> Outcomes:
         """Ask for the rows of one sub-batch. Raises what concerns more than these rows.
 
         on_sent  called once the request has left; again if it is tried again, never if it cannot leave
@@ -101,7 +101,7 @@ class Exchange:
         except (*ROW_FAULTS, InputInvalid) as error:
             if isinstance(error, ServerUnreachable):
                 self._down = error
-            return Answers.failed(len(batch.rows), error)
+            return Outcomes.failed(len(batch.rows), error)
 
     def _count_retry(self) -> None:
         with self._lock:
@@ -138,11 +138,11 @@ class Exchange:
         except WireError as exc:
             raise ServerFault(f"the endpoint's answer cannot be read: {exc}") from exc
 
-    def _read(self, reply: InferResponse, rows: int) -> Answers:
+    def _read(self, reply: InferResponse, rows: int) -> Outcomes:
         try:
             values = _column(reply, self.info.output_name, rows)
             if not self.info.ours:
-                return Answers(values, [None] * rows, [None] * rows)
+                return Outcomes(values, [None] * rows, [None] * rows)
             sure = self.info.has_confidence
             confidences = _column(reply, "confidence", rows) if sure else [None] * rows
             errors = [_row_error(text) if text else None for text in _column(reply, "error", rows)]
@@ -151,7 +151,7 @@ class Exchange:
         for row, error in enumerate(errors):
             if error is not None:
                 values[row] = confidences[row] = None
-        return Answers(values, confidences, errors)
+        return Outcomes(values, confidences, errors)
 
 
 def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:

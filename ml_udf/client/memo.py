@@ -16,7 +16,7 @@ from typing import Any
 from ml_udf.client.column import Value
 from ml_udf.errors import MlUdfError
 
-__all__ = ["MEMO_BYTES", "Answer", "Memo", "memo_key"]
+__all__ = ["MEMO_BYTES", "Memo", "Outcome", "memo_key"]
 
 MEMO_BYTES = 32 << 20
 _ENTRY_BYTES = 200  # of a dictionary's slot, an answer and its confidence
@@ -27,7 +27,7 @@ _HASHED_ABOVE_NUMBERS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Outcome:
     """What one value got: a value with a confidence, or an error; neither for NULL."""
 
     value: Any = None
@@ -46,14 +46,14 @@ class Memo:
 
     def __init__(self, limit_bytes: int = MEMO_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._young: dict[Hashable, Answer] = {}
-        self._old: dict[Hashable, Answer] = {}
+        self._young: dict[Hashable, Outcome] = {}
+        self._old: dict[Hashable, Outcome] = {}
         self._young_bytes = 0
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._young or key in self._old
 
-    def get(self, key: Hashable) -> Answer | None:
+    def get(self, key: Hashable) -> Outcome | None:
         """The answer to an input; None where it was never there, or is forgotten."""
         answer = self._young.get(key)
         if answer is None and (answer := self._old.pop(key, None)) is not None:
@@ -61,7 +61,7 @@ class Memo:
             self._young_bytes += _entry_bytes(key, answer)
         return answer
 
-    def learn(self, fresh: Mapping[Hashable, Answer]) -> None:
+    def learn(self, fresh: Mapping[Hashable, Outcome]) -> None:
         """Remember the answers of a call. Their errors lose their tracebacks."""
         may_forget = True  # once in a call: twice would forget its own answers
         for key, answer in fresh.items():
@@ -94,7 +94,7 @@ def _hashed(raw: bytes) -> tuple[int, bytes]:
     return len(raw), hashlib.blake2b(raw, digest_size=16).digest()
 
 
-def _entry_bytes(key: Hashable, answer: Answer) -> int:
+def _entry_bytes(key: Hashable, answer: Outcome) -> int:
     """About what an entry takes. An error that several share counts for each: then less is remembered."""
     numbers = len(answer.value) if isinstance(answer.value, list) else 0  # an array holds its own
     if isinstance(key, tuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ml_udf.client.column import InputColumn, SubBatch
-from ml_udf.client.exchange import Answers, Exchange
+from ml_udf.client.exchange import Exchange, Outcomes
 from ml_udf.client.prediction import Prediction, spread
 from ml_udf.client.request_pool import Underway
 
@@ -19,14 +19,14 @@ class PendingCall:
 
     column: InputColumn
     exchange: Exchange
-    underway: Underway[SubBatch, Answers]
+    underway: Underway[SubBatch, Outcomes]
 
     def wait(self, on_wait: Callable[[], None] | None = None) -> Prediction:
         """The answers, faults of rows told in them. Raises what concerns the whole call.
 
         on_wait  called in this thread at least every 50 ms; what it raises aborts the call
         """
-        answers = Answers.empty(len(self.column.distinct))
+        answers = Outcomes.empty(len(self.column.distinct))
         batches = 0
         for batch, reply in self.underway.results(on_wait):
             answers.fill(batch, reply)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ml_udf.client.column import InputColumn, Value
-from ml_udf.client.exchange import Answers
+from ml_udf.client.exchange import Outcomes
 from ml_udf.errors import MlUdfError
 
 __all__ = ["CallStats", "Prediction", "all_failed", "short", "spread"]
@@ -58,7 +58,7 @@ class Prediction:
         return next(((row, error) for row, error in enumerate(self.errors) if error), None)
 
 
-def spread(column: InputColumn, answers: Answers, version: str, *, batches: int, retries: int) -> Prediction:
+def spread(column: InputColumn, answers: Outcomes, version: str, *, batches: int, retries: int) -> Prediction:
     """The answers of the distinct values as those of all rows.
 
     batches, retries  in how many requests they came, and how often one was sent again; the time that the call

@@ -16,14 +16,14 @@ from typing import Any
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
-from ml_udf.client.memo import Answer, Memo, memo_key
+from ml_udf.client.memo import Memo, Outcome, memo_key
 from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import Prediction, short
 from ml_udf.client.request_pool import WAIT_SLICE_S
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError, ServerUnreachable
 
-__all__ = ["Answer", "Binding", "Statement"]
+__all__ = ["Binding", "Outcome", "Statement"]
 
 _MAX_NULLED = 100_000  # so many inputs are counted exactly
 
@@ -40,7 +40,7 @@ class Binding:
     output_name: str | None = None
 
 
-_NULL = Answer()
+_NULL = Outcome()
 
 
 class Statement:
@@ -166,8 +166,8 @@ class Statement:
         on_wait: Callable[[], None] | None = None,
         *,
         raise_faults: bool = False,
-    ) -> list[Answer]:
-        """One answer per row; faults are raised or told in `Answer.error`.
+    ) -> list[Outcome]:
+        """One answer per row; faults are raised or told in `Outcome.error`.
 
         Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
         """
@@ -205,7 +205,7 @@ class Statement:
         return error
 
     def _claimed(
-        self, unknown: Mapping[Hashable, Value], answers: dict[Hashable, Answer]
+        self, unknown: Mapping[Hashable, Value], answers: dict[Hashable, Outcome]
     ) -> tuple[dict[Hashable, Value], dict[Hashable, threading.Event]]:
         """What this thread asks for now, and what others ask for; `answers` gets what is remembered."""
         mine: dict[Hashable, Value] = {}
@@ -229,7 +229,7 @@ class Statement:
 
     def _ask(
         self, unknown: dict[Hashable, Value], on_wait: Callable[[], None] | None, raise_faults: bool
-    ) -> dict[Hashable, Answer]:
+    ) -> dict[Hashable, Outcome]:
         if not unknown:
             return {}
         if self._down is not None:
@@ -254,9 +254,9 @@ class Statement:
         )
         return self._learnt(unknown, prediction)
 
-    def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Answer]:
+    def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Outcome]:
         fresh = {
-            key: Answer(value, confidence, error)
+            key: Outcome(value, confidence, error)
             for key, value, confidence, error in zip(
                 keys, prediction.values, prediction.confidences, prediction.errors, strict=True
             )
@@ -269,9 +269,9 @@ class Statement:
 
     def _collected(
         self, keys: Sequence[Hashable], on_wait: Callable[[], None] | None
-    ) -> dict[Hashable, Answer]:
+    ) -> dict[Hashable, Outcome]:
         """The answers of what was begun with, as far as `keys` ask for it."""
-        collected: dict[Hashable, Answer] = {}
+        collected: dict[Hashable, Outcome] = {}
         for begun in list(self._begun):
             rows, pending = begun
             if not any(key in rows for key in keys):
@@ -298,14 +298,14 @@ class Statement:
                 self.version = info.version
             return self.version
 
-    def _all_failed(self, unknown: dict[Hashable, Value], error: MlUdfError) -> dict[Hashable, Answer]:
-        failed = dict.fromkeys(unknown, Answer(error=error))
+    def _all_failed(self, unknown: dict[Hashable, Value], error: MlUdfError) -> dict[Hashable, Outcome]:
+        failed = dict.fromkeys(unknown, Outcome(error=error))
         with self._lock:
             self._memo.learn(failed)
             self._note_down(failed.values())
         return failed
 
-    def _note_down(self, answers: Iterable[Answer]) -> None:
+    def _note_down(self, answers: Iterable[Outcome]) -> None:
         for answer in answers:
             if isinstance(answer.error, ServerUnreachable):
                 self._down = answer.error  # found dead once; the rest of the statement does not wait for it

@@ -13,7 +13,7 @@ from typing import Any
 
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
-from ml_udf.client.statement import Answer, Binding, Statement
+from ml_udf.client.statement import Binding, Outcome, Statement
 from ml_udf.config import Options
 from ml_udf.duckdb.faults import FaultWarnings, spelled_out
 from ml_udf.duckdb.interrupts import Interrupts
@@ -50,7 +50,7 @@ class Calls:
 
     def answers(
         self, binding: Binding, text: str | None, column: Sequence[Value]
-    ) -> list[tuple[Answer, str | None]]:
+    ) -> list[tuple[Outcome, str | None]]:
         """An answer per row with the version that gave it; faults are told, not raised."""
         with self._call(binding, text) as (statement, check):
             return [(answer, statement.version) for answer in statement.answers(column, check)]

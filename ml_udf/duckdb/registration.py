@@ -15,7 +15,7 @@ from duckdb.func import ARROW, SPECIAL
 from ml_udf.client import Client
 from ml_udf.client.column import asked_by_key
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.statement import Answer, Binding
+from ml_udf.client.statement import Binding, Outcome
 from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
@@ -249,10 +249,10 @@ class Registration:
         return TEXT.array(asked_by_key(names.to_pylist(), column_of(inputs), ask, None))
 
     def _try_predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
-        def ask(function: str, column: list[Any]) -> list[tuple[Answer, str | None]]:
+        def ask(function: str, column: list[Any]) -> list[tuple[Outcome, str | None]]:
             return self._calls.answers(Binding(function), statement, column)
 
-        return try_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Answer(), None)))
+        return try_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Outcome(), None)))
 
     def _predict_many(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
         lists: list[list[Any] | None] = inputs.to_pylist()

@@ -16,7 +16,7 @@ import duckdb
 
 from ml_udf.client import Client
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.statement import Answer, Binding
+from ml_udf.client.statement import Binding, Outcome
 from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.quoting import qualified
@@ -133,7 +133,7 @@ class _DuckDbStore:
         self._segment = self._segment.part(rows, len(self._segment))
         return page
 
-    def write(self, page: Page, answers: Sequence[Answer], version: str) -> int:
+    def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another cursor was in the way."""
         parameters = columns_of(page, answers, self._layout.value_type, "[]")
         for tries in range(1, MAX_WRITES + 1):

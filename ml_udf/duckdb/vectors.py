@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ml_udf.client.column import Value
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 
@@ -154,7 +154,7 @@ def column_of(vector: Vector) -> list[Value]:
     return values
 
 
-def try_array(found: Sequence[tuple[Answer, str | None]]) -> pa.Array:
+def try_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
     """`try_predict`'s composite per row: *(value, confidence, model_version, error)*; NULL for NULL."""
     rows = [
         None

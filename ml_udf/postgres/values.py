@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
 from ml_udf.errors import BadOption
 
@@ -32,7 +32,7 @@ def fitted(values: Sequence[Any], sql_type: str) -> list[Any]:
     return [None if value is None else _fit(value, sql_type) for value in values]
 
 
-def composite(answer: Answer, version: str | None) -> Composite | None:
+def composite(answer: Outcome, version: str | None) -> Composite | None:
     """An answer as `ml_udf.prediction`; None for a NULL row."""
     if answer.error is None and answer.value is None:
         return None

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
-from ml_udf.client.statement import Answer, Binding
+from ml_udf.client.statement import Binding, Outcome
 from ml_udf.client.transport import Abort
 from ml_udf.config import Options
 from ml_udf.errors import (
@@ -50,13 +50,13 @@ class Asking:
         self._binding = binding
         self._options = replace(options, on_error="null")
         self._patience_s = patience_s
-        self._memo: OrderedDict[str, Answer] = OrderedDict()
+        self._memo: OrderedDict[str, Outcome] = OrderedDict()
         self._proof: tuple[str, Value] | None = None  # a row that was answered
         self.stats = CallStats()
         self._idle = threading.Condition()  # its lock guards the memo too
         self._under_way = 0
 
-    def answers(self, page: Page, abort: Abort) -> list[Answer]:
+    def answers(self, page: Page, abort: Abort) -> list[Outcome]:
         """One answer per row: a value, or the input's own fault.
 
         Raises what no row is to blame for: a passing fault that outlasted the patience, a version that is
@@ -85,20 +85,20 @@ class Asking:
         with self._idle:
             self._idle.wait_for(lambda: not self._under_way, timeout_s)
 
-    def _settled(self, rows: Mapping[str, Value], abort: Abort) -> dict[str, Answer]:
+    def _settled(self, rows: Mapping[str, Value], abort: Abort) -> dict[str, Outcome]:
         answers = self._asked(rows, self._options, abort)
         suspects = {key: rows[key] for key, answer in answers.items() if _suspicious(answer)}
         if suspects:
             answers.update(self._halved(suspects, abort))
         return answers
 
-    def _halved(self, suspects: Mapping[str, Value], abort: Abort) -> dict[str, Answer]:
+    def _halved(self, suspects: Mapping[str, Value], abort: Abort) -> dict[str, Outcome]:
         """The suspects' answers; those at fault even alone keep their fault.
 
         Level by level, so that rows which can be answered soon are. No row is blamed unless the server
         answers another one at that time: else its fault is raised.
         """
-        settled: dict[str, Answer] = {}
+        settled: dict[str, Outcome] = {}
         alone: list[str] = []
         failures = 0  # requests in a row of which no row was answered
         heaps = deque([list(suspects)])
@@ -122,12 +122,12 @@ class Asking:
                 settled.update(self._together([key], suspects, abort))
         return settled
 
-    def _together(self, keys: Sequence[str], rows: Mapping[str, Value], abort: Abort) -> dict[str, Answer]:
+    def _together(self, keys: Sequence[str], rows: Mapping[str, Value], abort: Abort) -> dict[str, Outcome]:
         """The answers of rows that are sent as one request."""
         one_request = replace(self._options, batch_rows=len(keys), max_in_flight=1)
         return self._asked({key: rows[key] for key in keys}, one_request, abort)
 
-    def _see_it_well(self, failed: Answer, abort: Abort) -> None:
+    def _see_it_well(self, failed: Outcome, abort: Abort) -> None:
         """Raise the fault of `failed`, unless a row that was answered before is answered now."""
         proof = self._proof
         if proof is not None:
@@ -141,14 +141,14 @@ class Asking:
         with self._idle:
             self.stats.add_asking(call)
 
-    def _asked(self, rows: Mapping[str, Value], options: Options, abort: Abort) -> dict[str, Answer]:
+    def _asked(self, rows: Mapping[str, Value], options: Options, abort: Abort) -> dict[str, Outcome]:
         """The rows' answers, passing faults waited for. Raises one that outlasts the patience."""
 
         def check() -> None:
             if abort:
                 raise Cancelled("the run has ended")
 
-        answers: dict[str, Answer] = {}
+        answers: dict[str, Outcome] = {}
         pause_s, give_up_s = FIRST_PAUSE_S, time.monotonic() + self._patience_s
         waiting = dict(rows)
         while True:
@@ -172,7 +172,7 @@ class Asking:
                     passing = passing or error
                     again[key] = waiting[key]
                 else:
-                    answers[key] = Answer(value, confidence, error)
+                    answers[key] = Outcome(value, confidence, error)
                     if error is None:
                         self._proof = (key, waiting[key])
             if passing is None:
@@ -186,5 +186,5 @@ class Asking:
             waiting = again
 
 
-def _suspicious(answer: Answer) -> bool:
+def _suspicious(answer: Outcome) -> bool:
     return isinstance(answer.error, ServerFault)

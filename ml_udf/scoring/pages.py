@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ml_udf.client.column import Value
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 
 __all__ = ["Key", "Page", "Store", "first_rows", "next_rows"]
 
@@ -49,7 +49,7 @@ class Store(Protocol):
         """The next rows that are due, behind the key `after`; at most `rows`, none at the end."""
         ...
 
-    def write(self, page: Page, answers: Sequence[Answer], version: str) -> int:
+    def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, committed on return.
 
         Returns how many rows were stored: a row that changed since it was read, or is gone, or is no

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 from ml_udf.errors import AlreadyRunning
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Key, Page
@@ -79,7 +79,7 @@ class PostgresStore:
             [row["v"] for row in found],
         )
 
-    def write(self, page: Page, answers: Sequence[Answer], version: str) -> int:
+    def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another one was in the way."""
         parameters = columns_of(page, answers, self._layout.value_type, "{}")
         for last in [False] * (MAX_WRITES - 1) + [True]:

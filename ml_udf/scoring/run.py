@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_udf.client.request_pool import RequestPool
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 from ml_udf.errors import MlUdfError
 from ml_udf.scoring.asking import Asking
 from ml_udf.scoring.layout import Layout
@@ -110,7 +110,7 @@ def _pages(
 def _store(
     store: Store,
     page: Page,
-    answers: Sequence[Answer],
+    answers: Sequence[Outcome],
     version: str,
     request: ScoreRequest,
     layout: Layout,

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
 from ml_udf.scoring.pages import Page
 
@@ -43,7 +43,7 @@ def sample_texts(
 
 
 def columns_of(
-    page: Page, answers: Sequence[Answer], value_type: str, brackets: str
+    page: Page, answers: Sequence[Outcome], value_type: str, brackets: str
 ) -> list[list[str | None]]:
     """What `Queries.write` takes: the key's columns, hashes, values, confidences, errors."""
     columns: list[list[str | None]] = [list(column) for column in zip(*page.keys, strict=True)]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ml_udf.client.column import SubBatch
-from ml_udf.client.exchange import Answers, Exchange
+from ml_udf.client.exchange import Exchange, Outcomes
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
 from ml_udf.errors import (
@@ -29,7 +29,7 @@ def exchange_of(transport: FakeTransport, *, ours: bool = True, deadline_s: floa
     return Exchange(transport, info_of(ours=ours), Options(**options), deadline_s)
 
 
-def ask(exchange: Exchange, *rows: bytes) -> Answers:
+def ask(exchange: Exchange, *rows: bytes) -> Outcomes:
     return exchange.answer(SubBatch(0, list(rows)), Abort())
 
 
@@ -171,6 +171,6 @@ def test_infer_requests_may_be_sent_again_on_a_new_connection():
 
 
 def test_room_for_answers_and_for_one_error_of_all():
-    assert Answers.empty(2) == Answers([None] * 2, [None] * 2, [None] * 2)
+    assert Outcomes.empty(2) == Outcomes([None] * 2, [None] * 2, [None] * 2)
     error = ServerFault("x")
-    assert Answers.failed(2, error) == Answers([None] * 2, [None] * 2, [error] * 2)
+    assert Outcomes.failed(2, error) == Outcomes([None] * 2, [None] * 2, [error] * 2)

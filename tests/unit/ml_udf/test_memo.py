@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from ml_udf.client.memo import Answer, Memo, memo_key
+from ml_udf.client.memo import Memo, Outcome, memo_key
 from ml_udf.errors import ConnectionLost, InputNotFound
 
 LIMIT_BYTES = 1 << 20
@@ -16,14 +16,14 @@ LIMIT_BYTES = 1 << 20
 
 def learn_many(memo: Memo, first: int, count: int, *, call_rows: int = 100) -> None:
     for start in range(first, first + count, call_rows):
-        memo.learn({f"input {n}": Answer(f"answer {n}", 0.5) for n in range(start, start + call_rows)})
+        memo.learn({f"input {n}": Outcome(f"answer {n}", 0.5) for n in range(start, start + call_rows)})
 
 
 def test_what_was_learnt_is_remembered() -> None:
     memo = Memo(LIMIT_BYTES)
-    memo.learn({"a": Answer("b", 0.5), 7: Answer(None, None)})
-    assert memo.get("a") == Answer("b", 0.5)
-    assert memo.get(7) == Answer()
+    memo.learn({"a": Outcome("b", 0.5), 7: Outcome(None, None)})
+    assert memo.get("a") == Outcome("b", 0.5)
+    assert memo.get(7) == Outcome()
     assert "a" in memo
     assert memo.get("c") is None
 
@@ -32,15 +32,15 @@ def test_the_oldest_are_forgotten_and_the_latest_stay() -> None:
     memo = Memo(LIMIT_BYTES)
     learn_many(memo, 0, 20_000)
     assert memo.get("input 0") is None
-    assert all(memo.get(f"input {n}") == Answer(f"answer {n}", 0.5) for n in range(19_000, 20_000))
+    assert all(memo.get(f"input {n}") == Outcome(f"answer {n}", 0.5) for n in range(19_000, 20_000))
 
 
 def test_what_is_asked_for_now_and_then_stays() -> None:
     memo = Memo(LIMIT_BYTES)
-    memo.learn({"often": Answer("asked")})
+    memo.learn({"often": Outcome("asked")})
     for first in range(0, 20_000, 1_000):
         learn_many(memo, first, 1_000)
-        assert memo.get("often") == Answer("asked")
+        assert memo.get("often") == Outcome("asked")
 
 
 def test_the_answers_of_one_call_stay_whatever_their_size() -> None:
@@ -59,17 +59,17 @@ def test_the_bound_is_that_of_the_memory_it_takes(form: str) -> None:
         for first in range(0, 20_000, 100):
             numbers = range(first, first + 100)
             if form == "texts":
-                memo.learn({f"input {n}": Answer(f"answer {n}", n + 0.5) for n in numbers})
+                memo.learn({f"input {n}": Outcome(f"answer {n}", n + 0.5) for n in numbers})
             elif form == "faults":
                 memo.learn(
                     {
-                        f"input {n}": Answer(error=InputNotFound(f"/images/{n}.jpg is missing"))
+                        f"input {n}": Outcome(error=InputNotFound(f"/images/{n}.jpg is missing"))
                         for n in numbers
                     }
                 )
             else:
                 rows = {n: [n + 0.5 + i for i in range(100)] for n in numbers}
-                memo.learn({memo_key(row): Answer(row, n + 0.5) for n, row in rows.items()})
+                memo.learn({memo_key(row): Outcome(row, n + 0.5) for n, row in rows.items()})
         held_bytes, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -89,7 +89,7 @@ def test_a_remembered_error_holds_none_of_the_rows_it_was_raised_over() -> None:
             except TimeoutError as cause:
                 raise ConnectionLost("broke") from cause
         except ConnectionLost as error:
-            memo.learn({"a": Answer(error=error)})
+            memo.learn({"a": Outcome(error=error)})
         return weakref.ref(rows)
 
     memo = Memo(LIMIT_BYTES)
@@ -137,22 +137,22 @@ def test_vectors_are_keys_by_their_numbers_long_ones_by_a_hash() -> None:
 
 def test_an_old_answer_that_is_asked_for_becomes_young() -> None:
     memo = Memo(4_000)
-    memo.learn({"first": Answer("x")})
+    memo.learn({"first": Outcome("x")})
     learn_many(memo, 0, 100, call_rows=1)
     for number in range(100, 400):
-        memo.learn({f"input {number}": Answer("y")})
+        memo.learn({f"input {number}": Outcome("y")})
         if number % 3 == 0 and "kept" in memo:
-            assert memo.get("kept") == Answer("z")
+            assert memo.get("kept") == Outcome("z")
         elif number == 100:
-            memo.learn({"kept": Answer("z")})
-    assert memo.get("kept") == Answer("z")
+            memo.learn({"kept": Outcome("z")})
+    assert memo.get("kept") == Outcome("z")
     assert memo.get("first") is None
 
 
 def test_about_as_many_are_remembered_as_the_bound_has_room_for() -> None:
     memo = Memo(100_000)
     for number in range(2_000):
-        memo.learn({f"input {number:5}": Answer("answer", 0.5)})
+        memo.learn({f"input {number:5}": Outcome("answer", 0.5)})
     remembered = sum(f"input {number:5}" in memo for number in range(2_000))
     assert 100 < remembered < 350  # of about 300 bytes each
 
@@ -160,7 +160,7 @@ def test_about_as_many_are_remembered_as_the_bound_has_room_for() -> None:
 def test_what_half_of_the_bound_has_room_for_is_remembered_at_any_time() -> None:
     memo = Memo(100_000)
     for number in range(1_000):
-        memo.learn({f"input {number:5}": Answer("answer", 0.5)})
+        memo.learn({f"input {number:5}": Outcome("answer", 0.5)})
         latest = range(max(0, number - 140), number + 1)  # of about 315 bytes each
         assert all(f"input {each:5}" in memo for each in latest)
 
@@ -174,7 +174,7 @@ def test_a_remembered_error_has_lost_its_frames_and_those_of_its_causes() -> Non
     except InputNotFound as exc:
         error = exc
     memo = Memo()
-    memo.learn({"a": Answer(error=error)})
+    memo.learn({"a": Outcome(error=error)})
     assert error.__traceback__ is None
     assert error.__cause__ is not None
     assert error.__cause__.__traceback__ is None
@@ -188,7 +188,7 @@ def test_a_remembered_error_has_lost_the_frames_of_what_it_was_raised_over() -> 
             raise InputNotFound("gone")  # noqa: B904 - its context, and no cause, is what counts
     except InputNotFound as exc:
         error = exc
-    Memo().learn({"a": Answer(error=error)})
+    Memo().learn({"a": Outcome(error=error)})
     assert error.__cause__ is None
     assert error.__context__ is not None
     assert error.__context__.__traceback__ is None
@@ -201,15 +201,15 @@ def test_numbers_and_nothing_are_their_own_keys() -> None:
 @pytest.mark.parametrize(
     ("key", "answer"),
     [
-        (lambda number: f"{number:5}", Answer("x" * 2_000)),
-        (lambda number: f"{number:2000}", Answer("x")),
-        (lambda number: tuple([float(number)] * 80), Answer("x")),
-        (lambda number: f"{number:5}", Answer([0.5] * 80)),
-        (lambda number: f"{number:5}", Answer(error=InputNotFound("x" * 2_000))),
+        (lambda number: f"{number:5}", Outcome("x" * 2_000)),
+        (lambda number: f"{number:2000}", Outcome("x")),
+        (lambda number: tuple([float(number)] * 80), Outcome("x")),
+        (lambda number: f"{number:5}", Outcome([0.5] * 80)),
+        (lambda number: f"{number:5}", Outcome(error=InputNotFound("x" * 2_000))),
     ],
     ids=["values", "keys", "vectors as keys", "vectors as values", "messages"],
 )
-def test_large_entries_count_for_what_they_take(key: Callable[[int], Hashable], answer: Answer) -> None:
+def test_large_entries_count_for_what_they_take(key: Callable[[int], Hashable], answer: Outcome) -> None:
     memo = Memo(200_000)
     for number in range(1_000):
         memo.learn({key(number): answer})
@@ -220,7 +220,7 @@ def test_large_entries_count_for_what_they_take(key: Callable[[int], Hashable], 
 def test_old_answers_that_are_asked_for_count_again() -> None:
     memo = Memo(100_000)
     for number in range(2_000):
-        memo.learn({f"input {number:5}": Answer("answer", 0.5)})
+        memo.learn({f"input {number:5}": Outcome("answer", 0.5)})
         for earlier in range(max(0, number - 300), number, 7):
             memo.get(f"input {earlier:5}")
     assert sum(f"input {number:5}" in memo for number in range(2_000)) < 400

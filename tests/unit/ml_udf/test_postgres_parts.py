@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_udf.client.statement import Answer
+from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.latency_histogram import LatencyHistogram
@@ -126,14 +126,14 @@ def test_answers_that_do_not_fit_are_refused_with_the_way_out(value: object, sql
 
 
 def test_a_prediction_has_a_value_or_an_error_and_null_is_null() -> None:
-    assert composite(Answer(), "3") is None
-    assert composite(Answer("laksa", 0.75), "3") == {
+    assert composite(Outcome(), "3") is None
+    assert composite(Outcome("laksa", 0.75), "3") == {
         "value": "laksa",
         "confidence": 0.75,
         "model_version": "3",
         "error": None,
     }
-    failed = composite(Answer(error=InputNotFound("there is no file x")), "3")
+    failed = composite(Outcome(error=InputNotFound("there is no file x")), "3")
     assert failed is not None
     assert failed["error"] == "input_not_found: there is no file x"
 

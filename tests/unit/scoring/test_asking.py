@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ml_udf.client import Client
-from ml_udf.client.statement import Answer, Binding
+from ml_udf.client.statement import Binding, Outcome
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
 from ml_udf.errors import Cancelled, ConnectionLost, ServerFault, WorkerLost
@@ -43,7 +43,7 @@ def asking(transport: FakeTransport, *, patience_s: float = 5.0) -> Asking:
     return Asking(client, Binding("f"), "1", Options(), patience_s=patience_s)
 
 
-def answered(asked: Asking, *rows: str) -> list[Answer]:
+def answered(asked: Asking, *rows: str) -> list[Outcome]:
     return asked.answers(page_of(*rows), Abort())
 
 
