@@ -25,7 +25,7 @@ from ml_udf.cli.console import (
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.errors import MlUdfError
-from ml_udf.scoring import ScoreRequest, Tally
+from ml_udf.scoring import ScoreProgress, ScoreRequest
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 
 __all__ = ["score"]
@@ -33,7 +33,7 @@ __all__ = ["score"]
 _RECONNECT_S = 0.5
 _GO_ON = "what was stored stays; run the same command again to go on"
 
-Run = Callable[[Callable[[Tally], None]], Tally]
+Run = Callable[[Callable[[ScoreProgress], None]], ScoreProgress]
 
 
 class OnError(StrEnum):
@@ -119,7 +119,9 @@ def score(
     _tell(tally)
 
 
-def _on_postgres(dsn: str, client: Client, request: ScoreRequest, show: Callable[[Tally], None]) -> Tally:
+def _on_postgres(
+    dsn: str, client: Client, request: ScoreRequest, show: Callable[[ScoreProgress], None]
+) -> ScoreProgress:
     try:
         import psycopg
 
@@ -139,8 +141,8 @@ def _on_postgres(dsn: str, client: Client, request: ScoreRequest, show: Callable
 
 
 def _on_duckdb(
-    file: Path | None, client: Client, request: ScoreRequest, show: Callable[[Tally], None]
-) -> Tally:
+    file: Path | None, client: Client, request: ScoreRequest, show: Callable[[ScoreProgress], None]
+) -> ScoreProgress:
     try:
         import duckdb
 
@@ -161,16 +163,16 @@ def _reconnecting(
     *,
     lost: type[Exception],
     is_lost: Callable[[Exception], bool],
-    show: Callable[[Tally], None],
+    show: Callable[[ScoreProgress], None],
     patience_s: float,
-) -> Tally:
+) -> ScoreProgress:
     """`run`, begun again when its connection is lost after it stood. Tallies add up to one."""
-    whole = Tally(0, began_s=time.monotonic())
+    whole = ScoreProgress(0, began_s=time.monotonic())
     give_up_s: float | None = None  # a connection that never stood is not waited for
     while True:
         base = (whole.answered, whole.failed)
 
-        def told(tally: Tally, base: tuple[int, int] = base) -> None:
+        def told(tally: ScoreProgress, base: tuple[int, int] = base) -> None:
             nonlocal give_up_s
             give_up_s = time.monotonic() + patience_s
             whole.due = sum(base) + tally.due
@@ -189,7 +191,7 @@ def _reconnecting(
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[Tally], None]]:
+def _bar() -> Iterator[Callable[[ScoreProgress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = [
@@ -202,7 +204,7 @@ def _bar() -> Iterator[Callable[[Tally], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("counting", total=None, rate="")
 
-        def show(tally: Tally) -> None:
+        def show(tally: ScoreProgress) -> None:
             progress.update(
                 task,
                 description="scoring",
@@ -214,7 +216,7 @@ def _bar() -> Iterator[Callable[[Tally], None]]:
         yield show
 
 
-def _tell(tally: Tally) -> None:
+def _tell(tally: ScoreProgress) -> None:
     seconds = time.monotonic() - tally.began_s
     console.print(
         f"{tally.answered:,} rows answered, {tally.failed:,} hold an error; {seconds:,.1f} s,"

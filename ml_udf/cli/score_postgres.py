@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from ml_udf.client import Client
 from ml_udf.client.statement import Binding
 from ml_udf.config import Options
-from ml_udf.scoring import Asking, ScoreRequest, Tally, score
+from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.postgres_catalog import PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
@@ -32,8 +32,8 @@ def score_postgres(
     client: Client,
     request: ScoreRequest,
     options: Options,
-    on_progress: Callable[[Tally], None],
-) -> Tally:
+    on_progress: Callable[[ScoreProgress], None],
+) -> ScoreProgress:
     """Score a table of the database `dsn`. Raises as `score`, and `psycopg.Error`."""
     connected: dict[str, Any] = {"application_name": _NAME, **_KEEPALIVES}
     with psycopg.connect(dsn, autocommit=True, **connected) as connection:
@@ -46,7 +46,7 @@ def score_postgres(
         asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
         store.lock()  # let go of with the connection
 
-        def show(tally: Tally) -> None:
+        def show(tally: ScoreProgress) -> None:
             on_progress(tally)  # first: the connection may be gone, what it stored is not
             share = 100 * tally.stored // max(1, tally.due)
             text = f"{_NAME} {share}% {tally.stored}/{tally.due} {layout.title}"

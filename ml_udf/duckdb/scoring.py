@@ -20,7 +20,7 @@ from ml_udf.client.statement import Binding, Outcome
 from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.quoting import qualified
-from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreRequest, Tally, score
+from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.layout import Source
 from ml_udf.scoring.names import split_name
@@ -64,9 +64,9 @@ def score_table(
     sslrootcert: str | None = None,
     options: Options | None = None,
     rescore: str | None = None,
-    on_progress: Callable[[Tally], None] = lambda _: None,
+    on_progress: Callable[[ScoreProgress], None] = lambda _: None,
     **how: Any,  # noqa: ANN401  # the other fields of `ScoreRequest`
-) -> Tally:
+) -> ScoreProgress:
     """Store a function's answers for all rows of a table that have none yet; called again, it goes on.
 
     `how` are the fields of `ml_udf.scoring.ScoreRequest`: `output` or `result_table`, `key`, `condition`,
@@ -86,8 +86,8 @@ def score_connection(
     request: ScoreRequest,
     options: Options,
     *,
-    on_progress: Callable[[Tally], None] = lambda _: None,
-) -> Tally:
+    on_progress: Callable[[ScoreProgress], None] = lambda _: None,
+) -> ScoreProgress:
     """`score_table` with what it makes. By a cursor of its own: `con` may be in a transaction."""
     with interruptible_by_ctrl_c(), con.cursor() as cursor:
         info = client.look_up(request.function, version=request.version)

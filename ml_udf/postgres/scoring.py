@@ -18,7 +18,7 @@ from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import Refused
 from ml_udf.postgres.spi import Plan, Plpy
 from ml_udf.postgres.statements import Statements, Target
-from ml_udf.scoring import Asking, ScoreRequest, Tally, score
+from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.names import split_name
 from ml_udf.scoring.postgres_catalog import PostgresCatalog
@@ -133,7 +133,7 @@ class Scoring:
         """Progress as application_name, in pg_stat_activity; afterwards what it was before."""
         before = self._backend.setting(b"application_name") or ""
 
-        def show(tally: Tally) -> None:
+        def show(tally: ScoreProgress) -> None:
             share = 100 * tally.stored // max(1, tally.due)
             text = f"ml_udf.score_table {share}% {tally.stored}/{tally.due} {title}"
             sql.rows("SELECT pg_catalog.set_config('application_name', $1, false)", _cut(text))
@@ -146,7 +146,7 @@ class Scoring:
             sql.rows("SELECT pg_catalog.set_config('application_name', $1, false)", before)
             sql.commit()
 
-    def _warn(self, tally: Tally, title: str) -> None:
+    def _warn(self, tally: ScoreProgress, title: str) -> None:
         if tally.failed and tally.first_fault is not None:
             fault = tally.first_fault
             self._plpy.warning(

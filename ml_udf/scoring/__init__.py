@@ -15,6 +15,6 @@ from ml_udf.scoring.asking import Asking
 from ml_udf.scoring.layout import ColumnDef, Layout
 from ml_udf.scoring.pages import Page, Store
 from ml_udf.scoring.request import ScoreRequest
-from ml_udf.scoring.run import Tally, score
+from ml_udf.scoring.run import ScoreProgress, score
 
-__all__ = ["Asking", "ColumnDef", "Layout", "Page", "ScoreRequest", "Store", "Tally", "score"]
+__all__ = ["Asking", "ColumnDef", "Layout", "Page", "ScoreProgress", "ScoreRequest", "Store", "score"]

@@ -19,7 +19,7 @@ from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Page, Store, first_rows, next_rows
 from ml_udf.scoring.request import ScoreRequest
 
-__all__ = ["Tally", "score"]
+__all__ = ["ScoreProgress", "score"]
 
 PAGES_IN_FLIGHT = 2
 MAX_PASSES = 5
@@ -27,7 +27,7 @@ _END_WAIT_S = 1.0
 
 
 @dataclass(slots=True)
-class Tally:
+class ScoreProgress:
     """How far a run is. `answered` and `failed` are stored; `missed` rows had changed and are due again."""
 
     due: int
@@ -55,8 +55,8 @@ def score(
     request: ScoreRequest,
     *,
     on_wait: Callable[[], None] | None = None,
-    on_progress: Callable[[Tally], None] = lambda _: None,
-) -> Tally:
+    on_progress: Callable[[ScoreProgress], None] = lambda _: None,
+) -> ScoreProgress:
     """Score every row that is due.
 
     on_wait      called in this thread at least every 50 ms; what it raises ends the run
@@ -66,7 +66,7 @@ def score(
     after the good rows of its page, and of the other page on the way, are stored. Raises what the store and
     `Asking.answers` raise.
     """
-    tally = Tally(store.due_rows(request.row_limit), began_s=time.monotonic())
+    tally = ScoreProgress(store.due_rows(request.row_limit), began_s=time.monotonic())
     on_progress(tally)
     pool = RequestPool()
     try:
@@ -91,7 +91,7 @@ def score(
 
 
 def _pages(
-    store: Store, layout: Layout, request: ScoreRequest, left: int | None, tally: Tally
+    store: Store, layout: Layout, request: ScoreRequest, left: int | None, tally: ScoreProgress
 ) -> Iterator[Page]:
     after = None
     rows = first_rows(layout.input.kind or "text", request.batch_rows)
@@ -114,7 +114,7 @@ def _store(
     version: str,
     request: ScoreRequest,
     layout: Layout,
-    tally: Tally,
+    tally: ScoreProgress,
 ) -> None:
     faulty = [row for row, answer in enumerate(answers) if answer.error is not None]
     fault = answers[faulty[0]].error if faulty else None
