@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 
 __all__ = ["FILE_NAME", "check_allowed", "is_listed"]
 
@@ -21,7 +21,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def check_allowed(url: str, file: Path) -> None:
-    """Raises `Refused` unless a line of `file` names the endpoint, or the file cannot be trusted."""
+    """Raises `PostgresError` unless a line of `file` names the endpoint, or the file cannot be trusted."""
     try:
         status = file.stat()
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -30,14 +30,14 @@ def check_allowed(url: str, file: Path) -> None:
     else:
         trusted = {0, os.geteuid(), Path(__file__).stat().st_uid}
         if status.st_uid not in trusted or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise Refused(
+            raise PostgresError(
                 "42501",
                 f"{file} could have been written by others, so no server that it lists is asked",
                 hint=f"on the database's host: chown root {file}; chmod 644 {file}",
             )
     if not is_listed(url, lines):
         parts = urlsplit(url)
-        raise Refused(
+        raise PostgresError(
             "42501",
             f"permission denied for the endpoint {parts.scheme}://{parts.netloc}",
             hint=f"a superuser can create the server, or list its host in {file} on the database's host",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from ml_udf.errors import BadOption
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Plpy
 from ml_udf.quoting import quoted
 
@@ -128,10 +128,10 @@ class DatasetRows:
         return self._plpy.execute(query)[0]["found"]
 
 
-def _refused(error: Any) -> Refused:  # noqa: ANN401  # a plpy.SPIError
+def _refused(error: Any) -> PostgresError:  # noqa: ANN401  # a plpy.SPIError
     _, detail, hint, *_ = error.spidata or (None, None, None)
     is_wrong_text = error.sqlstate == "42601"  # PostgreSQL's hint would be about what stands around the query
-    return Refused(
+    return PostgresError(
         error.sqlstate or "XX000",
         f"PostgreSQL refused the dataset's query: {error}",
         detail=detail or "",

@@ -22,7 +22,7 @@ from ml_udf.config import Options
 from ml_udf.errors import BadOption
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.columns import DEPENDENTS, ROW, ColumnFunction
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER, Wrapper
@@ -76,7 +76,7 @@ class FunctionDefinition:
     def __post_init__(self) -> None:
         for field in ("name", "server", "input", "verify"):
             if getattr(self, field) is None:
-                raise Refused("22004", f"{field} is NULL", hint="leave it out for its default")
+                raise PostgresError("22004", f"{field} is NULL", hint="leave it out for its default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Definitions:
     def create(self, asked: FunctionDefinition) -> str:
         """Create or replace an SQL function and its twin; returns its signature.
 
-        Raises `Refused` for names, types and rights, `BadOption` for options, and with `verify` the
+        Raises `PostgresError` for names, types and rights, `BadOption` for options, and with `verify` the
         client's errors where the server does not answer or does not know the function.
         """
         schema, name = self._qualified(asked.name, asked.schema)
@@ -170,12 +170,14 @@ class Definitions:
         """The body of `ml_udf._define()`: runs with its owner's rights, what `create` ordered."""
         order, self._order = self._order, None
         if order is None:
-            raise Refused("42501", "ml_udf._define() is for ml_udf's own use")
+            raise PostgresError("42501", "ml_udf._define() is for ml_udf's own use")
         held = self._held(order)
         self._spi.run(order.statements)
         # A schema that was renamed meanwhile would have led to another function of the same name.
         if self._held(order) != held:
-            raise Refused("40001", "the function was changed by another session meanwhile", hint="try again")
+            raise PostgresError(
+                "40001", "the function was changed by another session meanwhile", hint="try again"
+            )
 
     def _held(self, order: _Order) -> list[int]:
         """The functions of an order, each its caller's own."""
@@ -183,12 +185,12 @@ class Definitions:
         for signature in order.signatures:
             row = self._spi.row(_HELD, ("text", signature), ("oid", order.role))
             if row is None:
-                raise Refused("42501", f"must be owner of function {signature}")
+                raise PostgresError("42501", f"must be owner of function {signature}")
             found.append(int(row["oid"]))
         return found
 
     def drop(self, name: str, *, if_exists: bool, schema: str | None) -> None:
-        """Drop the SQL functions of that name that `create` made, and their twins. Raises `Refused`."""
+        """Drop the SQL functions of that name that `create` made, and their twins. Raises `PostgresError`."""
         schema, name = self._qualified(name, schema)
         row = Wrapper(schema, name + ROW, "text", "", "", "", "")
         found = self._dependents(row)
@@ -197,7 +199,9 @@ class Definitions:
         if not found:
             message = f"there is no function {schema}.{name} that was made by ml_udf.create_function"
             if not if_exists:
-                raise Refused("42883", message, hint="SELECT * FROM ml_udf.functions lists those there are")
+                raise PostgresError(
+                    "42883", message, hint="SELECT * FROM ml_udf.functions lists those there are"
+                )
             self._spi.plpy.notice(message + ", skipping")
         self._spi.run([f"DROP FUNCTION {row['signature']}" for row in found])
 
@@ -213,10 +217,10 @@ class Definitions:
         """(schema, name) of a name as SQL writes it: folded to lower case unless quoted."""
         parts = self._one("SELECT pg_catalog.parse_ident($1) AS found", ("text", name))
         if len(parts) > 2:
-            raise Refused("42601", f"{name!r} has too many parts", hint="write name or schema.name")
+            raise PostgresError("42601", f"{name!r} has too many parts", hint="write name or schema.name")
         if len(parts) == 1:
             if schema is None:
-                raise Refused("3F000", "no schema has been selected", hint="name one: schema.name")
+                raise PostgresError("3F000", "no schema has been selected", hint="name one: schema.name")
             parts = [schema, *parts]
         _check_length(parts[1])
         return parts[0], parts[1]
@@ -224,7 +228,7 @@ class Definitions:
     def _argument_type(self, asked: str) -> str:
         name = self._type(asked)
         if name not in _INPUTS:
-            raise Refused(
+            raise PostgresError(
                 "0A000", f"a function cannot take {name}", hint=f"input is one of {', '.join(_INPUTS)}"
             )
         return name
@@ -232,21 +236,23 @@ class Definitions:
     def _type(self, asked: str) -> str:
         found = self._spi.row(_TYPE, ("text", asked))
         if not found or not found["plain"]:
-            raise Refused("0A000", f"{asked} cannot be a function's type", hint="such as text, float8, jsonb")
+            raise PostgresError(
+                "0A000", f"{asked} cannot be a function's type", hint="such as text, float8, jsonb"
+            )
         if not found["permitted"]:
-            raise Refused("42501", f"permission denied for type {asked}")
+            raise PostgresError("42501", f"permission denied for type {asked}")
         return str(found["name"])
 
     def _check_place(self, wrapper: Wrapper) -> list[tuple[str, str, str]]:
-        """Those of the wrapper's signatures that seem new. Raises `Refused` where it cannot be put there.
+        """Those of the wrapper's signatures that seem new. Raises `PostgresError` where it cannot be put.
 
         For the sake of the message alone: PostgreSQL checks again what is so by then.
         """
         if wrapper.schema in ("ml_udf", "information_schema") or wrapper.schema.startswith("pg_"):
-            raise Refused("42939", f"schema {wrapper.schema!r} is not for functions of users")
+            raise PostgresError("42939", f"schema {wrapper.schema!r} is not for functions of users")
         may_create = "SELECT pg_catalog.has_schema_privilege($1, 'CREATE') AS found"
         if not self._one(may_create, ("text", wrapper.schema)):
-            raise Refused(
+            raise PostgresError(
                 "42501",
                 f"permission denied for schema {wrapper.schema}",
                 hint="its owner can GRANT CREATE ON SCHEMA, or name another: schema => '…'",
@@ -292,20 +298,20 @@ def _returns_of(info: FunctionInfo) -> str:
 def _check_length(name: str, suffix: str = "") -> None:
     most = 57 - len(suffix)  # of the 63 that PostgreSQL keeps, six for the twin's "_batch"
     if len(name.encode()) > most:
-        raise Refused("42622", f"{name!r} is too long", hint=f"use at most {most} bytes")
+        raise PostgresError("42622", f"{name!r} is too long", hint=f"use at most {most} bytes")
 
 
 def _check_replaceable(signature: str, returns: str, existing: Mapping[str, Any]) -> None:
     if not existing["ours"]:
-        raise Refused(
+        raise PostgresError(
             "42723",
             f"function {signature} exists and was not made by ml_udf.create_function",
             hint="choose another name, or drop that function first",
         )
     if not existing["owned"]:
-        raise Refused("42501", f"must be owner of function {signature}")
+        raise PostgresError("42501", f"must be owner of function {signature}")
     if existing["returns"] != returns:
-        raise Refused(
+        raise PostgresError(
             "42P13",
             f"function {signature} returns {existing['returns']}, not {returns}",
             hint="drop it first with ml_udf.drop_function",

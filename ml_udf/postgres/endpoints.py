@@ -21,7 +21,7 @@ from ml_udf.client.request_pool import signals_blocked
 from ml_udf.errors import BadOption
 from ml_udf.postgres.allowed import FILE_NAME, check_allowed
 from ml_udf.postgres.backend import Backend
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Spi
 
 __all__ = ["Bound", "Endpoints"]
@@ -110,7 +110,7 @@ class Endpoints:
         self._allowed = Path(__file__).parents[3] / FILE_NAME
 
     def client(self, server: str, *, needs_usage: bool, bound: Bound | None = None) -> Client:
-        """The client of `server` for current_user. Raises `Refused`.
+        """The client of `server` for current_user. Raises `PostgresError`.
 
         needs_usage  whether the right to use the server is asked for; a function that somebody created on
                      it, and granted EXECUTE on, needs none
@@ -118,14 +118,14 @@ class Endpoints:
         """
         found = self._looked_up(server)
         if needs_usage and not found.usable:
-            raise Refused(
+            raise PostgresError(
                 "42501",
                 f"permission denied for server {server!r}",
                 hint=f"the server's owner can GRANT USAGE ON FOREIGN SERVER {server} TO you, or EXECUTE on a"
                 " function made by ml_udf.create_function",
             )
         if bound is not None and not found.is_bound_to(bound):
-            raise Refused(
+            raise PostgresError(
                 "42501",
                 f"server {server!r} is not the one that this function was made for: it belongs to"
                 f" {found.owner!r} now",
@@ -137,7 +137,7 @@ class Endpoints:
         return self._connected(found.endpoint)
 
     def bound(self, server: str) -> Bound:
-        """What a function that is made for `server` now has to hold. Raises `Refused`."""
+        """What a function that is made for `server` now has to hold. Raises `PostgresError`."""
         found = self._looked_up(server)
         return Bound(found.oid, found.owner)
 
@@ -149,7 +149,7 @@ class Endpoints:
         finally:
             self._asked = self._found = None
         if found is None:
-            raise Refused(
+            raise PostgresError(
                 "42704",
                 f"there is no server {server!r} of the foreign-data wrapper ml_udf",
                 hint="CREATE SERVER … FOREIGN DATA WRAPPER ml_udf OPTIONS (url 'http://host:port')",
@@ -159,7 +159,7 @@ class Endpoints:
     def read(self) -> None:
         """The body of `ml_udf._read_mapping()`: runs with its owner's rights, on what `client` asked."""
         if self._asked is None:
-            raise Refused("42501", "ml_udf._read_mapping() is for ml_udf's own use")
+            raise PostgresError("42501", "ml_udf._read_mapping() is for ml_udf's own use")
         server, role = self._asked
         row = self._spi.row(_MAPPING, ("name", server), ("oid", role))
         if row is not None:
@@ -173,7 +173,7 @@ class Endpoints:
             )
 
     def validate(self, options: Sequence[str], catalog: int) -> None:
-        """The foreign-data wrapper's validator. Raises `BadOption`, `Refused`; never shows a value."""
+        """The foreign-data wrapper's validator. Raises `BadOption`, `PostgresError`; never shows a value."""
         allowed = _ALLOWED.get(catalog, ())
         given = _parsed(options)
         for name in given:
@@ -199,7 +199,7 @@ class Endpoints:
         is_local = url.startswith("local:")
         row = self._spi.row(_RIGHTS)
         if (is_local or endpoint.sslrootcert is not None) and not (row and row["reads_files"]):
-            raise Refused(
+            raise PostgresError(
                 "42501",
                 "local: endpoints and sslrootcert read files on the database's host",
                 hint="only superusers and members of pg_read_server_files may create them",
@@ -220,7 +220,7 @@ class Endpoints:
                 with signals_blocked():
                     client = self._clients[endpoint] = endpoint.connected()
             except OSError as exc:  # local: alone reads files, as the user that the server runs as
-                raise Refused(
+                raise PostgresError(
                     "58030",
                     f"{endpoint.url} cannot be read by this server's user: {exc.strerror}",
                     hint="give that user the right to read the folder and to enter those above it",
@@ -233,7 +233,7 @@ class Endpoints:
 
     def _find_local_packages(self) -> None:
         if not self._local_path:
-            raise Refused(
+            raise PostgresError(
                 "55000",
                 "local: endpoints need torch, and ml_udf was installed without it",
                 hint="on the database's host: ml-udf postgres install --local",

@@ -13,13 +13,13 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.spi import Plpy, Spi
 
-__all__ = ["Refused", "Reports", "reported"]
+__all__ = ["PostgresError", "Reports", "reported"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Refused(MlUdfError):
+class PostgresError(MlUdfError):
     """PostgreSQL's own rules refuse it (names, rights, languages), with the SQLSTATE they would give."""
 
     code = "refused"

@@ -15,7 +15,7 @@ from ml_udf.client.statement import Binding
 from ml_udf.errors import BadOption, InsideTransaction, UnknownFunction
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Endpoints
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Plan, Plpy
 from ml_udf.postgres.statements import Statements, Target
 from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
@@ -56,7 +56,7 @@ class Scoring:
         """Score a table; `given` are the procedure's arguments by name.
 
         Raises `InsideTransaction`, `UnknownFunction`, `AlreadyRunning`, those of `resolved` and of
-        `score`; `Refused` where the caller may not execute the function.
+        `score`; `PostgresError` where the caller may not execute the function.
         """
         sql = _Procedure(self._plpy)
         try:
@@ -124,7 +124,7 @@ class Scoring:
                 hint="write the one that is meant: " + " or ".join(row["signature"] for row in found),
             )
         if not found[0]["permitted"]:
-            raise Refused("42501", f"permission denied for function {found[0]['signature']}")
+            raise PostgresError("42501", f"permission denied for function {found[0]['signature']}")
         record = json.loads(found[0]["record"])
         return Target.of(record), record["returns"]
 

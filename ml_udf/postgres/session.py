@@ -20,7 +20,7 @@ from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
-from ml_udf.postgres.faults import Refused, reported
+from ml_udf.postgres.faults import PostgresError, reported
 from ml_udf.postgres.fitting import Fitting
 from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
@@ -87,7 +87,7 @@ class Session:
     def predict_many(self, function: str, values: Sequence[Value], server: str) -> list[Any]:
         """`ml_udf.predict_many`."""
         if any(isinstance(value, list) for value in values):
-            raise Refused(
+            raise PostgresError(
                 "2202E",
                 "ml_udf.predict_many takes an array of one dimension",
                 hint="SELECT array_agg(x) FROM unnest(…) AS x makes one of all elements",

@@ -19,7 +19,7 @@ from ml_udf.client.statement import Binding, Statement
 from ml_udf.config import SETTINGS, Options
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.endpoints import Bound, Endpoints
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.spi import Plpy
 
@@ -96,7 +96,7 @@ class Statements:
     def current(self, target: Target) -> Statement:
         """What the statement under way has asked of `target`, for current_user and the settings of now.
 
-        Raises `BadOption` for a setting that cannot be used, `Refused` where there is no such server.
+        Raises `BadOption` for a setting that cannot be used, `PostgresError` where there is no such server.
         """
         backend = self._backend
         statement_end_s = backend.statement_end_s()
@@ -195,7 +195,7 @@ class Statements:
 
     def _begin(self, context: int) -> _Open:
         if self._backend.forbids_queries():
-            raise Refused(
+            raise PostgresError(
                 "25000",
                 "ml_udf cannot be called while a parallel plan is active",
                 hint="mark the functions that call it PARALLEL UNSAFE",

@@ -17,7 +17,7 @@ from ml_udf.errors import BadOption
 from ml_udf.postgres.backend import Backend
 from ml_udf.postgres.dataset_rows import DatasetRows
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
-from ml_udf.postgres.faults import Refused
+from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER
@@ -45,7 +45,7 @@ class TrainingVerbs:
         self._definitions = definitions
 
     def do(self, verb: str, given: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
-        """The SQL function `verb`. Raises `Refused`, and the errors of the client."""
+        """The SQL function `verb`. Raises `PostgresError`, and the errors of the client."""
         calls = TrainingCalls(self._statements.client(server), self._statements.check_interrupts)
         if verb == "create_dataset":
             return self._create_dataset(calls, given, server)["snapshot"]
@@ -73,7 +73,7 @@ class TrainingVerbs:
             return calls.pull({**dataset, "source": given["source"]}, self._roles())
         for name in ("query", "key", "target"):
             if given[name] is None:
-                raise Refused("22004", f"{name} is NULL", hint=f"{name} => '…'")
+                raise PostgresError("22004", f"{name} is NULL", hint=f"{name} => '…'")
         parts = self._rows.parts(
             given["query"],
             given["key"],
@@ -103,7 +103,7 @@ class TrainingVerbs:
 
     def _deploy(self, calls: TrainingCalls, given: Mapping[str, Any], server: str) -> dict[str, Any]:
         if given["job"] is None:
-            raise Refused("22004", "job is NULL", hint="SELECT id FROM ml_udf.jobs")
+            raise PostgresError("22004", "job is NULL", hint="SELECT id FROM ml_udf.jobs")
         function = given["function"]
         deployed = calls.deploy(
             given["job"],
