@@ -105,9 +105,9 @@ def score(
         made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
         with contextlib.closing(made) as client, _bar() as show:
             if postgres is not None:
-                tally = _on_postgres(postgres, client, request, show)
+                so_far = _on_postgres(postgres, client, request, show)
             else:
-                tally = _on_duckdb(duckdb, client, request, show)
+                so_far = _on_duckdb(duckdb, client, request, show)
     except MlUdfError as error:
         fail(
             f"{error.message} [{error.code}]" + (f"\n  {error.detail}" if error.detail else ""),
@@ -116,7 +116,7 @@ def score(
     except KeyboardInterrupt:
         console.print(f"interrupted: {_GO_ON}")
         raise typer.Exit(INTERRUPTED) from None
-    _tell(tally)
+    _tell(so_far)
 
 
 def _on_postgres(
@@ -172,12 +172,12 @@ def _reconnecting(
     while True:
         base = (whole.answered, whole.failed)
 
-        def told(tally: ScoreProgress, base: tuple[int, int] = base) -> None:
+        def told(so_far: ScoreProgress, base: tuple[int, int] = base) -> None:
             nonlocal give_up_s
             give_up_s = time.monotonic() + patience_s
-            whole.due = sum(base) + tally.due
-            whole.answered, whole.failed = base[0] + tally.answered, base[1] + tally.failed
-            whole.missed, whole.first_fault = tally.missed, whole.first_fault or tally.first_fault
+            whole.due = sum(base) + so_far.due
+            whole.answered, whole.failed = base[0] + so_far.answered, base[1] + so_far.failed
+            whole.missed, whole.first_fault = so_far.missed, whole.first_fault or so_far.first_fault
             show(whole)
 
         try:
@@ -204,29 +204,31 @@ def _bar() -> Iterator[Callable[[ScoreProgress], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("counting", total=None, rate="")
 
-        def show(tally: ScoreProgress) -> None:
+        def show(so_far: ScoreProgress) -> None:
             progress.update(
                 task,
                 description="scoring",
-                total=max(tally.due, tally.stored),
-                completed=tally.stored,
-                rate=f"{tally.rows_per_s:,.0f} rows/s",
+                total=max(so_far.due, so_far.stored),
+                completed=so_far.stored,
+                rate=f"{so_far.rows_per_s:,.0f} rows/s",
             )
 
         yield show
 
 
-def _tell(tally: ScoreProgress) -> None:
-    seconds = time.monotonic() - tally.began_s
+def _tell(so_far: ScoreProgress) -> None:
+    seconds = time.monotonic() - so_far.began_s
     console.print(
-        f"{tally.answered:,} rows answered, {tally.failed:,} hold an error; {seconds:,.1f} s,"
-        f" {tally.rows_per_s:,.0f} rows/s",
+        f"{so_far.answered:,} rows answered, {so_far.failed:,} hold an error; {seconds:,.1f} s,"
+        f" {so_far.rows_per_s:,.0f} rows/s",
         highlight=False,
     )
-    if tally.first_fault is not None:
-        fault = tally.first_fault
+    if so_far.first_fault is not None:
+        fault = so_far.first_fault
         console.print(
             f"the first error: {fault.code}: {fault.message}; {fault.detail}", markup=False, soft_wrap=True
         )
-    if tally.missed:
-        console.print(f"{tally.missed:,} times a row had changed meanwhile; run it again for those still due")
+    if so_far.missed:
+        console.print(
+            f"{so_far.missed:,} times a row had changed meanwhile; run it again for those still due"
+        )

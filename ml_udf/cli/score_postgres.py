@@ -46,10 +46,10 @@ def score_postgres(
         asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
         store.lock()  # let go of with the connection
 
-        def show(tally: ScoreProgress) -> None:
-            on_progress(tally)  # first: the connection may be gone, what it stored is not
-            share = 100 * tally.stored // max(1, tally.due)
-            text = f"{_NAME} {share}% {tally.stored}/{tally.due} {layout.title}"
+        def show(so_far: ScoreProgress) -> None:
+            on_progress(so_far)  # first: the connection may be gone, what it stored is not
+            share = 100 * so_far.stored // max(1, so_far.due)
+            text = f"{_NAME} {share}% {so_far.stored}/{so_far.due} {layout.title}"
             sql.rows("SELECT pg_catalog.set_config('application_name', $1::text, false)", text)
 
         return score(store, asking, layout, request, on_progress=show)

@@ -91,7 +91,7 @@ class Scoring:
         )
         try:
             with self._shown(sql, layout.title) as show, _alone(sql, store):
-                tally = score(
+                so_far = score(
                     store,
                     asking,
                     layout,
@@ -101,8 +101,8 @@ class Scoring:
                 )
         finally:
             self._statements.count_run(target, asking.stats)
-        self._warn(tally, layout.title)
-        return {"answered": tally.answered, "failed": tally.failed, "missed": tally.missed}
+        self._warn(so_far, layout.title)
+        return {"answered": so_far.answered, "failed": so_far.failed, "missed": so_far.missed}
 
     def _target(self, sql: _Procedure, function: str, server: str | None) -> tuple[Target, str | None]:
         """What to call, and the SQL type of its answers where it is an SQL function."""
@@ -133,9 +133,9 @@ class Scoring:
         """Progress as application_name, in pg_stat_activity; afterwards what it was before."""
         before = self._backend.setting(b"application_name") or ""
 
-        def show(tally: ScoreProgress) -> None:
-            share = 100 * tally.stored // max(1, tally.due)
-            text = f"ml_udf.score_table {share}% {tally.stored}/{tally.due} {title}"
+        def show(so_far: ScoreProgress) -> None:
+            share = 100 * so_far.stored // max(1, so_far.due)
+            text = f"ml_udf.score_table {share}% {so_far.stored}/{so_far.due} {title}"
             sql.rows("SELECT pg_catalog.set_config('application_name', $1, false)", _cut(text))
             sql.commit()
 
@@ -146,11 +146,11 @@ class Scoring:
             sql.rows("SELECT pg_catalog.set_config('application_name', $1, false)", before)
             sql.commit()
 
-    def _warn(self, tally: ScoreProgress, title: str) -> None:
-        if tally.failed and tally.first_fault is not None:
-            fault = tally.first_fault
+    def _warn(self, so_far: ScoreProgress, title: str) -> None:
+        if so_far.failed and so_far.first_fault is not None:
+            fault = so_far.first_fault
             self._plpy.warning(
-                f"{tally.failed:,} rows of {title} could not be answered and hold their error; the first:"
+                f"{so_far.failed:,} rows of {title} could not be answered and hold their error; the first:"
                 f" {fault.code}: {fault.message}",
                 detail=fault.detail,
             )

@@ -66,37 +66,37 @@ def score(
     after the good rows of its page, and of the other page on the way, are stored. Raises what the store and
     `Asking.answers` raise.
     """
-    tally = ScoreProgress(store.due_rows(request.row_limit), began_s=time.monotonic())
-    on_progress(tally)
+    so_far = ScoreProgress(store.due_rows(request.row_limit), began_s=time.monotonic())
+    on_progress(so_far)
     pool = RequestPool()
     try:
         for _ in range(MAX_PASSES):
-            missed = tally.missed
-            left = None if request.row_limit is None else request.row_limit - tally.stored
-            pages = _pages(store, layout, request, left, tally)
+            missed = so_far.missed
+            left = None if request.row_limit is None else request.row_limit - so_far.stored
+            pages = _pages(store, layout, request, left, so_far)
             # A pass ends only when all its pages are stored: the next one must not read them as due.
             for page, answers in pool.run(
                 pages, asking.answers, max_in_flight=PAGES_IN_FLIGHT, on_wait=on_wait
             ):
-                _store(store, page, answers, asking.version, request, layout, tally)
-                on_progress(tally)
-            if tally.first_fault is not None and request.on_error == "error":
-                raise tally.first_fault
-            if tally.missed == missed:
+                _store(store, page, answers, asking.version, request, layout, so_far)
+                on_progress(so_far)
+            if so_far.first_fault is not None and request.on_error == "error":
+                raise so_far.first_fault
+            if so_far.missed == missed:
                 break
     finally:
         asking.wait_idle(_END_WAIT_S)
         pool.close()
-    return tally
+    return so_far
 
 
 def _pages(
-    store: Store, layout: Layout, request: ScoreRequest, left: int | None, tally: ScoreProgress
+    store: Store, layout: Layout, request: ScoreRequest, left: int | None, so_far: ScoreProgress
 ) -> Iterator[Page]:
     after = None
     rows = first_rows(layout.input.kind or "text", request.batch_rows)
     while left is None or left > 0:
-        if tally.first_fault is not None and request.on_error == "error":
+        if so_far.first_fault is not None and request.on_error == "error":
             return  # what is on the way is stored; nothing new is asked
         page = store.page(after, rows if left is None else min(rows, left))
         if not page:
@@ -114,23 +114,23 @@ def _store(
     version: str,
     request: ScoreRequest,
     layout: Layout,
-    tally: ScoreProgress,
+    so_far: ScoreProgress,
 ) -> None:
     faulty = [row for row, answer in enumerate(answers) if answer.error is not None]
     fault = answers[faulty[0]].error if faulty else None
     if fault is not None:
         fault.detail = fault.detail or _row(page, faulty[0], layout)
-        tally.first_fault = tally.first_fault or fault
+        so_far.first_fault = so_far.first_fault or fault
     if faulty and request.on_error == "error":
         good = [row for row, answer in enumerate(answers) if answer.error is None]
         page = Page(_of(page.keys, good), _of(page.hashes, good), _of(page.values, good))
         answers = _of(answers, good)
     if page:
         stored = store.write(page, answers, version)
-        tally.missed += len(page) - stored
+        so_far.missed += len(page) - stored
         failed = sum(answer.error is not None for answer in answers)
-        tally.failed += min(failed, stored)
-        tally.answered += stored - min(failed, stored)
+        so_far.failed += min(failed, stored)
+        so_far.answered += stored - min(failed, stored)
 
 
 def _row(page: Page, row: int, layout: Layout) -> str:
