@@ -86,7 +86,7 @@ class _How:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """A training job on a server."""
 
     id: int
@@ -100,7 +100,7 @@ class Job:
 class Models:
     """What a job has found, ready to be deployed."""
 
-    job: Job
+    job: TrainingJob
     best_score: float
 
 
@@ -158,7 +158,7 @@ class Train:
         self._hyper = hyper or HyperConf()
         self._how = _How(endpoint, token, allow_plain, sslrootcert)
 
-    def run(self) -> Job:
+    def run(self) -> TrainingJob:
         """Send the dataset and begin; returns once the job runs. Raises the errors of `ml_udf.errors`."""
         hyper = self._hyper
         dataset = {
@@ -182,28 +182,28 @@ class Train:
         }
         with _calls(self._how) as calls:
             calls.push(dataset, _parts(self._data))
-            return Job(int(calls.train(job)["id"]), *astuple(self._how))
+            return TrainingJob(int(calls.train(job)["id"]), *astuple(self._how))
 
 
-def pause(job: Job) -> None:
+def pause(job: TrainingJob) -> None:
     """Let the job rest until `resume`; epochs under way end first. Raises `BadOption` if it does not run."""
     with _calls(job) as calls:
         calls.pause(job.id)
 
 
-def resume(job: Job) -> None:
+def resume(job: TrainingJob) -> None:
     """Go on with a paused job. Raises `BadOption` if it has ended."""
     with _calls(job) as calls:
         calls.resume(job.id)
 
 
-def extend(job: Job, budget_epochs: int) -> None:
+def extend(job: TrainingJob, budget_epochs: int) -> None:
     """Go on with a job that has ended, with so many epochs in all. Raises `BadOption`."""
     with _calls(job) as calls:
         calls.extend(job.id, budget_epochs)
 
 
-def get_models(job: Job, *, timeout_s: float | None = None) -> Models:
+def get_models(job: TrainingJob, *, timeout_s: float | None = None) -> Models:
     """What the job has found, once it has ended. Raises `BadOption` where it found nothing, or still runs."""
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     with _calls(job) as calls:
@@ -268,12 +268,12 @@ def query(ask: Query, images: Sequence[str | Path | bytes]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _calls(how: _How | Job) -> Iterator[TrainingCalls]:
+def _calls(how: _How | TrainingJob) -> Iterator[TrainingCalls]:
     with contextlib.closing(_client(how)) as client:
         yield TrainingCalls(client)
 
 
-def _client(how: _How | Job | Query) -> Client:
+def _client(how: _How | TrainingJob | Query) -> Client:
     return Client(how.endpoint, token=how.token, allow_plain=how.allow_plain, sslrootcert=how.sslrootcert)
 
 
