@@ -22,8 +22,8 @@ from server.placement.link import LoadTimes
 from server.placement.packing import packed
 from server.placement.policy import (
     Capacity,
+    Fetch,
     Group,
-    Load,
     ModelState,
     Moving,
     PlacementPolicy,
@@ -217,8 +217,8 @@ class Placement:
         steps = []
         for name in dict.fromkeys(action.worker for action in decision.actions):
             of_worker = [action for action in decision.actions if action.worker == name]
-            loads = [action.model for action in of_worker if isinstance(action, Load)]
-            evict = tuple(action.model for action in of_worker if not isinstance(action, Load))
+            loads = [action.model for action in of_worker if isinstance(action, Fetch)]
+            evict = tuple(action.model for action in of_worker if not isinstance(action, Fetch))
             steps.append(Step(name, evict, loads[0] if loads else ""))
             self.begin(now_s, steps[-1])
         self._pass_over()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from server.placement.lru import LeastRecentlyUsed
 from server.placement.policy import (
     Evict,
-    Load,
+    Fetch,
     PlacementDecision,
     PlacementPolicy,
     PlacementState,
@@ -71,7 +71,7 @@ def _check(decision: object, state: PlacementState) -> None:
             loading.add(worker.name)
 
 
-def _check_load(action: Load, worker: WorkerPlaces, held: dict[str, None], state: PlacementState) -> None:
+def _check_load(action: Fetch, worker: WorkerPlaces, held: dict[str, None], state: PlacementState) -> None:
     if action.model not in state.models:
         raise ValueError(f"{action}: there is no such model")
     if action.model in held:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from server.placement.packing import packed
 from server.placement.policy import (
-    Action,
     Capacity,
     Evict,
+    Fetch,
     Group,
-    Load,
+    PlacementAction,
     PlacementDecision,
     PlacementState,
     Wish,
@@ -79,7 +79,7 @@ class LeastRecentlyUsed:
 
     def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
         """One load a worker at most, with the evictions that make its room."""
-        actions: list[Action] = []
+        actions: list[PlacementAction] = []
         until_s = math.inf
         taken: set[str] = set()  # workers whose link an earlier wish has, or waits for
         wanted = {key for group in state.waited_for for key in group}
@@ -148,7 +148,7 @@ def _has(worker: WorkerPlaces, key: str) -> bool:
 
 def _make_room(
     state: PlacementState, now_s: float, worker: WorkerPlaces, group: Group, wanted: Collection[str]
-) -> list[Action] | float:
+) -> list[PlacementAction] | float:
     """The next load of the group and what leaves for it; or when to ask again."""
     missing = [key for key in group if key not in worker.resident]
     sizes = {key: state.size_bytes(key) for key in group}
@@ -166,10 +166,10 @@ def _make_room(
         return found
     if found is None or not missing:
         return []
-    return [*(Evict(worker.name, key) for key in found), Load(worker.name, missing[0])]
+    return [*(Evict(worker.name, key) for key in found), Fetch(worker.name, missing[0])]
 
 
-def _fill(state: PlacementState, worker: WorkerPlaces) -> list[Action]:
+def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
     """The next model of the first group on offer that fits beside what is there; a smaller one may pass."""
     held = [state.size_bytes(key) for key in worker.resident]
     for group in _by_recency(state, worker.offers):
@@ -178,7 +178,7 @@ def _fill(state: PlacementState, worker: WorkerPlaces) -> list[Action]:
             continue
         missing = [key for key in group if key not in worker.resident]
         if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
-            return [Load(worker.name, missing[0])]
+            return [Fetch(worker.name, missing[0])]
     return []
 
 

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 __all__ = [
-    "Action",
     "Capacity",
     "Evict",
+    "Fetch",
     "Group",
-    "Load",
     "ModelState",
     "Moving",
+    "PlacementAction",
     "PlacementDecision",
     "PlacementPolicy",
     "PlacementState",
@@ -183,8 +183,8 @@ def _worker_of(plain: Mapping[str, Any]) -> WorkerPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Bring a model into a worker, after the evictions decided with it."""
+class Fetch:
+    """Bring a model into a worker over its link, after the evictions decided with it."""
 
     worker: str
     model: str
@@ -198,14 +198,14 @@ class Evict:
     model: str
 
 
-Action = Load | Evict
+PlacementAction = Fetch | Evict
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
     """Loads and evictions, on idle links alone, one load a worker; and when to ask again at the latest."""
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[PlacementAction, ...] = ()
     until_s: float = math.inf
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from server.placement.core import Placement, Step
 from server.placement.lru import LeastRecentlyUsed
-from server.placement.policy import Capacity, Evict, Load, PlacementDecision, PlacementState
+from server.placement.policy import Capacity, Evict, Fetch, PlacementDecision, PlacementState
 
 
 def placement(places: int = 2, *, apart: bool = False) -> Placement:
@@ -133,7 +133,7 @@ class Wrong:
 
     name = "wrong"
 
-    def __init__(self, *actions: Load | Evict) -> None:
+    def __init__(self, *actions: Fetch | Evict) -> None:
         self._actions = actions
 
     def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
@@ -148,11 +148,11 @@ class Raising(Wrong):
 @pytest.mark.parametrize(
     "policy",
     [
-        Wrong(Load("nobody", "a")),
-        Wrong(Load("w", "unheard of")),
-        Wrong(Load("w", "a"), Load("w", "b")),
+        Wrong(Fetch("nobody", "a")),
+        Wrong(Fetch("w", "unheard of")),
+        Wrong(Fetch("w", "a"), Fetch("w", "b")),
         Wrong(Evict("w", "a")),
-        Wrong(Load("w", "large")),
+        Wrong(Fetch("w", "large")),
         Raising(),
     ],
 )

@@ -13,8 +13,8 @@ from server.placement.core import Placement, Step
 from server.placement.policy import (
     Capacity,
     Evict,
+    Fetch,
     Group,
-    Load,
     PlacementDecision,
     PlacementPolicy,
     PlacementState,
@@ -38,7 +38,7 @@ class Eager:
     name = "eager"
 
     def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
-        actions: list[Load | Evict] = []
+        actions: list[Fetch | Evict] = []
         for worker in state.workers.values():
             missing = [key for wish in state.wishes for key in wish.group if key not in worker.resident]
             if worker.moving is not None or not missing:
@@ -47,7 +47,7 @@ class Eager:
             while held and not worker.capacity.fits([state.size_bytes(key) for key in (*held, missing[0])]):
                 actions.append(Evict(worker.name, held.pop(0)))
             if worker.capacity.fits([state.size_bytes(key) for key in (*held, missing[0])]):
-                actions.append(Load(worker.name, missing[0]))
+                actions.append(Fetch(worker.name, missing[0]))
         return PlacementDecision(tuple(actions), now_s + 0.01)
 
 
