@@ -23,7 +23,7 @@ from server.placement.packing import packed
 from server.placement.policy import (
     Capacity,
     Fetch,
-    Group,
+    GroupKeys,
     ModelState,
     Moving,
     PlacementPolicy,
@@ -58,7 +58,7 @@ class Ended:
     should fit; "failed" with the error of its load.
     """
 
-    group: Group
+    group: GroupKeys
     reason: Literal["resident", "too_large", "crowded", "failed"]
     error: Exception | None = None
 
@@ -100,7 +100,7 @@ class Placement:
         # Worker → bytes of the model on its way, as known when it began.
         self._counted_on: dict[str, int] = {}
         self._known: dict[str, _Known] = {}
-        self._open: dict[Group, _Open] = {}
+        self._open: dict[GroupKeys, _Open] = {}
         self._ended: list[Ended] = []
         self._told_fault = False
         self.load_times = LoadTimes()
@@ -126,7 +126,7 @@ class Placement:
         return {key: model.last_used_s for key, model in self._known.items()}
 
     def worker_up(
-        self, name: str, capacity: Capacity, device: str = "", offers: Iterable[Group] = ()
+        self, name: str, capacity: Capacity, device: str = "", offers: Iterable[GroupKeys] = ()
     ) -> None:
         """An empty worker, and what it may begin with."""
         self._workers[name] = WorkerPlaces(name, capacity, device, offers=self._met(offers))
@@ -144,7 +144,7 @@ class Placement:
         worker = self._workers[name]
         return frozenset(worker.resident).difference(worker.moving.evicting if worker.moving else ())
 
-    def is_resident(self, group: Group, without: Collection[str] = ()) -> bool:
+    def is_resident(self, group: GroupKeys, without: Collection[str] = ()) -> bool:
         """Whether the group can run, those workers left out: on one of them, or apart if it must and may."""
         held = [self.resident(name) for name in self._workers if name not in without]
         if any(there.issuperset(group) for there in held):
@@ -157,7 +157,7 @@ class Placement:
 
     # ── what is wanted ────────────────────────────────────────────────────────────────────────────────
 
-    def offer(self, group: Group, workers: Iterable[str] | None = None) -> None:
+    def offer(self, group: GroupKeys, workers: Iterable[str] | None = None) -> None:
         """Every worker (of those named) may load the group if it has room."""
         self._met([group])
         for name in self._workers if workers is None else workers:
@@ -165,7 +165,7 @@ class Placement:
             if group not in worker.offers and not self.resident(name).issuperset(group):
                 self._workers[name] = replace(worker, offers=(*worker.offers, group))
 
-    def is_offered(self, group: Group) -> bool:
+    def is_offered(self, group: GroupKeys) -> bool:
         """Whether some worker may still take up that offer."""
         return any(group in worker.offers for worker in self._workers.values())
 
@@ -175,7 +175,7 @@ class Placement:
             left = tuple(group for group in worker.offers if not any(key in keys for key in group))
             self._workers[name] = replace(worker, offers=left)
 
-    def want(self, now_s: float, group: Group, without: Collection[str] = ()) -> bool:
+    def want(self, now_s: float, group: GroupKeys, without: Collection[str] = ()) -> bool:
         """Others may leave for this group, until it is resident. False if it is, or is wanted already."""
         if group in self._open or self.is_resident(group, without):
             return False
@@ -183,17 +183,17 @@ class Placement:
         self._open[group] = _Open(Wish(group, now_s, frozenset(without)))
         return True
 
-    def is_wanted(self, group: Group) -> bool:
+    def is_wanted(self, group: GroupKeys) -> bool:
         """Whether a wish for it is open."""
         return group in self._open
 
-    def withdraw(self, group: Group) -> None:
+    def withdraw(self, group: GroupKeys) -> None:
         """Nobody wants it any more."""
         self._open.pop(group, None)
 
     # ── what to do ────────────────────────────────────────────────────────────────────────────────────
 
-    def state(self, now_s: float, waited_for: Mapping[Group, WaitingRows]) -> PlacementState:
+    def state(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> PlacementState:
         """What the policy sees."""
         devices = {worker.device for worker in self._workers.values()}
         models = {
@@ -209,7 +209,7 @@ class Placement:
         wishes = tuple(one.wish for one in self._open.values())
         return PlacementState(dict(self._workers), models, wishes, dict(waited_for), self._apart)
 
-    def steps(self, now_s: float, waited_for: Mapping[Group, WaitingRows]) -> tuple[list[Step], float]:
+    def steps(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> tuple[list[Step], float]:
         """What the links do now, each from now on busy until `over`; and when to ask again."""
         self._settle()
         self._met(waited_for)
@@ -303,7 +303,7 @@ class Placement:
     def _model(self, key: str) -> _Known:
         return self._known.setdefault(key, _Known())
 
-    def _met(self, groups: Iterable[Group]) -> tuple[Group, ...]:
+    def _met(self, groups: Iterable[GroupKeys]) -> tuple[GroupKeys, ...]:
         groups = tuple(groups)
         for group in groups:
             for key in group:
@@ -320,7 +320,7 @@ class Placement:
         self._workers[name] = replace(worker, resident=resident, moving=moving)
         self._refused[name].clear()
 
-    def _fits_somewhere(self, group: Group) -> bool:
+    def _fits_somewhere(self, group: GroupKeys) -> bool:
         sizes = [self._model(key).size_bytes for key in group]
         return any(worker.capacity.fits(sizes) for worker in self._workers.values())
 
@@ -335,7 +335,7 @@ class Placement:
             elif one.refusals > 2 * len(group):
                 self._end(group, Ended(group, "crowded"))
 
-    def _can_ever(self, group: Group) -> bool:
+    def _can_ever(self, group: GroupKeys) -> bool:
         if self._fits_somewhere(group):
             return True
         if not self._apart:
@@ -346,7 +346,7 @@ class Placement:
         unseen = {f"worker {number} to come": like for number in range(to_come)}
         return packed(sizes, {**self._capacities, **unseen}, {}) is not None
 
-    def _end(self, group: Group, ended: Ended) -> None:
+    def _end(self, group: GroupKeys, ended: Ended) -> None:
         del self._open[group]
         self._ended.append(ended)
 

@@ -15,7 +15,7 @@ from server.placement.policy import (
     Capacity,
     Evict,
     Fetch,
-    Group,
+    GroupKeys,
     PlacementAction,
     PlacementDecision,
     PlacementState,
@@ -100,7 +100,9 @@ class LeastRecentlyUsed:
         return PlacementDecision(tuple(actions), until_s)
 
 
-def _assigned(state: PlacementState, wish: Wish, taken: Collection[str]) -> list[tuple[Group, WorkerPlaces]]:
+def _assigned(
+    state: PlacementState, wish: Wish, taken: Collection[str]
+) -> list[tuple[GroupKeys, WorkerPlaces]]:
     """What goes where: the group as one; in parts where it may be apart and no worker can hold it whole."""
     if not state.apart or any(_can_hold(state, worker, wish.group) for worker in state.workers.values()):
         worker = _best_worker(state, wish.group, wish.without, taken)
@@ -120,7 +122,7 @@ def _assigned(state: PlacementState, wish: Wish, taken: Collection[str]) -> list
 
 
 def _best_worker(
-    state: PlacementState, group: Group, without: Collection[str], taken: Collection[str]
+    state: PlacementState, group: GroupKeys, without: Collection[str], taken: Collection[str]
 ) -> WorkerPlaces | None:
     return min(
         (worker for worker in state.workers.values() if _can_hold(state, worker, group)),
@@ -134,7 +136,7 @@ def _best_worker(
     )
 
 
-def _can_hold(state: PlacementState, worker: WorkerPlaces, group: Group) -> bool:
+def _can_hold(state: PlacementState, worker: WorkerPlaces, group: GroupKeys) -> bool:
     return worker.capacity.fits([state.size_bytes(key) for key in group])
 
 
@@ -147,7 +149,7 @@ def _has(worker: WorkerPlaces, key: str) -> bool:
 
 
 def _make_room(
-    state: PlacementState, now_s: float, worker: WorkerPlaces, group: Group, wanted: Collection[str]
+    state: PlacementState, now_s: float, worker: WorkerPlaces, group: GroupKeys, wanted: Collection[str]
 ) -> list[PlacementAction] | float:
     """The next load of the group and what leaves for it; or when to ask again."""
     missing = [key for key in group if key not in worker.resident]
@@ -182,10 +184,10 @@ def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
     return []
 
 
-def _by_recency(state: PlacementState, groups: Iterable[Group]) -> list[Group]:
+def _by_recency(state: PlacementState, groups: Iterable[GroupKeys]) -> list[GroupKeys]:
     """Those that rows wait for first."""
     return sorted(groups, key=lambda group: (group not in state.waited_for, -_last_used_s(state, group)))
 
 
-def _last_used_s(state: PlacementState, group: Group) -> float:
+def _last_used_s(state: PlacementState, group: GroupKeys) -> float:
     return max(state.models[key].last_used_s if key in state.models else 0.0 for key in group)

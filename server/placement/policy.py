@@ -17,7 +17,7 @@ __all__ = [
     "Capacity",
     "Evict",
     "Fetch",
-    "Group",
+    "GroupKeys",
     "ModelState",
     "Moving",
     "PlacementAction",
@@ -30,7 +30,7 @@ __all__ = [
     "WorkerPlaces",
 ]
 
-Group = tuple[str, ...]  # keys of models that are wanted together: the members of one function
+GroupKeys = tuple[str, ...]  # keys of models that are wanted together: the members of one function
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class WorkerPlaces:
     device: str = ""  # kind of device
     resident: Mapping[str, Residence] = field(default_factory=dict)
     moving: Moving | None = None
-    offers: tuple[Group, ...] = ()
+    offers: tuple[GroupKeys, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Wish:
     without: workers that are not counted on: they hold models, and run nothing.
     """
 
-    group: Group
+    group: GroupKeys
     since_s: float
     without: frozenset[str] = frozenset()
 
@@ -131,7 +131,7 @@ class PlacementState:
     workers: Mapping[str, WorkerPlaces] = field(default_factory=dict)
     models: Mapping[str, ModelState] = field(default_factory=dict)
     wishes: tuple[Wish, ...] = ()
-    waited_for: Mapping[Group, WaitingRows] = field(default_factory=dict)
+    waited_for: Mapping[GroupKeys, WaitingRows] = field(default_factory=dict)
     apart: bool = False
 
     def size_bytes(self, key: str) -> int:

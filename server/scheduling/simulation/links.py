@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from server.placement.by_name import placement_named
 from server.placement.core import Placement, Step
-from server.placement.policy import Capacity, Group, WaitingRows
+from server.placement.policy import Capacity, GroupKeys, WaitingRows
 
 __all__ = ["LinkedDevice", "SimulatedLinks"]
 
@@ -42,7 +42,7 @@ class SimulatedLinks:
         self,
         policy: str,
         devices: list[LinkedDevice],
-        groups: list[Group],
+        groups: list[GroupKeys],
         sizes: Mapping[str, int],
         later: Callable[[float, Step], None],
         show: Callable[[float, str, frozenset[str]], None],
@@ -88,23 +88,23 @@ class SimulatedLinks:
         """What loading the model there should take."""
         return self._core.expected_s(model, device)
 
-    def came(self, now_s: float, group: Group) -> None:
+    def came(self, now_s: float, group: GroupKeys) -> None:
         """Rows came that wait for the group."""
         if self._core.want(now_s, group):
             self._ask_at_s = now_s
 
-    def sent(self, now_s: float, device: str, group: Group, rows: int) -> None:
+    def sent(self, now_s: float, device: str, group: GroupKeys, rows: int) -> None:
         """A batch leaves for the device."""
         self._core.used(now_s, group, now_s - _LONG_AGO_S, rows)
         self._running.update((device, key) for key in group)
 
-    def over(self, now_s: float, device: str, group: Group) -> None:
+    def over(self, now_s: float, device: str, group: GroupKeys) -> None:
         """A batch is over; what waited for that may leave."""
         self._running.subtract((device, key) for key in group)
         if device in self._leaving:
             self._go_on(now_s, self._leaving.pop(device))
 
-    def moved(self, now_s: float, step: Step, waited_for: Mapping[Group, WaitingRows]) -> None:
+    def moved(self, now_s: float, step: Step, waited_for: Mapping[GroupKeys, WaitingRows]) -> None:
         """The step's load is over."""
         self._arrive(now_s, step)
         self.loads += 1
@@ -117,7 +117,7 @@ class SimulatedLinks:
         """When the placement is to be asked."""
         return self._ask_at_s
 
-    def act(self, now_s: float, waited_for: Mapping[Group, WaitingRows]) -> bool:
+    def act(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> bool:
         """Begin what the placement decides: whether anything."""
         steps, self._ask_at_s = self._core.steps(now_s, waited_for)
         for ended in self._core.take_ended():
@@ -146,7 +146,7 @@ class SimulatedLinks:
         load_s = self._devices[step.worker].load_s[step.load]
         self._core.loaded(now_s, step.worker, step.load, self._sizes[step.load], load_s)
 
-    def _changed(self, now_s: float, device: str, waited_for: Mapping[Group, WaitingRows]) -> None:
+    def _changed(self, now_s: float, device: str, waited_for: Mapping[GroupKeys, WaitingRows]) -> None:
         self._show(now_s, device, self._core.resident(device))
         for group in waited_for:
             self.came(now_s, group)

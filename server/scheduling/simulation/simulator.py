@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
-from server.placement.policy import Group, WaitingRows
+from server.placement.policy import GroupKeys, WaitingRows
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (
     BatchTimes,
@@ -77,7 +77,7 @@ class FunctionLoad:
     members: tuple[MemberLoad, ...] = ()
 
     @property
-    def group(self) -> Group:
+    def group(self) -> GroupKeys:
         """The models that answer it."""
         return tuple(member.name for member in self.all_members)
 
@@ -307,7 +307,7 @@ class _Simulation:
     def _swap_of(self, model: str) -> Callable[[str], float]:
         return lambda device: self._links.swap_s(model, device)
 
-    def _waited_for(self, now_s: float) -> dict[Group, WaitingRows]:
+    def _waited_for(self, now_s: float) -> dict[GroupKeys, WaitingRows]:
         sooner_on = {wanted.function: wanted.worker for wanted in self._scheduler.wanted(now_s)}
         depth = self._scheduler.queue_depth().items()
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from server.placement.policy import (
     Capacity,
-    Group,
+    GroupKeys,
     ModelState,
     Moving,
     PlacementState,
@@ -26,7 +26,7 @@ def worker(
 def state(
     *workers: WorkerPlaces,
     wishes: tuple[Wish, ...] = (),
-    waited_for: tuple[Group, ...] = (),
+    waited_for: tuple[GroupKeys, ...] = (),
     last_used_s: dict[str, float] | None = None,
     sizes: dict[str, int] | None = None,
     deaths: dict[str, int] | None = None,

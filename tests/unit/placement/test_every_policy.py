@@ -14,7 +14,7 @@ from server.placement.policy import (
     Capacity,
     Evict,
     Fetch,
-    Group,
+    GroupKeys,
     PlacementDecision,
     PlacementPolicy,
     PlacementState,
@@ -62,7 +62,7 @@ class Idle:
 
 _HERE = "tests.unit.placement.test_every_policy"
 EVERY = (*PLACEMENT_POLICIES, f"{_HERE}:Eager")
-GROUPS: tuple[Group, ...] = (("a",), ("b",), ("c", "d"), ("a", "e"), ("f", "g", "h"), ("i",))
+GROUPS: tuple[GroupKeys, ...] = (("a",), ("b",), ("c", "d"), ("a", "e"), ("f", "g", "h"), ("i",))
 
 
 class World:
