@@ -30,7 +30,7 @@ _DEFAULTS = Options()
 _MARK = b"ml_udf_statistics"
 MAX_REQUEST_ROWS = 65_536  # more is gathered only where one request at a time is wanted
 
-Key = tuple[int, "Target", tuple[str | None, ...], int]
+StatementKey = tuple[int, "Target", tuple[str | None, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Target:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenStatement:
     """One SQL statement under way."""
 
     clients: dict[tuple[int, str, bool, Bound | None], Client] = field(default_factory=dict)
-    asked: dict[Key, Statement] = field(default_factory=dict)
+    asked: dict[StatementKey, Statement] = field(default_factory=dict)
 
     def version(self, target: Target) -> str | None:
         """The version that this statement began with, whatever the settings or the role were then."""
@@ -89,7 +89,7 @@ class Statements:
         self._plpy = plpy
         self._backend = backend
         self._endpoints = endpoints
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenStatement] = {}
         self._past: dict[tuple[int, str, str], Past] = {}
         backend.at_abort(self.forget)
 
@@ -193,7 +193,7 @@ class Statements:
                     return replace(target.binding, input_name="image")
         return target.binding
 
-    def _begin(self, context: int) -> _Open:
+    def _begin(self, context: int) -> _OpenStatement:
         if self._backend.forbids_queries():
             raise PostgresError(
                 "25000",
@@ -204,7 +204,7 @@ class Statements:
             self._plpy.execute(
                 "SELECT ml_udf._boot()"
             )  # which calls `mark`; this function may change nothing
-        under_way = self._open[context] = _Open()
+        under_way = self._open[context] = _OpenStatement()
         self._backend.at_end_of(context, lambda: self._end(context))
         return under_way
 
@@ -220,7 +220,7 @@ class Statements:
             for statement in _by_function(under_way.asked):
                 self._warn(statement)
 
-    def _client(self, under_way: _Open, target: Target) -> Client:
+    def _client(self, under_way: _OpenStatement, target: Target) -> Client:
         key = (self._backend.role(), target.server, target.needs_usage, target.bound)
         client = under_way.clients.get(key)
         if client is None:
@@ -234,7 +234,7 @@ class Statements:
             self._plpy.warning(fault.message, **more)
 
 
-def _by_function(asked: Mapping[Key, Statement]) -> Iterable[Statement]:
+def _by_function(asked: Mapping[StatementKey, Statement]) -> Iterable[Statement]:
     """One for each function, with the faults of all its uses: `predict` and the function's own are one."""
     found: dict[tuple[str, str], Statement] = {}
     for (_, target, _, _), statement in asked.items():

@@ -64,7 +64,7 @@ class Ended:
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenWish:
     """A wish that is not over yet."""
 
     wish: Wish
@@ -100,7 +100,7 @@ class Placement:
         # Worker → bytes of the model on its way, as known when it began.
         self._counted_on: dict[str, int] = {}
         self._known: dict[str, _Known] = {}
-        self._open: dict[GroupKeys, _Open] = {}
+        self._open: dict[GroupKeys, _OpenWish] = {}
         self._ended: list[Ended] = []
         self._told_fault = False
         self.load_times = LoadTimes()
@@ -180,7 +180,7 @@ class Placement:
         if group in self._open or self.is_resident(group, without):
             return False
         self._met([group])
-        self._open[group] = _Open(Wish(group, now_s, frozenset(without)))
+        self._open[group] = _OpenWish(Wish(group, now_s, frozenset(without)))
         return True
 
     def is_wanted(self, group: GroupKeys) -> bool:

@@ -61,7 +61,7 @@ class ResidencyListener(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _LiveWorker:
     """A live worker. `ordered`: what an operator wants out of it, and who waits for that."""
 
     worker: Worker
@@ -107,7 +107,7 @@ class Residency:
         self._measured = measured
         self._clock = clock
         self._core = Placement(policy or LeastRecentlyUsed(), apart=True, workers=workers)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _LiveWorker] = {}
         self._models: dict[str, ModelVersion] = {}
         self._wanted: dict[tuple[str, ...], _Wanted] = {}
         self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
@@ -160,7 +160,7 @@ class Residency:
 
     def worker_up(self, worker: Worker) -> None:
         """A fresh worker is offered all that is served."""
-        self._places[worker.name] = _Place(worker)
+        self._places[worker.name] = _LiveWorker(worker)
         offers = [*self._listener.waited_for(), *self._starting()]
         self._core.worker_up(
             worker.name,
@@ -306,7 +306,7 @@ class Residency:
         self._end_spreads()
         self._watch_for_workers()
 
-    def _begin_ordered(self, now_s: float, place: _Place) -> None:
+    def _begin_ordered(self, now_s: float, place: _LiveWorker) -> None:
         """What an operator orders goes before what the policy would do."""
         (keys, waiter), name = place.ordered.pop(0), place.worker.name
         step = Step(name, tuple(sorted(keys & self._core.resident(name))), "")
@@ -314,12 +314,12 @@ class Residency:
         task = self._begin(place, step)
         task.add_done_callback(lambda _: _done(waiter))
 
-    def _begin(self, place: _Place, step: Step) -> asyncio.Task[None]:
+    def _begin(self, place: _LiveWorker, step: Step) -> asyncio.Task[None]:
         if step.evict:  # out of the dispatcher's sight before the worker hears of it: no batch comes too late
             self._changed(place)
         return self._tasks.once("load", self._carry_out(place, step), f"load on {step.worker}")
 
-    async def _carry_out(self, place: _Place, step: Step) -> None:
+    async def _carry_out(self, place: _LiveWorker, step: Step) -> None:
         wishes = [keys for keys in self._wanted if step.load in keys]
         try:
             for key in step.evict:
@@ -337,7 +337,7 @@ class Residency:
                 self._core.over(place.worker.name)
             self._ask()
 
-    async def _load_one(self, place: _Place, model: ModelVersion) -> None:
+    async def _load_one(self, place: _LiveWorker, model: ModelVersion) -> None:
         name = place.worker.name
         reply = await self._call(place, Load(0, model.key, str(model.directory)), f"loading {model.key}")
         if isinstance(reply, Failed):
@@ -364,7 +364,7 @@ class Residency:
         self._core.loaded(self._clock(), name, model.key, size, load_s)
         self._changed(place)
 
-    async def _evict(self, place: _Place, key: str) -> None:
+    async def _evict(self, place: _LiveWorker, key: str) -> None:
         name = place.worker.name
         reply = await self._call(place, Unload(0, key), f"unloading {key}")
         if not place.gone:
@@ -374,7 +374,7 @@ class Residency:
         else:
             log.info("model evicted worker=%s model=%s", name, key)
 
-    async def _call(self, place: _Place, message: Message, what: str) -> Message:
+    async def _call(self, place: _LiveWorker, message: Message, what: str) -> Message:
         """The reply; a worker that takes too long is killed, and counts as lost."""
         try:
             async with asyncio.timeout(self._patience_s):
@@ -384,14 +384,14 @@ class Residency:
         place.worker.kill(reason)
         return Failed(message.id, WorkerLost.code, reason)
 
-    def _failed(self, place: _Place, key: str, error: ServiceError, *, died: bool | None = None) -> None:
+    def _failed(self, place: _LiveWorker, key: str, error: ServiceError, *, died: bool | None = None) -> None:
         lost = isinstance(error, WorkerLost) if died is None else died
         self._core.failed("" if place.gone else place.worker.name, key, error, died=lost)
 
     def _is_waited_for(self, model: ModelVersion) -> bool:
         return any(model in group for group in self._listener.waited_for())
 
-    def _changed(self, place: _Place) -> None:
+    def _changed(self, place: _LiveWorker) -> None:
         if place.gone:
             return
         self._listener.resident_changed(place.worker, self._core.resident(place.worker.name))

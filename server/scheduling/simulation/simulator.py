@@ -190,7 +190,7 @@ def simulate(load: Workload) -> SimulationResult:
 
 
 @dataclass(slots=True)
-class _Cut:
+class _RowsUnderWay:
     """Rows on their way: `batches` of them, on different devices, are not back yet."""
 
     batches: int
@@ -323,7 +323,7 @@ class _Simulation:
             if isinstance(action, Idle):
                 return action.until_s
             if isinstance(action, RunBatch):
-                whole = _Cut(1 + len(action.beside))
+                whole = _RowsUnderWay(1 + len(action.beside))
                 for batch in (action, *action.beside):
                     self._start(now_s, batch, whole)
             else:
@@ -332,7 +332,7 @@ class _Simulation:
                 result.refused += rows
                 result.overdue_at_s += [now_s] * rows
 
-    def _start(self, now_s: float, batch: RunBatch, whole: _Cut) -> None:
+    def _start(self, now_s: float, batch: RunBatch, whole: _RowsUnderWay) -> None:
         function = self._functions[batch.function]
         shared_s = function.latency_s(batch.rows)
         members = self._members[batch.function]
@@ -349,7 +349,7 @@ class _Simulation:
         worked = BatchTimes(took_s, finish_s - now_s, each)
         self._push(finish_s, "finish", (batch, worked, whole))
 
-    def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes, whole: _Cut) -> None:
+    def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes, whole: _RowsUnderWay) -> None:
         self._scheduler.finished(now_s, batch.batch_id, worked=worked)
         if not self._is_still:
             self._links.over(now_s, batch.worker, batch.members)
