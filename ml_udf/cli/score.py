@@ -33,7 +33,7 @@ __all__ = ["score"]
 _RECONNECT_S = 0.5
 _GO_ON = "what was stored stays; run the same command again to go on"
 
-Run = Callable[[Callable[[ScoreProgress], None]], ScoreProgress]
+RunScoring = Callable[[Callable[[ScoreProgress], None]], ScoreProgress]
 
 
 class OnError(StrEnum):
@@ -159,7 +159,7 @@ def _on_duckdb(
 
 
 def _reconnecting(
-    run: Run,
+    run: RunScoring,
     *,
     lost: type[Exception],
     is_lost: Callable[[Exception], bool],

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gpu_worker.tasks import IMAGE_CLASSIFICATION, TABULAR_CLASSIFICATION, TEXT_CLASSIFICATION
 from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
-from server.training.studies.messages import Policy
+from server.training.studies.messages import StudyPolicy
 
 __all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for"]
 
@@ -42,7 +42,7 @@ class Recipe:
     form: str
     models: Mapping[str, Model]
     defaults: tuple[str, ...]
-    policies: tuple[Policy, ...]
+    policies: tuple[StudyPolicy, ...]
     runtime: str = "torch"
     suffix: str = ".safetensors"
     pausable: bool = True

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 from server.errors import BadOption
 from server.training.datasets.leakage import Origin
 from server.training.recipes import AUGMENT, DEFAULT_TASK, recipe_for
-from server.training.studies.hooks import Value
+from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
-from server.training.studies.messages import Advice, Assignment, Policy, StudySpec
+from server.training.studies.messages import Advice, Assignment, StudyPolicy, StudySpec
 
 __all__ = ["SIZE", "JobSpec"]
 
@@ -42,7 +42,7 @@ class JobSpec:
     task: str = DEFAULT_TASK
     models: tuple[str, ...] = ()
     budget_epochs: int = 0
-    policy: Policy | None = None
+    policy: StudyPolicy | None = None
     advisor: Advice = "random"
     max_epochs: int = 27
     max_trials: int | None = None
@@ -65,13 +65,13 @@ class JobSpec:
             raise BadOption(f"'models' must name some of {there} ({self.task}), each once, not {given}")
         if self.budget_epochs == 0:
             object.__setattr__(self, "budget_epochs", _MODEL_EPOCHS * len(self.models))
-        if self.policy in get_args(Policy) and self.policy not in task.policies:
+        if self.policy in get_args(StudyPolicy) and self.policy not in task.policies:
             raise BadOption(
                 f"'policy' of {self.task} must be {', '.join(task.policies)}, not {self.policy!r}: "
                 "its models share no weights"
             )
         for what, value, known in (
-            ("policy", self.policy, get_args(Policy)),
+            ("policy", self.policy, get_args(StudyPolicy)),
             ("advisor", self.advisor, get_args(Advice)),
             ("visibility", self.visibility, get_args(Visibility)),
         ):
@@ -158,7 +158,7 @@ class JobSpec:
         The learning rate is constant, so that trials can be paused and compared, until it falls to zero
         (`StudySpec.cool_epochs`).
         """
-        knobs: dict[str, Value] = dict(assignment.knobs)
+        knobs: dict[str, KnobValue] = dict(assignment.knobs)
         spec: dict[str, Any] = {
             "architecture": model,
             "epochs": assignment.start_epoch + assignment.epochs,

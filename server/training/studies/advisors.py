@@ -17,7 +17,7 @@ from optuna.study import Study, create_study
 from optuna.trial import TrialState, create_trial
 
 from server.training.studies.gaussian_process import expected_improvement, fit
-from server.training.studies.hooks import Value
+from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import Point
 from server.training.studies.knob import Dimension
 from server.training.studies.ledger import distribution_of
@@ -34,7 +34,7 @@ STARTUP = 10
 class Observed:
     """One trial as an advisor sees it; `score` is None while nothing is known of it."""
 
-    draws: Mapping[str, Value]
+    draws: Mapping[str, KnobValue]
     score: float | None
 
 
@@ -130,7 +130,7 @@ def _gp(spec: StudySpec, observed: Sequence[Observed], random: np.random.Generat
     return candidates[int(gains.argmax())]
 
 
-def _unit(dimensions: Sequence[Dimension], draws: Mapping[str, Value]) -> NDArray[np.float64]:
+def _unit(dimensions: Sequence[Dimension], draws: Mapping[str, KnobValue]) -> NDArray[np.float64]:
     """A point of the unit cube: one coordinate for a number, one for each choice; the middle if it is out."""
     coordinates: list[float] = []
     for dimension in dimensions:
@@ -156,8 +156,8 @@ def _tpe(spec: StudySpec, observed: Sequence[Observed], random: np.random.Genera
     _tell(study, observed, distributions)
     trial = study.ask()
 
-    def draw(dimension: Dimension) -> Value:
-        value: Value = trial._suggest(dimension.name, distributions[dimension.name])
+    def draw(dimension: Dimension) -> KnobValue:
+        value: KnobValue = trial._suggest(dimension.name, distributions[dimension.name])
         # Optuna's bounds are inclusive, ours are not.
         return dimension.clip(float(value)) if dimension.kind == "float" else value
 

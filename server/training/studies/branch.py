@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from server.training.studies.advisors import STARTUP, advise
-from server.training.studies.hooks import Value
+from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import Point, lower_of
 from server.training.studies.knob import Dimension
 from server.training.studies.messages import StudySpec, Verdict
@@ -100,7 +100,7 @@ def _resampled(spec: StudySpec, parent: Trial, random: np.random.Generator) -> P
     """A point at random, within what a branch may do to each knob."""
     branching = {knob.name: knob.branching for knob in spec.space.knobs()}
 
-    def draw(dimension: Dimension) -> Value:
+    def draw(dimension: Dimension) -> KnobValue:
         before, after = parent.draws.get(dimension.name), dimension.at(random.random())
         how = branching[dimension.name]
         if before is None or how == "jitter":

@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["Bounds", "Knobs", "PostHook", "PreHook", "Value", "post_hook", "pre_hook"]
+__all__ = ["Bounds", "KnobValue", "Knobs", "PostHook", "PreHook", "post_hook", "pre_hook"]
 
-Value = float | int | str | bool
-Knobs = Mapping[str, Value]
+KnobValue = float | int | str | bool
+Knobs = Mapping[str, KnobValue]
 _Made = TypeVar("_Made")
-Bounds = tuple[float, float] | Sequence[Value]
+Bounds = tuple[float, float] | Sequence[KnobValue]
 # A pre-hook bends a knob's bounds, (min, max) or the candidates; None takes the knob out of this trial.
 PreHook = Callable[[Bounds, Knobs], Bounds | None]
 # A post-hook adjusts the value that was drawn.
-PostHook = Callable[[Value, Knobs], Value]
+PostHook = Callable[[KnobValue, Knobs], KnobValue]
 
 
 def pre_hook(form: Mapping[str, Any]) -> PreHook:
@@ -57,11 +57,11 @@ def _at_least(knob: str, factor: float = 1.0) -> PreHook:
     return lambda bounds, knobs: (max(_number(bounds[0]), factor * _number(knobs[knob])), bounds[1])
 
 
-def _among(knob: str, candidates: Mapping[str, Sequence[Value]]) -> PreHook:
+def _among(knob: str, candidates: Mapping[str, Sequence[KnobValue]]) -> PreHook:
     return lambda bounds, knobs: candidates.get(str(knobs[knob]), bounds)
 
 
-def _only_when(knob: str, values: Sequence[Value]) -> PreHook:
+def _only_when(knob: str, values: Sequence[KnobValue]) -> PreHook:
     # A knob that was itself taken out has no value, so that a chain of conditions closes as a whole.
     return lambda bounds, knobs: bounds if knob in knobs and knobs[knob] in values else None
 
@@ -74,7 +74,7 @@ def _times(knob: str) -> PostHook:
     return lambda value, knobs: _number(value) * _number(knobs[knob])
 
 
-def _number(value: Value) -> float:
+def _number(value: KnobValue) -> float:
     if isinstance(value, str):
         raise ValueError(f"the hook needs a number, not {value!r}")
     return value

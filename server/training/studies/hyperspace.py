@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from server.training.studies.hooks import PostHook, PreHook, Value
-from server.training.studies.knob import Branching, Dimension, DType, Group, Hook, Knob
+from server.training.studies.hooks import KnobValue, PostHook, PreHook
+from server.training.studies.knob import Branching, Dimension, DType, Hook, Knob, KnobGroup
 
 __all__ = ["HyperSpace", "Point", "lower_of"]
 
 # What was drawn in each dimension, and the knobs that came of it.
-Point = tuple[dict[str, Value], dict[str, Value]]
+Point = tuple[dict[str, KnobValue], dict[str, KnobValue]]
 
 
 class HyperSpace:
@@ -43,9 +43,9 @@ class HyperSpace:
         post_hook: PostHook | Hook | None = None,
         *,
         log: bool = False,
-        group: Group = "training",
+        group: KnobGroup = "training",
         branching: Branching = "jitter",
-        default: Value | None = None,
+        default: KnobValue | None = None,
     ) -> None:
         """A knob in [min, max): float, integer, or a single character. Raises ValueError if it is not one."""
         bounds = (min, max)
@@ -69,13 +69,13 @@ class HyperSpace:
         self,
         name: str,
         dtype: DType,
-        list: Sequence[Value],
+        list: Sequence[KnobValue],
         depends: Sequence[str] | None = None,
         pre_hook: PreHook | Hook | None = None,
         post_hook: PostHook | Hook | None = None,
         *,
-        group: Group = "training",
-        default: Value | None = None,
+        group: KnobGroup = "training",
+        default: KnobValue | None = None,
     ) -> None:
         """A knob with a list of candidates. Raises ValueError when it is empty or not of the dtype."""
         self._add(
@@ -125,10 +125,10 @@ class HyperSpace:
         """What an advisor chooses, in the order of generation."""
         return [knob.dimension for knob in self.knobs()]
 
-    def point(self, draw: Callable[[Dimension], Value]) -> Point:
+    def point(self, draw: Callable[[Dimension], KnobValue]) -> Point:
         """One trial's (draws, knobs); a knob that its pre-hook takes out is in neither."""
-        draws: dict[str, Value] = {}
-        knobs: dict[str, Value] = {}
+        draws: dict[str, KnobValue] = {}
+        knobs: dict[str, KnobValue] = {}
         for knob in self.knobs():
             bounds = knob.bounds_for(knobs)
             if bounds is None:
@@ -149,7 +149,9 @@ class HyperSpace:
         """A point drawn uniformly (logarithmically where the knob says so)."""
         return self.point(lambda dimension: dimension.at(random.random()))
 
-    def jittered_point(self, draws: Mapping[str, Value], random: np.random.Generator, sigma: float) -> Point:
+    def jittered_point(
+        self, draws: Mapping[str, KnobValue], random: np.random.Generator, sigma: float
+    ) -> Point:
         """A point near `draws`: logarithmic knobs times a log-normal factor exp(sigma · z).
 
         Of a linear range, the odds of the place in it are multiplied: so a momentum of 0.9 in [0, 1) comes
@@ -158,7 +160,7 @@ class HyperSpace:
         """
         branching = {name: knob.branching for name, knob in self._knobs.items()}
 
-        def near(dimension: Dimension) -> Value:
+        def near(dimension: Dimension) -> KnobValue:
             # Drawn for every dimension, so that one knob's kind does not move another knob's numbers.
             shift = sigma * float(random.standard_normal())
             if dimension.name not in draws:
@@ -207,6 +209,6 @@ class HyperSpace:
         self._ordered = None
 
 
-def lower_of(before: float, after: Value) -> Value:
+def lower_of(before: float, after: KnobValue) -> KnobValue:
     """What a knob whose branching is `lower` becomes: never above `before`, and of its own type."""
     return after if float(after) < before else before

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from server.training.studies.hooks import Bounds, Knobs, PostHook, PreHook, Value, post_hook, pre_hook
+from server.training.studies.hooks import Bounds, Knobs, KnobValue, PostHook, PreHook, post_hook, pre_hook
 
-__all__ = ["Branching", "DType", "Dimension", "Group", "Hook", "Knob"]
+__all__ = ["Branching", "DType", "Dimension", "Hook", "Knob", "KnobGroup"]
 
 DType = Literal["float", "integer", "string"]
-Group = Literal["preprocessing", "architecture", "training"]
+KnobGroup = Literal["preprocessing", "architecture", "training"]
 # What a branch from a checkpoint may do to the knob: change it, only lower it, or keep it.
 Branching = Literal["jitter", "lower", "fixed"]
 Hook = Mapping[str, Any]
@@ -31,9 +31,9 @@ class Dimension:
     low: float = 0.0
     high: float = 1.0
     log: bool = False
-    choices: tuple[Value, ...] = ()
+    choices: tuple[KnobValue, ...] = ()
 
-    def at(self, unit: float) -> Value:
+    def at(self, unit: float) -> KnobValue:
         """The choice at a point of [0, 1)."""
         if self.kind == "choice":
             return self.choices[min(len(self.choices) - 1, int(unit * len(self.choices)))]
@@ -43,13 +43,13 @@ class Dimension:
             value = self.low + unit * (self.high - self.low)
         return self.clip(value)
 
-    def clip(self, value: float) -> Value:
+    def clip(self, value: float) -> KnobValue:
         """The nearest value inside [low, high): whole for integers, below `high` always."""
         if self.kind == "integer":
             return int(min(max(math.floor(value), self.low), self.high - 1))
         return float(min(max(value, self.low), math.nextafter(self.high, self.low)))
 
-    def shifted(self, value: float, shift: float) -> Value:
+    def shifted(self, value: float, shift: float) -> KnobValue:
         """The value times exp(shift) if the range is logarithmic, else with its odds times exp(shift)."""
         if self.log:
             moved = value * math.exp(shift)
@@ -59,7 +59,7 @@ class Dimension:
         # A logarithmic integer may stand between two values; of a linear one, a cell's middle is its value.
         return self.clip(moved + 0.5 if self.log and self.kind == "integer" else moved)
 
-    def unit(self, value: Value) -> float:
+    def unit(self, value: KnobValue) -> float:
         """The inverse of `at` for numbers: a point of [0, 1]."""
         if isinstance(value, str) or self.kind == "choice":
             return (self.choices.index(value) + 0.5) / len(self.choices)
@@ -82,9 +82,9 @@ class Knob:
     pre: PreHook | Hook | None = None
     post: PostHook | Hook | None = None
     log: bool = False
-    group: Group = "training"
+    group: KnobGroup = "training"
     branching: Branching = "jitter"
-    default: Value | None = None  # known to do well on most data; a study's first trial begins with it
+    default: KnobValue | None = None  # known to do well on most data; a study's first trial begins with it
     dimension: Dimension = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Knob:
             raise ValueError(f"the pre-hook of knob {self.name!r} leaves nothing to choose")
         return bounds
 
-    def value(self, drawn: Value, bounds: Bounds, knobs: Knobs) -> Value:
+    def value(self, drawn: KnobValue, bounds: Bounds, knobs: Knobs) -> KnobValue:
         """The knob's value, from what an advisor has drawn in its dimension."""
         if self.pre is not None:
             drawn = self._bent(float(drawn), bounds)
@@ -122,7 +122,7 @@ class Knob:
         hook = post_hook(self.post) if isinstance(self.post, Mapping) else self.post
         return hook(drawn, knobs)
 
-    def first(self) -> Value:
+    def first(self) -> KnobValue:
         """What the first trial draws: the default, or the middle where the knob has none."""
         if self.default is None:
             return self.dimension.at(0.5)
@@ -156,7 +156,7 @@ class Knob:
     def _is_character(self) -> bool:
         return self.dtype == "string" and self.kind == "range"
 
-    def _bent(self, unit: float, bounds: Bounds) -> Value:
+    def _bent(self, unit: float, bounds: Bounds) -> KnobValue:
         if self.kind == "categorical":
             return Dimension(self.name, "choice", choices=tuple(bounds)).at(unit)
         return self._range(bounds).at(unit)
@@ -183,7 +183,7 @@ class Knob:
             raise ValueError("a knob needs a name")
         for what, given, known in (
             ("dtype", self.dtype, get_args(DType)),
-            ("group", self.group, get_args(Group)),
+            ("group", self.group, get_args(KnobGroup)),
             ("branching", self.branching, get_args(Branching)),
         ):
             if given not in known:
@@ -201,7 +201,7 @@ class Knob:
         if self.default is not None:
             self._check_default(self.default)
 
-    def _check_default(self, default: Value) -> None:
+    def _check_default(self, default: KnobValue) -> None:
         if self.pre is not None:
             raise ValueError(f"knob {self.name!r}: bounds that a hook moves have no default")
         if self.kind == "categorical":
@@ -214,7 +214,7 @@ class Knob:
         if not fits:
             raise ValueError(f"knob {self.name!r}: the default {default!r} is none of its values")
 
-    def _check_list(self, candidates: Sequence[Value]) -> None:
+    def _check_list(self, candidates: Sequence[KnobValue]) -> None:
         if not candidates:
             raise ValueError(f"knob {self.name!r}: the list of candidates is empty")
         if len(set(map(repr, candidates))) != len(candidates):

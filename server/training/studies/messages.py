@@ -16,22 +16,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from server.training.studies.hooks import Value
+from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
 
 __all__ = [
     "Advice",
     "Assignment",
     "NoWorkYet",
-    "Policy",
     "Progress",
     "StudyOver",
+    "StudyPolicy",
     "StudySpec",
     "TrialState",
     "Verdict",
 ]
 
-Policy = Literal["study", "costudy", "branch"]
+StudyPolicy = Literal["study", "costudy", "branch"]
 Advice = Literal["random", "grid", "gp", "tpe"]
 TrialState = Literal["running", "waiting", "paused", "finished", "failed"]
 
@@ -64,7 +64,7 @@ class StudySpec:
 
     name: str
     space: HyperSpace
-    policy: Policy = "branch"
+    policy: StudyPolicy = "branch"
     advisor: Advice = "random"
     budget_epochs: int = 300
     max_trials: int | None = None
@@ -88,7 +88,7 @@ class StudySpec:
 
     def __post_init__(self) -> None:
         self.space.knobs()
-        if self.policy not in get_args(Policy):
+        if self.policy not in get_args(StudyPolicy):
             raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, not {self.policy!r}")
         if self.advisor not in get_args(Advice):
             raise ValueError(f"advisor must be one of {', '.join(get_args(Advice))}, not {self.advisor!r}")
@@ -140,7 +140,7 @@ class Assignment:
     """
 
     trial: int
-    knobs: Mapping[str, Value]
+    knobs: Mapping[str, KnobValue]
     seed: int
     parent: str | None
     start_epoch: int
@@ -170,7 +170,7 @@ class TrialProgress:
 
     trial: int
     state: TrialState
-    knobs: Mapping[str, Value]
+    knobs: Mapping[str, KnobValue]
     warm: bool
     parent_trial: int | None
     worker: str | None

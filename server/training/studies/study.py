@@ -21,9 +21,9 @@ from server.training.studies.ledger import Ledger
 from server.training.studies.messages import (
     Assignment,
     NoWorkYet,
-    Policy,
     Progress,
     StudyOver,
+    StudyPolicy,
     StudySpec,
     Verdict,
 )
@@ -35,7 +35,7 @@ __all__ = ["Master", "StudySpec", "progress_of"]
 _SAME_ERRORS = 3  # at the start, that end a study: what comes next would meet it too
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
-_RULES: Mapping[Policy, Rules] = {"study": INDEPENDENT, "costudy": COSTUDY, "branch": BRANCH}
+_RULES: Mapping[StudyPolicy, Rules] = {"study": INDEPENDENT, "costudy": COSTUDY, "branch": BRANCH}
 
 
 class Master:

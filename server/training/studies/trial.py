@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from server.training.studies.hooks import Value
+from server.training.studies.hooks import KnobValue
 from server.training.studies.messages import Assignment, TrialProgress, TrialState, Verdict
 
 __all__ = ["Checkpoint", "Trial", "random_of"]
@@ -47,8 +47,8 @@ class Trial:
     """
 
     number: int
-    draws: Mapping[str, Value]
-    knobs: Mapping[str, Value]
+    draws: Mapping[str, KnobValue]
+    knobs: Mapping[str, KnobValue]
     seed: int
     snapshot: str
     state: TrialState
