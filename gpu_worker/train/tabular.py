@@ -22,13 +22,13 @@ from gpu_worker.networks.table import Table, TableColumn, values_of
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 
-__all__ = ["Rows", "TableSnapshot", "read_table"]
+__all__ = ["LabelledRows", "TableSnapshot", "read_table"]
 
 _BATCH_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class LabelledRows:
     """numbers: float32 [n, width]; labels: int64 [n], indices into the classes, or `NO_CLASS`."""
 
     numbers: Floats
@@ -40,11 +40,11 @@ class TableSnapshot:
     """The table as the training rows show it, and the rows of each split."""
 
     table: Table
-    parts: Mapping[str, Rows]
+    parts: Mapping[str, LabelledRows]
     classes: int
     nbytes = 0  # of this process's memory: all is mapped
 
-    def rows(self, split: str) -> Rows:
+    def rows(self, split: str) -> LabelledRows:
         """The rows of train, validation or test. Raises `ValueError`."""
         if split not in self.parts:
             raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
@@ -85,7 +85,7 @@ def read_table(
     seen_by = "" if table is None else table.as_json()
     key = json.dumps(["table", seen_by, list(classes), list(splits)])
     mapped, facts = ArrayStore(path).open(key, write)
-    parts = {split: Rows(mapped[f"{split}.numbers"], mapped[f"{split}.labels"]) for split in splits}
+    parts = {split: LabelledRows(mapped[f"{split}.numbers"], mapped[f"{split}.labels"]) for split in splits}
     return TableSnapshot(Table.from_json(facts["table"]), parts, len(classes))
 
 

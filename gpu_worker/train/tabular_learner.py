@@ -29,7 +29,7 @@ from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES
 from gpu_worker.networks.table import Table
 from gpu_worker.train.learner import EpochResult, Evaluation, row_time
 from gpu_worker.train.loop import TrainingStopped
-from gpu_worker.train.tabular import Rows, TableSnapshot
+from gpu_worker.train.tabular import LabelledRows, TableSnapshot
 
 __all__ = ["TabularLearner", "TabularSpec", "evaluated", "table_of"]
 
@@ -147,15 +147,15 @@ def _runner(path: str) -> Callable[[Floats], Floats]:
     return run
 
 
-def _parts(rows: Rows, check: Callable[[], None] = lambda: None) -> Iterator[Rows]:
+def _parts(rows: LabelledRows, check: Callable[[], None] = lambda: None) -> Iterator[LabelledRows]:
     """Some rows at a time: estimators take several numbers of memory for each number that they are shown."""
     for start in range(0, len(rows.labels), _PART_ROWS):
         check()
         part = slice(start, start + _PART_ROWS)
-        yield Rows(rows.numbers[part], rows.labels[part])
+        yield LabelledRows(rows.numbers[part], rows.labels[part])
 
 
-def _accuracy(estimator: Estimator, rows: Rows, check: Callable[[], None]) -> float:
+def _accuracy(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> float:
     right = [
         int((estimator.predict_proba(part.numbers).argmax(axis=1) == part.labels).sum())
         for part in _parts(rows, check)
@@ -163,7 +163,7 @@ def _accuracy(estimator: Estimator, rows: Rows, check: Callable[[], None]) -> fl
     return sum(right) / max(1, len(rows.labels))
 
 
-def _log_loss(estimator: Estimator, rows: Rows, check: Callable[[], None]) -> float:
+def _log_loss(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> float:
     """The mean of −log p of the labels, as scikit-learn's `log_loss`."""
     least = float(np.finfo(np.float64).eps)
     lost = [
@@ -175,22 +175,22 @@ def _log_loss(estimator: Estimator, rows: Rows, check: Callable[[], None]) -> fl
 
 
 # Fits an estimator for the epoch of that number (1 is the first); calls the last between its trees.
-Fit: TypeAlias = "Callable[[Estimator, int, Rows, Callable[[], None]], None]"
+Fit: TypeAlias = "Callable[[Estimator, int, LabelledRows, Callable[[], None]], None]"
 
 
-def _boost(boosted: Estimator, epoch: int, train: Rows, check: Callable[[], None]) -> None:
+def _boost(boosted: Estimator, epoch: int, train: LabelledRows, check: Callable[[], None]) -> None:
     boosted.set_params(n_estimators=_BOOSTED * epoch)
     boosted.fit(train.numbers, train.labels, monitor=lambda *_: check())
 
 
-def _grow(forest: Estimator, epoch: int, train: Rows, check: Callable[[], None]) -> None:
+def _grow(forest: Estimator, epoch: int, train: LabelledRows, check: Callable[[], None]) -> None:
     # One by one they are the same trees: scikit-learn goes on with the seeds where it stood.
     for trees in range(_FOREST * (epoch - 1) + 1, _FOREST * epoch + 1):
         check()
         forest.set_params(n_estimators=trees).fit(train.numbers, train.labels)
 
 
-def _regress(regression: Estimator, epoch: int, train: Rows, check: Callable[[], None]) -> None:
+def _regress(regression: Estimator, epoch: int, train: LabelledRows, check: Callable[[], None]) -> None:
     regression.fit(train.numbers, train.labels)
 
 

@@ -22,7 +22,7 @@ from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.scalar import Scalar, parted
 from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function_macro
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
-from ml_udf.duckdb.vectors import TEXT, TEXTS, Vector, column_of, fitting, try_array
+from ml_udf.duckdb.vectors import TEXT, TEXTS, ArrowVector, column_of, fitting, try_array
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import quoted
 
@@ -165,7 +165,7 @@ class Registration:
             self._create_scalar(con, Scalar(name, Binding(name), info, self._calls))
 
     def _create_scalar(self, con: duckdb.DuckDBPyConnection, scalar: Scalar) -> None:
-        def answer(*vectors: Vector) -> pa.Array:
+        def answer(*vectors: ArrowVector) -> pa.Array:
             return scalar.answers(vectors)
 
         # By that name DuckDB would find the macro of an earlier registration, and not the function behind it.
@@ -215,7 +215,9 @@ class Registration:
         *,
         acts: bool = False,
     ) -> None:
-        def columns(*vectors: Vector) -> pa.Array:  # DuckDB looks at the parameters: any number, of any type
+        def columns(
+            *vectors: ArrowVector,
+        ) -> pa.Array:  # DuckDB looks at the parameters: any number, of any type
             return body(*vectors)
 
         with contextlib.suppress(duckdb.Error):  # there was none
@@ -233,7 +235,7 @@ class Registration:
 
     # ── the generic functions ─────────────────────────────────────────────────────────────────────
 
-    def _generic(self, name: str, body: Callable[..., pa.Array], vectors: Sequence[Vector]) -> pa.Array:
+    def _generic(self, name: str, body: Callable[..., pa.Array], vectors: Sequence[ArrowVector]) -> pa.Array:
         (functions, inputs), statement = parted(vectors)
         try:
             columns = fitting(name, functions, TEXT), fitting(name, inputs, _INPUTS[name])
@@ -242,26 +244,26 @@ class Registration:
             raise spelled_out(error, _asked(functions) or name) from None
         return body(*columns, statement)
 
-    def _predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
+    def _predict(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
         def ask(function: str, column: list[Any]) -> list[Any]:
             return self._calls.values(Binding(function), statement, column)
 
         return TEXT.array(asked_by_key(names.to_pylist(), column_of(inputs), ask, None))
 
-    def _try_predict(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
+    def _try_predict(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
         def ask(function: str, column: list[Any]) -> list[tuple[Outcome, str | None]]:
             return self._calls.answers(Binding(function), statement, column)
 
         return try_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Outcome(), None)))
 
-    def _predict_many(self, names: Vector, inputs: Vector, statement: str) -> pa.Array:
+    def _predict_many(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
         lists: list[list[Any] | None] = inputs.to_pylist()
         flat_names = [n for n, row in zip(names.to_pylist(), lists, strict=True) for _ in row or ()]
         flat = pa.array([value for row in lists for value in row or ()], pa.string())
         answers = iter(self._predict(pa.array(flat_names, pa.string()), flat, statement).to_pylist())
         return TEXTS.array([None if row is None else [next(answers) for _ in row] for row in lists])
 
-    def _view(self, views: Vector, _transactions: Vector) -> pa.Array:
+    def _view(self, views: ArrowVector, _transactions: ArrowVector) -> pa.Array:
         return TEXT.array([json.dumps(self._view_rows(view)) for view in views.to_pylist()])
 
     def _view_rows(self, view: str) -> list[dict[str, Any]]:
@@ -270,7 +272,7 @@ class Registration:
         return self._client.listed(view)
 
 
-def _asked(functions: Vector) -> str | None:
+def _asked(functions: ArrowVector) -> str | None:
     """The first function that a column names: the one that a user has written, who knows no `predict`."""
     named = column_of(functions) if pa.types.is_string(functions.type) else []
     return next((str(function) for function in named if function is not None), None)

@@ -21,7 +21,7 @@ from ml_udf.client.statement import Binding
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import STATEMENT
-from ml_udf.duckdb.vectors import Vector, column_of, fitting, input_vector, output_vector, type_name
+from ml_udf.duckdb.vectors import ArrowVector, column_of, fitting, input_vector, output_vector, type_name
 from ml_udf.errors import InputInvalid, MlUdfError, WrongType
 
 __all__ = ["Scalar", "parted"]
@@ -36,7 +36,7 @@ _OF_PHOTOS = {
 _KINDS = {"number": pa.float64(), "text": pa.string(), "boolean": pa.bool_()}
 
 
-def parted(vectors: Sequence[Vector]) -> tuple[Sequence[Vector], str | None]:
+def parted(vectors: Sequence[ArrowVector]) -> tuple[Sequence[ArrowVector], str | None]:
     """The columns of a call, and its statement's identity where a macro has added it."""
     last = vectors[-1]
     if pa.types.is_struct(last.type) and [field.name for field in last.type] == [STATEMENT]:
@@ -58,7 +58,7 @@ class Scalar:
         """The SQL type of its answers."""
         return output_vector(self.info).sql
 
-    def answers(self, vectors: Sequence[Vector]) -> pa.Array:
+    def answers(self, vectors: Sequence[ArrowVector]) -> pa.Array:
         """A value per row. Raises `MlUdfError` with everything in its text."""
         target = output_vector(self.info)
         if len(vectors[0]) == 0:
@@ -71,7 +71,7 @@ class Scalar:
             raise spelled_out(error, self.name) from None
         return target.array(self.calls.values(self.binding, statement, values))
 
-    def _values(self, columns: Sequence[Vector], *, rows: bool) -> list[Value]:
+    def _values(self, columns: Sequence[ArrowVector], *, rows: bool) -> list[Value]:
         """The inputs. rows: whether a table's columns are still to be made into rows."""
         wanted = [name for name, _ in self.info.columns] if rows and self.info.columns else ["input"]
         if len(columns) != len(wanted):
@@ -84,7 +84,7 @@ class Scalar:
         hint = _OF_PHOTOS.get(self.info.form, "").format(name=self.name)
         return column_of(fitting(self.name, columns[0], input_vector(self.info), hint))
 
-    def _rows(self, columns: Sequence[Vector]) -> list[Value]:
+    def _rows(self, columns: Sequence[ArrowVector]) -> list[Value]:
         typed: list[list[Any]] = []
         for (name, kind), column in zip(self.info.columns, columns, strict=True):
             try:

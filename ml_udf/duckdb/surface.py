@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 # (name, kind) of each value of a table's row; empty where a function takes one value.
-Columns: TypeAlias = Sequence[tuple[str, str]]
+ValueKinds: TypeAlias = Sequence[tuple[str, str]]
 
 CATALOG = "ml_udf"
 _KINDS = {"number": "DOUBLE", "text": "VARCHAR", "boolean": "BOOLEAN"}
@@ -60,7 +60,7 @@ _STATISTICS = {
 }
 
 
-def function_macro(name: str, columns: Columns = ()) -> str:
+def function_macro(name: str, columns: ValueKinds = ()) -> str:
     """The macro in front of the function of the same name: `name(input)`, or `name(age, plan)`."""
     parameters, row = _row(columns)
     return (
@@ -70,7 +70,7 @@ def function_macro(name: str, columns: Columns = ()) -> str:
 
 
 def predict_macro(
-    place: str, function: str, predict: str, columns: Columns = (), returns: str = "VARCHAR"
+    place: str, function: str, predict: str, columns: ValueKinds = (), returns: str = "VARCHAR"
 ) -> str:
     """The macro `place` by which SQL calls the server's `function` through the scalar `predict`, a text's."""
     parameters, row = _row(columns)
@@ -80,7 +80,7 @@ def predict_macro(
     return f"CREATE OR REPLACE MACRO {place}({parameters}) AS {typed}"
 
 
-def _row(columns: Columns) -> tuple[str, str]:
+def _row(columns: ValueKinds) -> tuple[str, str]:
     """The parameters of a macro, and the input that is made of them: of a table's columns, a row as JSON."""
     if not columns:
         return "input", "input"

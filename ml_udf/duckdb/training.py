@@ -19,7 +19,7 @@ from ml_udf.client.function_info import FunctionInfo
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import CATALOG, predict_macro
-from ml_udf.duckdb.vectors import TEXT, Vector, output_vector
+from ml_udf.duckdb.vectors import TEXT, ArrowVector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import quoted
 from ml_udf.training import PUSHED, TrainingCalls
@@ -141,7 +141,7 @@ class TrainingFunctions:
         self._deployed = deployed
         self._beside: duckdb.DuckDBPyConnection | None = None  # a connection that owns what was deployed
 
-    def call(self, verbs: Vector, arguments: Vector, paths: Vector) -> pa.Array:
+    def call(self, verbs: ArrowVector, arguments: ArrowVector, paths: ArrowVector) -> pa.Array:
         """One JSON text for each row: what the server answered."""
         asked = zip(verbs.to_pylist(), arguments.to_pylist(), paths.to_pylist(), strict=True)
         return TEXT.array([self._told(verb, json.loads(text), path) for verb, text, path in asked])

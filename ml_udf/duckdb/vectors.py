@@ -24,7 +24,7 @@ from ml_udf.errors import WrongType
 __all__ = [
     "TEXT",
     "TEXTS",
-    "Vector",
+    "ArrowVector",
     "VectorType",
     "column_of",
     "fitting",
@@ -34,7 +34,7 @@ __all__ = [
     "type_name",
 ]
 
-Vector: TypeAlias = Any  # pyarrow.ChunkedArray on the way in; pyarrow ships no types
+ArrowVector: TypeAlias = Any  # pyarrow.ChunkedArray on the way in; pyarrow ships no types
 
 _TRY_ARROW = pa.struct(
     [
@@ -97,7 +97,7 @@ def output_vector(info: FunctionInfo) -> VectorType:
     return _numbers(info.output_datatype, lists=info.output_width != 1)
 
 
-def fitting(subject: str, vector: Vector, wanted: VectorType, hint: str = "") -> Vector:
+def fitting(subject: str, vector: ArrowVector, wanted: VectorType, hint: str = "") -> ArrowVector:
     """The vector as one of `wanted`: as DuckDB would cast it by itself. Raises `WrongType`.
 
     hint  what to do where it does not fit, if a cast is not the way
@@ -148,7 +148,7 @@ def _is_list(arrow: pa.DataType) -> bool:
     return found
 
 
-def column_of(vector: Vector) -> list[Value]:
+def column_of(vector: ArrowVector) -> list[Value]:
     """A vector's values; its length is 0 where a filter left nothing."""
     values: list[Value] = vector.to_pylist()
     return values

@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from server.scheduling.lanes import Lane
-from server.scheduling.team import Part, Runner, Team
+from server.scheduling.team import Runner, Team, TeamPart
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["backlog_s", "runner_for", "sooner_on", "team_for", "worker_for"]
@@ -64,7 +64,7 @@ def team_for(now_s: float, lane: Lane, workers: Collection[WorkerState]) -> Team
     """
     sound = [worker for worker in workers if not worker.is_reserved and not worker.is_overdue(now_s)]
     left = {member.name for member in lane.members}
-    parts: list[Part] = []
+    parts: list[TeamPart] = []
     while left:
         worker = min(
             sound,

@@ -10,9 +10,9 @@ from collections.abc import Collection
 
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["Part", "Runner", "Team"]
+__all__ = ["Runner", "Team", "TeamPart"]
 
-Part = tuple[WorkerState, tuple[str, ...]]  # a worker, and the members that it runs
+TeamPart = tuple[WorkerState, tuple[str, ...]]  # a worker, and the members that it runs
 
 
 class Team:
@@ -20,7 +20,7 @@ class Team:
 
     __slots__ = ("name", "parts")
 
-    def __init__(self, parts: tuple[Part, ...]) -> None:
+    def __init__(self, parts: tuple[TeamPart, ...]) -> None:
         self.parts = parts
         self.name = "+".join(worker.name for worker, _ in parts)
 
@@ -37,7 +37,7 @@ class Team:
         """When, by prediction, the last of them has run all that was sent; never in the past."""
         return max(worker.free_at_s(now_s) for worker, _ in self.parts)
 
-    def running(self, members: Collection[str]) -> list[Part]:
+    def running(self, members: Collection[str]) -> list[TeamPart]:
         """Which worker runs which of `members`; of all of them if none is named."""
         if not members:
             return list(self.parts)

@@ -32,7 +32,7 @@ from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
 from server.training.recipes import recipe_for
 
-__all__ = ["Draft", "Facts", "Inspect", "SnapshotLimits", "Unreadable", "split_note"]
+__all__ = ["Draft", "Facts", "Inspector", "SnapshotLimits", "Unreadable", "split_note"]
 
 # content: a hash of what the input stands for, where that is not the text itself.
 _STAGED = pa.schema(
@@ -59,7 +59,7 @@ class Unreadable:
 
 
 # Inputs → the hash of what each stands for, or why it cannot be read. Called with up to 256 at a time.
-Inspect = Callable[[Sequence[str]], Sequence[str | Unreadable]]
+Inspector = Callable[[Sequence[str]], Sequence[str | Unreadable]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def split_note(facts: Mapping[str, Any]) -> str:
 class Draft:
     """A snapshot that is being taken. `close` removes what is left of one that came to nothing."""
 
-    def __init__(self, spec: DatasetSpec, folder: Path, limits: SnapshotLimits, inspect: Inspect) -> None:
+    def __init__(self, spec: DatasetSpec, folder: Path, limits: SnapshotLimits, inspect: Inspector) -> None:
         self._spec = spec
         self._recipe = recipe_for(spec.task)
         self._folder = folder / spec.name

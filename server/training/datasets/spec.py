@@ -12,7 +12,7 @@ from server.training.datasets.query import check_query
 from server.training.datasets.split import SplitRatios
 from server.training.recipes import recipe_for
 
-__all__ = ["PUSHED", "Columns", "DatasetSpec"]
+__all__ = ["PUSHED", "ColumnRoles", "DatasetSpec"]
 
 PUSHED = "push"  # the source of datasets whose rows a client sends
 _MOST_FEATURES = 200
@@ -20,7 +20,7 @@ _MAX_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnRoles:
     """The query's columns, by what they mean; `entity` and `time` may be missing.
 
     inputs: what a model gets to see; one column, but for tables.
@@ -104,7 +104,7 @@ class DatasetSpec:
         """How the rows are dealt out."""
         return SplitRatios(self.validation, self.test)
 
-    def columns(self, found: Sequence[str]) -> Columns:
+    def columns(self, found: Sequence[str]) -> ColumnRoles:
         """The columns, of those that the query has. Raises `BadOption`."""
         inputs = self._named_inputs()
         named = [
@@ -132,7 +132,7 @@ class DatasetSpec:
                     "or select no other columns"
                 )
             inputs = free or (self.key,)
-        return Columns(self.key, self.target, inputs, self.entity, self.time)
+        return ColumnRoles(self.key, self.target, inputs, self.entity, self.time)
 
     def _named_inputs(self) -> tuple[str, ...] | None:
         if self.input is None:

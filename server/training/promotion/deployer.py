@@ -41,7 +41,7 @@ from server.training.datasets.leakage import (
 from server.training.datasets.snapshot import split_note
 from server.training.jobs.run import Run
 from server.training.promotion.champion import Right, Tested, interval, level_of, match
-from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.promotion.selection import Scores, accuracy_of, select_ensemble, subset_accuracies
 from server.training.recipes import recipe_for
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
@@ -50,8 +50,6 @@ from server.training.trainers import Trainers, expect
 __all__ = ["Deployed", "Deployer"]
 
 log = logging.getLogger("ml_udf.server.training")
-
-Scores = NDArray[Any]  # float32 [n, classes]
 
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64

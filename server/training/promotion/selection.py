@@ -14,12 +14,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Combine", "Ensemble", "accuracy_of", "answers_of", "select_ensemble", "subset_accuracies"]
+__all__ = [
+    "Combine",
+    "Ensemble",
+    "Scores",
+    "accuracy_of",
+    "answers_of",
+    "select_ensemble",
+    "subset_accuracies",
+]
 
 Combine = Literal["majority_vote", "mean"]
 # float32 [n, classes]: one model's probabilities for the n validation rows.
 Scores = NDArray[np.floating]
-Labels = NDArray[np.integer]
+LabelIndices = NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class Ensemble:
 
 
 def accuracy_of(
-    members: Sequence[str], scores: Mapping[str, Scores], labels: Labels, combine: Combine
+    members: Sequence[str], scores: Mapping[str, Scores], labels: LabelIndices, combine: Combine
 ) -> float:
     """The share of rows that the members answer rightly together. Raises ValueError for no member.
 
@@ -42,7 +50,7 @@ def accuracy_of(
 
 
 def answers_of(
-    members: Sequence[str], scores: Mapping[str, Scores], labels: Labels, combine: Combine
+    members: Sequence[str], scores: Mapping[str, Scores], labels: LabelIndices, combine: Combine
 ) -> NDArray[np.intp]:
     """What the members answer together to each row; see `accuracy_of`."""
     if not members:
@@ -57,7 +65,7 @@ def answers_of(
 
 def select_ensemble(
     scores: Mapping[str, Scores],
-    labels: Labels,
+    labels: LabelIndices,
     *,
     latency_ms: Mapping[str, float] | None = None,
     budget_ms: float | None = None,
@@ -105,7 +113,7 @@ def select_ensemble(
 
 
 def subset_accuracies(
-    scores: Mapping[str, Scores], labels: Labels, combine: Combine
+    scores: Mapping[str, Scores], labels: LabelIndices, combine: Combine
 ) -> dict[tuple[str, ...], float]:
     """The accuracy of every subset of the members, for choosing a subset under load (Rafiki Figure 6).
 
@@ -121,7 +129,7 @@ def subset_accuracies(
     }
 
 
-def _majority(members: Sequence[str], scores: Mapping[str, Scores], labels: Labels) -> NDArray[np.intp]:
+def _majority(members: Sequence[str], scores: Mapping[str, Scores], labels: LabelIndices) -> NDArray[np.intp]:
     predictions = {member: scores[member].argmax(axis=1) for member in members}
     ranked = sorted(members, key=lambda member: -float((predictions[member] == labels).mean()))
     rows = np.arange(len(labels))

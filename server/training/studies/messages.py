@@ -89,7 +89,7 @@ class StudySpec:
     def __post_init__(self) -> None:
         self.space.knobs()
         if self.policy not in get_args(StudyPolicy):
-            raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, not {self.policy!r}")
+            raise ValueError(f"policy must be one of {', '.join(get_args(StudyPolicy))}, not {self.policy!r}")
         if self.advisor not in get_args(Advice):
             raise ValueError(f"advisor must be one of {', '.join(get_args(Advice))}, not {self.advisor!r}")
         least = {"budget_epochs": 1, "max_epochs": 1, "patience": 1, "eta": 2}
