@@ -1,0 +1,284 @@
+"""What is fitted of a function's members on held-out rows: temperatures, and the weights of every subset.
+
+Pure; numpy alone. The rule of combination `log_pool` answers by it, with and without a server, and plans are
+made from it. A fit is a value: JSON both ways, and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from server.ensemble.log_pool import (
+    Floats,
+    Labels,
+    calibrated,
+    fit_temperature,
+    fit_weights,
+    log_floored,
+    log_softmax,
+    unfitted_weight,
+)
+
+__all__ = ["Fit", "Subset", "SubsetFit", "combined", "fit_combination", "rows_to_fit", "subsets_of"]
+
+Subset = tuple[int, ...]  # places among the fit's members, ascending
+
+_FORMAT = 1
+_FOLDS = 5
+_EVERY_SUBSET_UP_TO = 6  # members
+_MOST_ROWS = 2000
+_ENOUGH_ROWS = 400
+_MOST_NUMBERS = 200_000  # of each member
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetFit:
+    """Some members together. weights: one of each, in their order.
+
+    accuracy, nll: of rows that neither these weights' kind nor the temperatures were fitted on (by folds).
+    """
+
+    members: Subset
+    weights: tuple[float, ...]
+    accuracy: float
+    nll: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted on `rows` held-out rows of so many classes.
+
+    members: their names · temperatures: of each · subsets: those whose weights were fitted
+    """
+
+    members: tuple[str, ...]
+    temperatures: tuple[float, ...]
+    subsets: tuple[SubsetFit, ...]
+    rows: int
+    classes: int
+    _places: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    _subsets: Mapping[Subset, SubsetFit] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        places = {name: place for place, name in enumerate(self.members)}
+        if len(places) != len(self.members) or len(self.temperatures) != len(self.members):
+            raise ValueError("a fit names a member twice, or not all have one temperature")
+        object.__setattr__(self, "_places", places)
+        object.__setattr__(self, "_subsets", {each.members: each for each in self.subsets})
+
+    def subset(self, names: Iterable[str]) -> Subset:
+        """The places of these members. Raises KeyError for one that is none."""
+        return tuple(sorted(self._places[name] for name in names))
+
+    def of(self, subset: Subset) -> SubsetFit | None:
+        """What was fitted of a subset; None where nothing was."""
+        return self._subsets.get(subset)
+
+    def weights(self, subset: Subset) -> tuple[float, ...]:
+        """The fitted weights of a subset, in its order; 1/√|S| each where none were fitted."""
+        found = self._subsets.get(subset)
+        return (unfitted_weight(len(subset)),) * len(subset) if found is None else found.weights
+
+    def to_json(self) -> dict[str, Any]:
+        """As the registry and a function's file keep it; `from_json` reads it."""
+        return {
+            "format": _FORMAT,
+            "members": list(self.members),
+            "temperatures": list(self.temperatures),
+            "rows": self.rows,
+            "classes": self.classes,
+            "subsets": [
+                {
+                    "members": list(each.members),
+                    "weights": list(each.weights),
+                    "accuracy": each.accuracy,
+                    "nll": each.nll,
+                }
+                for each in self.subsets
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Fit:
+        """Raises ValueError for what is no fit, or one of another format."""
+        try:
+            if told["format"] != _FORMAT:
+                raise ValueError(f"its format is {told['format']!r}, and {_FORMAT} is what can be read here")
+            return cls(
+                tuple(str(name) for name in told["members"]),
+                tuple(_positive(value) for value in told["temperatures"]),
+                tuple(_subset(each, len(told["members"])) for each in told["subsets"]),
+                int(told["rows"]),
+                int(told["classes"]),
+            )
+        except (KeyError, TypeError) as exc:
+            raise ValueError(f"{exc!r} is missing or wrong") from exc
+
+
+def subsets_of(members: int, accuracies: Sequence[float] = ()) -> list[Subset]:
+    """The subsets to fit: all of up to 6 members.
+
+    Of more: each alone, the pairs, all but one, all, and where `accuracies` are given the most accurate ones
+    (what a request with a goal of its own is answered by).
+    """
+    places = range(members)
+    if members <= _EVERY_SUBSET_UP_TO:
+        sizes: Iterable[int] = range(1, members + 1)
+    else:
+        sizes = (1, 2, members - 1, members)
+    found = {subset for size in sizes for subset in combinations(places, size)}
+    ranked = sorted(range(len(accuracies)), key=lambda place: -accuracies[place])
+    found |= {tuple(sorted(ranked[:count])) for count in range(1, len(ranked) + 1)}
+    return sorted(found, key=lambda subset: (len(subset), subset))
+
+
+def rows_to_fit(rows: int, classes: int) -> NDArray[np.intp]:
+    """Which of so many rows to fit on, evenly spread: more than 2,000 add nothing, of many classes 400 do.
+
+    What is fitted are a few numbers; 1,600 rows were as good as any more, and 100 nearly so.
+    """
+    most = min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_NUMBERS // max(1, classes)))
+    return np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.intp)
+
+
+def fit_combination(
+    probabilities: ArrayLike,
+    labels: Sequence[int] | NDArray[np.integer[Any]],
+    subsets: Sequence[Subset] | None = None,
+    *,
+    members: Sequence[str] | None = None,
+    groups: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+) -> Fit:
+    """Fit temperatures and the weights of each subset on held-out rows.
+
+    probabilities: [members, rows, classes], as each member answers, the classes of all in one order; values
+    that are no number count as 0. labels: [rows], places among the classes. subsets: of the members, all of
+    them or `subsets_of` by default. members: their names, "0", "1", … by default. groups: [rows], rows of
+    equal numbers are one observation, and never on both sides.
+
+    Five folds: what is said of a subset's accuracy is counted on rows that it was not fitted on; what is
+    returned is then fitted on all. The same input gives the same fit.
+
+    Raises ValueError for no rows, a label that is no class, shapes that do not fit, and an empty subset.
+    """
+    told = np.asarray(probabilities, np.float64)
+    truth = np.asarray(labels, np.intp)
+    if told.ndim != 3 or 0 in told.shape or truth.shape != told.shape[1:2]:
+        raise ValueError(f"probabilities are {list(told.shape)} and labels {list(truth.shape)}: no fit")
+    count, rows, classes = told.shape
+    if truth.min() < 0 or truth.max() >= classes:
+        raise ValueError(f"a label is no place among {classes} classes")
+    names = tuple(members) if members is not None else tuple(str(place) for place in range(count))
+    if len(names) != count:
+        raise ValueError(f"{len(names)} names for {count} members")
+    if subsets is None:
+        subsets = subsets_of(count, [float((each.argmax(axis=1) == truth).mean()) for each in told])
+    taking_part = _taking_part(subsets, count)
+    logs = np.ascontiguousarray(log_floored(told).transpose(0, 2, 1))
+
+    temperatures, weights = _fitted(logs, truth, taking_part)
+    right, loss = np.zeros(len(subsets)), np.zeros(len(subsets))
+    folds = _folds(rows, None if groups is None else np.asarray(groups))
+    for fold in range(int(folds.max()) + 1):
+        held_out = folds == fold
+        rest = ~held_out
+        if rest.any():
+            t, w = _fitted(np.ascontiguousarray(logs[:, :, rest]), truth[rest], taking_part)
+        else:
+            t, w = np.ones(count), taking_part / np.sqrt(taking_part.sum(axis=1, keepdims=True))
+        found_right, found_loss = _judged(logs[:, :, held_out], truth[held_out], t, w)
+        right += found_right
+        loss += found_loss
+    return Fit(
+        names,
+        tuple(_rounded(t) for t in temperatures),
+        tuple(
+            SubsetFit(
+                tuple(subset),
+                tuple(_rounded(weights[place, member]) for member in subset),
+                _rounded(right[place] / rows),
+                _rounded(loss[place] / rows),
+            )
+            for place, subset in enumerate(subsets)
+        ),
+        rows,
+        classes,
+    )
+
+
+def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> Floats:
+    """What members answer together: [rows, classes], each row of sum 1.
+
+    probabilities: [members of the subset, rows, classes], in the subset's order. What was not fitted is taken
+    as temperature 1 and, of each of the subset, weight 1/√|S|; fit: None where nothing was.
+    """
+    logs = log_floored(probabilities)
+    weights = (unfitted_weight(len(subset)),) * len(subset) if fit is None else fit.weights(subset)
+    pool = np.zeros(logs.shape[1:])
+    for log, member, weight in zip(logs, subset, weights, strict=True):
+        pool += weight * (log if fit is None else calibrated(log, fit.temperatures[member], axis=-1))
+    return np.exp(log_softmax(pool, axis=-1))
+
+
+def _fitted(logs: Floats, labels: Labels, taking_part: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    temperatures = np.array([fit_temperature(log, labels) for log in logs])
+    members = np.stack([calibrated(log, t) for log, t in zip(logs, temperatures, strict=True)])
+    return temperatures, fit_weights(members, labels, taking_part)
+
+
+def _judged(logs: Floats, labels: Labels, temperatures: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """How many rows each subset answers rightly, and the sum of its NLL."""
+    members = np.stack([calibrated(log, t) for log, t in zip(logs, temperatures, strict=True)])
+    rows = np.arange(len(labels))
+    right, loss = np.zeros(len(weights)), np.zeros(len(weights))
+    for place, each in enumerate(weights):
+        pool = log_softmax(np.tensordot(each, members, axes=1))
+        right[place] = (pool.argmax(axis=0) == labels).sum()
+        loss[place] = -pool[labels, rows].sum()
+    return right, loss
+
+
+def _folds(rows: int, groups: NDArray[Any] | None) -> NDArray[np.intp]:
+    """The fold of each row: groups whole, in a random order that is always the same."""
+    group = np.arange(rows) if groups is None else np.unique(groups, return_inverse=True)[1]
+    if len(group) != rows:
+        raise ValueError(f"groups of {len(group)} rows, and there are {rows}")
+    count = int(group.max()) + 1
+    fold_of = np.random.default_rng(0).permutation(count) % min(_FOLDS, count)
+    fold: NDArray[np.intp] = fold_of[group]
+    return fold
+
+
+def _taking_part(subsets: Sequence[Subset], members: int) -> NDArray[np.bool_]:
+    taking_part = np.zeros((len(subsets), members), np.bool_)
+    for row, subset in enumerate(subsets):
+        if not subset or sorted(set(subset)) != list(subset) or not 0 <= subset[0] <= subset[-1] < members:
+            raise ValueError(f"{subset!r} is no subset of {members} members: ascending places, each once")
+        taking_part[row, list(subset)] = True
+    return taking_part
+
+
+def _subset(told: Mapping[str, Any], members: int) -> SubsetFit:
+    subset = tuple(int(place) for place in told["members"])
+    _taking_part([subset], members)
+    weights = tuple(_positive(weight) for weight in told["weights"])
+    if len(weights) != len(subset):
+        raise ValueError(f"{len(weights)} weights for {len(subset)} members")
+    return SubsetFit(subset, weights, float(told["accuracy"]), float(told["nll"]))
+
+
+def _positive(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
+        raise ValueError(f"{value!r} is no temperature and no weight: a number above 0")
+    return float(value)
+
+
+def _rounded(value: float) -> float:
+    """As many digits as mean something: short in JSON, and the same when read back."""
+    return float(f"{value:.6g}")
