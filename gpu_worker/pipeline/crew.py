@@ -40,7 +40,17 @@ class Crew:
         with self._lock:
             entry: _Task = (turn, next(self._numbers), partial(task, *arguments))
             heappush(self._waiting[trade], entry)
-        self._threads.submit(self._take_one)
+        self._threads.put(self._take_one)
+
+    def go_on(self, trade: Trade, turn: int, task: Callable[..., object], *arguments: Any) -> None:  # noqa: ANN401 (passed on)
+        """`submit`, by a task of the crew as its last step: done at once where nothing else waits.
+
+        Waking another thread for it would cost more than a small pass, and gain nothing.
+        """
+        if self._waiting["model"] or self._waiting["decode"]:
+            self.submit(trade, turn, task, *arguments)
+        else:
+            task(*arguments)
 
     def _take_one(self) -> None:
         """There are never more of these calls than tasks: one is waiting."""

@@ -168,7 +168,7 @@ class Intake:
                 then()
 
         for rows in slices:
-            self._threads.submit(decode_slice, rows)
+            self._threads.put(decode_slice, rows)
 
     def _decode_slice(self, piece: Piece, rows: range, row: ReadRow, unwanted: Unwanted) -> bool:
         """Whether it was the last slice of its piece."""

@@ -76,3 +76,38 @@ def test_the_earlier_turn_goes_first_whenever_its_tasks_come() -> None:
     one.submit(lambda: None).result(10)
     one.close()
     assert seen == ["earlier 0", "earlier 1", "later 0", "later 1"]
+
+
+def test_a_task_goes_on_in_its_own_thread_where_nothing_else_waits(threads: Threads) -> None:
+    crew, ran = Crew(threads), list[int]()
+    done = threading.Event()
+
+    def decode() -> None:
+        ran.append(threading.get_ident())
+        crew.go_on("model", 0, model)
+
+    def model() -> None:
+        ran.append(threading.get_ident())
+        done.set()
+
+    crew.submit("decode", 0, decode)
+    assert done.wait(10)
+    assert ran[0] == ran[1]
+
+
+def test_what_waits_in_an_earlier_turn_goes_before_a_task_that_goes_on() -> None:
+    one = Threads(1, "crew")
+    crew, seen = Crew(one), list[str]()
+    gate = threading.Event()
+
+    def decode() -> None:
+        gate.wait(10)
+        crew.go_on("model", 2, seen.append, "later")
+
+    crew.submit("decode", 2, decode)
+    crew.submit("model", 1, seen.append, "earlier")
+    gate.set()
+    one.submit(lambda: None).result(10)
+    one.submit(lambda: None).result(10)
+    one.close()
+    assert seen == ["earlier", "later"]

@@ -175,7 +175,7 @@ def test_rows_are_spread_evenly_over_the_threads_in_slices_of_eight_at_most(
     rows: int, slices: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, seen = Threads(3, "test"), list[int]()
-    monkeypatch.setattr(threads, "submit", lambda _, part: seen.append(len(part)))
+    monkeypatch.setattr(threads, "put", lambda _, part: seen.append(len(part)))
     Intake(Settings(), threads, pinned=False).decode(
         Piece(0, [b""] * rows), "image", SIZES, lambda: False, lambda: None
     )

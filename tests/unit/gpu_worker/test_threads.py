@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 from gpu_worker.engine import Engine
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
+from tests.unit.gpu_worker.worker_process import REPOSITORY
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -65,6 +69,53 @@ def test_what_a_task_raises_comes_out_of_its_future_and_harms_no_other(threads: 
     with pytest.raises(KeyError):
         threads.submit(fail).result()
     threads.submit(lambda: None).result()
+
+
+def test_what_nobody_waits_for_is_logged_when_it_fails_and_harms_no_other(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    for _ in range(4):  # more than there are threads
+        threads.put(fail)
+    threads.submit(lambda: None).result(10)
+    wait_until(lambda: len(caplog.records) == 4)
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_closed_threads_take_nothing_more_and_none_is_left(threads: Threads) -> None:
+    before = threading.active_count()
+    gate = threading.Event()
+    for _ in range(3):
+        threads.put(gate.wait, 10)
+    dropped = threads.submit(lambda: None)
+    threading.Timer(0.05, gate.set).start()
+    threads.close()
+    wait_until(lambda: threading.active_count() == before)
+    assert not dropped.done(), "what waited was dropped"
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.put(lambda: None)
+    threads.close()
+
+
+def test_threads_that_nobody_closed_end_with_the_interpreter() -> None:
+    program = "from gpu_worker.threads import Threads; t = Threads(2, 't'); t.submit(print, 'ran').result()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=REPOSITORY,
+    )
+    assert (ended.stdout, ended.stderr) == ("ran\n", "")
+
+
+def test_threads_that_nobody_refers_to_end() -> None:
+    before = threading.active_count()
+    Threads(2, "t").submit(lambda: None).result(10)
+    wait_until(lambda: threading.active_count() == before)
 
 
 def test_one_thread_takes_tasks_in_order() -> None:
