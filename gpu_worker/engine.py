@@ -32,7 +32,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
@@ -149,12 +149,14 @@ class Engine:
         task: str = "",
         request_id: int = 0,
         media_roots: Sequence[str] | None = None,
+        on_over: Callable[[Batch], object] = lambda _: None,
     ) -> Batch:
         """Sets the rows on their way through every one of `models`, decoded once for each input size.
 
         outputs: columns of the answer; none for those that it has by default. task: what is asked of the
         models; "" for what each was made for.
-        media_roots: folders below which paths must lie, beside those of the settings.
+        media_roots: folders below which paths must lie, beside those of the settings. on_over: called once
+        nothing of the batch is in the worker any more, in whichever thread ended it: it only hands over.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
         """
@@ -187,6 +189,7 @@ class Engine:
                 timer=self._work_clock.timer(),
                 turn=next(self._turns),
                 media=None if media_roots is None else self._intake.media.only(media_roots),
+                on_over=on_over,
             )
         except BaseException:
             self._cache.release(residents)
@@ -194,7 +197,8 @@ class Engine:
         if not rows:
             self._over(batch)
         for _ in range(self._pieces_ahead):
-            self._next_piece(batch)
+            if not self._next_piece(batch):
+                break
         return batch
 
     def infer(
@@ -242,23 +246,25 @@ class Engine:
         self._model_threads.submit(warm_up, network, manifest).result()
         return network
 
-    def _next_piece(self, batch: Batch) -> None:
+    def _next_piece(self, batch: Batch) -> bool:
+        """Sets the batch's next piece on its way, if it has one."""
         piece = batch.cut()
         if piece is None:
-            return
+            return False
         if self._crew is None or batch.serial:
             then = functools.partial(self._decoded, batch, piece)
             self._intake.decode(piece, batch.form, batch.sizes, batch.is_closed, then, batch.media)
         else:
             self._crew.submit("decode", batch.turn, self._decode_in_crew, self._crew, batch, piece)
+        return True
 
     def _decode_in_crew(self, crew: Crew, batch: Batch, piece: Piece) -> None:
         self._intake.decode_here(piece, batch.form, batch.sizes, batch.is_closed, batch.media)
-        crew.submit("model", batch.turn, self._run, batch, piece)
+        crew.go_on("model", batch.turn, self._run, batch, piece)
 
     def _decoded(self, batch: Batch, piece: Piece) -> None:
         threads = self._serial_thread if batch.serial else self._model_threads
-        threads.submit(self._run, batch, piece)
+        threads.put(self._run, batch, piece)
 
     def _run(self, batch: Batch, piece: Piece) -> None:
         batch.run(piece)

@@ -16,7 +16,6 @@ unanswered rows to another worker.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import queue
 import select
@@ -50,8 +49,8 @@ from gpu_worker.wire.protocol import (
     StoreCheckpoint,
     TrainEpoch,
     Unload,
-    reply_frame,
 )
+from gpu_worker.wire.replies import Replies
 
 __all__ = ["Loop"]
 
@@ -73,10 +72,10 @@ class Loop:
         self._connection = connection
         self._engine = engine
         self._abandoned = abandoned
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, Batch | None] = {}  # None: not begun yet
         self._batches_changed = threading.Condition()
         self._loads: queue.SimpleQueue[Load | Unload | None] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._replies = Replies(connection, self._forget)
         self._trainer = Trainer(engine.settings, engine.device.name, self._replies.put)
         self._draining = False
         self._is_abandoned = False
@@ -90,7 +89,7 @@ class Loop:
     def run(self) -> None:
         """Reads in this thread until the stream ends. Raises `DeviceLost`, `FrameError`."""
         loading = threading.Thread(target=self._run_loads, name="loading")
-        sending = threading.Thread(target=self._run_replies, name="sending")
+        sending = threading.Thread(target=self._replies.run, name="sending")
         loading.start()
         sending.start()
         try:
@@ -103,7 +102,7 @@ class Loop:
             self._loads.put(None)
             loading.join()
             self._wait_for_batches()
-            self._replies.put(None)
+            self._replies.close()
             sending.join()
         if self._lost is not None:
             raise self._lost
@@ -159,9 +158,15 @@ class Loop:
             raise FrameError(f"a worker does not take {message.kind!r} messages")
 
     def _accept_batch(self, message: Infer) -> None:
+        if len(self._batches) >= _MOST_PENDING:
+            waiting = f"{len(self._batches)} batches wait already; try again when some are answered"
+            self._fail(message.id, NoRoom(waiting))
+            return
+        # It may be over, and its reply sent, before `begin` returns.
+        with self._batches_changed:
+            self._batches[message.id] = None
+        self._trainer.batch_begun()
         try:
-            if len(self._batches) >= _MOST_PENDING:
-                raise NoRoom(f"{len(self._batches)} batches wait already; try again when some are answered")
             batch = self._engine.begin(
                 message.models,
                 message.form,
@@ -170,15 +175,16 @@ class Loop:
                 task=message.task,
                 request_id=message.id,
                 media_roots=message.media_roots,
+                on_over=self._over,
             )
         except Exception as exc:
+            self._trainer.batch_over()
             self._fail(message.id, exc)
             return
-        self._trainer.batch_begun()
         with self._batches_changed:
-            self._batches[batch.id] = batch
+            if message.id in self._batches:
+                self._batches[message.id] = batch
         batch.answer.add_done_callback(self._answered)
-        batch.over.add_done_callback(functools.partial(self._over, batch))
 
     def _answered(self, answer: Future[Answer]) -> None:
         """Of a lost device nothing is waited for: the batch's other passes may hang on it."""
@@ -186,7 +192,7 @@ class Loop:
         if isinstance(exc, DeviceLost):
             self._lose(exc)
 
-    def _over(self, batch: Batch, _: Future[None]) -> None:
+    def _over(self, batch: Batch) -> None:
         """The reply; only now, since it says that nothing of the batch is here any more.
 
         Runs in the thread that ended the last piece: it only hands over.
@@ -212,7 +218,8 @@ class Loop:
         with self._batches_changed:
             batches = list(self._batches.values())
         for batch in batches:
-            batch.cancel()
+            if batch is not None:
+                batch.cancel()
 
     def _run_loads(self) -> None:
         while (message := self._loads.get()) is not None:
@@ -233,6 +240,7 @@ class Loop:
     def _lose(self, exc: DeviceLost) -> None:
         """The other side sees the end at once, whatever hangs here."""
         self._lost = exc
+        self._replies.drop()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
@@ -246,14 +254,3 @@ class Loop:
             _log.error("request %s failed", request_id, exc_info=exc)
             reason = f"{type(exc).__name__}: {exc}"
             self._replies.put(Failed(request_id, "internal", reason, work_s, stay_s))
-
-    def _run_replies(self) -> None:
-        """Only this thread writes, so a reader that is slow holds up no model thread."""
-        while (reply := self._replies.get()) is not None:
-            try:
-                if self._lost is None:
-                    self._connection.sendall(reply_frame(reply))
-            except OSError as exc:
-                _log.debug("nobody takes the answer to %s: %s", reply.id, exc)
-            finally:
-                self._forget(reply.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from gpu_worker.errors import Cancelled
@@ -21,10 +21,10 @@ __all__ = ["Batch"]
 class Batch:
     """Made by `Engine.begin`. `answer` resolves to an `Answer`, or raises what went wrong.
 
-    A batch is *closed* once `answer` is resolved. It is *over*, and `over` resolves, once none of its pieces
-    is anywhere in the worker, which for a cancelled or failed batch may be later; with a pass that hangs,
-    never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first. `media`:
-    below what its paths are read; None for all that the worker may read.
+    A batch is *closed* once `answer` is resolved. It is *over*, and `on_over` is called, once none of its
+    pieces is anywhere in the worker, which for a cancelled or failed batch may be later; with a pass that
+    hangs, never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first.
+    `media`: below what its paths are read; None for all that the worker may read.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Batch:
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | None = None,
+        on_over: Callable[[Batch], object] = lambda _: None,
     ) -> None:
         self.id = request_id
         self.residents = residents
@@ -53,7 +54,7 @@ class Batch:
         self.turn = turn
         self.media = media
         self.answer: Future[Answer] = Future()
-        self.over: Future[None] = Future()
+        self._on_over = on_over
         self._rows = rows
         self._piece_rows = piece_rows
         self._next_row = 0
@@ -88,8 +89,7 @@ class Batch:
             if piece.bug is not None:
                 raise piece.bug
             if not self._closed:
-                with self.timer:
-                    self.tally.add(piece, self.is_closed)
+                self.tally.add(piece, self.is_closed)
         except BaseException as exc:
             self.fail(exc)
 
@@ -116,12 +116,13 @@ class Batch:
                     self._members_s(),
                 )
             )
-        self.over.set_result(None)
+        self._on_over(self)
 
     def _members_s(self) -> list[list[float]]:
         parts_s = self.timer.parts_s
+        common_s = parts_s.get(COMMON, 0.0)
         return [
-            [parts_s.get(number, 0.0), parts_s[COMMON] * self._decoding.part_for(resident.network.pixels)]
+            [parts_s.get(number, 0.0), common_s * self._decoding.part_for(resident.network.pixels)]
             for number, resident in enumerate(self.residents, 1)
         ]
 

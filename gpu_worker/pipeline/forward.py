@@ -45,8 +45,9 @@ class Tally:
     def add(self, piece: Piece, is_cancelled: IsCancelled) -> None:
         """Runs the piece's good rows through every model. Raises what networks raise."""
         self.errors.extend(piece.faults)
-        bad = {fault.index - piece.start for fault in piece.faults}
-        good = np.array([index for index in range(len(piece.rows)) if index not in bad], np.intp)
+        good = np.arange(len(piece.rows))
+        if piece.faults:
+            good = np.delete(good, [fault.index - piece.start for fault in piece.faults])
         if not len(good):
             return
         for number, member in enumerate(self._members, 1):
@@ -65,8 +66,8 @@ class Tally:
         with self._lock:
             self.forward_s += took_s
         resident.observe(len(good), took_s)
-        finite = np.isfinite(found).all(axis=1)
-        if not finite.all():
+        if not np.isfinite(found).all():
+            finite = np.isfinite(found).all(axis=1)
             self._blame(resident, piece, good[~finite])
             good, found = good[finite], found[finite]
         member.collector.put(good + piece.start, found)

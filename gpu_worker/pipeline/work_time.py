@@ -35,31 +35,24 @@ class WorkClock:
         """A timer for one more batch."""
         return WorkTimer(self)
 
-    def _enter(self, timer: WorkTimer) -> None:
+    def _enter(self, timer: WorkTimer, part: int) -> None:
         with self._lock:
             fair_s = self._now()
-            timer._divide(fair_s)
-            if timer._threads == 0:
-                timer._entered_s = fair_s
+            if timer._threads:
+                timer._divide(fair_s)
+            else:
+                timer._divided_s = fair_s
                 self._batches += 1
             timer._threads += 1
-            timer._at[COMMON] += 1
+            timer._at[part] = timer._at.get(part, 0) + 1
 
-    def _leave(self, timer: WorkTimer) -> None:
-        with self._lock:
-            fair_s = self._now()
-            timer._divide(fair_s)
-            timer._threads -= 1
-            timer._at[COMMON] -= 1
-            if timer._threads == 0:
-                timer.seconds += fair_s - timer._entered_s
-                self._batches -= 1
-
-    def _move(self, timer: WorkTimer, part: int, other: int) -> None:
+    def _leave(self, timer: WorkTimer, part: int) -> None:
         with self._lock:
             timer._divide(self._now())
+            timer._threads -= 1
             timer._at[part] -= 1
-            timer._at[other] = timer._at.get(other, 0) + 1
+            if not timer._threads:
+                self._batches -= 1
 
     def _now(self) -> float:
         now_s = self._clock()
@@ -70,39 +63,42 @@ class WorkClock:
 
 
 class WorkTimer:
-    """`with timer:` around each piece of a batch's work, in any thread; `seconds` counts what has ended.
+    """`with timer:` around each piece of a batch's work that is done for all its parts at once (`COMMON`),
+    `with timer.part(number):` around what is done for one part; in any thread, never one within the other.
 
-    `with timer.part(number):` within that, around what is done for that part; `parts_s` counts it. All that
-    is done outside is `COMMON`. Of a batch that is over, the parts add up to `seconds`.
+    parts_s: what each part has had, up to when one of its threads last came or went.
     """
 
-    __slots__ = ("_at", "_divided_s", "_entered_s", "_of", "_threads", "parts_s", "seconds")
+    __slots__ = ("_at", "_divided_s", "_of", "_threads", "parts_s")
 
     def __init__(self, of: WorkClock) -> None:
         self._of = of
         self._threads = 0
-        self._at = {COMMON: 0}  # threads, by part
-        self._entered_s = self._divided_s = 0.0
-        self.seconds = 0.0
-        self.parts_s = {COMMON: 0.0}
+        self._at: dict[int, int] = {}  # threads, by part
+        self._divided_s = 0.0
+        self.parts_s: dict[int, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """What the batch has had: its parts together."""
+        return sum(self.parts_s.values())
 
     def part(self, number: int) -> Part:
-        """What a thread that works on the batch does for part `number`, from 1."""
+        """What a thread does for part `number`, from 1."""
         return Part(self, number)
 
     def _divide(self, fair_s: float) -> None:
         """Divides what the batch has had since the last time among its threads."""
-        if self._threads:
-            each_s = (fair_s - self._divided_s) / self._threads
-            for part, threads in self._at.items():
-                self.parts_s[part] = self.parts_s.get(part, 0.0) + threads * each_s
+        each_s = (fair_s - self._divided_s) / self._threads
+        for part, threads in self._at.items():
+            self.parts_s[part] = self.parts_s.get(part, 0.0) + threads * each_s
         self._divided_s = fair_s
 
     def __enter__(self) -> None:
-        self._of._enter(self)
+        self._of._enter(self, COMMON)
 
     def __exit__(self, *_: object) -> None:
-        self._of._leave(self)
+        self._of._leave(self, COMMON)
 
 
 class Part:
@@ -115,7 +111,7 @@ class Part:
         self._number = number
 
     def __enter__(self) -> None:
-        self._timer._of._move(self._timer, COMMON, self._number)
+        self._timer._of._enter(self._timer, self._number)
 
     def __exit__(self, *_: object) -> None:
-        self._timer._of._move(self._timer, self._number, COMMON)
+        self._timer._of._leave(self._timer, self._number)

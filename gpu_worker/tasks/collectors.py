@@ -31,7 +31,7 @@ class Labels:
         classes, labels = self._classes, self._labels
         for row, label in zip(rows.tolist(), best.tolist(), strict=True):
             labels[row] = classes[label]
-        self._confidences[rows] = outputs[np.arange(len(best)), best]
+        self._confidences[rows] = outputs.max(axis=1)
         if self._scores is not None:
             self._scores[rows] = outputs
 

@@ -106,6 +106,7 @@ class FrameError(ValueError):
 
 
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in Message.__subclasses__()}
+_FIELDS = {cls: tuple(item.name for item in fields(cls)) for cls in _KINDS.values()}
 _COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: "probabilities"}
 
 
@@ -113,21 +114,20 @@ def encode(message: Message) -> bytes:
     """The frame of a message."""
     head: dict[str, Any] = {"kind": message.kind}
     blobs: list[bytes | bytearray] = []
-    for item in fields(message):
-        value = getattr(message, item.name)
-        if item.name == _COLUMN.get(type(message)):
-            head[item.name] = len(value)
-            blobs.extend(_columns(value))
-        elif isinstance(message, Answer) and item.name == "members":
-            head["members"] = [
-                {"model": member.model, "columns": [_column_head(column) for column in member.columns]}
-                for member in message.members
-            ]
-            blobs += [c.data for m in message.members for c in m.columns if not isinstance(c.data, list)]
-        elif isinstance(message, Answer) and item.name == "errors":
-            head["errors"] = [asdict(error) for error in message.errors]
-        else:
-            head[item.name] = value
+    for name in _FIELDS[type(message)]:
+        head[name] = getattr(message, name)
+    if isinstance(message, Answer):
+        columns = [column for member in message.members for column in member.columns]
+        head["members"] = [
+            {"model": member.model, "columns": [_column_head(column) for column in member.columns]}
+            for member in message.members
+        ]
+        head["errors"] = [asdict(error) for error in message.errors]
+        blobs += [column.data for column in columns if not isinstance(column.data, list)]
+    elif (name := _COLUMN.get(type(message), "")) != "":
+        rows = head[name]
+        head[name] = len(rows)
+        blobs += [struct.pack(f"<{len(rows)}I", *map(len, rows)), *rows]
     text = json.dumps(head, separators=(",", ":")).encode()
     total = PREFIX_BYTES + len(text) + sum(map(len, blobs))
     if total > MAX_FRAME_BYTES:
@@ -177,11 +177,6 @@ def decode(frame: bytes | bytearray) -> Message:
         raise FrameError(f"not a message of the worker protocol: {exc!r}") from exc
 
 
-def _columns(rows: list[bytes]) -> Iterator[bytes]:
-    yield struct.pack(f"<{len(rows)}I", *map(len, rows))
-    yield from rows
-
-
 def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
     sizes = struct.unpack_from(f"<{count}I", frame, at)
     at += 4 * count
@@ -196,12 +191,12 @@ def _rows(frame: bytes | bytearray, at: int, count: int) -> list[bytes]:
 
 
 def _column_head(column: Column) -> dict[str, Any]:
-    head: dict[str, Any] = {
-        "name": column.name,
-        "datatype": column.datatype,
-        "shape": column.shape,
-    }
-    return head | ({"data": column.data} if isinstance(column.data, list) else {"bytes": len(column.data)})
+    head: dict[str, Any] = {"name": column.name, "datatype": column.datatype, "shape": column.shape}
+    if isinstance(column.data, list):
+        head["data"] = column.data
+    else:
+        head["bytes"] = len(column.data)
+    return head
 
 
 def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -167,13 +168,15 @@ def test_batches_that_are_worked_on_together_each_report_their_own_time_in_whate
     engine.load("slow", str(slow_images(0.02)))
     engine.infer(["slow"], "image", [noise(1)] * 4)
     began_s = time.monotonic()
+    over = threading.Semaphore(0)
     batches = [
-        engine.begin(["slow"], "image", [noise(seed)] * rows) for seed, rows in ((2, 40), (3, 8), (4, 24))
+        engine.begin(["slow"], "image", [noise(seed)] * rows, on_over=lambda _: over.release())
+        for seed, rows in ((2, 40), (3, 8), (4, 24))
     ]
     batches[2].cancel()
     answers = [batch.answer.result(PATIENCE_S) for batch in batches[:2]]
-    for batch in batches:
-        batch.over.result(PATIENCE_S)
+    for _ in batches:
+        assert over.acquire(timeout=PATIENCE_S)
     took_s = time.monotonic() - began_s
     works_s = [batch.timer.seconds for batch in batches]
     assert sum(works_s) == pytest.approx(took_s, rel=0.15)

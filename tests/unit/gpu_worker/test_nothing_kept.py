@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpu_worker.engine import Engine
@@ -26,18 +28,23 @@ def test_batches_leave_nothing_behind(engines: Callable[..., Engine], squeezenet
     rng = random.Random(1)
     for _ in range(60):
         rows = rng.choices([*images, b"no image", b""], k=rng.randint(0, 40))
-        batch = engine.begin(["m"], "image", rows, outputs=SCORED if rng.random() < 0.5 else ())
+        over = threading.Event()
+        outputs = SCORED if rng.random() < 0.5 else ()
+        batch = engine.begin(["m"], "image", rows, outputs=outputs, on_over=partial(_note, over))
         if rng.random() < 0.4:
             batch.cancel()
-        batch.over.result(PATIENCE_S)
+        assert over.wait(PATIENCE_S)
         del batch
     (resident,) = engine._cache.acquire(["m"])
     assert resident.users == 1, "every batch gave its model back"
     deadline_s = time.monotonic() + PATIENCE_S
     while (kept := _kept()) and time.monotonic() < deadline_s:
-        time.sleep(0.05)  # a thread holds its last task until it gets another
-        engine._threads.submit(gc.collect)  # type: ignore[arg-type]  # what it returns is nobody's
+        time.sleep(0.05)
     assert not kept
+
+
+def _note(over: threading.Event, _: Batch) -> None:
+    over.set()
 
 
 _OF_BATCHES = (Batch, Piece, Tally)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.pipeline.work_time import COMMON, WorkClock
+from gpu_worker.pipeline.work_time import COMMON, Part, WorkClock, WorkTimer
 
 
 class Clock:
@@ -49,10 +49,11 @@ def test_what_is_done_for_a_part_is_that_parts_and_the_rest_is_common() -> None:
     timer = WorkClock(clock).timer()
     with timer:
         clock.now_s += 1.0
-        with timer.part(1):
-            clock.now_s += 2.0
-        with timer.part(2):
-            clock.now_s += 4.0
+    with timer.part(1):
+        clock.now_s += 2.0
+    with timer.part(2):
+        clock.now_s += 4.0
+    with timer:
         clock.now_s += 0.5
     assert timer.parts_s == pytest.approx({COMMON: 1.5, 1: 2.0, 2: 4.0})
 
@@ -62,7 +63,7 @@ def test_threads_that_work_for_different_parts_at_once_have_equal_parts_of_the_b
     work = WorkClock(clock)
     first, second = work.timer(), work.timer()
     with first:
-        with first, first.part(1):
+        with first.part(1):
             clock.now_s += 2.0  # one thread decodes while another runs the pass
         with second:
             clock.now_s += 2.0  # of another batch's time nothing is this one's
@@ -72,7 +73,7 @@ def test_threads_that_work_for_different_parts_at_once_have_equal_parts_of_the_b
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 1), st.sampled_from(["enter", "leave", 0, 1, 2]), st.floats(0, 10)),
+        st.tuples(st.integers(0, 1), st.sampled_from(["leave", COMMON, 1, 2]), st.floats(0, 10)),
         min_size=1,
         max_size=60,
     )
@@ -81,29 +82,23 @@ def test_the_parts_of_a_batch_add_up_to_its_share(steps: list[tuple[int, str | i
     clock = Clock()
     work = WorkClock(clock)
     batches = [work.timer() for _ in range(2)]
-    threads: list[list[int]] = [[], []]  # the part that each thread of a batch is on
+    threads: list[list[WorkTimer | Part]] = [[], []]  # what each thread of a batch is in
+    had_s = [0.0, 0.0]
     for which, does, then_s in steps:
         timer, on = batches[which], threads[which]
-        if does == "enter":
-            timer.__enter__()
-            on.append(COMMON)
-        elif on and does == "leave":
-            if (part := on.pop()) != COMMON:
-                timer.part(part).__exit__()
-            timer.__exit__()
-        elif on and isinstance(does, int):
-            if on[-1] != COMMON:
-                timer.part(on[-1]).__exit__()
-            if does != COMMON:
-                timer.part(does).__enter__()
-            on[-1] = does
+        if isinstance(does, int):
+            on.append(timer if does == COMMON else timer.part(does))
+            on[-1].__enter__()
+        elif on:
+            on.pop(0).__exit__()
         clock.now_s += then_s
-    for timer, on in zip(batches, threads, strict=True):
+        at_work = [number for number in (0, 1) if threads[number]]
+        for number in at_work:
+            had_s[number] += then_s / len(at_work)
+    for timer, on, wanted_s in zip(batches, threads, had_s, strict=True):
         for part in on:
-            if part != COMMON:
-                timer.part(part).__exit__()
-            timer.__exit__()
-        assert sum(timer.parts_s.values()) == pytest.approx(timer.seconds)
+            part.__exit__()
+        assert sum(timer.parts_s.values()) == pytest.approx(timer.seconds) == pytest.approx(wanted_s)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 10)), min_size=1, max_size=60))
