@@ -215,9 +215,8 @@ class Registration:
         *,
         acts: bool = False,
     ) -> None:
-        def columns(
-            *vectors: ArrowVector,
-        ) -> pa.Array:  # DuckDB looks at the parameters: any number, of any type
+        # DuckDB looks at the parameters: any number, of any type.
+        def columns(*vectors: ArrowVector) -> pa.Array:
             return body(*vectors)
 
         with contextlib.suppress(duckdb.Error):  # there was none
