@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ml_udf.cli.pg_module import MODULE
+from ml_udf.quoting import quoted
 
 __all__ = ["RESCUE", "Preload", "Unasked", "preloads"]
 
@@ -50,10 +51,10 @@ class Preload:
     def mend(self) -> str:
         """The statement that takes it back."""
         if self.role:
-            within = f" IN DATABASE {_quoted(self.database)}" if self.database else ""
-            return f"ALTER ROLE {_quoted(self.role)}{within} RESET {self.setting}"
+            within = f" IN DATABASE {quoted(self.database)}" if self.database else ""
+            return f"ALTER ROLE {quoted(self.role)}{within} RESET {self.setting}"
         if self.database:
-            return f"ALTER DATABASE {_quoted(self.database)} RESET {self.setting}"
+            return f"ALTER DATABASE {quoted(self.database)} RESET {self.setting}"
         return f"take {MODULE} out of {self.setting} in postgresql.conf, or ALTER SYSTEM RESET {self.setting}"
 
 
@@ -69,7 +70,3 @@ def preloads(dsn: str) -> list[Preload]:
     except psycopg.Error as exc:
         raise Unasked(str(exc).strip().splitlines()[0]) from None
     return [Preload(*row) for row in found]
-
-
-def _quoted(name: str | None) -> str:
-    return '"' + (name or "").replace('"', '""') + '"'

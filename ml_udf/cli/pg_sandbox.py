@@ -26,6 +26,7 @@ from urllib.parse import quote, urlencode
 
 from ml_udf.cli.pg_extension import ALLOWED_SERVERS, Installed, hidden_from, install
 from ml_udf.cli.pg_server import PostgresServer, SetupError
+from ml_udf.quoting import literal, quoted
 
 __all__ = ["SUPERUSER", "Sandbox", "sandbox"]
 
@@ -106,14 +107,14 @@ class Sandbox:
 
         Raises `SetupError`, with PostgreSQL's own message, where `url` or a function is refused.
         """
-        self.sql(f"CREATE DATABASE {_quoted(name)}")
+        self.sql(f"CREATE DATABASE {quoted(name)}")
         self.sql("SET client_min_messages = warning; CREATE EXTENSION ml_udf CASCADE", name)
-        self.sql(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url {_literal(url)})", name)
+        self.sql(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url {literal(url)})", name)
         if token is not None:
-            mapping = f"CREATE USER MAPPING FOR PUBLIC SERVER ml_udf OPTIONS (token {_literal(token)})"
+            mapping = f"CREATE USER MAPPING FOR PUBLIC SERVER ml_udf OPTIONS (token {literal(token)})"
             self.sql(mapping, name)
         for function in functions:
-            self.sql(f"SELECT ml_udf.create_function({_literal(function)})", name)
+            self.sql(f"SELECT ml_udf.create_function({literal(function)})", name)
         return self.dsn(name)
 
     def program(self, name: str, *arguments: str) -> list[str]:
@@ -231,14 +232,6 @@ def sandbox(server: PostgresServer, **how: Any) -> Iterator[Sandbox]:  # noqa: A
         yield cluster
     finally:
         cluster.stop()
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return " E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

@@ -24,7 +24,7 @@ from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
 from ml_udf.duckdb.vectors import TEXT, TEXTS, ArrowVector, column_of, fitting, try_array
 from ml_udf.errors import BadOption, MlUdfError
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 
 __all__ = ["Registration", "register"]
 
@@ -198,13 +198,13 @@ class Registration:
             "SELECT current_setting('search_path'), current_database(), current_schema()"
         ).fetchall()
         if not path:  # so that a function that SQL deploys is there by its plain name
-            self._con.execute(f"SET search_path = '{_path_of(database, schema)}'")
+            self._con.execute(f"SET search_path = {literal(_path_of(database, schema))}")
 
     def _leave_search_path(self) -> None:
         ((path,),) = self._con.execute("SELECT current_setting('search_path')").fetchall()
         parts = [part for part in path.split(",") if not part.startswith(FUNCTIONS_CATALOG)]
         if ",".join(parts) != path:
-            self._con.execute(f"SET search_path = '{','.join(parts)}'")
+            self._con.execute(f"SET search_path = {literal(','.join(parts))}")
 
     def _create(
         self,
@@ -279,4 +279,4 @@ def _asked(functions: ArrowVector) -> str | None:
 
 def _path_of(database: str, schema: str) -> str:
     """A search path of the schema that is current, and the functions that are deployed from SQL."""
-    return f"{quoted(database)}.{quoted(schema)},{FUNCTIONS_CATALOG}.main".replace("'", "''")
+    return f"{quoted(database)}.{quoted(schema)},{FUNCTIONS_CATALOG}.main"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ml_udf.config import SETTINGS, Options
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 from ml_udf.views import VIEWS
 
 __all__ = [
@@ -74,8 +74,7 @@ def predict_macro(
 ) -> str:
     """The macro `place` by which SQL calls the server's `function` through the scalar `predict`, a text's."""
     parameters, row = _row(columns)
-    literal = "'" + function.replace("'", "''") + "'"
-    call = f"{quoted(predict)}({literal}, {row}, {_STATEMENT})"
+    call = f"{quoted(predict)}({literal(function)}, {row}, {_STATEMENT})"
     typed = call if returns == "VARCHAR" else f"CAST({call} AS {returns})"
     return f"CREATE OR REPLACE MACRO {place}({parameters}) AS {typed}"
 

@@ -21,7 +21,7 @@ from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, ArrowVector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 from ml_udf.training import PUSHED, TrainingCalls
 
 __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
@@ -212,7 +212,7 @@ class TrainingFunctions:
             try:
                 _check(cursor.extract_statements(query))
                 if path:
-                    cursor.execute(f"SET search_path = '{path.replace(chr(39), chr(39) * 2)}'")
+                    cursor.execute(f"SET search_path = {literal(path)}")
                 reader = cursor.sql(
                     f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) AS dataset "
                     f"ORDER BY {quoted(key)}, {quoted(target)}"

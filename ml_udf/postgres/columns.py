@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ml_udf.postgres.wrapper import COST, granted
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 
 __all__ = ["DEPENDENTS", "ROW", "ColumnFunction"]
 
@@ -62,7 +62,6 @@ class ColumnFunction:
         parameters = ", ".join(f"{quoted(name)} {_TYPES[kind]}" for name, kind in self.columns)
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         row = f"{quoted(self.schema)}.{quoted(self.name + ROW)}"
-        comment = text.replace("\\", "\\\\").replace("'", "''")
         return [
             # No SET clause: with one it would be called, and not replaced by its body.
             f"CREATE FUNCTION {quoted(self.schema)}.{quoted(self.name)}({parameters}) RETURNS {self.returns}"
@@ -70,5 +69,5 @@ class ColumnFunction:
             f" RETURN {row}(pg_catalog.json_build_array({values})::pg_catalog.text)",
             *granted(self.signature, self.grant_to),
             f"ALTER FUNCTION {self.signature} DEPENDS ON EXTENSION ml_udf",
-            f"COMMENT ON FUNCTION {self.signature} IS E'{comment}'",
+            f"COMMENT ON FUNCTION {self.signature} IS {literal(text)}",
         ]

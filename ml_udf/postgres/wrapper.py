@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ml_udf.client import FunctionInfo
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 
 __all__ = ["COST", "READER", "Wrapper", "granted"]
 
@@ -74,7 +74,7 @@ class Wrapper:
             return f"ALTER FUNCTION {self._signature(name, argument)} COST {COST}"
         return (
             f"CREATE FUNCTION {quoted(self.schema)}.{quoted(name)}({self._parameter(name)} {argument})"
-            f" RETURNS {returns} LANGUAGE sql STABLE STRICT AS {_literal(f'SELECT NULL::{returns}')}"
+            f" RETURNS {returns} LANGUAGE sql STABLE STRICT AS {literal(f'SELECT NULL::{returns}')}"
         )
 
     def create(self) -> list[str]:
@@ -84,7 +84,7 @@ class Wrapper:
             f"({self._parameter(name)} {argument})"
             f" RETURNS {returns} LANGUAGE plpython3u STABLE STRICT PARALLEL {self.parallel} COST {COST}"
             f" SET search_path = pg_catalog, pg_temp{later}"
-            f" AS {_literal(self._body(entry, self._parameter(name)))}"
+            f" AS {literal(self._body(entry, self._parameter(name)))}"
             for (name, argument, returns), (entry, later) in zip(
                 self.signatures(),
                 # The twin can begin with rows and answer later, if the plan node asks it to.
@@ -109,7 +109,7 @@ class Wrapper:
             text += f": one of {classes}{', …' if len(info.classes) > _SHOWN_CLASSES else ''}"
         comments = [f"{text} (made by ml_udf.create_function)", f"{text}; many rows at once, in order"]
         return [
-            f"COMMENT ON FUNCTION {signature} IS {_literal(comment)}"
+            f"COMMENT ON FUNCTION {signature} IS {literal(comment)}"
             for signature, comment in zip(self.all(), comments, strict=False)
         ]
 
@@ -160,8 +160,3 @@ def granted(signature: str, role: str | None) -> list[str]:
         grantee = "PUBLIC" if role == "public" else quoted(role)
         statements.append(f"GRANT EXECUTE ON FUNCTION {signature} TO {grantee}")
     return statements
-
-
-def _literal(text: str) -> str:
-    """An SQL literal that reads the same whatever standard_conforming_strings is."""
-    return " E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

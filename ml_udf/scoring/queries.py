@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ml_udf.quoting import quoted
+from ml_udf.quoting import literal, quoted
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Key
 
@@ -26,7 +26,7 @@ class Queries:
 
     def __init__(self, layout: Layout, version: str) -> None:
         self._layout = layout
-        self._version = "'" + version.replace("'", "''") + "'"
+        self._version = literal(version)
 
     def count(self, row_limit: int | None) -> str:
         """`n`, how many rows are due. Inputs that are images are not compared: that would read them all."""

@@ -52,6 +52,16 @@ def test_a_cursor_a_view_and_a_threads_own_cursor_know_the_function(tmp_path: Pa
     con.close()
 
 
+def test_a_database_with_a_quote_in_its_name_is_left_as_it_was(tmp_path: Path):
+    con = duckdb.connect(str(tmp_path / "bob's.db"))
+    registration = registered(FakeTransport(), con)
+    assert con.execute("SELECT udf_f('a')").fetchall() == [(label_of(b"a"),)]
+    registration.close()
+    con.execute("CREATE TABLE t AS SELECT 1 AS n")
+    assert con.execute("SELECT table_catalog FROM information_schema.tables").fetchall() == [("bob's",)]
+    con.close()
+
+
 def test_a_cursors_statement_sends_equal_values_once_and_has_one_version():
     transport = FakeTransport(version="1")
     con = duckdb.connect()
