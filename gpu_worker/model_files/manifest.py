@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -15,9 +14,8 @@ from gpu_worker.model_files.regular import (
     FORMS,
     MANIFEST_FILE,
     MOST_FEATURES,
-    MOST_MANIFEST_BYTES,
     RUNTIMES,
-    open_regular,
+    read_json,
 )
 from gpu_worker.tasks import task_named
 
@@ -100,15 +98,9 @@ def read_manifest(directory: str) -> Manifest:
     """The manifest of the model version stored in `directory`. Raises `ModelUnusable`."""
     path = os.path.join(directory, MANIFEST_FILE)
     try:
-        with open_regular(path) as file:
-            text = file.read(MOST_MANIFEST_BYTES + 1)
-        if len(text) > MOST_MANIFEST_BYTES:
-            raise ModelUnusable(f"{path} is too large to be a manifest")
-        content = json.loads(text)
-    except OSError as exc:
-        raise ModelUnusable(f"{path} cannot be read: {exc.strerror}") from exc
-    except (ValueError, RecursionError) as exc:
-        raise ModelUnusable(f"{path} is not JSON: {exc}") from exc
+        content = read_json(path)
+    except ValueError as exc:
+        raise ModelUnusable(str(exc)) from exc
     try:
         return _parse(directory, content)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:

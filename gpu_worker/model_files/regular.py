@@ -1,15 +1,18 @@
 """The files of a model version, as the server stores them and the worker reads them.
 
-What both must say alike stands here once: the names and words of model.json, and how such a file is opened.
+What both must say alike stands here once: the names and words of model.json, and how such a file is opened,
+read and made to last.
 Standard library only: the server imports this module.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 from io import BufferedReader
+from typing import Any
 
 __all__ = [
     "COLUMN_KINDS",
@@ -20,7 +23,9 @@ __all__ = [
     "MOST_MANIFEST_BYTES",
     "RUNTIMES",
     "file_sha256",
+    "flush",
     "open_regular",
+    "read_json",
 ]
 
 MANIFEST_FILE = "model.json"
@@ -54,6 +59,33 @@ def file_sha256(path: str) -> str:
     """The file's SHA-256, in hexadecimal. Raises `OSError` as `open_regular` does."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: str | os.PathLike[str], most_bytes: int = MOST_MANIFEST_BYTES) -> dict[str, Any]:
+    """The JSON object that a regular file holds. Raises `ValueError`, which names the file and says why."""
+    try:
+        with open_regular(path) as file:
+            text = file.read(most_bytes + 1)
+    except OSError as exc:
+        raise ValueError(f"{path} cannot be read: {exc.strerror}") from exc
+    if len(text) > most_bytes:
+        raise ValueError(f"{path} is over the limit of {most_bytes} bytes")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError(f"{path} is not JSON: {exc}") from exc
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return content
+
+
+def flush(path: str | os.PathLike[str]) -> None:
+    """Returns when a file's content, or the names in a folder, are on the disk. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _require_regular(mode: int) -> None:

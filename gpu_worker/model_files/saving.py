@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256
+from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256, flush
 
 __all__ = ["WEIGHTS_FILE", "save_model", "write_tensors"]
 
@@ -53,7 +53,7 @@ def write_tensors(path: str, tensors: Mapping[str, Tensor], metadata: dict[str, 
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, coming, metadata
         )
-        _flush(coming)
+        flush(coming)
         os.replace(coming, path)
     except BaseException:
         os.unlink(coming)
@@ -63,7 +63,7 @@ def write_tensors(path: str, tensors: Mapping[str, Tensor], metadata: dict[str, 
 def _write_text(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    _flush(path)
+    flush(path)
 
 
 def _move_into_place(coming: str, directory: str) -> None:
@@ -75,12 +75,4 @@ def _move_into_place(coming: str, directory: str) -> None:
         os.rename(directory, os.path.join(going, "old"))
         os.rename(coming, directory)
         shutil.rmtree(going)
-    _flush(os.path.dirname(directory))
-
-
-def _flush(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(os.path.dirname(directory))

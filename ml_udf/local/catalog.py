@@ -5,12 +5,12 @@ Owns the reading of `functions/NAME.json` and `models/NAME/VERSION/model.json`. 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.model_files.regular import read_json
 from ml_udf.errors import BadOption, UnknownFunction
 
 __all__ = ["LocalCatalog", "LocalFunction", "LocalMember"]
@@ -155,11 +155,6 @@ def _features(manifest: dict[str, Any]) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as exc:
-        raise BadOption(f"{path} cannot be read: {exc.strerror}") from exc
+        return read_json(path)
     except ValueError as exc:
-        raise BadOption(f"{path} is not JSON: {exc}") from exc
-    if not isinstance(content, dict):
-        raise BadOption(f"{path} is not a JSON object")
-    return content
+        raise BadOption(str(exc)) from exc

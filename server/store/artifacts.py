@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
-from gpu_worker.model_files.regular import MANIFEST_FILE, MOST_MANIFEST_BYTES, open_regular
+from gpu_worker.model_files.regular import MANIFEST_FILE, flush, open_regular, read_json
 from server.errors import BadOption, BodyTooLarge
 from server.store.manifest import check_name, model_from_manifest
 from server.store.readers import Readers, close_to_others
@@ -54,20 +54,10 @@ class Artifacts:
 
     def read_manifest(self, directory: Path) -> dict[str, Any]:
         """The manifest in `directory`. Raises `BadOption` if there is none that can be read."""
-        path = directory / MANIFEST_FILE
         try:
-            with open_regular(path) as file:
-                text = file.read(MOST_MANIFEST_BYTES + 1)
-            if len(text) > MOST_MANIFEST_BYTES:
-                raise BadOption(f"{path} is too large to be a manifest")
-            manifest = json.loads(text)
-        except OSError as exc:
-            raise BadOption(f"{path} cannot be read: {exc.strerror}") from exc
-        except (ValueError, RecursionError) as exc:
-            raise BadOption(f"{path} is not JSON: {exc}") from exc
-        if not isinstance(manifest, dict):
-            raise BadOption(f"{path} is not a JSON object")
-        return manifest
+            return read_json(directory / MANIFEST_FILE)
+        except ValueError as exc:
+            raise BadOption(str(exc)) from exc
 
     def install(self, manifest: Mapping[str, Any], weights: IO[bytes] | None) -> tuple[dict[str, Any], Path]:
         """Store a version; its manifest, with the weights' checksum, and its directory.
@@ -90,7 +80,7 @@ class Artifacts:
                 return there, target
             self._readers.admit_to_folder(staging)
             os.rename(staging, target)
-            _flush_folder(target.parent)
+            flush(target.parent)
             return complete, target
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -130,7 +120,7 @@ class Artifacts:
     def publish_function(self, name: str) -> None:
         """Move what was staged to its place."""
         os.replace(self._staged(name), self._functions / f"{check_name(name, 'function')}.json")
-        _flush_folder(self._functions)
+        flush(self._functions)
 
     def unstage_function(self, name: str) -> None:
         """Forget what was staged; nothing is fine."""
@@ -190,7 +180,7 @@ class Artifacts:
             except BaseException:
                 os.unlink(out.name)
                 raise
-        _flush_folder(path.parent)
+        flush(path.parent)
 
     def _there(self, target: Path) -> dict[str, Any]:
         if not target.exists():
@@ -235,11 +225,3 @@ def _open_weights(path: Path) -> BufferedReader:
         return open_regular(path)
     except OSError as exc:
         raise BadOption(f"the weights {path} cannot be read: {exc.strerror}") from exc
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -151,7 +151,7 @@ def test_a_folder_without_manifest_or_with_something_else_is_refused(tmp_path: P
     (tmp_path / "model.json").write_text("not json")
     assert "not JSON" in refusal(tmp_path)
     (tmp_path / "model.json").write_text("[1, 2]")
-    assert "not a model manifest" in refusal(tmp_path)
+    assert "not a JSON object" in refusal(tmp_path)
 
 
 def no_file(path: Path, kind: str) -> None:
