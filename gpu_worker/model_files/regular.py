@@ -69,7 +69,7 @@ def read_json(path: str | os.PathLike[str], most_bytes: int = MOST_MANIFEST_BYTE
     except OSError as exc:
         raise ValueError(f"{path} cannot be read: {exc.strerror}") from exc
     if len(text) > most_bytes:
-        raise ValueError(f"{path} is over the limit of {most_bytes} bytes")
+        raise ValueError(f"{path} is too large: over {most_bytes} bytes")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as exc:
