@@ -17,23 +17,22 @@ __all__ = ["SETTINGS", "Options", "Setting"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of a session: its name, what it does, its bounds."""
+    """A setting of a session: its name and its bounds. What it does: docs/using.md."""
 
     name: str
-    help: str
     low: float = 0
     high: float = float("inf")
     choices: tuple[str, ...] = ()
 
 
 SETTINGS = (
-    Setting("slo_ms", "latency goal per call; the server picks fewer models to meet it", 0.1, 3_600_000),
-    Setting("min_accuracy", "least accuracy that a model must have to answer", 0.0, 1.0),
-    Setting("on_error", "what a faulty row does", choices=("error", "null")),
-    Setting("batch_rows", "most rows in one request", 1, 65_536),
-    Setting("max_in_flight", "most requests under way at once for one call", 1, 64),
-    Setting("timeout_ms", "longest wait for one request", 1, 86_400_000),
-    Setting("row_class", "how the server schedules the rows", choices=("interactive", "bulk")),
+    Setting("slo_ms", 0.1, 3_600_000),
+    Setting("min_accuracy", 0.0, 1.0),
+    Setting("on_error", choices=("error", "null")),
+    Setting("batch_rows", 1, 65_536),
+    Setting("max_in_flight", 1, 64),
+    Setting("timeout_ms", 1, 86_400_000),
+    Setting("row_class", choices=("interactive", "bulk")),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _WHOLE = {"batch_rows", "max_in_flight"}
@@ -41,7 +40,13 @@ _WHOLE = {"batch_rows", "max_in_flight"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one call behaves; see `SETTINGS`. Raises `BadOption` for a value out of bounds."""
+    """How one call behaves; see `SETTINGS`. Raises `BadOption` for a value out of bounds.
+
+    slo_ms: latency goal of a call, for which the server picks fewer models; None = the function's own.
+    min_accuracy: least accuracy that a model must have to answer. on_error: what a faulty row does.
+    batch_rows: most rows in one request. max_in_flight: most requests of a call under way at once.
+    timeout_ms: longest wait for one request. row_class: how the server schedules the rows.
+    """
 
     slo_ms: float | None = None
     min_accuracy: float | None = None

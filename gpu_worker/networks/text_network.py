@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
 import torch
 from torch import nn
 
 from gpu_worker.device import Device
-from gpu_worker.errors import DeviceLost, ModelUnusable
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled
+from gpu_worker.networks.torch_pass import in_parts_that_fit
 from gpu_worker.zoo.text import TextModule
 
 __all__ = ["TextNetwork"]
@@ -41,18 +41,12 @@ class TextNetwork:
     @torch.inference_mode()
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of texts in UTF-8. Raises `DeviceLost`."""
-        check(is_cancelled)
-        rows: Sequence[bytes] = cast("Sequence[bytes]", inputs)
-        tokens = self._encoder.encode([bytes(row).decode("utf-8", "replace") for row in rows])
-        try:
+
+        def whole(part: Inputs) -> Floats:
+            rows = cast("Sequence[bytes]", part)
+            tokens = self._encoder.encode([bytes(row).decode("utf-8", "replace") for row in rows])
             logits = self._module(tokens.to(self._device))
             result: Floats = torch.softmax(logits.float(), dim=1).cpu().numpy()
             return result
-        except torch.OutOfMemoryError:
-            if len(rows) < 2:
-                raise
-        except torch.AcceleratorError as exc:
-            raise DeviceLost(f"{self._device} failed: {exc}") from exc
-        torch.cuda.empty_cache()
-        half = len(rows) // 2
-        return np.concatenate([self.scores(part, is_cancelled) for part in (rows[:half], rows[half:])])
+
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device)

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpu_worker.device import Device
-from gpu_worker.errors import DeviceLost
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check, pixel_line
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
+from gpu_worker.networks.torch_pass import in_parts_that_fit
 from gpu_worker.networks.tracing import traced
 from gpu_worker.threads import Threads
 from gpu_worker.zoo.blocks import fold_batch_norms
@@ -162,22 +162,12 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def _passed(self, run: Callable[[Tensor], Tensor], inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
-        assert isinstance(inputs, np.ndarray)
-        check(is_cancelled)
-        try:
-            result: Floats = run(self._normalised(inputs)).cpu().numpy()
+        def whole(part: Inputs) -> Floats:
+            assert isinstance(part, np.ndarray)
+            result: Floats = run(self._normalised(part)).cpu().numpy()
             return result
-        except torch.OutOfMemoryError:
-            if len(inputs) < 2:
-                raise
-        except torch.AcceleratorError as exc:
-            # An illegal access or a failed assertion on the device poisons the whole CUDA context.
-            raise DeviceLost(f"{self._device} failed: {exc}") from exc
-        # Other models may have grown since this one was measured: smaller batches still fit.
-        torch.cuda.empty_cache()
-        half = len(inputs) // 2
-        parts = (inputs[:half], inputs[half:])
-        return np.concatenate([self._passed(run, part, is_cancelled) for part in parts])
+
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
 
     def _normalised(self, inputs: np.ndarray) -> Tensor:
         batch = torch.from_numpy(inputs).to(self._device, non_blocking=True)

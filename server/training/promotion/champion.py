@@ -52,10 +52,8 @@ class Tested:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Rows that only one of them answers rightly, and the one-sided p."""
+    """How a challenger did against the champion: the one-sided p that it is no better."""
 
-    challenger_only: int
-    champion_only: int
     p_value: float
 
     def is_won(self, level: float = _LEVEL) -> bool:
@@ -76,8 +74,7 @@ def match(challenger: Right, champion: Right, clusters: Clusters | None = None) 
         ahead_of = np.bincount(places, weights=ahead, minlength=1).round().astype(np.int64)
     else:
         ahead_of = ahead
-    wins, losses = int((ahead > 0).sum()), int((ahead < 0).sum())
-    return Match(wins, losses, _chance(np.abs(ahead_of[ahead_of != 0]), wins - losses))
+    return Match(_chance(np.abs(ahead_of[ahead_of != 0]), int(ahead.sum())))
 
 
 def interval(right: Right, clusters: Clusters | None = None, level: float = _LEVEL) -> tuple[float, float]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gpu_worker.device import find_device
 from gpu_worker.networks.loader import build_module
@@ -32,6 +34,20 @@ def test_every_text_has_an_answer_and_it_is_its_own(network: TextNetwork):
     assert together.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
     for text, row in zip(TEXTS, together, strict=True):
         assert scores(network, [text])[0] == pytest.approx(row, abs=1e-5), repr(text[:20])
+
+
+def test_texts_for_which_memory_is_short_run_in_smaller_batches(monkeypatch: pytest.MonkeyPatch):
+    network = TextNetwork(build_module("fasttext", 3, {}), CPU)
+    expected = scores(network, TEXTS)
+    forward: Callable[[torch.Tensor], torch.Tensor] = network._module.forward
+
+    def cramped(tokens: torch.Tensor) -> torch.Tensor:
+        if len(tokens) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(tokens)
+
+    monkeypatch.setattr(network._module, "forward", cramped)
+    np.testing.assert_allclose(scores(network, TEXTS), expected, atol=1e-5)
 
 
 def test_only_a_texts_beginning_is_read(network: TextNetwork):
