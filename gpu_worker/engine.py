@@ -30,6 +30,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ from gpu_worker.errors import BadRequest, Cancelled, WorkerError
 from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
-from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
+from gpu_worker.networks.loader import import_runtime, load_network, warm_up, weights_bytes
 from gpu_worker.networks.network import IsCancelled, Network, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.batch import Batch
@@ -74,12 +75,13 @@ class Engine:
     """One device, its resident models, its threads. Thread-safe.
 
     Threads are started by `start`, or by the first use, all at once: a caller that must keep signals to its
-    main thread (a database backend) blocks them around that. Raises `BadRequest` when the device is not
-    there.
+    main thread (a database backend) blocks them around that. `imported` is called where a load has imported
+    libraries, before the model is made. Raises `BadRequest` when the device is not there.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, imported: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
+        self._imported = imported
         self.device = find_device(
             settings.device, threads=settings.threads, resident_bytes=settings.resident_bytes
         )
@@ -234,6 +236,10 @@ class Engine:
             batch.cancel()
 
     def _load(self, manifest: Manifest) -> Network:
+        modules = len(sys.modules)
+        import_runtime(manifest)
+        if len(sys.modules) > modules:
+            self._imported()
         network = load_network(manifest, self.device, allow_import=self.settings.allow_import)
         if manifest.runtime == "torch" and network.cuttable and not self.device.is_cuda:
             with self._loading:

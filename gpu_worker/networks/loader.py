@@ -23,11 +23,31 @@ from gpu_worker.zoo import ARCHITECTURES, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITE
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build_module", "load_network", "warm_up", "weights_bytes"]
+__all__ = ["build_module", "import_runtime", "load_network", "warm_up", "weights_bytes"]
 
 _PLAIN_FORMS = ("text", "row")  # of rows that are no pictures
 _WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
 _MOST_UNPACKING = 4  # a weight is float32 on the device, and may be stored in one byte
+
+
+def import_runtime(manifest: Manifest) -> None:
+    """Imports the libraries that `load_network` needs for such a model, if they are not there yet."""
+    if manifest.architecture == HASHING:
+        return
+    if manifest.runtime == "onnx":
+        importlib.import_module("gpu_worker.networks.onnx_network")
+        importlib.import_module("gpu_worker.networks.row_network")
+        return
+    for name in (
+        "safetensors.torch",
+        "gpu_worker.networks.text_network",
+        "gpu_worker.networks.torch_network",
+    ):
+        importlib.import_module(name)
+    import torch
+
+    with torch.device("meta"):  # random weights without memory: the first ones import half of torch
+        torch.empty(1).normal_()
 
 
 def load_network(manifest: Manifest, device: Device, *, allow_import: bool = False) -> Network:

@@ -14,8 +14,9 @@ import torch
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled
 from gpu_worker.settings import Settings
-from gpu_worker.train import TrainSpec, train
 from gpu_worker.train.images import ImageExamples
+from gpu_worker.train.loop import train
+from gpu_worker.train.spec import TrainSpec
 from gpu_worker.wire.protocol import Answer
 from gpu_worker.zoo import ARCHITECTURES
 from tests.answers import SCORED, scores_of

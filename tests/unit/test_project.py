@@ -36,6 +36,10 @@ def test_importing_the_server_never_imports_torch():
     assert "torch" not in modules_after("import server.app, server.__main__")
 
 
+def test_a_worker_starts_without_torch():
+    assert "torch" not in modules_after("import gpu_worker.__main__")
+
+
 def test_importing_the_worker_imports_no_http_and_no_database():
     assert not modules_after("import gpu_worker.loop") & {"fastapi", "starlette", "sqlalchemy", "uvicorn"}
 

@@ -22,19 +22,11 @@ from PIL import Image, ImageDraw
 from gpu_worker.engine import Engine
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.train import (
-    Augment,
-    Epoch,
-    ImageExamples,
-    Trained,
-    TrainingStopped,
-    TrainSpec,
-    accuracy_of,
-    decode_examples,
-    read_examples,
-    train,
-)
-from gpu_worker.train.examples import split_of
+from gpu_worker.train.augment import Augment
+from gpu_worker.train.examples import read_examples, split_of
+from gpu_worker.train.images import ImageExamples, decode_examples
+from gpu_worker.train.loop import Epoch, Trained, TrainingStopped, accuracy_of, train
+from gpu_worker.train.spec import TrainSpec
 from tests.answers import labels_of
 from tests.unit.gpu_worker.worker_process import REPOSITORY
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_worker.wire.protocol import PREFIX_BYTES, Load, Loaded, Message, decode, encode, frame_length
@@ -16,7 +17,7 @@ _END_S = 15.0
 
 
 class WorkerProcess:
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, environment: Mapping[str, str] | None = None) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(PATIENCE_S)
         with theirs:
@@ -24,6 +25,7 @@ class WorkerProcess:
                 [sys.executable, "-m", "gpu_worker", "--fd", str(theirs.fileno()), "--device", "cpu", *flags],
                 pass_fds=[theirs.fileno()],
                 cwd=REPOSITORY,
+                env=None if environment is None else {**os.environ, **environment},
                 stderr=subprocess.PIPE,
             )
 
