@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from server.catalog.catalog import Catalog
-from server.catalog.function_spec import deployed_form, function_of, members_named, spec_from
+from server.catalog.function_spec import file_form, function_of, members_named, spec_from
 from server.catalog.functions import Function, ModelVersion
+from server.ensemble.fit import Fit
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
@@ -23,7 +24,7 @@ from server.store.manifest import check_name
 from server.store.repository import SERVED_DEPLOYMENTS, Repository
 from server.supervision import Tasks
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "fit_from"]
 
 log = logging.getLogger("ml_udf.server.publishing")
 
@@ -68,7 +69,12 @@ class Publisher:
         for deployment in await asyncio.to_thread(self._repository.served):
             try:
                 function = function_of(
-                    deployment.function, deployment.version, deployment.spec, self._catalog, self._defaults
+                    deployment.function,
+                    deployment.version,
+                    deployment.spec,
+                    self._catalog,
+                    self._defaults,
+                    fit_from(deployment.fit),
                 )
                 self._dispatcher.configure(function)
             except (BadOption, UnknownFunction) as error:
@@ -82,7 +88,7 @@ class Publisher:
             self._catalog.add_function(function, SERVED_DEPLOYMENTS)
             current[function.name] = function
         for function in current.values():
-            await asyncio.to_thread(self._artifacts.write_function, function.name, deployed_form(function))
+            await asyncio.to_thread(self._artifacts.write_function, function.name, file_form(function))
         for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
             await asyncio.to_thread(self._artifacts.remove_function, name)
 
@@ -102,15 +108,17 @@ class Publisher:
             name = check_name(manifest.get("name"), "model.json: 'name'")
             return await self._serve_model(lambda: self._artifacts.adopt(directory), name, directory)
 
-    async def deploy(self, name: str, body: Mapping[str, Any]) -> Function:
+    async def deploy(self, name: str, body: Mapping[str, Any], fit: Fit | None = None) -> Function:
         """Make `body` the current deployment of a function: loaded first, then switched to, all or nothing.
 
+        fit: what was fitted of its members; None = as for what answers now, where that has these members too.
         Raises `BadOption`, `UnknownFunction` (a model), `Overloaded` (no worker, or no room, in time).
         """
         async with self._one_at_a_time:
             check_name(name, "function")
             spec = spec_from(name, body, self._catalog)
             draft = function_of(name, 0, spec, self._catalog, self._defaults)
+            fit = fit or self._fit_before(draft)
             if ":" in draft.policy and not self._allow_import:
                 raise BadOption(
                     f"function {name}: the policy {draft.policy!r} is an import path, which runs code; "
@@ -121,14 +129,15 @@ class Publisher:
             spec = self._with_features(draft, spec)
 
             def made(version: int) -> Function:
-                return function_of(name, version, spec, self._catalog, self._defaults)
+                return function_of(name, version, spec, self._catalog, self._defaults, fit)
 
             def stage(version: int) -> None:
-                self._artifacts.stage_function(name, deployed_form(made(version)))
+                self._artifacts.stage_function(name, file_form(made(version)))
 
             try:
                 # All that takes space is written before the deployment counts.
-                deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage)
+                kept = None if fit is None else fit.to_json()
+                deployment = await asyncio.to_thread(self._repository.deploy, name, spec, stage, kept)
             except Exception:
                 await asyncio.to_thread(self._artifacts.unstage_function, name)
                 raise
@@ -178,6 +187,14 @@ class Publisher:
     async def close(self) -> None:
         """Stop what runs in the background."""
         await self._tasks.close()
+
+    def _fit_before(self, draft: Function) -> Fit | None:
+        """The fit of what answers under the name now, where it is about the members of the new one."""
+        if not self._catalog.is_function(draft.name):
+            return None
+        before = self._catalog.versions(draft.name)[-1]
+        alike = {model.key for model in draft.members} <= {model.key for model in before.members}
+        return before.fit if alike and before.task == draft.task else None
 
     def _with_features(self, draft: Function, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The specification, with the width of the vectors where it answers such: known once it is loaded."""
@@ -232,3 +249,16 @@ class Publisher:
                 log.info("model found and registered model=%s", model.key)
             except BadOption as error:
                 log.error("model not registered directory=%s reason=%r", directory, error.message)
+
+
+def fit_from(stored: Mapping[str, Any] | None) -> Fit | None:
+    """A fit as the registry has it; None for none.
+
+    Raises `BadOption` for one that cannot be read: what answers by it must not answer otherwise.
+    """
+    if stored is None:
+        return None
+    try:
+        return Fit.from_json(stored)
+    except ValueError as exc:
+        raise BadOption(f"what was fitted of its members cannot be read: {exc}; deploy it anew") from exc

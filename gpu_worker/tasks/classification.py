@@ -23,7 +23,7 @@ def classification(name: str, *forms: str) -> Task:
         ),
         reads="scores",
         collector=_collector,
-        rules=("majority_vote", "mean"),
+        rules=("majority_vote", "mean", "log_pool"),
         metrics=("accuracy",),
         confidence="confidence",
     )

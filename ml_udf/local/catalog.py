@@ -49,6 +49,7 @@ class LocalFunction:
     default: str | None = None
     columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
     features: int = 0  # numbers of a vector, where it answers one
+    fit: dict[str, Any] | None = None  # of its members, as its file has it
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
 
     @property
@@ -128,6 +129,7 @@ class LocalCatalog:
                 task=deployed["task"],
                 form=deployed["input"]["form"],
                 combine=deployed["combine"],
+                fit=deployed.get("fit"),
                 members=tuple(member for member, _ in found),
                 classes=tuple(found[0][1].get("classes") or ()),
                 features=int(deployed.get("features") or _features(found[0][1])),

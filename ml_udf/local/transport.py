@@ -148,7 +148,8 @@ class LocalTransport:
         from gpu_worker.engine import Engine
         from server.ensemble.combine import needs_of
 
-        task, needed = task_named(function.task), needs_of(function.combine, len(function.members))
+        task = task_named(function.task)
+        needed = needs_of(function.combine, len(function.members), is_fitted=function.fit is not None)
         keys = [member.key for member in function.members]
         while not self._lock.acquire(timeout=_LOOK_S):
             _check(cancelled)
@@ -235,7 +236,15 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 
 def _outputs(function: LocalFunction, answer: Answer, rows: int) -> list[Tensor]:
     from server.ensemble.answer import AnswerRule
+    from server.ensemble.fit import Fit
 
+    try:
+        fit = None if function.fit is None else Fit.from_json(function.fit)
+    except ValueError as exc:
+        raise BadOption(
+            f"what was fitted of {function.name} cannot be read: {exc}",
+            hint="deploy the function anew, or read its home folder by the version of ml_udf that wrote it",
+        ) from exc
     task = task_named(function.task)
     members = {member.key: (member.model, member.accuracy) for member in function.members}
     found = AnswerRule(
@@ -246,6 +255,7 @@ def _outputs(function: LocalFunction, answer: Answer, rows: int) -> list[Tensor]
         members,
         function.min_confidence,
         function.default,
+        fit,
     ).answer(answer)
     errors = {error.index: f"{error.code}: {error.message}" for error in found.errors}
     return [

@@ -13,11 +13,13 @@ from typing import Any
 from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
+from server.ensemble.fit import Fit
 from server.ensemble.select import select_members
 from server.errors import BadOption
 
 __all__ = [
     "deployed_form",
+    "file_form",
     "function_of",
     "members_named",
     "outputs_of",
@@ -69,9 +71,17 @@ def spec_from(name: str, body: Mapping[str, Any], catalog: Catalog) -> dict[str,
 
 
 def function_of(
-    name: str, version: int, spec: Mapping[str, Any], catalog: Catalog, defaults: Mapping[str, Any]
+    name: str,
+    version: int,
+    spec: Mapping[str, Any],
+    catalog: Catalog,
+    defaults: Mapping[str, Any],
+    fit: Fit | None = None,
 ) -> Function:
-    """The function that a specification describes. Raises `BadOption`, `UnknownFunction`."""
+    """The function that a specification describes. fit: what was fitted of its members.
+
+    Raises `BadOption`, `UnknownFunction`.
+    """
     given = {**defaults, **spec}
     models = [_model_named(key, catalog) for key in given["models"]]
     _check_alike(name, models)
@@ -80,6 +90,7 @@ def function_of(
     except ValueError as exc:
         raise BadOption(f"function {name}: {exc}") from exc
     members = tuple(model for model in models if model.name in names)
+    _check_fit(name, members, fit)
     task = _task(given.get("task"), name, members)
     max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
     function = Function(
@@ -90,6 +101,7 @@ def function_of(
         asked_task="" if task.name == members[0].task else task.name,
         features=int(given.get("features", 0)),
         combine=_combine(given.get("combine"), name, task),
+        fit=fit,
         select=given.get("select", "all"),
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
@@ -128,7 +140,7 @@ def single_model_function(model: ModelVersion, defaults: Mapping[str, Any]) -> F
 
 
 def deployed_form(function: Function) -> dict[str, Any]:
-    """functions/NAME.json of docs/architecture.md."""
+    """What is said of a function to who asks."""
     return {
         "format": 1,
         "name": function.name,
@@ -138,6 +150,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "outputs": outputs_of(function),
         "input": {"name": function.input_name, "form": function.form},
         "combine": function.combine,
+        "fitted": None if function.fit is None else _fitted(function, function.fit),
         "members": [
             {"model": model.name, "version": model.version, "accuracy": model.accuracy}
             for model in function.members
@@ -147,6 +160,11 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "default": function.default,
         "media_roots": None if function.media_roots is None else list(function.media_roots),
     }
+
+
+def file_form(function: Function) -> dict[str, Any]:
+    """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
+    return {**deployed_form(function), "fit": None if function.fit is None else function.fit.to_json()}
 
 
 def outputs_of(function: Function) -> list[dict[str, Any]]:
@@ -196,6 +214,26 @@ def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
                 f"function {name}: {first.name} and {model.name} take different columns; "
                 "members must share them"
             )
+
+
+def _check_fit(name: str, members: Sequence[ModelVersion], fit: Fit | None) -> None:
+    for model in members if fit is not None else ():
+        if fit is not None and model.name not in fit.members:
+            raise BadOption(
+                f"function {name}: what was fitted is of {', '.join(fit.members)}, and {model.name} is none "
+                "of them; deploy the function anew"
+            )
+
+
+def _fitted(function: Function, fit: Fit) -> dict[str, Any]:
+    """What a fit says of a function's members together: on rows that it was not fitted on."""
+    together = fit.of(fit.subset(model.name for model in function.members))
+    return {
+        "rows": fit.rows,
+        "subsets": len(fit.subsets),
+        "accuracy": None if together is None else together.accuracy,
+        "nll": None if together is None else together.nll,
+    }
 
 
 def _task(raw: object, name: str, members: Sequence[ModelVersion]) -> Task:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from gpu_worker.tasks import Task, task_named
 from server.ensemble.combine import needs_of
+from server.ensemble.fit import Fit
 
 __all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "LateMembers", "ModelVersion", "forms_of"]
 
@@ -89,6 +90,7 @@ class Function:
     asked_task: str = ""  # of its members, where it is not the one that they were made for
     features: int = 0  # numbers of its members' features, where it answers them
     combine: str = "majority_vote"  # of the rules of its task; "" where that has none
+    fit: Fit | None = None  # of its members, and perhaps others, on held-out rows
     select: Any = "all"  # "best", "all", or the list of member names that take part
     min_confidence: float = 0.0
     default: str | None = None
@@ -121,7 +123,7 @@ class Function:
 
         wanted: by callers, none for those by default. members: how many answer together.
         """
-        needed = needs_of(self.combine, members)
+        needed = needs_of(self.combine, members, is_fitted=self.fit is not None)
         if not wanted and not needed:
             return []
         names = {*self.task.default_outputs, *wanted, *needed}

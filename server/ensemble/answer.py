@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Answer, Column, RowError
 from server.ensemble.combine import Vote, combine
+from server.ensemble.fit import Fit
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 
 __all__ = ["AnswerRule", "FunctionAnswer"]
@@ -37,6 +38,7 @@ class AnswerRule:
 
     members: by their key on the worker, the name and the accuracy of each · combine: a rule of `combine`
     min_confidence: from 0 to 1; a row below it gets `default`, or an error where that is None
+    fit: what was fitted of the members, for the rules that use it
     """
 
     function: str
@@ -46,6 +48,7 @@ class AnswerRule:
     members: Mapping[str, tuple[str, float]]
     min_confidence: float = 0.0
     default: str | None = None
+    fit: Fit | None = None
 
     def answer(self, told: Answer) -> FunctionAnswer:
         """Raises KeyError for a member or a column that is not known, ValueError as `combine` does."""
@@ -56,7 +59,7 @@ class AnswerRule:
         found = with_threshold(
             self.function,
             self.task,
-            combine(self.combine, votes, self.classes),
+            combine(self.combine, votes, self.classes, self.fit),
             {error.index for error in told.errors},
             min_confidence=self.min_confidence,
             default=self.default,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.wire.protocol import Column
+from server.ensemble.fit import Fit, combined
 
 __all__ = ["Vote", "combine", "needs_of", "unconfident_rows"]
 
@@ -35,11 +36,12 @@ class Vote:
         return next((column.rows for column in self.columns.values()), 0)
 
 
-def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
+def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None = None) -> Columns:
     """One answer per row from the members' answers.
 
-    One member alone answers as it does. Of several, `majority_vote` or `mean` decides, over their columns
-    `label`, `confidence` and, where all bring them, `scores`.
+    One member alone answers as it does. Of several, `majority_vote`, `mean` or `log_pool` decides, over their
+    columns `label`, `confidence` and, where all bring them, `scores`. fit: of members among whom these are,
+    by which `log_pool` answers; with one it calibrates a member alone too, where that brings its `scores`.
 
     Raises ValueError if there are no votes, their lengths differ, the rule is none, or a column is missing.
     """
@@ -48,16 +50,21 @@ def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str]) -> Columns
     rows = votes[0].rows
     if any(column.rows != rows for vote in votes for column in vote.columns.values()):
         raise ValueError("the members answered different numbers of rows")
-    if len(votes) == 1:
+    if len(votes) == 1 and not (rule == _LOG_POOL and fit is not None and "scores" in votes[0].columns):
         return votes[0].columns
     if rule not in _RULES:
         raise ValueError(f"{len(votes)} members answered, and no rule {rule!r} combines them")
-    return _RULES[rule].combined(votes, classes)
+    return _RULES[rule].combined(votes, classes, fit)
 
 
-def needs_of(rule: str, members: int) -> tuple[str, ...]:
-    """The columns that each of so many members must bring, beyond those that it answers by default."""
-    return _RULES[rule].needs if members > 1 and rule in _RULES else ()
+def needs_of(rule: str, members: int, *, is_fitted: bool = False) -> tuple[str, ...]:
+    """The columns that each of so many members must bring, beyond those that it answers by default.
+
+    is_fitted: whether there is a fit for them.
+    """
+    if members > 1 or (rule == _LOG_POOL and is_fitted):
+        return _RULES[rule].needs if rule in _RULES else ()
+    return ()
 
 
 def unconfident_rows(confidences: Sequence[float], min_confidence: float) -> list[int]:
@@ -68,7 +75,7 @@ def unconfident_rows(confidences: Sequence[float], min_confidence: float) -> lis
     return [row for row, confidence in enumerate(confidences) if confidence < threshold]
 
 
-def _majority_vote(votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
+def _majority_vote(votes: Sequence[Vote], classes: Sequence[str], _: Fit | None) -> Columns:
     """Rafiki §5.2: the label that most members name, and as its confidence the share of members that agree.
 
     "When there is a tie, the prediction from the model with the best accuracy is selected". A member's empty
@@ -81,11 +88,35 @@ def _majority_vote(votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
     return columns
 
 
-def _mean(votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
+def _mean(votes: Sequence[Vote], classes: Sequence[str], _: Fit | None) -> Columns:
     """The class of the highest mean probability, and that probability; every member must bring scores."""
+    _check_scores("the mean of probabilities", votes)
+    return _by_scores(votes, classes, _mean_scores(votes, len(classes)))
+
+
+def _log_pool(votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None) -> Columns:
+    """The class that is most probable in the members' logarithmic pool, and how probable (`log_pool`).
+
+    By the temperatures and the weights that were fitted for exactly these members. Where none were for these:
+    by the temperatures, with 1/√|S| for each weight; where there is no fit at all, by temperatures of 1.
+    """
+    _check_scores("a logarithmic pool", votes)
+    if fit is None:
+        subset, ordered = tuple(range(len(votes))), list(votes)
+    else:
+        by_name = {vote.member: vote for vote in votes}
+        subset = fit.subset(by_name)
+        ordered = [by_name[fit.members[place]] for place in subset]
+    pool = combined(fit, subset, [_scores_of(vote, len(classes)) for vote in ordered])
+    return _by_scores(votes, classes, pool.astype(np.float32))
+
+
+def _check_scores(what: str, votes: Sequence[Vote]) -> None:
     if not all("scores" in vote.columns for vote in votes):
-        raise ValueError("the mean of probabilities needs every member's scores")
-    scores = _mean_scores(votes, len(classes))
+        raise ValueError(f"{what} needs every member's scores")
+
+
+def _by_scores(votes: Sequence[Vote], classes: Sequence[str], scores: NDArray[np.float32]) -> Columns:
     winners = scores.argmax(axis=1)
     confidences = scores[np.arange(len(scores)), winners]
     labels = [classes[winner] for winner in winners.tolist()]
@@ -100,12 +131,17 @@ def _mean(votes: Sequence[Vote], classes: Sequence[str]) -> Columns:
 class _Rule:
     """needs: columns beyond those that a member answers by default."""
 
-    combined: Callable[[Sequence[Vote], Sequence[str]], Columns]
+    combined: Callable[[Sequence[Vote], Sequence[str], Fit | None], Columns]
     needs: tuple[str, ...] = ()
 
 
+_LOG_POOL = "log_pool"
 _RULES: Mapping[str, _Rule] = MappingProxyType(
-    {"majority_vote": _Rule(_majority_vote), "mean": _Rule(_mean, ("scores",))}
+    {
+        "majority_vote": _Rule(_majority_vote),
+        "mean": _Rule(_mean, ("scores",)),
+        _LOG_POOL: _Rule(_log_pool, ("scores",)),
+    }
 )
 
 
@@ -139,10 +175,13 @@ def _by_majority(votes: Sequence[Vote]) -> tuple[list[str], list[float]]:
 
 
 def _mean_scores(votes: Sequence[Vote], classes: int) -> NDArray[np.float32]:
-    rows = votes[0].rows
-    total = np.zeros((rows, classes), np.float32)
+    total = np.zeros((votes[0].rows, classes), np.float32)
     for vote in votes:
-        scores: bytes = vote.columns["scores"].data  # type: ignore[assignment]  # numbers
-        total += np.frombuffer(scores, "<f4").reshape(rows, classes)
+        total += _scores_of(vote, classes)
     total /= np.float32(len(votes))
     return total
+
+
+def _scores_of(vote: Vote, classes: int) -> NDArray[np.float32]:
+    scores: bytes = vote.columns["scores"].data  # type: ignore[assignment]  # numbers
+    return np.frombuffer(scores, "<f4").reshape(vote.rows, classes)

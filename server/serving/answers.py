@@ -26,6 +26,7 @@ def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
         {model.key: (model.name, model.accuracy) for model in function.members},
         function.min_confidence,
         function.default,
+        function.fit,
     )
     try:
         found = rule.answer(answer)

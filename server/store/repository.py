@@ -31,12 +31,16 @@ SERVED_DEPLOYMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A deployment as it was asked for; `spec` is JSON and names its model versions."""
+    """A deployment as it was asked for; `spec` is JSON and names its model versions.
+
+    fit: JSON as well: what was fitted of them; None where nothing was.
+    """
 
     function: str
     version: int
     spec: dict[str, Any]
     deployed_at: datetime
+    fit: dict[str, Any] | None = None
 
 
 class Repository:
@@ -120,20 +124,30 @@ class Repository:
 
     @once
     def deploy(
-        self, function: str, spec: Mapping[str, Any], prepare: Callable[[int], None] = lambda version: None
+        self,
+        function: str,
+        spec: Mapping[str, Any],
+        prepare: Callable[[int], None] = lambda version: None,
+        fit: Mapping[str, Any] | None = None,
     ) -> Deployment:
         """Make `spec` the function's newest deployment; the older ones but the last are retired.
 
         Numbers never come back, not even after a deletion: a client may still hold an old one.
-        `prepare(version)` is called before it counts; if it raises, nothing has happened. Raises
-        `BadOption` if a model has that name.
+        `prepare(version)` is called before it counts; if it raises, nothing has happened. fit: what was
+        fitted of the members. Raises `BadOption` if a model has that name.
         """
         try:
-            return self._deploy(function, spec, prepare)
+            return self._deploy(function, spec, prepare, fit)
         except IntegrityError:  # another server made the function's row first; now it is there
-            return self._deploy(function, spec, prepare)
+            return self._deploy(function, spec, prepare, fit)
 
-    def _deploy(self, function: str, spec: Mapping[str, Any], prepare: Callable[[int], None]) -> Deployment:
+    def _deploy(
+        self,
+        function: str,
+        spec: Mapping[str, Any],
+        prepare: Callable[[int], None],
+        fit: Mapping[str, Any] | None,
+    ) -> Deployment:
         now = datetime.now(UTC)
         with Session(self._engine) as session:
             if session.scalar(select(ModelVersionRow.name).where(ModelVersionRow.name == function).limit(1)):
@@ -147,7 +161,10 @@ class Repository:
             version = row.next_version
             row.next_version = version + 1
             session.flush()
-            session.add(DeploymentRow(function=function, version=version, spec=dict(spec), deployed_at=now))
+            kept = None if fit is None else dict(fit)
+            session.add(
+                DeploymentRow(function=function, version=version, spec=dict(spec), fit=kept, deployed_at=now)
+            )
             session.flush()
             served = session.scalars(
                 select(DeploymentRow)
@@ -159,7 +176,7 @@ class Repository:
             session.flush()
             prepare(version)
             session.commit()
-        return Deployment(function, version, dict(spec), now)
+        return Deployment(function, version, dict(spec), now, kept)
 
     @patient
     def delete_function(self, function: str) -> bool:
@@ -184,7 +201,7 @@ class Repository:
                 .where(DeploymentRow.retired_at.is_(None))
                 .order_by(DeploymentRow.function, DeploymentRow.version)
             )
-            return [Deployment(r.function, r.version, dict(r.spec), utc(r.deployed_at)) for r in rows]
+            return [_deployment(row) for row in rows]
 
     # ── rows to nouns ─────────────────────────────────────────────────────────────────────────────
 
@@ -196,3 +213,7 @@ class Repository:
     def _stored(self, directory: Path) -> str:
         # Relative, so that a home folder can be moved or mounted elsewhere.
         return str(directory.relative_to(self._home) if directory.is_relative_to(self._home) else directory)
+
+
+def _deployment(row: DeploymentRow) -> Deployment:
+    return Deployment(row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit)

@@ -81,13 +81,17 @@ class FunctionRow(Base):
 
 
 class DeploymentRow(Base):
-    """One deployment of a function; without `retired_at` it is served."""
+    """One deployment of a function; without `retired_at` it is served.
+
+    fit: what was fitted of its members on held-out rows, as `server.ensemble.fit` writes it; NULL for none.
+    """
 
     __tablename__ = "deployments"
 
     function: Mapped[str] = mapped_column(ForeignKey("functions.name"), primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     spec: Mapped[dict[str, Any]]
+    fit: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     deployed_at: Mapped[datetime]
     retired_at: Mapped[datetime | None]
 

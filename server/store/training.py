@@ -143,8 +143,8 @@ class TrainingRepository:
             return [_job(row) for row in session.scalars(query)]
 
     @patient
-    def deployment_before(self, function: str) -> dict[str, Any]:
-        """The specification of the deployment before the current one. Raises `UnknownFunction`."""
+    def deployment_before(self, function: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The specification and the fit of the deployment before this one. Raises `UnknownFunction`."""
         with Session(self._reading) as session:
             rows = session.scalars(
                 select(DeploymentRow)
@@ -154,7 +154,7 @@ class TrainingRepository:
             ).all()
             if len(rows) < 2:
                 raise UnknownFunction(f"the function {function!r} has no earlier deployment to go back to")
-            return dict(rows[1].spec)
+            return dict(rows[1].spec), rows[1].fit
 
     @patient
     def test_looks(self, dataset: str, snapshot: str) -> list[Look]:

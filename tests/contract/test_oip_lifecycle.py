@@ -88,6 +88,8 @@ def test_a_deployment_is_published_for_the_local_endpoint_and_taken_away(
         "task": "text-classification",
         "input": {"name": "text", "form": "text"},
         "combine": "majority_vote",
+        "fitted": None,
+        "fit": None,
         "members": [
             {"model": "text_hash", "version": 1, "accuracy": 0.5},
             {"model": "other_hash", "version": 1, "accuracy": 0.5},

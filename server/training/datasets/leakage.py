@@ -30,7 +30,7 @@ from server.training.recipes import DEFAULT_TASK
 __all__ = [
     "MajorityBaseline",
     "Origin",
-    "clusters_of_test_rows",
+    "clusters_of",
     "have_common_rows",
     "have_common_tests",
     "majority_baseline",
@@ -122,8 +122,8 @@ def unseen_test_rows(ours: Path, theirs: Path) -> NDArray[np.bool_]:
     return np.asarray(found["unseen"], np.bool_)
 
 
-def clusters_of_test_rows(ours: Path) -> NDArray[np.int64]:
-    """For each test row, in its order, a number: rows of one number are one observation.
+def clusters_of(ours: Path, split: str) -> NDArray[np.int64]:
+    """For each row of a split, in its order, a number: rows of one number are one observation.
 
     Those are rows of one entity or with the same input; of a snapshot that does not say so, with the same
     input.
@@ -134,8 +134,8 @@ def clusters_of_test_rows(ours: Path) -> NDArray[np.int64]:
     with _database() as run:
         found = run(
             f"SELECT c FROM (SELECT file_row_number AS n, ({column})::BIGINT AS c"
-            " FROM read_parquet(?, file_row_number = true) WHERE split = 'test') ORDER BY n",
-            [str(ours)],
+            " FROM read_parquet(?, file_row_number = true) WHERE split = ?) ORDER BY n",
+            [str(ours), split],
         ).fetchnumpy()
     return np.asarray(found["c"], np.int64)
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from server.ensemble.fit import Fit
 from server.training.promotion.selection import Combine, accuracy_of, answers_of
 
 __all__ = ["Match", "Tested", "interval", "level_of", "match"]
@@ -40,9 +41,10 @@ class Tested:
         self.scores = scores
         self.labels = labels
 
-    def right(self, combine: Combine = "mean") -> Right:
-        """For each row, whether the members together answer it rightly."""
-        right: Right = answers_of(list(self.scores), self.scores, self.labels, combine) == self.labels
+    def right(self, combine: Combine = "mean", fit: Fit | None = None) -> Right:
+        """For each row, whether the members together answer it rightly. fit: of members of these names."""
+        answers = answers_of(list(self.scores), self.scores, self.labels, combine, fit)
+        right: Right = answers == self.labels
         return right
 
     def share_of(self, member: str) -> float:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Look, Snapshot
+from server.ensemble.fit import Fit
 from server.errors import BadOption, UnknownFunction
-from server.publisher import Publisher
+from server.publisher import Publisher, fit_from
 from server.store.manifest import check_name
 from server.store.training import TrainingRepository
 from server.training.datasets.leakage import (
     MajorityBaseline,
-    clusters_of_test_rows,
+    clusters_of,
     have_common_tests,
     majority_baseline,
     training_lineage,
@@ -41,7 +42,14 @@ from server.training.datasets.leakage import (
 from server.training.datasets.snapshot import split_note
 from server.training.jobs.run import Run
 from server.training.promotion.champion import Right, Tested, interval, level_of, match
-from server.training.promotion.selection import Scores, accuracy_of, select_ensemble, subset_accuracies
+from server.training.promotion.combination import Combination, choose_combination
+from server.training.promotion.selection import (
+    Combine,
+    Scores,
+    accuracy_of,
+    select_ensemble,
+    subset_accuracies,
+)
 from server.training.recipes import recipe_for
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
@@ -86,6 +94,9 @@ class Deployed:
     often these test rows have been looked at, with this time. level: that of the comparison, and the chance
     that the interval misses: over all looks together it is 0.05. majority_accuracy: of the answer that needs
     no model, the most frequent class. warning: what is to be said of the new one; "" = nothing.
+    combine: the rule by which several members answer, "" for one alone. fitted_rows: the validation rows on
+    which its weights were fitted. held_out: of each rule, the share of them that it answers rightly without
+    having been fitted on them (`choose_combination`).
     """
 
     function: str
@@ -104,6 +115,9 @@ class Deployed:
     level: float = 0.05
     majority_accuracy: float = 0.0
     warning: str = ""
+    combine: str = ""
+    fitted_rows: int = 0
+    held_out: Mapping[str, float] = field(default_factory=dict)
 
 
 class Deployer:
@@ -162,31 +176,42 @@ class Deployer:
             scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most, margin=_MARGIN
         )
         alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
-        subsets = subset_accuracies({name: scores[name] for name in chosen.members}, labels, "mean")
+        models = _model_names(function, chosen.members, found)
+        members = {models[name]: found[name] for name in chosen.members}
+        alone_of = {models[name]: alone[name] for name in chosen.members}
+        scores_of = {models[name]: scores[name] for name in chosen.members}
+        subsets = subset_accuracies(scores_of, labels, "mean")
+        combination: Combination | None = None
+        if len(members) > 1:
+            clusters = await asyncio.to_thread(_clusters, run.file, "validation", len(labels))
+            combination = await asyncio.to_thread(choose_combination, scores_of, labels, clusters)
+            if combination.rule == "log_pool":
+                subsets |= combination.subset_accuracies()
         champion = await self._champion(run, function) if promote == "if_better" else None
-        members = {name: found[name] for name in chosen.members}
-        look = await self._look(run, members, alone, champion)
+        look = await self._look(run, members, alone_of, champion, combination)
         right = look.answered_rightly()
         level = level_of(look.number)
-        clusters = await asyncio.to_thread(_clusters, run.file, len(right))
+        clusters = await asyncio.to_thread(_clusters, run.file, "test", len(right))
         low, high = interval(right, clusters, level)
         majority = await asyncio.to_thread(majority_baseline, run.file)
-        models = _model_names(function, chosen.members, found)
         told = Deployed(
             function=function,
             version=0,
             models=[],
-            validation_accuracy=chosen.accuracy,
+            validation_accuracy=chosen.accuracy if combination is None else combination.accuracy,
             test_accuracy=float(right.mean()),
             test_low=low,
             test_high=high,
             test_rows=len(right),
             best_single=look.best_single,
-            subsets={"+".join(models[name] for name in subset): score for subset, score in subsets.items()},
+            subsets={"+".join(subset): score for subset, score in subsets.items()},
             looks=look.number,
             level=level,
             majority_accuracy=majority.share,
             warning=_warning(float(right.mean()), low, high, majority, run.snapshot),
+            combine="" if combination is None else combination.rule,
+            fitted_rows=0 if combination is None else combination.fit.rows,
+            held_out={} if combination is None else dict(combination.held_out),
         )
         if told.warning:
             log.warning("deployment job=%d function=%s: %s", run.job.id, function, told.warning)
@@ -199,21 +224,27 @@ class Deployer:
                 keys = [model.key for model in champion.members]
                 return replace(told, version=champion.version, models=keys, promoted=False)
         registered = [
-            await self._register(run, models[name], found[name], alone[name]) for name in chosen.members
+            await self._register(run, model, candidate, alone_of[model])
+            for model, candidate in members.items()
         ]
         keys = [model.key for model in registered]
         body: dict[str, Any] = {"models": keys}
-        body |= {"combine": "mean"} if asked is None else {"task": asked.name}
+        if asked is None:
+            body["combine"] = "mean" if combination is None else combination.rule
+        else:
+            body["task"] = asked.name
         deployed = await self._publisher.deploy(
-            function, body if slo_ms is None else {**body, "slo_ms": slo_ms}
+            function,
+            body if slo_ms is None else {**body, "slo_ms": slo_ms},
+            None if combination is None else combination.fit,
         )
         await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
         return replace(told, version=deployed.version, models=keys)
 
     async def roll_back(self, function: str) -> Function:
         """Deploy what the function was before. Raises `UnknownFunction` where there was nothing."""
-        spec = await asyncio.to_thread(self._repository.deployment_before, function)
-        return await self._publisher.deploy(function, spec)
+        spec, fit = await asyncio.to_thread(self._repository.deployment_before, function)
+        return await self._publisher.deploy(function, spec, fit_from(fit))
 
     async def _look(
         self,
@@ -221,9 +252,15 @@ class Deployer:
         members: Mapping[str, Candidate],
         alone: Mapping[str, float],
         champion: Function | None,
+        combination: Combination | None,
     ) -> Look:
-        """What the members answer to the test rows; what was looked at before is not looked at again."""
-        name = _named([candidate.checkpoint.digest for candidate in members.values()])
+        """What the members answer to the test rows; what was looked at before is not looked at again.
+
+        members, alone: by the names that the models will have. combination: how several of them answer.
+        """
+        rule = "mean" if combination is None else combination.rule
+        fit = None if combination is None else combination.fit
+        name = _named([candidate.checkpoint.digest for candidate in members.values()], rule, fit)
         rival = "" if champion is None else _named([model.key for model in champion.members])
         known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
         here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
@@ -238,7 +275,7 @@ class Deployer:
             )
             scores = {member: answer.probabilities for member, answer in zip(members, answers, strict=True)}
             tested = Tested(scores, answers[0].labels)
-            rows, right = len(tested.labels), Look.packed(tested.right())
+            rows, right = len(tested.labels), Look.packed(tested.right(rule, fit))
             best_single = tested.share_of(max(members, key=lambda member: alone[member]))
         number = 1 + await asyncio.to_thread(self._looks_before, run, known)
         look = Look(
@@ -276,10 +313,12 @@ class Deployer:
         """Which of the job's test rows the champion answers rightly: as it was stored, or by looking."""
         manifests = [await asyncio.to_thread(_manifest, model) for model in champion.members]
         digests = [manifest.get("trained", {}).get("checkpoint") for manifest in manifests]
-        if champion.combine == "mean" and None not in digests:
+        rule = _rule_of(champion)
+        if None not in digests:
+            name = _named(digests, rule, champion.fit)
             looks = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
             for look in looks:
-                if (look.snapshot, look.members, look.rows) == (run.snapshot.id, _named(digests), rows):
+                if (look.snapshot, look.members, look.rows) == (run.snapshot.id, name, rows):
                     return look.answered_rightly()
         weights = recipe_for(run.spec.task).weights
         answers = await asyncio.gather(
@@ -288,11 +327,9 @@ class Deployer:
                 for model, manifest in zip(champion.members, manifests, strict=True)
             )
         )
-        names = [model.key for model in champion.members]
+        names = [model.name for model in champion.members]
         scores = {name: answer.probabilities for name, answer in zip(names, answers, strict=True)}
-        return Tested(scores, answers[0].labels).right(
-            "mean" if champion.combine == "mean" else "majority_vote"
-        )
+        return Tested(scores, answers[0].labels).right(rule, champion.fit)
 
     async def _unseen(
         self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int
@@ -378,14 +415,26 @@ class Deployer:
             return await self._publisher.register(manifest, weights)
 
 
-def _named(parts: list[str]) -> str:
-    """One name for several, whatever their order."""
+def _rule_of(champion: Function) -> Combine:
+    """The rule by which it answers. Of one member every rule is the same: the mean, as looks have it."""
+    if len(champion.members) == 1:
+        return "mean"
+    rules: Mapping[str, Combine] = {"mean": "mean", "log_pool": "log_pool"}
+    return rules.get(champion.combine, "majority_vote")
+
+
+def _named(parts: list[str], rule: Combine = "mean", fit: Fit | None = None) -> str:
+    """One name for several, whatever their order, and for the rule by which they answer."""
+    if rule == "log_pool":
+        parts = [*parts, json.dumps(None if fit is None else fit.to_json(), sort_keys=True)]
+    elif rule != "mean":
+        parts = [*parts, rule]
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
-def _clusters(file: Path, rows: int) -> NDArray[np.int64] | None:
-    """Which test rows are one observation; None where images can no longer be read, and rows are missing."""
-    clusters = clusters_of_test_rows(file)
+def _clusters(file: Path, split: str, rows: int) -> NDArray[np.int64] | None:
+    """Which rows are one observation; None where images can no longer be read, and rows are missing."""
+    clusters = clusters_of(file, split)
     return clusters if len(clusters) == rows else None
 
 

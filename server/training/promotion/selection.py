@@ -14,9 +14,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from server.ensemble.fit import Fit, combined
+
 __all__ = [
     "Combine",
     "Ensemble",
+    "LabelIndices",
     "Scores",
     "accuracy_of",
     "answers_of",
@@ -24,7 +27,7 @@ __all__ = [
     "subset_accuracies",
 ]
 
-Combine = Literal["majority_vote", "mean"]
+Combine = Literal["majority_vote", "mean", "log_pool"]
 # float32 [n, classes]: one model's probabilities for the n validation rows.
 Scores = NDArray[np.floating]
 LabelIndices = NDArray[np.integer]
@@ -40,17 +43,26 @@ class Ensemble:
 
 
 def accuracy_of(
-    members: Sequence[str], scores: Mapping[str, Scores], labels: LabelIndices, combine: Combine
+    members: Sequence[str],
+    scores: Mapping[str, Scores],
+    labels: LabelIndices,
+    combine: Combine,
+    fit: Fit | None = None,
 ) -> float:
     """The share of rows that the members answer rightly together. Raises ValueError for no member.
 
-    `majority_vote` (Rafiki §5.2): a tie goes to the prediction of the most accurate model.
+    `majority_vote` (Rafiki §5.2): a tie goes to the prediction of the most accurate model. fit: of members of
+    these names, by which `log_pool` answers.
     """
-    return float((answers_of(members, scores, labels, combine) == labels).mean())
+    return float((answers_of(members, scores, labels, combine, fit) == labels).mean())
 
 
 def answers_of(
-    members: Sequence[str], scores: Mapping[str, Scores], labels: LabelIndices, combine: Combine
+    members: Sequence[str],
+    scores: Mapping[str, Scores],
+    labels: LabelIndices,
+    combine: Combine,
+    fit: Fit | None = None,
 ) -> NDArray[np.intp]:
     """What the members answer together to each row; see `accuracy_of`."""
     if not members:
@@ -60,6 +72,12 @@ def answers_of(
             np.stack([scores[member] for member in members]).sum(axis=0).argmax(axis=1)
         )
         return answers
+    if combine == "log_pool":
+        names = members if fit is None else [name for name in fit.members if name in members]
+        subset = tuple(range(len(names))) if fit is None else fit.subset(names)
+        pooled = combined(fit, subset, [scores[name] for name in names])
+        best: NDArray[np.intp] = pooled.argmax(axis=1)
+        return best
     return _majority(members, scores, labels)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from server.ensemble.combine import Vote, combine, unconfident_rows
+from gpu_worker.wire.protocol import Column
+from server.ensemble.combine import Vote, combine, needs_of, unconfident_rows
+from server.ensemble.fit import Fit, SubsetFit, combined
 from tests.answers import confidences_of, label_columns, labels_of, scores_of
 
 CLASSES = ("a", "b", "c")
@@ -71,7 +76,7 @@ def test_a_row_at_fault_gets_no_label_from_either_rule() -> None:
         votes("m1", 0.9, "", scores=[[0.0, 0.0, 0.0]]),
         votes("m2", 0.8, "", scores=[[0.0, 0.0, 0.0]]),
     ]
-    rules: list[str] = ["majority_vote", "mean"]
+    rules: list[str] = ["majority_vote", "mean", "log_pool"]
     for rule in rules:
         combined = combine(rule, members, CLASSES)
         assert labels_of(combined) == [""]
@@ -95,6 +100,8 @@ def test_votes_that_do_not_fit_together_are_refused() -> None:
         combine("loudest", [votes("m1", 0.9, "a"), votes("m2", 0.8, "a")], CLASSES)
     with pytest.raises(ValueError, match="scores"):
         combine("mean", [votes("m1", 0.9, "a"), votes("m2", 0.8, "b")], CLASSES)
+    with pytest.raises(ValueError, match="needs every member's scores"):
+        combine("log_pool", [votes("m1", 0.9, "a"), votes("m2", 0.8, "b")], CLASSES)
 
 
 def test_rows_below_the_threshold_are_named_and_none_without_a_threshold() -> None:
@@ -146,3 +153,82 @@ def test_by_the_mean_too_a_row_is_at_fault_only_if_it_is_for_every_member(order:
     combined = combine("mean", [pair[i] for i in order], CLASSES)
     assert labels_of(combined) == ["b"]
     assert confidences_of(combined) == pytest.approx([0.4])
+
+
+# ── by what was fitted ──────────────────────────────────────────────────────────────────────────────
+
+SURE = [0.8, 0.15, 0.05]
+UNSURE = [0.2, 0.45, 0.35]
+FIT = Fit(
+    ("m1", "m2", "m3"),
+    (2.0, 0.5, 1.0),
+    (SubsetFit((0, 1), (0.1, 1.5), 0.9, 0.2), SubsetFit((0, 1, 2), (0.2, 0.3, 0.4), 0.9, 0.2)),
+    100,
+    3,
+)
+
+
+def scored(member: str, scores: list[float], label: str = "a") -> Vote:
+    return votes(member, 0.5, label, scores=[scores])
+
+
+def answered(combined: Mapping[str, Column]) -> NDArray[np.float32]:
+    return np.frombuffer(scores_of(combined), "<f4")
+
+
+def test_members_answer_by_the_weights_of_exactly_those_that_answered() -> None:
+    for subset in ((0, 1), (0, 1, 2)):
+        said = [SURE, UNSURE, [0.3, 0.3, 0.4]][: len(subset)]
+        told = combine("log_pool", [scored(f"m{n + 1}", said[n]) for n in subset], CLASSES, FIT)
+        expected = combined(FIT, subset, [[each] for each in said])[0]
+        assert answered(told) == pytest.approx(expected)
+        assert labels_of(told) == [CLASSES[int(expected.argmax())]]
+        assert confidences_of(told) == pytest.approx([expected.max()])
+    assert labels_of(combine("log_pool", [scored("m1", SURE), scored("m2", UNSURE)], CLASSES, FIT)) == ["b"]
+
+
+def test_the_order_in_which_members_answered_changes_nothing() -> None:
+    pair = [scored("m1", SURE), scored("m2", UNSURE)]
+    one, other = (combine("log_pool", list(told), CLASSES, FIT) for told in (pair, pair[::-1]))
+    assert (scores_of(one), labels_of(one)) == (scores_of(other), labels_of(other))
+
+
+def test_a_subset_without_weights_is_pooled_with_equal_ones_and_its_temperatures() -> None:
+    told = combine("log_pool", [scored("m1", SURE), scored("m3", UNSURE)], CLASSES, FIT)
+    pool = 2**-0.5 * (np.log(SURE) / 2 + np.log(UNSURE))
+    assert answered(told) == pytest.approx(np.exp(pool) / np.exp(pool).sum(), rel=1e-4)
+
+
+def test_a_function_without_a_fit_is_pooled_with_equal_weights() -> None:
+    told = combine("log_pool", [scored("m1", SURE), scored("x", UNSURE)], CLASSES)
+    pool = 2**-0.5 * (np.log(SURE) + np.log(UNSURE))
+    assert answered(told) == pytest.approx(np.exp(pool) / np.exp(pool).sum(), rel=1e-4)
+
+
+def test_a_member_alone_is_as_sure_as_its_temperature_says() -> None:
+    told = combine("log_pool", [scored("m1", SURE)], CLASSES, FIT)
+    expected = np.sqrt(SURE) / np.sqrt(SURE).sum()
+    assert confidences_of(told) == pytest.approx([expected[0]])
+    assert labels_of(told) == ["a"]
+    only = votes("m1", 0.9, "a")  # did not bring its scores
+    assert combine("log_pool", [only], CLASSES, FIT) is only.columns
+    assert confidences_of(combine("log_pool", [scored("m1", SURE)], CLASSES)) == [0.5]
+
+
+def test_a_row_that_one_member_could_not_answer_is_answered_by_the_others() -> None:
+    told = combine("log_pool", [scored("m1", SURE), scored("m2", [0.0, 0.0, 0.0], "")], CLASSES, FIT)
+    assert labels_of(told) == ["a"]
+    assert not np.isnan(answered(told)).any()
+
+
+def test_scores_are_asked_for_where_the_rule_reads_them() -> None:
+    assert needs_of("log_pool", 2) == needs_of("mean", 2) == ("scores",)
+    assert needs_of("log_pool", 1, is_fitted=True) == ("scores",)
+    assert (
+        needs_of("log_pool", 1) == needs_of("mean", 1, is_fitted=True) == needs_of("majority_vote", 3) == ()
+    )
+
+
+def test_a_member_that_was_never_fitted_is_no_part_of_the_answer() -> None:
+    with pytest.raises(KeyError, match="stranger"):
+        combine("log_pool", [scored("m1", SURE), scored("stranger", SURE)], CLASSES, FIT)

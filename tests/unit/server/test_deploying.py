@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from server.catalog.catalog import Catalog
-from server.catalog.function_spec import deployed_form, function_of, single_model_function, spec_from
+from server.catalog.function_spec import (
+    deployed_form,
+    file_form,
+    function_of,
+    single_model_function,
+    spec_from,
+)
 from server.catalog.functions import Function
+from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
 from tests.unit.server.served import image_model, text_model
 
@@ -130,7 +137,7 @@ def test_a_function_names_folders_for_its_paths_and_without_a_name_all_or_none_a
 
 
 def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -> None:
-    assert deployed_form(deploy(catalog, models=["net", "other"], default="none", version=4)) == {
+    assert file_form(deploy(catalog, models=["net", "other"], default="none", version=4)) == {
         "format": 1,
         "name": "f",
         "version": 4,
@@ -143,6 +150,8 @@ def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -
         ],
         "input": {"name": "text", "form": "text"},
         "combine": "majority_vote",
+        "fitted": None,
+        "fit": None,
         "members": [
             {"model": "net", "version": 2, "accuracy": 0.8},
             {"model": "other", "version": 1, "accuracy": 0.9},
@@ -152,6 +161,20 @@ def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -
         "default": "none",
         "media_roots": None,
     }
+
+
+def test_what_was_fitted_is_told_in_short_and_published_whole(catalog: Catalog) -> None:
+    fit = Fit(("other", "net"), (1.0, 2.0), (SubsetFit((0, 1), (0.5, 0.7), 0.9, 0.3),), 100, 3)
+    spec = spec_from("f", {"models": ["net", "other"], "combine": "log_pool"}, catalog)
+    function = function_of("f", 1, spec, catalog, DEFAULTS, fit)
+    assert (function.combine, function.fit) == ("log_pool", fit)
+    assert deployed_form(function)["fitted"] == {"rows": 100, "subsets": 1, "accuracy": 0.9, "nll": 0.3}
+    assert Fit.from_json(file_form(function)["fit"]) == fit
+    assert function.outputs_of((), 1) == ["label", "confidence", "scores"], "a member alone is calibrated too"
+    alone = function_of("f", 1, spec_from("f", {"models": ["net"]}, catalog), catalog, DEFAULTS, fit)
+    assert deployed_form(alone)["fitted"]["accuracy"] is None
+    with pytest.raises(BadOption, match="what was fitted is of a, b, and net is none of them"):
+        function_of("f", 1, spec, catalog, DEFAULTS, Fit(("a", "b"), (1.0, 1.0), (), 100, 3))
 
 
 # ── the catalog ─────────────────────────────────────────────────────────────────────────────────────

@@ -81,5 +81,6 @@ def test_the_deployment_before_is_found_even_when_it_is_retired(
     with pytest.raises(UnknownFunction, match="no earlier deployment"):
         registry.deployment_before("udf")
     for version in (2, 3, 4):
-        functions.deploy("udf", {"models": [f"a/{version}"]})
-    assert registry.deployment_before("udf") == {"models": ["a/3"]}
+        functions.deploy("udf", {"models": [f"a/{version}"]}, fit={"rows": version} if version < 4 else None)
+    assert registry.deployment_before("udf") == ({"models": ["a/3"]}, {"rows": 3})
+    assert [each.fit for each in functions.served()] == [{"rows": 3}, None]

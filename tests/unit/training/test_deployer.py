@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_worker.wire.protocol import Evaluate, Evaluated, Message
+from server.ensemble.fit import Fit, fit_combination
 from server.errors import BadOption
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.jobs.run import Run
 from server.training.jobs.spec import JobSpec
+from server.training.promotion import combination
 from server.training.promotion.champion import level_of
 from server.training.promotion.deployer import Deployer
 from server.training.studies.trial import Checkpoint
@@ -128,6 +130,7 @@ class Publisher:
         (directory / "model.json").write_text(json.dumps(manifest))
         model = SimpleNamespace(
             key=f"{manifest['name']}/{len(self.models)}",
+            name=manifest["name"],
             directory=directory,
             task=manifest["task"],
             runtime=manifest["runtime"],
@@ -137,22 +140,27 @@ class Publisher:
         self.models[model.key] = model
         return model
 
-    async def deploy(self, name: str, body: dict[str, Any]) -> Any:
+    async def deploy(self, name: str, body: dict[str, Any], fit: Fit | None = None) -> Any:
         versions = self.functions.setdefault(name, [])
         members = [self.models[key] for key in body["models"]]
         versions.append(
             SimpleNamespace(
-                name=name, version=len(versions) + 1, members=members, classes=CLASSES, combine="mean"
+                name=name,
+                version=len(versions) + 1,
+                members=members,
+                classes=CLASSES,
+                combine=body["combine"],
+                fit=fit,
             )
         )
         return versions[-1]
 
 
-def deploy(house: House, run: Run, **options: Any) -> Any:
+def deploy(house: House, run: Run, select: str = "best", **options: Any) -> Any:
     for trial in asyncio.run(run.trials())["fasttext"]:
         assert trial.best_checkpoint is not None
         (house.folder / trial.best_checkpoint.digest).write_bytes(b"")
-    return asyncio.run(house.deployer.deploy(run, "udf_food", select="best", **options))
+    return asyncio.run(house.deployer.deploy(run, "udf_food", select=select, **options))
 
 
 def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_again(house: House):
@@ -255,3 +263,55 @@ def test_rows_that_taught_an_ancestor_of_the_champion_do_not_judge_it(
     monkeypatch.setattr(house.deployer, "_unseen", unseen)
     assert deploy(house, house.run("challenger"), promote="if_better").promoted
     assert judged == [100]
+
+
+# ── several members ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_several_members_answer_by_weights_that_were_fitted_on_the_validation_rows(house: House):
+    house.workers.shares |= {"one": 0.8, "two": 0.8, "three": 0.8}
+    told = deploy(house, house.run("one", "two", "three"), select="ensemble")
+    (served,) = house.functions["udf_food"]
+    assert told.combine == served.combine == "log_pool"
+    assert told.held_out["log_pool"] >= told.held_out["majority_vote"]
+    assert told.validation_accuracy == told.held_out["log_pool"]
+    assert served.fit.members == tuple(model.name for model in served.members)
+    assert (told.fitted_rows, served.fit.rows, served.fit.classes) == (40, 40, 2)
+    assert told.subsets["+".join(sorted(served.fit.members))] == told.validation_accuracy
+    assert told.test_accuracy > 0.8
+
+
+def test_where_the_vote_does_better_on_rows_that_nothing_was_fitted_on_it_stays(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(combination, "fit_combination", _spoilt_fit)
+    house.workers.shares |= {"one": 0.8, "two": 0.8, "three": 0.8}
+    told = deploy(house, house.run("one", "two", "three"), select="ensemble")
+    (served,) = house.functions["udf_food"]
+    assert told.combine == served.combine
+    assert told.combine in ("mean", "majority_vote")
+    assert told.held_out["log_pool"] < told.held_out["majority_vote"] <= told.validation_accuracy
+    assert served.fit is not None, "plans are made from it all the same"
+
+
+def test_a_challenger_is_compared_with_a_champion_by_the_rule_that_it_answers_by(house: House):
+    house.workers.shares |= {"one": 0.8, "two": 0.8, "three": 0.8, "better": 0.999}
+    first = deploy(house, house.run("one", "two", "three"), select="ensemble")
+    again = deploy(house, house.run("one", "two", "three"), select="ensemble", promote="if_better")
+    assert (again.promoted, again.p_value) == (False, 1.0), "it is its own equal"
+    assert sorted(house.workers.looks) == ["one", "three", "two"], "its answers were stored"
+    assert again.test_accuracy == first.test_accuracy
+    assert deploy(house, house.run("better"), promote="if_better").promoted
+
+
+def test_one_model_alone_is_fitted_to_nothing(house: House):
+    house.workers.shares["good"] = 0.9
+    told = deploy(house, house.run("good"))
+    assert (told.combine, told.fitted_rows, told.held_out) == ("", 0, {})
+    assert house.functions["udf_food"][0].fit is None
+
+
+def _spoilt_fit(*arguments: Any, **options: Any) -> Fit:
+    """A fit that says of itself that it is never right."""
+    fit = fit_combination(*arguments, **options)
+    return replace(fit, subsets=tuple(replace(each, accuracy=0.0) for each in fit.subsets))

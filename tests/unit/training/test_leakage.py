@@ -16,7 +16,7 @@ from server.errors import BadOption, UnknownFunction
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.datasets.leakage import (
-    clusters_of_test_rows,
+    clusters_of,
     have_common_rows,
     have_common_tests,
     majority_baseline,
@@ -144,10 +144,10 @@ def test_snapshots_share_test_rows_where_one_row_tests_in_both(tmp_path: Path):
 def test_the_observations_of_the_test_rows_are_the_components_or_equal_inputs(tmp_path: Path):
     rows = {"input": list("aabc"), "split": ["test", "test", "train", "test"], "component": [7, 7, 8, 7]}
     pq.write_table(pa.table(rows), tmp_path / "ours")
-    assert clusters_of_test_rows(tmp_path / "ours").tolist() == [7, 7, 7]
+    assert clusters_of(tmp_path / "ours", "test").tolist() == [7, 7, 7]
     del rows["component"]
     pq.write_table(pa.table(rows), tmp_path / "old")
-    first, second, third = clusters_of_test_rows(tmp_path / "old").tolist()
+    first, second, third = clusters_of(tmp_path / "old", "test").tolist()
     assert first == second != third
 
 
