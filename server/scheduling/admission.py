@@ -33,6 +33,8 @@ def admit(
         drain_s = _drain_s(lane, rows, workers)
         message = f"{rows} rows wait for {spec.name} already; try again in {drain_s:.2g} s"
         return Rejection("overloaded", message, retry_after_s=drain_s)
+    if submission.deadline_s == math.inf:
+        return None
     if (
         lane.is_silent(now_s) and submission.deadline_s > now_s
     ):  # else a wrong l̂ could refuse all rows, and never learn that it is wrong

@@ -147,7 +147,8 @@ class Scheduler:
         expired = self._queues.expire(now_s)
         if expired is not None:
             return self._expired(now_s, *expired)
-        if not any(worker.has_room(now_s) for worker in self._workers.values()):
+        lanes, workers = self._queues.lanes, self._workers.values()
+        if not lanes or not any(worker.has_room(now_s) for worker in workers):
             return Idle(self._queues.next_deadline_s)
         while (survey := self._survey(now_s)) is None:
             pass  # rows were put aside: look again
@@ -244,7 +245,8 @@ class Scheduler:
         """Ask every lane that could have a worker; refusals come first. None: rows were only put aside."""
         survey = _Survey(wake_s=self._queues.next_deadline_s)
         workers, lanes = self._workers.values(), self._queues.lanes
-        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
+        # A lane does not wait for itself, nor on a worker for another.
+        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 < len(lanes) else {}
         for lane in lanes:
             find = worker_for if len(lane.members) == 1 else runner_for
             worker = find(now_s, lane, workers, waiting_s)
@@ -346,9 +348,10 @@ class Scheduler:
         members = members or lane.names
         dues = tuple((run.due_s, run.rows) for run in runs if run.row_class == "interactive")
         parts = worker.running(members)
-        whole = _Cut(lane, members, len(parts), lane.takes_s(rows, worker, members))
+        each_s = [lane.predicted_s(rows, each.view.device, part) for each, part in parts]
+        whole = _Cut(lane, members, len(parts), max(each_s, default=0.0))
         batches: list[RunBatch] = []
-        for each, part in parts:
+        for (each, part), predicted_s in zip(parts, each_s, strict=True):
             batch_id = self._next_batch_id
             self._next_batch_id += 1
             sent = SentBatch(
@@ -356,7 +359,7 @@ class Scheduler:
                 members=part,
                 rows=rows,
                 sent_s=now_s,
-                predicted_s=lane.predicted_s(rows, each.view.device, part),
+                predicted_s=predicted_s,
                 dues=dues,
                 is_guess=not lane.is_known(each.view.device, part),
                 alone=each.is_idle,

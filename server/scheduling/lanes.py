@@ -255,9 +255,11 @@ class Lane:
         """A batch of this lane left for a worker, or its parts for several, `rows` of it interactive."""
         self.served_s = now_s
         if rows:
+            takes_s = 0.0
             for each, part in worker.running(members):
-                each.work(now_s, self.predicted_s(rows, each.view.device, part))
-            takes_s = self.takes_s(rows, worker, members)
+                part_s = self.predicted_s(rows, each.view.device, part)
+                each.work(now_s, part_s)
+                takes_s = max(takes_s, part_s)
             self.typical_s += (0.1 if self.typical_s else 1.0) * (takes_s - self.typical_s)
 
     def _missing(self, worker: WorkerState) -> tuple[MemberSpec, ...]:

@@ -55,6 +55,7 @@ class LatencyModel:
         self._last_near: dict[int, float] = {}  # the same, by size
         self._recent: list[tuple[int, float]] = []
         self._margin: float | None = 1.0  # None: to be found when it is asked for
+        self._predicted_s: dict[int, float] = {}  # what was asked since the last batch, which many ask again
         self._draw()
 
     @property
@@ -64,7 +65,10 @@ class LatencyModel:
 
     def __call__(self, rows: int) -> float:
         """Predicted seconds of a batch of `rows` rows; never less than that of a smaller batch."""
-        return self._cover() * _between(self._curve, rows)
+        predicted_s = self._predicted_s.get(rows)
+        if predicted_s is None:
+            predicted_s = self._predicted_s[rows] = self._cover() * _between(self._curve, rows)
+        return predicted_s
 
     def typical_s(self, rows: int) -> float:
         """As calling it, without the margin that covers the noise."""
@@ -103,6 +107,7 @@ class LatencyModel:
         self._draw()
         self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
         self._margin = None
+        self._predicted_s = {}
         if self._base is not None:
             self._base.observe(rows, seconds)
 
@@ -148,6 +153,7 @@ class LatencyModel:
             model._adopt(name, cls.from_json(kind))
         model._draw()
         model._margin = None
+        model._predicted_s = {}
         return model
 
     def _size_near(self, rows: int) -> int:
@@ -177,7 +183,8 @@ class LatencyModel:
     def _cover(self) -> float:
         """The margin. Many models learn between two predictions of theirs, so only these pay for it."""
         if self._margin is None:
-            beyond = sorted(took / _between(self._curve, rows) for rows, took in self._recent)
+            curve_s = {rows: _between(self._curve, rows) for rows, _ in self._recent}
+            beyond = sorted(took / curve_s[rows] for rows, took in self._recent)
             self._margin = (
                 min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
             )
@@ -194,7 +201,7 @@ def _believed(deviation: float, last: float) -> float:
 
 def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
     """Linear between the points and beyond the last; a single point is proportional above and flat below."""
-    at = bisect_left(points, rows, key=_rows)
+    at = bisect_left(points, (rows, -math.inf))
     if at < len(points) and points[at][0] == rows:
         return points[at][1]
     if at == 0:
@@ -204,7 +211,3 @@ def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
     at = min(at, len(points) - 1)
     (low, low_s), (high, high_s) = points[at - 1], points[at]
     return low_s + max(0.0, high_s - low_s) * (rows - low) / (high - low)
-
-
-def _rows(point: tuple[int, float]) -> int:
-    return point[0]
