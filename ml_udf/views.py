@@ -18,6 +18,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "policy": "VARCHAR",
         "slo_ms": "DOUBLE",
         "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[])[]",
+        "combine": "VARCHAR",
     },
     "models": {
         "name": "VARCHAR",

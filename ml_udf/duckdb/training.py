@@ -93,6 +93,9 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "level": "DOUBLE",
                 "majority_accuracy": "DOUBLE",
                 "warning": "VARCHAR",
+                "combine": "VARCHAR",
+                "fitted_rows": "BIGINT",
+                "held_out": "MAP(VARCHAR, DOUBLE)",
             }
         )
         + "')",

@@ -302,6 +302,7 @@ def _function_row(function: LocalFunction) -> dict[str, Any]:
         "task": function.task,
         "models": [member.model for member in function.members],
         "outputs": _described_outputs(function),
+        "combine": function.combine,
     }
 
 

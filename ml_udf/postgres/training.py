@@ -25,6 +25,8 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls
 
 __all__ = ["TrainingVerbs"]
 
+_COMBINATION = ("combine", "fitted_rows", "held_out")  # which an older server does not tell
+
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """
     SELECT r.rolname::text AS name FROM pg_catalog.pg_roles r, pg_catalog.pg_roles u
@@ -128,5 +130,6 @@ class TrainingVerbs:
                 given.get("grant_to", READER),
             )
         )
+        told = {**dict.fromkeys(_COMBINATION), **deployed}
         # PL/Python makes jsonb of text.
-        return {**deployed, "subsets": json.dumps(deployed["subsets"])}
+        return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out")}}

@@ -1,7 +1,16 @@
 \echo Use "ALTER EXTENSION ml_udf UPDATE TO '0.4.0'" to load this file. \quit
 
 -- What 0.4.0 adds to 0.3.0: a function's answer may be a vector. A new function returns what the server says of
--- its answers, where nothing is said, and the view of functions shows their columns.
+-- its answers, where nothing is said, and the view of functions shows their columns, and by which rule several
+-- models answer together.
+
+-- combine: the rule by which several models answer together; empty for one alone. fitted_rows: the validation rows
+-- on which their weights were fitted. held_out: for each rule, the share of those rows that it answers rightly
+-- without having been fitted on them.
+ALTER TYPE ml_udf.deployment
+    ADD ATTRIBUTE combine text,
+    ADD ATTRIBUTE fitted_rows bigint,
+    ADD ATTRIBUTE held_out jsonb;
 
 
 -- PRIVATE. Where this version's Python is.
@@ -81,7 +90,7 @@ DROP FUNCTION ml_udf._deploy_0_3(text, bigint, text, double precision, text, nam
 -- PRIVATE
 CREATE FUNCTION ml_udf._served_functions(
     OUT server text, OUT name text, OUT version text, OUT task text, OUT models text[], OUT policy text,
-    OUT slo_ms double precision, OUT outputs jsonb
+    OUT slo_ms double precision, OUT outputs jsonb, OUT combine text
 ) RETURNS SETOF record
     LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 20
     SET search_path = pg_catalog, pg_temp
@@ -93,13 +102,14 @@ COMMENT ON FUNCTION ml_udf._served_functions() IS 'the functions of every server
 REVOKE ALL ON FUNCTION ml_udf._served_functions() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ml_udf._served_functions() TO ml_udf_reader;
 
--- PUBLIC. With a column behind the others.
+-- PUBLIC. With two columns behind the others.
 CREATE OR REPLACE VIEW ml_udf.functions AS
     SELECT server, name, f.version, f.task, f.models, f.policy, f.slo_ms,
            w.oid::pg_catalog.regprocedure AS sql_function,
            pg_catalog.pg_get_function_result(w.oid) AS returns,
            w.record -> 'options' AS options,
-           f.outputs
+           f.outputs,
+           f.combine
     FROM ml_udf._served_functions() f
     FULL JOIN (
         SELECT oid, record, record ->> 'server' AS server, record ->> 'function' AS name

@@ -193,7 +193,7 @@ def _mean_of(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _show(one: Mapping[str, Any], splits: int) -> None:
     alone = " ".join(f"{100 * share:.1f}" for share in one["alone"])
     table = Table(
-        *("", *RULES, "off: mean", "log_pool"),
+        *("", "best", "vote", "mean", "cal. mean", "log_pool", "served", "off: mean", "off: pool"),
         title=f"{one['case']}: {one['members']} members ({alone}), fitted on {one['fitted_on']} rows, "
         f"judged on {one['test_rows']}, {splits} splits",
     )

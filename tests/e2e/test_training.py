@@ -409,6 +409,7 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     deployed = value("SELECT to_jsonb(ml_udf.deploy('udf_pg_food', job => %s))", job)
     assert deployed["version"] == 1
     assert max(map(len, (name.split("+") for name in deployed["subsets"]))) == len(deployed["models"])
+    assert (deployed["combine"] in deployed["held_out"]) == (len(deployed["models"]) > 1)
     right = value("SELECT count(*) FROM labelled WHERE udf_pg_food(image_path) = label")
     assert right >= 0.8 * len(labelled)
     features = "SELECT ml_udf.deploy('udf_pg_features', job => %s, task => 'image-embedding')"

@@ -1,0 +1,178 @@
+"""Functions of several trained members: fitted when they are deployed, and answered alike everywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+
+import ml_udf.duckdb
+from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.client import Client
+from server.ensemble.fit import Fit, combined
+from tests.inference_server import InferenceServer, inference_server
+
+JOB_S = 120.0
+COLUMNS = [f"c{number}" for number in range(6)]
+
+
+def measurements(count: int = 900) -> list[tuple[Any, ...]]:
+    """(id, c0 … c5, kind): three kinds that overlap, told apart by sums, products and thresholds."""
+    draw = random.Random(3)
+    rows = []
+    for number in range(count):
+        c = [round(draw.gauss(0, 1), 3) for _ in COLUMNS]
+        merits = [c[0] + c[1], 1.5 * c[2] * c[3], (1.0 if c[4] > 0.3 else -1.0) + 0.5 * c[5]]
+        noisy = [merit + draw.gauss(0, 0.8) for merit in merits]
+        rows.append((number, *c, "abc"[noisy.index(max(noisy))]))
+    return rows
+
+
+ASKED = [json.dumps(list(row[1:-1])) for row in measurements(60)]
+
+
+@dataclass
+class Deployed:
+    """A server with `udf_kind`, and what its deployment said."""
+
+    server: InferenceServer
+    said: dict[str, Any]
+    con: duckdb.DuckDBPyConnection
+
+    @property
+    def fit(self) -> Fit:
+        return Fit.from_json(json.loads((self.server.home / "functions/udf_kind.json").read_bytes())["fit"])
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    with inference_server(tmp_path_factory.mktemp("home")) as server, duckdb.connect() as con:
+        columns = ", ".join(f"{name} DOUBLE" for name in COLUMNS)
+        con.execute(f"CREATE TABLE measurements (id INT, {columns}, kind VARCHAR)")
+        con.executemany(f"INSERT INTO measurements VALUES ({', '.join('?' * 8)})", measurements())
+        registration = ml_udf.duckdb.register(con, server.url)
+        con.execute(
+            "SELECT ml_udf.create_dataset('kinds', 'SELECT * FROM measurements', target => 'kind',"
+            " key => 'id', task => 'tabular-classification')"
+        ).fetchall()
+        ((job,),) = con.execute(
+            "SELECT ml_udf.train('kinds', budget => '12 epochs', max_epochs => 2)"
+        ).fetchall()
+        end_s = time.monotonic() + JOB_S
+        while con.execute("SELECT state FROM ml_udf.jobs").fetchall() == [("running",)]:
+            assert time.monotonic() < end_s, "the job did not end"
+            time.sleep(0.2)
+        ((said,),) = con.execute(f"SELECT ml_udf.deploy('udf_kind', job => {job})").fetchall()
+        yield Deployed(server, said, con)
+        registration.close()
+
+
+def put(deployed: Deployed, combine: str) -> dict[str, Any]:
+    client = Client(deployed.server.url)
+    try:
+        body = {"models": deployed.said["models"], "combine": combine}
+        return dict(client.put("/v1/functions/udf_kind", body))
+    finally:
+        client.close()
+
+
+def asked(url: str, function: str, output: str) -> list[Any]:
+    client = Client(url)
+    try:
+        return list(client.predict(function, ASKED, output_name=output).values)
+    finally:
+        client.close()
+
+
+def scores(url: str, function: str) -> NDArray[np.float32]:
+    return np.array(asked(url, function, "scores"), np.float32)
+
+
+def test_a_deployment_says_by_which_rule_it_answers_and_how_well_each_did(deployed: Deployed) -> None:
+    said = deployed.said
+    held_out = said["held_out"]
+    assert len(said["models"]) > 1, "the rows are such that no one model is the best"
+    assert held_out.keys() == {"log_pool", "mean", "majority_vote"}
+    assert (said["combine"] == "log_pool") == (held_out["log_pool"] >= held_out["majority_vote"])
+    assert said["validation_accuracy"] == held_out[said["combine"]]
+    assert said["fitted_rows"] == deployed.fit.rows > 50
+    ((rule,),) = deployed.con.execute("SELECT combine FROM ml_udf.functions").fetchall()
+    assert rule == said["combine"]
+
+
+def test_a_function_answers_by_what_was_fitted_with_and_without_a_server_and_after_a_restart(
+    deployed: Deployed,
+) -> None:
+    before = deployed.fit
+    described = put(deployed, "log_pool")
+    assert described["combine"] == "log_pool"
+    assert described["fitted"]["rows"] == deployed.said["fitted_rows"]
+    assert "fit" not in described, "what is for machines is not told to everybody"
+    assert deployed.fit == before, "another rule for the same members keeps what was fitted"
+    url = deployed.server.url
+    said = [scores(url, name) for name in before.members]
+    expected = combined(before, tuple(range(len(said))), said)
+    answers = scores(url, "udf_kind")
+    assert answers == pytest.approx(expected, abs=1e-5)
+    labels, confidences = (asked(url, "udf_kind", name) for name in ("label", "confidence"))
+    assert confidences == pytest.approx(expected.max(axis=1), abs=1e-5)
+
+    local = f"local:{deployed.server.home}"
+    assert asked(local, "udf_kind", "label") == labels
+    assert asked(local, "udf_kind", "confidence") == pytest.approx(confidences, abs=1e-5)
+
+    deployed.server.stop()
+    deployed.server.start()
+    assert deployed.fit == before
+    assert asked(url, "udf_kind", "label") == labels
+    assert scores(url, "udf_kind") == pytest.approx(answers, abs=1e-5)
+
+
+def test_both_engines_give_the_same_labels(deployed: Deployed, cluster: Sandbox) -> None:
+    put(deployed, "log_pool")
+    dsn = cluster.database("combination", url=deployed.server.url)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT ml_udf.predict('udf_kind', asked) FROM unnest(%s::text[]) WITH ORDINALITY t(asked, n)"
+            " ORDER BY n",
+            [ASKED],
+        ).fetchall()
+        rule = connection.execute("SELECT combine FROM ml_udf.functions").fetchall()
+    theirs = deployed.con.execute(
+        "SELECT ml_udf.predict('udf_kind', asked) FROM (SELECT unnest(?) AS asked)", [ASKED]
+    ).fetchall()
+    assert found == theirs
+    assert rule == [("log_pool",)]
+
+
+def test_vote_and_mean_stay_for_who_asks_for_them_and_a_rollback_brings_the_fit_back(
+    deployed: Deployed,
+) -> None:
+    put(deployed, "log_pool")
+    url, fit = deployed.server.url, deployed.fit
+    said = [scores(url, name) for name in fit.members]
+    put(deployed, "mean")
+    assert scores(url, "udf_kind") == pytest.approx(np.mean(said, axis=0), abs=1e-5)
+    put(deployed, "majority_vote")
+    shares = {votes / len(said) for votes in range(1, len(said) + 1)}
+    told = asked(url, "udf_kind", "confidence")
+    assert all(min(abs(share - each) for share in shares) < 1e-6 for each in told)
+    put(deployed, "log_pool")
+    client = Client(url)
+    try:
+        other = client.put("/v1/functions/udf_kind", {"models": [fit.members[0]], "select": "best"})
+        assert other["combine"] == "majority_vote", "made by hand, it answers as such functions always did"
+        back = client.post("/v1/functions/udf_kind/rollback", {})
+    finally:
+        client.close()
+    assert (back["combine"], back["fitted"]["rows"]) == ("log_pool", fit.rows)
+    assert deployed.fit == fit
