@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from gpu_worker.tasks import Task, task_named
+from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import needs_of
 from server.ensemble.fit import Fit
 
@@ -72,11 +74,10 @@ class ModelVersion:
     features: int = 0  # numbers of its features, where its manifest says so
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
+    key: str = field(init=False, repr=False, compare=False)  # its name on the workers
 
-    @property
-    def key(self) -> str:
-        """Its name on the workers."""
-        return f"{self.name}/{self.version}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.name}/{self.version}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +103,28 @@ class Function:
     bare: bool = False  # a model answering under its own name
     late_members: LateMembers = "wait"  # at a row's goal: wait for all, or answer with those that came
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie; None for all that are read
+    # What follows from the others, found once: each is read several times a row.
+    key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
+    task: Task = field(init=False, repr=False, compare=False)  # what it answers
+    rule: AnswerRule = field(init=False, repr=False, compare=False)  # how
 
-    @property
-    def key(self) -> str:
-        """Its name in the scheduler: rows of different versions never share a batch."""
-        return f"{self.name}@{self.version}"
-
-    @property
-    def task(self) -> Task:
-        """What it answers."""
-        return task_named(self.asked_task or self.members[0].task)
+    def __post_init__(self) -> None:
+        set_field = partial(object.__setattr__, self)
+        # With its version: rows of different versions never share a batch.
+        set_field("key", f"{self.name}@{self.version}")
+        set_field("task", task_named(self.asked_task or self.members[0].task))
+        members = {model.key: (model.name, model.accuracy) for model in self.members}
+        rule = AnswerRule(
+            self.name,
+            self.task,
+            self.combine,
+            self.classes,
+            members,
+            self.min_confidence,
+            self.default,
+            self.fit,
+        )
+        set_field("rule", rule)
 
     @property
     def sizes(self) -> dict[str, int]:

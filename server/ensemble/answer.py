@@ -20,16 +20,17 @@ __all__ = ["AnswerRule", "FunctionAnswer"]
 
 @dataclass(frozen=True, slots=True)
 class FunctionAnswer:
-    """The answers to n rows, in their order.
+    """The answers to `rows` rows, in their order.
 
-    columns: by name, n rows each · errors: by row; such a row's other columns mean nothing
-    defaulted: rows that got the function's default answer · answered_by: the members that answered all rows
+    columns: by name, of so many rows each · errors: by row; such a row's other columns mean nothing
+    answered_by: the members that answered all rows · defaulted: rows that got the function's default answer
     """
 
+    rows: int
     columns: Mapping[str, Column]
     errors: Sequence[RowError]
-    defaulted: frozenset[int]
     answered_by: str
+    defaulted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +57,18 @@ class AnswerRule:
             Vote(*self.members[member.model], {column.name: column for column in member.columns})
             for member in told.members
         ]
+        columns = combine(self.combine, votes, self.classes, self.fit)
+        rows, answered_by = votes[0].rows, ",".join(vote.member for vote in votes)
+        if self.min_confidence <= 0.0:
+            return FunctionAnswer(rows, columns, told.errors, answered_by)
         found = with_threshold(
             self.function,
             self.task,
-            combine(self.combine, votes, self.classes, self.fit),
+            columns,
             {error.index for error in told.errors},
             min_confidence=self.min_confidence,
             default=self.default,
         )
         refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
-        return FunctionAnswer(
-            found.columns,
-            [*told.errors, *refused] if refused else told.errors,
-            found.defaulted,
-            ",".join(vote.member for vote in votes),
-        )
+        errors = [*told.errors, *refused] if refused else told.errors
+        return FunctionAnswer(rows, found.columns, errors, answered_by, found.defaulted)

@@ -9,34 +9,23 @@ from collections.abc import Collection
 
 from gpu_worker.wire.protocol import Answer
 from server.catalog.functions import Function
-from server.ensemble.answer import AnswerRule
+from server.ensemble.answer import FunctionAnswer
 from server.errors import ServiceError
-from server.serving.calls import Answers
 
 __all__ = ["answers_of", "check_members"]
 
 
-def answers_of(function: Function, answer: Answer, rows: int) -> Answers:
+def answers_of(function: Function, answer: Answer, rows: int) -> FunctionAnswer:
     """The function's answers to a batch of `rows` rows. Raises `ServiceError` if the worker's do not fit."""
-    rule = AnswerRule(
-        function.name,
-        function.task,
-        function.combine,
-        function.classes,
-        {model.key: (model.name, model.accuracy) for model in function.members},
-        function.min_confidence,
-        function.default,
-        function.fit,
-    )
     try:
-        found = rule.answer(answer)
+        found = function.rule.answer(answer)
     except (KeyError, ValueError, TypeError) as exc:
         raise ServiceError(f"a worker's answer for {function.name} cannot be used: {exc}") from exc
     value = found.columns.get(function.task.value.name)
     if value is None or value.rows != rows:
         answered = 0 if value is None else value.rows
         raise ServiceError(f"a worker answered {answered} rows of {rows} for {function.name}")
-    return Answers(rows, found.columns, found.errors, found.answered_by, found.defaulted)
+    return found
 
 
 def check_members(function: Function, answer: Answer, members: Collection[str], rows: int) -> None:

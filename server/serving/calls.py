@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Column, RowError
 from server.catalog.functions import Form, Function
+from server.ensemble.answer import FunctionAnswer
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
 from server.serving.evidence import Evidence
 
-__all__ = ["Answers", "Call", "PendingReply", "Reply"]
+__all__ = ["Call", "PendingReply", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +38,6 @@ class Call:
     slo_s: float | None = None
     members: tuple[str, ...] | None = None  # model keys; None = all of the function's
     caller: str = ""  # who shares the queue with others
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The answers to the rows of one batch, in the batch's order.
-
-    columns: by name, of n rows each · errors: by index · answered_by: the members that answered all rows
-    """
-
-    rows: int
-    columns: Mapping[str, Column]
-    errors: Sequence[RowError]
-    answered_by: str
-    defaulted: frozenset[int] = frozenset()  # rows that got the function's default answer
 
 
 @dataclass(slots=True)
@@ -108,7 +95,7 @@ class PendingReply:
         """Whether any of these rows waits for one of these members."""
         return self.evidence is not None and not self.evidence.missing(part).isdisjoint(members)
 
-    def answer(self, part: Slice, first: int, answers: Answers) -> None:
+    def answer(self, part: Slice, first: int, answers: FunctionAnswer) -> None:
         """Take the answers [first, first + part.rows) of a batch for the rows of `part`."""
         if self.future.done():
             return
@@ -140,7 +127,7 @@ class PendingReply:
                 )
             )
 
-    def _finish_whole(self, answers: Answers) -> None:
+    def _finish_whole(self, answers: FunctionAnswer) -> None:
         """The common case of one request that was one batch: nothing to copy."""
         self.missing = 0
         self.future.set_result(

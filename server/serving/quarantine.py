@@ -15,10 +15,11 @@ from typing import Protocol
 
 from gpu_worker.wire.protocol import Answer, Failed, Infer, Message, RowError
 from server.catalog.functions import Function
+from server.ensemble.answer import FunctionAnswer
 from server.errors import Overloaded, ServiceError, WorkerLost
 from server.scheduling.core import Slice
 from server.serving.answers import check_members
-from server.serving.calls import Answers, PendingReply
+from server.serving.calls import PendingReply
 from server.workers.pool import Worker
 
 __all__ = ["Quarantine", "QuarantineHost"]
@@ -223,8 +224,8 @@ def members_of(pending: PendingReply) -> tuple[str, ...]:
     return call.members or tuple(model.key for model in call.function.members)
 
 
-def _fatal_row(suspect: _Suspect, reply: Failed) -> Answers:
+def _fatal_row(suspect: _Suspect, reply: Failed) -> FunctionAnswer:
     call = suspect.pending.call
     message = f"the worker died twice under rows of {call.function.name}, of this one alone: {reply.message}"
     columns = {spec.name: spec.empty(1, call.function.sizes) for spec in call.function.task.columns}
-    return Answers(1, columns, [RowError(0, WorkerLost.code, message)], "")
+    return FunctionAnswer(1, columns, [RowError(0, WorkerLost.code, message)], "")

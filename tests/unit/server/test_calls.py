@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from gpu_worker.wire.protocol import RowError
+from server.ensemble.answer import FunctionAnswer
 from server.errors import ServiceError
 from server.scheduling.core import Slice
-from server.serving.calls import Answers, Call, PendingReply, Reply
+from server.serving.calls import Call, PendingReply, Reply
 from tests.answers import confidences_of, label_columns, labels_of, scores_of
 from tests.unit.server.served import function
 
@@ -23,10 +24,12 @@ def pending(rows: int) -> PendingReply:
     return PendingReply(7, call, asyncio.Future(loop=loop), 0.0)
 
 
-def answers(labels: Sequence[str], *, scores: bool = False, errors: Sequence[RowError] = ()) -> Answers:
+def answers(
+    labels: Sequence[str], *, scores: bool = False, errors: Sequence[RowError] = ()
+) -> FunctionAnswer:
     raw = struct.pack(f"<{len(labels)}f", *range(len(labels))) if scores else b""
     columns = label_columns(labels, [0.1 * i for i in range(len(labels))], raw)
-    return Answers(len(labels), columns, errors, "net")
+    return FunctionAnswer(len(labels), columns, errors, "net")
 
 
 def test_a_request_that_was_one_batch_is_answered_without_a_copy() -> None:
@@ -59,7 +62,7 @@ def test_a_row_error_is_told_to_its_own_request_at_its_own_row() -> None:
 
 
 def test_a_default_answer_is_noted_at_its_own_row() -> None:
-    batch = Answers(3, label_columns(["a", "none", "c"], [0.9, 0.1, 0.9]), [], "net", frozenset({1}))
+    batch = FunctionAnswer(3, label_columns(["a", "none", "c"], [0.9, 0.1, 0.9]), [], "net", frozenset({1}))
     request = pending(3)
     request.answer(Slice(7, 2, 1), 1, batch)
     request.answer(Slice(7, 0, 2), 0, answers(["a", "b"]))
