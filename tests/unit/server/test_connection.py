@@ -14,9 +14,10 @@ import pytest
 from server.access.rules import NOBODY
 from server.http.application import Admitted, Refused, Reply, WholeRequest
 from server.http.asgi_exchange import path_of
-from server.http.connection import ConnectionLimits, Connections
+from server.http.connection import Connection, ConnectionLimits, Connections
 from server.http.request_head import Head
 from server.routes.infer import is_infer
+from tests.waiting import until
 
 BODY = b"0123456789" * 30
 
@@ -81,23 +82,35 @@ async def serving(
 ) -> AsyncIterator[tuple[Connections, int]]:
     connections = Connections(application, limits)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(connections.new, "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Counting(connections), "127.0.0.1", 0)
     try:
         yield connections, server.sockets[0].getsockname()[1]
     finally:
         server.close()
         for connection in list(connections.open):
             connection.shutdown()
-        for _ in range(100):
-            if not connections.open:
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: not connections.open)
 
 
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not happened():  # noqa: ASYNC110 (what is waited for belongs to somebody else)
-            await asyncio.sleep(0.005)
+class Counting(Connection):
+    """Counts the bytes that came, so that a test can wait for them."""
+
+    came_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.came_bytes += len(data)
+        super().data_received(data)
+
+
+async def has_come(connections: Connections, size: int) -> Connection:
+    """The one connection, once so many bytes of its client have come."""
+
+    def found() -> list[Connection]:
+        return [one for one in connections.open if isinstance(one, Counting) and one.came_bytes == size]
+
+    await until(found)
+    (connection,) = found()
+    return connection
 
 
 def request(path: str = "/v2/models/m/infer", body: bytes = BODY, *more: str, length: bool = True) -> bytes:
@@ -112,7 +125,7 @@ async def replies(port: int, pieces: list[bytes], count: int) -> list[dict[str, 
         writer.write(piece)
         await writer.drain()
         if len(pieces) > 1:
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # so that they come apart
     answers = [await one_reply(reader) for _ in range(count)]
     writer.close()
     return answers
@@ -138,14 +151,12 @@ def run(test: Test, **limits: float) -> None:
     asyncio.run(body())
 
 
-async def raw(port: int, *pieces: bytes, pause_s: float = 0.0) -> bytes:
+async def raw(port: int, *pieces: bytes) -> bytes:
     """Everything that is sent back until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
-        if pause_s:
-            await asyncio.sleep(pause_s)
     async with asyncio.timeout(20):
         with contextlib.suppress(ConnectionResetError):
             sent = await reader.read()
@@ -255,7 +266,7 @@ def test_a_request_that_waits_longer_than_a_connection_may_idle_is_answered():
         await until(lambda: bool(application.replies))
         for connection in list(connections.open):
             connection.look(time.monotonic() + 1000)
-        await asyncio.sleep(0.1)
+            assert not connection._transport.is_closing()
         application.go()
         assert (await answering)[1]["waited"]
 
@@ -271,9 +282,9 @@ def test_a_client_that_goes_is_noticed_at_once():
         await until(lambda: application.left > 0)
         application.go()  # too late for anybody, and no harm
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request("/long", b"x" * 100)[:-50])
-        await writer.drain()
-        await asyncio.sleep(0.05)
+        begun = request("/long", b"x" * 100)[:-50]
+        writer.write(begun)
+        await has_come(connections, len(begun))
         writer.close()
         await until(lambda: application.left > 1)
 
@@ -286,7 +297,7 @@ def test_a_server_that_stops_answers_what_it_was_asked():
         await until(lambda: bool(application.replies))
         for connection in list(connections.open):
             connection.shutdown()
-        await asyncio.sleep(0.1)
+            assert not connection._transport.is_closing()
         application.go()
         assert (await answering)[0]["waited"]
         await until(lambda: not connections.open)
@@ -388,9 +399,7 @@ def test_what_comes_too_slowly_is_ended(sent: bytes, later_s: float, status: byt
     async def test(application: Application, connections: Connections, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
-        await until(lambda: bool(connections.open))
-        (connection,) = connections.open
-        await asyncio.sleep(0.1)
+        connection = await has_come(connections, len(sent))
         connection.look(time.monotonic() + 5)
         assert not connection._transport.is_closing()
         connection.look(time.monotonic() + later_s)
