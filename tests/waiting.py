@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-__all__ = ["until", "wait_until", "wait_until_steady"]
+__all__ = ["has_sleeping_thread", "once", "until", "wait_until", "wait_until_steady"]
 
 _LOOK_S = 0.005
 
@@ -40,3 +43,27 @@ def wait_until_steady(value: Callable[[], object], for_s: float = 0.3, within_s:
         return time.monotonic() - since_s > for_s
 
     wait_until(is_steady, within_s)
+
+
+@contextlib.contextmanager
+def once(holds: Callable[[], object], act: Callable[[], object]) -> Iterator[list[float]]:
+    """`act` in another thread as soon as `holds`; yields a list that then holds when."""
+    acted_s: list[float] = []
+
+    def run() -> None:
+        wait_until(holds)
+        acted_s.append(time.monotonic())
+        act()
+
+    with ThreadPoolExecutor(1) as pool:
+        acting = pool.submit(run)
+        yield acted_s
+        acting.result()
+
+
+def has_sleeping_thread(pid: int) -> bool:
+    """Whether a thread of the process sleeps by the clock, as a model does that is made to be slow."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has just ended
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return any("nanosleep" in (thread / "wchan").read_text() for thread in threads)
+    return False

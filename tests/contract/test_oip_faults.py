@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ import pytest
 from tests.contract.oip_wire import Reply, call, infer_body, metric
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import CLASSES, hashing_model
-from tests.waiting import wait_until
+from tests.waiting import has_sleeping_thread, wait_until
 
 SLOW = "/v2/models/udf_slow/infer"
 ENDLESS = "/v2/models/udf_endless/infer"
@@ -101,10 +100,7 @@ def _is_running_slowly(server: InferenceServer, name: str = "slow") -> bool:
     worker = _worker(server)
     if worker["state"] != "up" or f"{name}_hash/1" not in worker["resident"]:
         return False
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has just ended
-        threads = Path(f"/proc/{worker['pid']}/task").iterdir()
-        return any("nanosleep" in (thread / "wchan").read_text() for thread in threads)
-    return False
+    return has_sleeping_thread(worker["pid"])
 
 
 def test_small_requests_go_on_while_a_worker_of_two_is_killed(tmp_path: Path) -> None:

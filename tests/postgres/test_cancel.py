@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -13,28 +13,12 @@ import pytest
 from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of
+from tests.waiting import once, wait_until
 
 SOON_S = 1.0  # the goal is 0.2 s; this box may be busy
 BOTH_FORMS = pytest.mark.parametrize(
     "sql", ["udf_food_name('/slow')", "udf_food_name_batch(ARRAY['/slow', '/x'])"]
 )
-
-
-@contextmanager
-def after(seconds: float, act: Callable[[], object]) -> Iterator[list[float]]:
-    """`act` in another thread after `seconds`; yields a list that then holds when."""
-    acted_s: list[float] = []
-
-    def run() -> None:
-        acted_s.append(time.monotonic())
-        act()
-
-    timer = threading.Timer(seconds, run)
-    timer.start()
-    try:
-        yield acted_s
-    finally:
-        timer.join()
 
 
 @BOTH_FORMS
@@ -44,7 +28,7 @@ def test_a_cancel_ends_the_statement(
     engine.query("SELECT udf_food_name('/warm')")
     fake_server.delay_s = 3.0
     with (
-        after(0.4, engine.connection.cancel) as acted_s,
+        once(lambda: fake_server.under_way, engine.connection.cancel) as acted_s,
         pytest.raises(psycopg.errors.QueryCanceled) as caught,
     ):
         engine.query(f"SELECT {sql}")
@@ -112,7 +96,10 @@ def test_a_termination_ends_the_backend_and_nothing_else(
     engine.query("SELECT udf_food_name('/warm')")
     fake_server.delay_s = 3.0
     kill = f"SELECT pg_terminate_backend({engine.connection.info.backend_pid})"
-    with after(0.4, lambda: cluster.sql(kill)) as acted_s, pytest.raises(psycopg.errors.AdminShutdown):
+    with (
+        once(lambda: fake_server.under_way, lambda: cluster.sql(kill)) as acted_s,
+        pytest.raises(psycopg.errors.AdminShutdown),
+    ):
         engine.query("SELECT udf_food_name('/slow')")
     assert time.monotonic() - acted_s[0] < SOON_S
     assert cluster.sql("SELECT pg_postmaster_start_time()") == began
@@ -121,9 +108,11 @@ def test_a_termination_ends_the_backend_and_nothing_else(
 def test_many_cancels_leave_a_sound_session(engine: Engine, fake_server: OipServer) -> None:
     fake_server.delay_s = 0.05
     for round_ in range(20):
-        cancel = after(0.01 + 0.007 * round_, engine.connection.cancel)
-        with cancel, suppress(psycopg.errors.QueryCanceled):
+        cancel = threading.Timer(0.01 + 0.007 * round_, engine.connection.cancel)
+        cancel.start()
+        with suppress(psycopg.errors.QueryCanceled):
             engine.query("SELECT udf_food_name('/' || n) FROM generate_series(1, 3) n")
+        cancel.join()
         time.sleep(0.01)
         with suppress(psycopg.errors.QueryCanceled):  # a cancel that came late
             engine.query("SELECT 1")
@@ -133,9 +122,8 @@ def test_many_cancels_leave_a_sound_session(engine: Engine, fake_server: OipServ
 
 def test_the_server_is_told_when_a_statement_is_cancelled(engine: Engine, fake_server: OipServer) -> None:
     fake_server.delay_s = 1.0
-    with after(0.3, engine.connection.cancel), pytest.raises(psycopg.errors.QueryCanceled):
+    stop = once(lambda: fake_server.under_way, engine.connection.cancel)
+    with stop, pytest.raises(psycopg.errors.QueryCanceled):
         engine.query("SELECT udf_food_name('/slow')")
-    end_s = time.monotonic() + 5
-    while not fake_server.abandoned and time.monotonic() < end_s:
-        time.sleep(0.05)
+    wait_until(lambda: fake_server.abandoned)
     assert fake_server.abandoned == 1

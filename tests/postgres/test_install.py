@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ml_udf.cli.pg_extension import default_version, install, uninstall
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from ml_udf.cli.postgres import app
+from tests.waiting import wait_until
 
 _numbers = itertools.count(1)
 
@@ -235,10 +235,7 @@ time.sleep(60)"""
     postmaster = _postmaster(directory)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    end_s = time.monotonic() + 20
-    while _runs(postmaster) and time.monotonic() < end_s:
-        time.sleep(0.05)
-    assert not _runs(postmaster)
+    wait_until(lambda: not _runs(postmaster))
     subprocess.run(["rm", "-rf", str(directory)], check=True)
 
 

@@ -13,7 +13,7 @@ from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer
 from tests.models import CLASSES, hashing_model, image_model
 from tests.postgres.fixtures import Engine, connect
-from tests.postgres.test_cancel import after
+from tests.waiting import has_sleeping_thread, once
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,11 @@ def test_no_thread_but_the_main_one_can_take_a_signal(local: Engine, home: Path,
 
 def test_a_cancel_ends_a_forward_pass_soon(local: Engine) -> None:
     local.query("SELECT text_hash('warm')")
-    cancel = local.connection.cancel
-    with after(0.5, cancel) as acted_s, pytest.raises(psycopg.errors.QueryCanceled):
+    pid, cancel = local.connection.info.backend_pid, local.connection.cancel
+    with (
+        once(lambda: has_sleeping_thread(pid), cancel) as acted_s,
+        pytest.raises(psycopg.errors.QueryCanceled),
+    ):
         local.query("SELECT slow_hash('a')")
     assert time.monotonic() - acted_s[0] < 1.0
     assert local.value("SELECT text_hash('a')") in CLASSES
@@ -93,9 +96,11 @@ def test_a_session_with_a_model_ends_cleanly(cluster: Sandbox, local: Engine) ->
     other = Engine(local.dsn)
     other.query("SELECT text_hash('a')")
     other.close()
-    kill = f"SELECT pg_terminate_backend({local.connection.info.backend_pid})"
+    pid = local.connection.info.backend_pid
     local.query("SELECT text_hash('a')")
-    with after(0.3, lambda: cluster.sql(kill)), pytest.raises(psycopg.errors.AdminShutdown):
+    kill = f"SELECT pg_terminate_backend({pid})"
+    killed = once(lambda: has_sleeping_thread(pid), lambda: cluster.sql(kill))
+    with killed, pytest.raises(psycopg.errors.AdminShutdown):
         local.query("SELECT slow_hash('a')")
     assert cluster.sql("SELECT pg_postmaster_start_time()") == began
 

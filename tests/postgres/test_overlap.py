@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -13,6 +11,7 @@ from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of
+from tests.waiting import once, wait_until
 
 ROWS = 1_000
 BATCH = 100
@@ -149,12 +148,10 @@ def test_a_stop_drops_both_batches(engine: Engine, fake_server: OipServer, how: 
         engine.query("BEGIN")
     if how == "timeout":
         engine.query("SET statement_timeout = '400ms'")
-    stop = threading.Timer(0.4, engine.connection.cancel if how == "cancel" else lambda: None)
-    stop.start()
-    with pytest.raises(psycopg.errors.QueryCanceled):
+    act = engine.connection.cancel if how == "cancel" else lambda: None
+    with once(lambda: fake_server.under_way == 2, act), pytest.raises(psycopg.errors.QueryCanceled):
         engine.query("SELECT count(udf_food_name(path)) FROM log")
-    stop.join()
-    assert until(lambda: fake_server.abandoned == 2)
+    wait_until(lambda: fake_server.abandoned == 2)
     if in_block:
         engine.query("ROLLBACK")
 
@@ -166,13 +163,13 @@ def test_a_rescan_drops_what_the_last_scan_did_not_read(engine: Engine, fake_ser
         " AS s) FROM generate_series(1, 2) AS g"
     )
     assert engine.query(query) == [(1, 120), (2, 120)]
-    assert until(lambda: fake_server.abandoned >= 1)
+    wait_until(lambda: fake_server.abandoned >= 1)
 
 
 def test_a_closed_reader_drops_what_was_begun(engine: Engine, fake_server: OipServer) -> None:
     engine.query("UPDATE log SET path = '/late' || n WHERE n > 200")
     engine.query("SELECT n FROM log WHERE udf_food_name(path) > '' LIMIT 120")
-    assert until(lambda: fake_server.abandoned == 1)
+    wait_until(lambda: fake_server.abandoned == 1)
 
 
 def test_a_caught_error_leaves_nothing_behind(engine: Engine, fake_server: OipServer) -> None:
@@ -182,7 +179,7 @@ def test_a_caught_error_leaves_nothing_behind(engine: Engine, fake_server: OipSe
         " EXCEPTION WHEN undefined_file THEN NULL; END; END LOOP; END $$"
     )
     assert engine.value("SELECT udf_food_name('/a')") == label_of("/a")
-    assert until(lambda: fake_server.under_way == 0)
+    wait_until(lambda: fake_server.under_way == 0)
 
 
 def test_a_twin_that_calls_another_gets_its_answers(engine: Engine) -> None:
@@ -201,10 +198,3 @@ def test_memory_of_both_batches_stays_within_work_mem(engine: Engine, fake_serve
     engine.query("SET work_mem = '64kB'; SET ml_udf.gather_rows = 4096")
     engine.query("SELECT count(udf_food_name(path || repeat('x', 1000))) FROM log")
     assert max(map(len, fake_server.requests)) <= 32
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + 5
-    while not holds() and time.monotonic() < end_s:
-        time.sleep(0.02)
-    return holds()

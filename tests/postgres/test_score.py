@@ -10,6 +10,7 @@ import pytest
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of
 from tests.postgres.scored import CALL, INTO, assert_each_row_was_scored_once, call, make_table, refused
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -145,10 +146,8 @@ def test_a_second_run_into_the_same_place_is_refused_and_told_who_runs(
     other = Engine(table.dsn)
     runner = threading.Thread(target=lambda: call(other, "batch_rows => 300"))
     runner.start()
-    end_s = time.monotonic() + 10
     shown = "SELECT application_name FROM pg_stat_activity WHERE pid = %s"
-    while not fake_server.requests and time.monotonic() < end_s:
-        time.sleep(0.02)
+    wait_until(lambda: fake_server.requests)
     state, text = refused(table, CALL + ")")
     assert state == "55P03"
     assert str(other.connection.info.backend_pid) in text
@@ -168,8 +167,7 @@ def test_rows_that_change_while_they_are_asked_get_the_answer_of_what_they_becam
     other = Engine(table.dsn)
 
     def change() -> None:
-        while not fake_server.requests:
-            time.sleep(0.02)
+        wait_until(lambda: fake_server.requests)
         other.query("SET lock_timeout = '2s'; UPDATE foodlog SET image_path = '/new' || id WHERE id <= 10")
         other.query("DELETE FROM foodlog WHERE id BETWEEN 11 AND 15")
 
@@ -192,9 +190,7 @@ def test_a_serialization_failure_is_tried_again(table: Engine) -> None:
         table.query("SET default_transaction_isolation = 'repeatable read'")
         runner = threading.Thread(target=call, args=(table,))
         runner.start()
-        end_s = time.monotonic() + 30
-        while not other.query(blocked, table.connection.info.backend_pid) and time.monotonic() < end_s:
-            time.sleep(0.02)
+        wait_until(lambda: other.query(blocked, table.connection.info.backend_pid), 30)
     runner.join()
     other.close()
     assert_each_row_was_scored_once(table, 3000)

@@ -14,6 +14,7 @@ from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer
 from tests.postgres.scored import assert_each_row_was_scored_once, make_table
+from tests.waiting import wait_until
 
 ROWS = 6000
 KILLS = 8
@@ -37,9 +38,7 @@ def start(engine: Engine, server: OipServer, *more: str) -> subprocess.Popen[str
 
 
 def wait_for_requests(server: OipServer, run: subprocess.Popen[str], requests: int = 1) -> None:
-    end_s = time.monotonic() + 60
-    while len(server.requests) < requests and run.poll() is None and time.monotonic() < end_s:
-        time.sleep(0.02)
+    wait_until(lambda: len(server.requests) >= requests or run.poll() is not None, 60)
 
 
 def ended(run: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -69,9 +68,8 @@ def test_killed_again_and_again_it_loses_no_row_and_scores_none_twice(
         run.kill()
         run.communicate()
     fake_server.delay_s = 0.0
-    end_s = time.monotonic() + 30
-    while plain.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'") and time.monotonic() < end_s:
-        time.sleep(0.05)  # the last one's backend has not yet noticed
+    # The last one's backend may not have noticed yet.
+    wait_until(lambda: not plain.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"), 30)
     status, _, err = ended(start(plain, fake_server))
     assert status == 0, err
     assert_each_row_was_scored_once(plain, ROWS)

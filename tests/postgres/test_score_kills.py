@@ -23,6 +23,7 @@ from tests.models import label_of as model_label_of
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer
 from tests.postgres.scored import CALL, assert_each_row_was_scored_once, call, make_table
+from tests.waiting import wait_until
 
 KILLS = 12
 ROWS = 6000
@@ -157,9 +158,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(engine: Engine, fake_se
     fake_server.delay_s = 0.05
     runner = threading.Thread(target=call, args=(Engine(engine.dsn), SMALL))
     runner.start()
-    end_s = time.monotonic() + SOON_S
-    while len(fake_server.requests) < 3 and time.monotonic() < end_s:
-        time.sleep(0.02)
+    wait_until(lambda: len(fake_server.requests) >= 3, SOON_S)
     fake_server.away = True
     time.sleep(1.5)
     fake_server.away = False

@@ -18,6 +18,7 @@ from ml_udf.cli.pg_server import PostgresServer
 from tests.contract.oip_wire import metric
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, label_of
+from tests.waiting import wait_until
 
 FUNCTION = "udf_text"
 ROWS = 2_000
@@ -74,15 +75,6 @@ def waiting_rows(server: InferenceServer) -> float:
     return metric(server.port, "ml_udf_queue_rows", function=FUNCTION)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for it. Raises TimeoutError."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > end_s:
-            raise TimeoutError("it never came")
-        time.sleep(0.002)
-
-
 def stopped(cluster: Sandbox, server: InferenceServer, how: str, *, in_block: bool) -> Stopped:
     """Stop a scan while one of its batches runs and most of its rows wait behind it."""
     timeout_ms = TIMEOUT_MS
@@ -106,7 +98,7 @@ def stop(
         with worker_halted(server), ThreadPoolExecutor(1) as pool:
             began_s = time.monotonic()
             scan = pool.submit(failed, connection)
-            until(lambda: waiting_rows(server) >= ROWS / 2 or scan.done())
+            wait_until(lambda: waiting_rows(server) >= ROWS / 2 or scan.done())
             if how == "statement_timeout":
                 stop_s = began_s + timeout_ms / 1e3
                 if time.monotonic() > stop_s:
@@ -114,7 +106,7 @@ def stop(
             else:
                 cluster.sql(f"SELECT {how}({connection.info.backend_pid})")
                 stop_s = time.monotonic()
-            until(lambda: waiting_rows(server) == 0)
+            wait_until(lambda: waiting_rows(server) == 0)
             empty_s = time.monotonic()
             code, back_s = scan.result(PATIENCE_S)
     assert code == ("57P01" if how == "pg_terminate_backend" else "57014")
@@ -156,11 +148,11 @@ def test_a_stop_takes_the_rows_of_its_own_statement_alone(
         connection.execute("SET ml_udf.gather_rows = 1000")
         with worker_halted(inference):
             scan = pool.submit(failed, connection)
-            until(lambda: waiting_rows(inference) >= ROWS / 2)
+            wait_until(lambda: waiting_rows(inference) >= ROWS / 2)
             before = waiting_rows(inference)
             asked = pool.submit(ask)
-            until(lambda: waiting_rows(inference) > before)
+            wait_until(lambda: waiting_rows(inference) > before)
             connection.cancel()
-            until(lambda: waiting_rows(inference) == 1)
+            wait_until(lambda: waiting_rows(inference) == 1)
             assert scan.result(PATIENCE_S)[0] == "57014"
         assert asked.result(PATIENCE_S) == (label_of("mine"),)

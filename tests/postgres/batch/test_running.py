@@ -10,6 +10,7 @@ import pytest
 
 from ml_udf.errors import error_classes
 from tests.postgres.batch.session import Outcome, Session, layers_of
+from tests.waiting import once, wait_until
 
 
 def sizes(outcome: Outcome) -> list[int]:
@@ -285,14 +286,14 @@ def test_a_running_batch_is_given_up_at_once(connect: Callable[..., Session], ho
         " 'BEGIN PERFORM pg_sleep(60); RETURN $1; END'",
     )
     ((pid,),) = session.must("SELECT pg_backend_pid()").rows
+    asleep = f"SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = {pid}"
+    stop = f"SELECT pg_{how}_backend({pid})"
     if how == "timeout":
         session.must("SET statement_timeout = '300ms'")
-        stop = ""
-    else:
-        stop = f"SELECT pg_{how}_backend({pid})"
-        threading.Timer(0.3, lambda: other.must(stop)).start()
+        stop = "SELECT 1"
     begun_s = time.monotonic()
-    error = session.run("SELECT slow(id) FROM items").error
+    with once(lambda: other.must(asleep).rows == [(True,)], lambda: other.must(stop)):
+        error = session.run("SELECT slow(id) FROM items").error
     assert error is not None
     assert error[0] == ("57P01" if how == "terminate" else "57014")
     assert time.monotonic() - begun_s < 5
@@ -311,13 +312,11 @@ def test_a_row_changed_meanwhile_is_labelled_anew(connect: Callable[..., Session
     waiting = threading.Thread(target=lambda: done.append(second.run(update)))
     waiting.start()
     watcher = connect()
-    until_s = time.monotonic() + 10
     blocked = (
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE items SET price%'"
     )
-    while watcher.must(blocked).rows == [(0,)] and time.monotonic() < until_s:
-        time.sleep(0.02)
+    wait_until(lambda: watcher.must(blocked).rows != [(0,)])
     first.must("COMMIT")
     waiting.join()
     assert done[0].error is None
