@@ -1,0 +1,149 @@
+"""What is known of a row once some members have answered it, and what that is worth: counted, not assumed.
+
+A state of evidence is (the members that answered, in which of a few bins their combined top probability
+falls). How often the answer is right there, and to which states another member leads, is counted on held-out
+rows, so that the correlation of members is contained. Pure; standard library and numpy. Knows neither
+devices nor prices (plan.py), nor how members are combined.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NOTHING", "EvidenceStates", "fit_evidence", "members_of"]
+
+Floats = NDArray[np.float64]
+
+NOTHING = 0  # the state of a row that nobody has answered
+_BINS, _FEW_BINS, _FEW_ROWS = 8, 4, 400
+_KAPPA = 20.0  # rows that the mean over all bins counts for, beside those of a bin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvidenceStates:
+    """The states of an ensemble. A subset of members is a bit mask; state 0 is `NOTHING`.
+
+    subsets: those that were counted, smaller ones first · edges: of each subset's bins, ascending
+    first: of each subset, the number of its first state · right: by state, how often the answer is right
+    following: (subset, member) → rows: states of the subset, columns: states with that member's answer too
+    """
+
+    members: int
+    subsets: tuple[int, ...]
+    edges: Mapping[int, tuple[float, ...]]
+    first: Mapping[int, int]
+    right: Floats
+    following: Mapping[tuple[int, int], Floats]
+
+    @property
+    def states(self) -> int:
+        """How many there are, `NOTHING` included."""
+        return len(self.right)
+
+    def state_of(self, subset: int, confidence: float) -> int:
+        """The state of a row that `subset` answered with that combined top probability.
+
+        Raises KeyError for a subset that was not counted.
+        """
+        if not subset:
+            return NOTHING
+        if confidence != confidence:  # not a number: trust it least
+            return self.first[subset]
+        return self.first[subset] + bisect_right(self.edges[subset], confidence)
+
+    def states_of(self, subset: int) -> slice:
+        """The states of a subset."""
+        first = self.first[subset]
+        return slice(first, first + (len(self.edges[subset]) + 1 if subset else 1))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as plain values."""
+        return {
+            "members": self.members,
+            "subsets": list(self.subsets),
+            "edges": [list(self.edges[subset]) for subset in self.subsets],
+            "right": self.right.tolist(),
+            "following": [
+                [subset, member, table.tolist()] for (subset, member), table in self.following.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> EvidenceStates:
+        """What `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        subsets = tuple(int(subset) for subset in state["subsets"])
+        edges = {s: tuple(map(float, e)) for s, e in zip(subsets, state["edges"], strict=True)}
+        right = np.asarray(state["right"], np.float64)
+        first = _numbered(subsets, edges)
+        following = {(int(s), int(m)): np.asarray(table, np.float64) for s, m, table in state["following"]}
+        return cls(int(state["members"]), subsets, {0: (), **edges}, first, right, following)
+
+
+def members_of(subset: int) -> tuple[int, ...]:
+    """The numbers of its members, ascending."""
+    return tuple(member for member in range(subset.bit_length()) if subset >> member & 1)
+
+
+def fit_evidence(
+    members: int,
+    confidence: Mapping[int, Sequence[float] | Floats],
+    correct: Mapping[int, Sequence[bool] | NDArray[np.bool_]],
+) -> EvidenceStates:
+    """Count the states on held-out rows.
+
+    confidence, correct: by subset, for the same n rows: the combined top probability, and whether the
+    combined answer is right. Every single member must be among the subsets. Bins are quantiles, 8 of them, 4
+    below 400 rows; each is shrunk to the mean of its subset as if that were 20 rows more. Raises ValueError
+    for no rows, or different numbers of them, and KeyError for a member that is missing.
+    """
+    sizes = {len(confidence[1 << member]) for member in range(members)}
+    sizes.update(len(table[subset]) for table in (confidence, correct) for subset in confidence)
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(f"evidence needs the same rows, at least one, for every subset, not {sorted(sizes)}")
+    rows = sizes.pop()
+    subsets = tuple(sorted(confidence, key=lambda subset: (subset.bit_count(), subset)))
+    shares = np.arange(1, bins := _BINS if rows >= _FEW_ROWS else _FEW_BINS) / bins
+    edges: dict[int, tuple[float, ...]] = {0: ()}
+    number: dict[int, NDArray[np.int64]] = {0: np.zeros(rows, np.int64)}  # of each row's bin
+    for subset in subsets:
+        known = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
+        finite = known[np.isfinite(known)]
+        edges[subset] = tuple(np.unique(np.quantile(finite, shares)).tolist()) if len(finite) else ()
+        number[subset] = np.searchsorted(edges[subset], known, side="right")
+    first = _numbered(subsets, edges)
+    right = np.zeros(1 + sum(len(edges[subset]) + 1 for subset in subsets))
+    following: dict[tuple[int, int], Floats] = {}
+    for subset in (0, *subsets):
+        width = len(edges[subset]) + 1
+        if subset:
+            hits = np.asarray(correct[subset], np.float64)
+            right[first[subset] : first[subset] + width] = _shrunk(number[subset], hits[:, None], width)[:, 0]
+        for member in range(members):
+            child = subset | 1 << member
+            if child != subset and child in first:
+                reached = np.eye(len(edges[child]) + 1)[number[child]]
+                following[subset, member] = _shrunk(number[subset], reached, width)
+    return EvidenceStates(members, subsets, edges, first, right, following)
+
+
+def _shrunk(number: NDArray[np.int64], values: Floats, bins: int) -> Floats:
+    """The mean of `values` (rows by columns) in each bin, drawn to that over all bins."""
+    sums = np.zeros((bins, values.shape[1]))
+    np.add.at(sums, number, values)
+    counts = np.bincount(number, minlength=bins)[:, None]
+    shrunk: Floats = (sums + _KAPPA * values.mean(axis=0)) / (counts + _KAPPA)
+    return shrunk
+
+
+def _numbered(subsets: Sequence[int], edges: Mapping[int, Sequence[float]]) -> dict[int, int]:
+    first, following = {0: NOTHING}, 1
+    for subset in subsets:
+        first[subset] = following
+        following += len(edges[subset]) + 1
+    return first

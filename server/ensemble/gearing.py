@@ -1,0 +1,48 @@
+"""Which plan a load is met with: the richest that leaves no work over. Pure.
+
+    load(g) = max over devices of (what waits + what is under way + what comes in half a goal) / goal
+
+Poorer at once; richer one step at a time, and only where that one's load stays within 0.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.ensemble.evidence import NOTHING
+from server.ensemble.plan import Plan
+from server.ensemble.selection import Load
+
+__all__ = ["Gears"]
+
+_FULL = 1.0
+_ROOM = 0.9  # below which a richer plan is tried
+
+
+class Gears:
+    """`plans`: the richest first. Immutable."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.plans = tuple(plans)
+        self._remaining_s: NDArray[np.float64] = np.stack([plan.remaining_s.T for plan in plans])
+        self._new_s = self._remaining_s[:, :, NOTHING].copy()  # gears by devices
+
+    def loads(self, load: Load) -> NDArray[np.float64]:
+        """The load of every gear; 1 is all that the devices can do within the goal."""
+        coming = load.rate * load.slo_s / 2
+        work_s = self._remaining_s @ load.waiting + coming * self._new_s + np.asarray(load.busy_s)
+        worst: NDArray[np.float64] = work_s.max(axis=1) / load.slo_s
+        return worst
+
+    def shift(self, gear: int, load: Load) -> int:
+        """The gear to follow now, of one that was followed until now."""
+        if len(self.plans) == 1:
+            return 0
+        loads = self.loads(load).tolist()
+        fitting = next((number for number, each in enumerate(loads) if each <= _FULL), len(loads) - 1)
+        if fitting >= gear:
+            return fitting
+        return gear - 1 if loads[gear - 1] <= _ROOM else gear

@@ -1,0 +1,192 @@
+"""Plans: from each state of evidence, stop, or which member to ask; solved offline for each price of time.
+
+    W(s) = max(q(s), max over m of Q_m(s))     Q_m(s) = mean of W(child) − λ_device(m) · c_m
+
+q(s) is how often the answer from what is known is right, c_m what a row costs on member m, λ what a second of
+a device is worth. A row that nobody has answered is never left so. Of the plans for many prices those stay
+that no other beats at less cost: the gears that a load is met with (gearing.py). Pure; numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
+from server.ensemble.selection import ENOUGH, Choice, Ensemble
+
+__all__ = ["Plan", "fit_plans", "fixed_plan", "solve", "undominated"]
+
+Floats = NDArray[np.float64]
+
+_PRICES = 15  # of one device, beside 0
+_GEARS = 13  # of several
+_ROUNDS, _LAST_ROUNDS = 30, 20
+_TIED = 0.03  # members of other devices that are worth so little less may be asked instead
+_EVEN = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """choices: by state · remaining_s: states by devices, what a row still costs from there, in expectation.
+
+    accuracy: how often it is right, in expectation, if no row is cut short.
+    """
+
+    choices: tuple[Choice, ...]
+    remaining_s: Floats
+    accuracy: float
+    prices: tuple[float, ...] = ()
+
+    @property
+    def uses_s(self) -> float:
+        """Seconds that a row takes of the device that it takes most of."""
+        return float(self.remaining_s[NOTHING].max())
+
+    def to_json(self) -> dict[str, Any]:
+        """What a page or a log shows of it."""
+        return {
+            "accuracy": round(self.accuracy, 5),
+            "device_seconds_a_row": [round(each, 8) for each in self.remaining_s[NOTHING].tolist()],
+            "prices": list(self.prices),
+        }
+
+
+def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
+    """The gears of an ensemble, the richest first; at least one."""
+    if ensemble.devices == 1:
+        least_s = min(member.cost_s for member in ensemble.members)
+        prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
+        return undominated([solve(ensemble, (price,)) for price in prices])
+    most_s, fewest_s = _extremes_s(ensemble)
+    aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
+    plans = [solve(ensemble, _prices_for(ensemble, aim)) for aim in aims]
+    return undominated([solve(ensemble, (0.0,) * ensemble.devices), *plans])
+
+
+def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
+    """The best plan where a second of device d is worth prices[d]."""
+    evidence = ensemble.evidence
+    worth = evidence.right.copy()  # W
+    asked: list[Floats] = [np.empty(0)] * (len(evidence.subsets) + 1)
+    subsets = (0, *evidence.subsets)
+    for at in range(len(subsets) - 1, -1, -1):
+        subset = subsets[at]
+        here = evidence.states_of(subset)
+        table = np.full((here.stop - here.start, evidence.members), -np.inf)
+        for number, member in enumerate(ensemble.members):
+            following = evidence.following.get((subset, number))
+            if following is not None:
+                after = worth[evidence.states_of(subset | 1 << number)]
+                table[:, number] = following @ after - prices[member.device] * member.cost_s
+        asked[at] = table
+        best = table.max(axis=1)
+        worth[here] = best if subset == 0 else np.maximum(worth[here], best)
+    choices: list[Choice] = []
+    for at, subset in enumerate(subsets):
+        here = evidence.states_of(subset)
+        gains = _gains(evidence, subset)
+        for state in range(here.start, here.stop):
+            row = asked[at][state - here.start]
+            best_of = float(row.max())
+            if subset and evidence.right[state] >= best_of - _EVEN:
+                choices.append(ENOUGH)
+            else:
+                choices.append(_asking(ensemble, row, gains[state - here.start]))
+    return _evaluated(ensemble, choices, tuple(float(price) for price in prices))
+
+
+def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
+    """All members of a subset for every row, whatever they say."""
+    evidence = ensemble.evidence
+    choices: list[Choice] = []
+    for known in (0, *evidence.subsets):
+        missing = members_of(subset & ~known)
+        for gains in _gains(evidence, known):
+            choices.append(Choice(missing, tuple(gains.tolist()), beside=True) if missing else ENOUGH)
+    return _evaluated(ensemble, choices, ())
+
+
+def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Those that no other one beats in accuracy at no more device time; the richest first."""
+    kept: list[Plan] = []
+    for plan in sorted(plans, key=lambda each: (each.uses_s, -each.accuracy)):
+        if not kept or plan.accuracy > kept[-1].accuracy + _EVEN:
+            kept.append(plan)
+    return tuple(reversed(kept))
+
+
+def _asking(ensemble: Ensemble, values: Floats, gains: Floats) -> Choice:
+    """The best member, then those of other devices that are as good as it; the best first."""
+    order = np.argsort(-values, kind="stable").tolist()
+    best = order[0]
+    ask = [best]
+    if ensemble.devices > 1:
+        taken = {ensemble.members[best].device}
+        for number in order[1:]:
+            device = ensemble.members[number].device
+            if values[number] >= values[best] - _TIED and device not in taken:
+                ask.append(number)
+                taken.add(device)
+    return Choice(tuple(ask), tuple(gains.tolist()))
+
+
+def _gains(evidence: EvidenceStates, subset: int) -> Floats:
+    """States of the subset by members: how much likelier right the answer is with that member's too."""
+    here = evidence.states_of(subset)
+    gains = np.zeros((here.stop - here.start, evidence.members))
+    for number in range(evidence.members):
+        following = evidence.following.get((subset, number))
+        if following is not None:
+            after = following @ evidence.right[evidence.states_of(subset | 1 << number)]
+            gains[:, number] = after - evidence.right[here]
+    return gains
+
+
+def _evaluated(ensemble: Ensemble, choices: list[Choice], prices: tuple[float, ...]) -> Plan:
+    """What following these choices costs and yields; members as good as one another share rows by pace."""
+    evidence = ensemble.evidence
+    remaining = np.zeros((evidence.states, ensemble.devices))
+    right = evidence.right.copy()
+    for subset in (*reversed(evidence.subsets), 0):
+        here = evidence.states_of(subset)
+        for state in range(here.start, here.stop):
+            choice = choices[state]
+            if choice.is_enough:
+                continue
+            ask = choice.ask[:1] if choice.beside else choice.ask
+            paces = [1 / ensemble.members[number].cost_s for number in ask]
+            row, hit = np.zeros(ensemble.devices), 0.0
+            for number, pace in zip(ask, paces, strict=True):
+                share = pace / sum(paces)
+                child = evidence.states_of(subset | 1 << number)
+                following = evidence.following[subset, number][state - here.start]
+                row += share * (following @ remaining[child])
+                row[ensemble.members[number].device] += share * ensemble.members[number].cost_s
+                hit += share * float(following @ right[child])
+            remaining[state], right[state] = row, hit
+    return Plan(tuple(choices), remaining, float(right[NOTHING]), prices)
+
+
+def _extremes_s(ensemble: Ensemble) -> tuple[float, float]:
+    """Device seconds a row: of every member for every row, and of the cheapest of each device by turns."""
+    on = [[each.cost_s for each in ensemble.members if each.device == d] for d in range(ensemble.devices)]
+    held = [costs for costs in on if costs]
+    return max(map(sum, held)), 0.9 / sum(1 / min(costs) for costs in held)
+
+
+def _prices_for(ensemble: Ensemble, aim_s: float) -> tuple[float, ...]:
+    """Prices by which no device is used for more than `aim_s` a row: dearer where one is, else cheaper."""
+    costs = [member.cost_s for member in ensemble.members]
+    prices = np.full(ensemble.devices, 0.1 / max(costs))
+    seen: list[Floats] = []
+    for turn in range(_ROUNDS):
+        uses = solve(ensemble, prices.tolist()).remaining_s[NOTHING]
+        prices = prices * np.exp(0.5 * np.clip(uses / aim_s - 1, -1, 1) / (1 + turn / 8))
+        seen.append(prices)
+    geometric: list[float] = np.exp(np.log(np.array(seen[-_LAST_ROUNDS:])).mean(axis=0)).tolist()
+    return tuple(geometric)

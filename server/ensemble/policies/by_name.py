@@ -1,0 +1,48 @@
+"""Selection policies by name, and a user's own by import path `package.module:attribute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from server.ensemble.policies.asynchronous import Asynchronous
+from server.ensemble.policies.bandits import Exp3, Exp4
+from server.ensemble.policies.fixed import all_members, best_member
+from server.ensemble.policies.geared import Gear, Value
+from server.ensemble.policies.slackfit import SlackFit
+from server.ensemble.selection import Ensemble, SelectionPolicy
+from server.policy_names import named
+
+__all__ = ["SELECTION_POLICIES", "selection_policy"]
+
+SELECTION_POLICIES: Mapping[str, Callable[[Ensemble], SelectionPolicy]] = MappingProxyType(
+    {
+        "value": Value,
+        "gear": Gear,
+        "slackfit": SlackFit,
+        "best": best_member,
+        "all": all_members,
+        "async": Asynchronous,
+        "exp3": Exp3,
+        "exp4": Exp4,
+    }
+)
+_VERBS = ("init", "steer", "select", "combine", "observe")
+
+
+def selection_policy(name: str, ensemble: Ensemble) -> SelectionPolicy:
+    """The policy of that name for that ensemble; a user's own is a callable of the ensemble that makes it.
+
+    Raises ValueError, naming those known, if there is none, or if what it makes is no policy.
+    """
+    makers = {known: (lambda make=make: make) for known, make in SELECTION_POLICIES.items()}
+    make: Callable[[Ensemble], SelectionPolicy] = (
+        SELECTION_POLICIES[name]
+        if name in SELECTION_POLICIES
+        else named("selection policy", name, makers, ())
+    )
+    policy = make(ensemble)
+    missing = [verb for verb in _VERBS if not callable(getattr(policy, verb, None))]
+    if missing:
+        raise ValueError(f"selection policy {name!r} lacks {', '.join(missing)}")
+    return policy

@@ -1,0 +1,160 @@
+"""The contract of a selection policy: which members a row is asked of, and how their answers become one.
+
+Stateless code with an explicit state of plain values (Clipper's listing 2), which the shell keeps:
+
+    init → state
+    steer(state, load) → state              the load has changed: which plan to follow from now on
+    select(state, row) → Choice             which members next, any of them or all; or enough
+    combine(state, evidence) → Answer       from the members that have answered
+    observe(state, context, evidence, label) → state     somebody told what is right
+
+A policy is made for one `Ensemble`, which does not change. No clock, no I/O, no randomness but a row's own
+`draw`; the server and the simulator run the same one. Which rows run together on a member is not decided
+here (server/scheduling/pool.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.ensemble.evidence import EvidenceStates
+
+__all__ = [
+    "ENOUGH",
+    "Answer",
+    "Choice",
+    "Combination",
+    "Ensemble",
+    "EnsembleMember",
+    "Load",
+    "RowEvidence",
+    "SelectionPolicy",
+]
+
+State = dict[str, Any]
+Probabilities = Sequence[float]
+Combination = Callable[[Mapping[int, Probabilities]], Sequence[float]]  # of members' into one distribution
+_TYPICAL_ROWS = 32  # of a batch, by which a row's cost is reckoned
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """A model of a function. l̂(b) = fixed_s + b · per_row_s on the device that holds it."""
+
+    name: str
+    accuracy: float
+    fixed_s: float
+    per_row_s: float
+    device: int = 0
+
+    @property
+    def cost_s(self) -> float:
+        """Device seconds of one row in a batch of usual size."""
+        return self.fixed_s / _TYPICAL_ROWS + self.per_row_s
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """What a policy knows of its function: members, where they are, and what their answers are worth.
+
+    combination: of the members that have answered; None = the mean of their probabilities.
+    """
+
+    members: tuple[EnsembleMember, ...]
+    evidence: EvidenceStates
+    combination: Combination | None = None
+
+    @property
+    def devices(self) -> int:
+        """How many devices hold a member."""
+        return 1 + max(member.device for member in self.members)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What a row needs next: the members to `ask`, best first, any one of them, or with `beside` every one.
+
+    worth: by member, how much likelier right the answer would be with it. No member to ask: it is enough,
+    unless members are still under way that a policy waits for (`waits`).
+    """
+
+    ask: tuple[int, ...]
+    worth: tuple[float, ...] = ()
+    beside: bool = False
+    waits: bool = False
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the row is to be answered from what is known."""
+        return not self.ask and not self.waits
+
+
+ENOUGH = Choice(())
+
+
+@dataclass(slots=True)
+class RowEvidence:
+    """A row as a policy sees it: who answered, who is under way (bit masks), and in which state that is.
+
+    draw: a number in [0, 1) of the row's own, for policies that draw lots.
+    """
+
+    subset: int = 0
+    under_way: int = 0
+    state: int = 0
+    draw: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What presses on an ensemble now.
+
+    rate: rows per second over the last goal · waiting: by state of evidence, rows · busy_s: by device, what
+    is under way · slack_s: of the row that waits longest, until its goal
+    """
+
+    now_s: float
+    slo_s: float
+    rate: float
+    waiting: NDArray[np.float64]
+    busy_s: Sequence[float]
+    slack_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The class, by its number, and the probability that it is right."""
+
+    label: int
+    confidence: float
+
+
+class SelectionPolicy(Protocol):
+    """A rule for which members answer."""
+
+    name: str
+
+    def init(self) -> State:
+        """The state of a function, or of one context of it, that has not run yet."""
+        ...
+
+    def steer(self, state: State, load: Load) -> State:
+        """Fit the state to the load. The same object, if nothing changes for any row."""
+        ...
+
+    def select(self, state: State, row: RowEvidence) -> Choice:
+        """What the row needs next."""
+        ...
+
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+        """One answer from those of the members that have answered. Raises ValueError if none has."""
+        ...
+
+    def observe(self, state: State, context: str, evidence: Mapping[int, Probabilities], label: int) -> State:
+        """Learn from a row whose class became known."""
+        ...

@@ -1,0 +1,208 @@
+"""What `make bench-ensembles` predicts: ensembles trained here, and their answers to rows they never saw.
+
+digits    sklearn's digits with noise, split by base image: three members about as good as one another
+images    drawn prototypes of 12x12 pixels, moved and noisy: four members, from weak to good
+tables    sklearn's wine and breast cancer tables with noise, split by base row: five members
+
+A split's number is the seed of all that is random in it. Rows for training, for fitting and for judging come
+from different base rows. Temperatures and weights are fitted on the second part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.tree import DecisionTreeClassifier
+
+from server.ensemble.evidence import members_of
+from server.ensemble.fit import combined, fit_combination
+from server.scheduling.simulation.ensembles import Outcomes
+from tests.benchmarks.report import RESULTS
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+_FORMAT = 1  # of what is kept; to be counted up with whatever changes what is predicted
+
+
+@dataclass(frozen=True)
+class Rows:
+    inputs: Floats
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Split:
+    """Held-out answers. probabilities: [members, rows, classes]."""
+
+    family: str
+    number: int
+    fitting: Floats
+    fitting_labels: Labels
+    judging: Floats
+    judging_labels: Labels
+
+    def accuracies(self) -> list[float]:
+        return [float((told.argmax(axis=1) == self.judging_labels).mean()) for told in self.judging]
+
+
+@dataclass(frozen=True)
+class FittedSplit:
+    """How every subset answers, by the weights fitted on the first part."""
+
+    split: Split
+    fitting: Outcomes
+    judging: Outcomes
+    accuracies: Sequence[float]  # of the members, on the rows for fitting
+
+
+def split_of(family: str, number: int) -> Split:
+    """Trained when it is first asked for; kept among the results."""
+    path = Path(RESULTS) / "ensembles" / f"{family}-{number}-{_FORMAT}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **_predicted(family, number))
+    kept = np.load(path)
+    return Split(family, number, *(kept[name] for name in _PARTS))
+
+
+def fitted(split: Split, rows: int | None = None, rule: str = "log_pool") -> FittedSplit:
+    """rows: fit on so many only. rule: "log_pool" (fitted weights) or "vote" (Rafiki's)."""
+    told, labels = split.fitting[:, :rows], split.fitting_labels[:rows]
+    accuracies = [float((each.argmax(axis=1) == labels).mean()) for each in told]
+    subsets = range(1, 1 << len(told))
+    if rule == "vote":
+        fitting = {s: _voted(told, s, accuracies) for s in subsets}
+        judging = {s: _voted(split.judging, s, accuracies) for s in subsets}
+    else:
+        fit = fit_combination(told, labels)
+        fitting = {s: combined(fit, members_of(s), told[list(members_of(s))]) for s in subsets}
+        judging = {s: combined(fit, members_of(s), split.judging[list(members_of(s))]) for s in subsets}
+    return FittedSplit(
+        split, _outcomes(fitting, labels), _outcomes(judging, split.judging_labels), accuracies
+    )
+
+
+def _outcomes(probabilities: Mapping[int, Floats], labels: Labels) -> Outcomes:
+    return Outcomes(
+        {subset: each.max(axis=1).tolist() for subset, each in probabilities.items()},
+        {subset: (each.argmax(axis=1) == labels).tolist() for subset, each in probabilities.items()},
+    )
+
+
+def _voted(told: Floats, subset: int, accuracies: Sequence[float]) -> Floats:
+    """Shares of the votes; of a tie the best member that is in it decides."""
+    members = members_of(subset)
+    shares = np.zeros(told.shape[1:])
+    rows = np.arange(told.shape[1])
+    best = max(members, key=lambda member: accuracies[member])
+    for member in members:
+        shares[rows, told[member].argmax(axis=1)] += 1 / len(members)
+        tie_break = 1e-3 * accuracies[member] + (1e-3 if member == best else 0.0)
+        shares[rows, told[member].argmax(axis=1)] += tie_break / len(members)
+    return np.minimum(shares, 1.0)
+
+
+_PARTS = ("fitting", "fitting_labels", "judging", "judging_labels")
+
+
+def _predicted(family: str, number: int) -> dict[str, Any]:
+    training, fitting, judging, members = _FAMILIES[family](np.random.default_rng((number, 11)))
+    for member in members:
+        member.fit(training.inputs, training.labels)
+    return {
+        "fitting": np.stack([member.predict_proba(fitting.inputs) for member in members]),
+        "fitting_labels": fitting.labels,
+        "judging": np.stack([member.predict_proba(judging.inputs) for member in members]),
+        "judging_labels": judging.labels,
+    }
+
+
+_Family = Callable[[np.random.Generator], tuple[Rows, Rows, Rows, list[Any]]]
+
+
+def _digits(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
+    data = load_digits()
+    base = Rows(data.data / 8 - 1, data.target.astype(np.int64))
+    parts = _copied(random, base, (0.35, 0.3, 0.35), (4, 4, 5), noise=0.7)
+    seeds = random.integers(1 << 31, size=3).tolist()
+    return *parts, [
+        RandomForestClassifier(80, min_samples_leaf=3, random_state=seeds[0]),
+        MLPClassifier((24,), alpha=1e-2, max_iter=40, random_state=seeds[1]),
+        MLPClassifier((32,), alpha=1e-2, max_iter=60, random_state=seeds[2]),
+    ]
+
+
+def _images(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
+    count, side = 6000, 12
+    coarse = random.normal(size=(10, 2, 5, 5))
+    prototypes = np.repeat(np.repeat(coarse, 3, axis=2), 3, axis=3)[..., :side, :side]
+    labels = random.integers(10, size=count)
+    images = prototypes[labels, random.integers(2, size=count)]
+    moves = random.integers(-1, 2, size=(count, 2))
+    moved = [np.roll(image, tuple(move), axis=(0, 1)) for image, move in zip(images, moves, strict=True)]
+    noisy = np.stack(moved) + random.normal(scale=1.3, size=(count, side, side))
+    rows = Rows(noisy.reshape(count, -1) / 2.5, labels)
+    seeds = random.integers(1 << 31, size=3).tolist()
+    members = [
+        RandomForestClassifier(40, min_samples_leaf=5, random_state=seeds[0]),
+        LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.5),
+        MLPClassifier((32,), alpha=0.3, max_iter=30, random_state=seeds[1]),
+        MLPClassifier((128, 64), alpha=1.0, max_iter=40, random_state=seeds[2]),
+    ]
+    return _part(rows, 0, 2000), _part(rows, 2000, 3600), _part(rows, 3600, count), members
+
+
+def _tables(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
+    wine = bool(random.integers(2))
+    data = load_wine() if wine else load_breast_cancer()
+    spread = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
+    copies = 12 if wine else 5
+    base = Rows(spread, data.target.astype(np.int64))
+    parts = _copied(random, base, (0.3, 0.35, 0.35), (6, copies * 2, copies * 3), noise=1.1 if wine else 1.9)
+    seeds = random.integers(1 << 31, size=3).tolist()
+    return *parts, [
+        DecisionTreeClassifier(max_depth=4, min_samples_leaf=5, random_state=seeds[0]),
+        GaussianNB(),
+        KNeighborsClassifier(9),
+        LogisticRegression(C=0.05, max_iter=300),
+        RandomForestClassifier(120, min_samples_leaf=3, random_state=seeds[1]),
+    ]
+
+
+_FAMILIES: Mapping[str, _Family] = {"digits": _digits, "images": _images, "tables": _tables}
+
+
+def _copied(
+    random: np.random.Generator,
+    base: Rows,
+    shares: tuple[float, float, float],
+    copies: tuple[int, int, int],
+    noise: float,
+) -> tuple[Rows, Rows, Rows]:
+    """Three parts of the base rows, each row so many times with other noise."""
+    order = random.permutation(len(base.labels))
+    ends = np.cumsum([round(share * len(order)) for share in shares[:2]]).tolist()
+    parts = []
+    for places, count in zip(np.split(order, ends), copies, strict=True):
+        repeated = random.permutation(np.repeat(places, count))
+        inputs = base.inputs[repeated]
+        noisy = inputs + random.normal(scale=noise, size=inputs.shape)
+        parts.append(Rows(noisy, base.labels[repeated]))
+    return parts[0], parts[1], parts[2]
+
+
+def _part(rows: Rows, begin: int, end: int) -> Rows:
+    return Rows(rows.inputs[begin:end], rows.labels[begin:end])
