@@ -123,22 +123,25 @@ def fit_evidence(
         width = len(edges[subset]) + 1
         if subset:
             hits = np.asarray(correct[subset], np.float64)
-            right[first[subset] : first[subset] + width] = _shrunk(number[subset], hits[:, None], width)[:, 0]
+            right[first[subset] : first[subset] + width] = _means(
+                number[subset], hits[:, None], width, _KAPPA
+            )[:, 0]
         for member in range(members):
             child = subset | 1 << member
             if child != subset and child in first:
                 reached = np.eye(len(edges[child]) + 1)[number[child]]
-                following[subset, member] = _shrunk(number[subset], reached, width)
+                # Not shrunk: shrunk twice, an answer promises a gain where nothing is learned.
+                following[subset, member] = _means(number[subset], reached, width)
     return EvidenceStates(members, subsets, edges, first, right, following)
 
 
-def _shrunk(number: NDArray[np.int64], values: Floats, bins: int) -> Floats:
-    """The mean of `values` (rows by columns) in each bin, drawn to that over all bins."""
+def _means(number: NDArray[np.int64], values: Floats, bins: int, kappa: float = 1e-9) -> Floats:
+    """The mean of `values` (rows by columns) in each bin, drawn to that over all bins as by `kappa` rows."""
     sums = np.zeros((bins, values.shape[1]))
     np.add.at(sums, number, values)
     counts = np.bincount(number, minlength=bins)[:, None]
-    shrunk: Floats = (sums + _KAPPA * values.mean(axis=0)) / (counts + _KAPPA)
-    return shrunk
+    means: Floats = (sums + kappa * values.mean(axis=0)) / (counts + kappa)
+    return means
 
 
 def _numbered(subsets: Sequence[int], edges: Mapping[int, Sequence[float]]) -> dict[int, int]:

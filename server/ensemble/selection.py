@@ -79,13 +79,15 @@ class Ensemble:
 class Choice:
     """What a row needs next: the members to `ask`, best first, any one of them, or with `beside` every one.
 
-    worth: by member, how much likelier right the answer would be with it. No member to ask: it is enough,
-    unless members are still under way that a policy waits for (`waits`).
+    worth: by member, how much likelier right the answer would be with it · only: no other member will do,
+    even where it is too late for these. No member to ask: it is enough, unless members are still under way
+    that a policy waits for (`waits`).
     """
 
     ask: tuple[int, ...]
     worth: tuple[float, ...] = ()
     beside: bool = False
+    only: bool = False
     waits: bool = False
 
     @property

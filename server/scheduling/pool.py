@@ -236,10 +236,10 @@ class MemberPool:
                 found = self._batch_for(now_s, device)
                 if isinstance(found, _Candidate):
                     return self._send(now_s, device, found)
-                if self._answers:
-                    return self.next_action(now_s)
                 if isinstance(found, RefuseRow):
                     return found
+                if self._answers:
+                    return self.next_action(now_s)
                 device.asleep_s = found
                 wake_s = min(wake_s, found)
         self._stirred = False
@@ -302,7 +302,7 @@ class MemberPool:
         return self._chosen(now_s, candidates) if candidates else until_s
 
     def _cut(self, now_s: float, member: int, rows: list[_Row]) -> _Candidate | float | int:
-        """A batch of these rows, until when to wait for it, or how many of the first are lost to the member."""
+        """A batch of these rows, until when to wait for it, or how many of the first are lost to it."""
         known = self._members[member]
         about = self._ensemble.members[member]
         view = FunctionView(
@@ -329,7 +329,8 @@ class MemberPool:
         """A row that this member cannot answer in time: answered, refused, or left to others."""
         if not self._refuses:
             return None
-        others = [m for m in range(len(self._members)) if m != member and self._fits(now_s, m, row)]
+        able = row.choice.ask if row.choice.only else range(len(self._members))
+        others = [m for m in able if m != member and self._fits(now_s, m, row)]
         if row.evidence.subset:
             if any(other in row.choice.ask for other in others) or row.evidence.under_way:
                 return None
@@ -349,7 +350,7 @@ class MemberPool:
         lists = [rows[:most] for choice, rows in self._buckets.items() if rows and member in choice.ask]
         if strays and self._refuses:
             for choice, rows in self._buckets.items():
-                if rows and member not in choice.ask and not rows[0].evidence.subset:
+                if rows and member not in choice.ask and not choice.only and not rows[0].evidence.subset:
                     lists.append(self._strays(now_s, member, rows[:most]))
         if not lists:
             return []
@@ -387,7 +388,7 @@ class MemberPool:
         found: list[_Candidate] = []
         for choice, rows in self._buckets.items():
             fresh = [row for row in rows[: self._max_batch] if not row.evidence.subset]
-            if not fresh or choice.beside:
+            if not fresh or choice.beside or choice.only:
                 continue
             theirs_s = min(
                 max(now_s, self._devices[self._ensemble.members[asked].device].free_s)

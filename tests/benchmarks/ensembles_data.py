@@ -2,7 +2,7 @@
 
 digits    sklearn's digits with noise, split by base image: three members about as good as one another
 images    drawn prototypes of 12x12 pixels, moved and noisy: four members, from weak to good
-tables    sklearn's wine and breast cancer tables with noise, split by base row: five members
+tables    sklearn's breast cancer table with noise, split by base row: five members
 
 A split's number is the seed of all that is random in it. Rows for training, for fitting and for judging come
 from different base rows. Temperatures and weights are fitted on the second part alone.
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -120,32 +120,50 @@ _PARTS = ("fitting", "fitting_labels", "judging", "judging_labels")
 
 def _predicted(family: str, number: int) -> dict[str, Any]:
     training, fitting, judging, members = _FAMILIES[family](np.random.default_rng((number, 11)))
+    random = np.random.default_rng((number, 12))
     for member in members:
-        member.fit(training.inputs, training.labels)
+        member.fit(training, random)
     return {
-        "fitting": np.stack([member.predict_proba(fitting.inputs) for member in members]),
+        "fitting": np.stack([member.probabilities(fitting.inputs) for member in members]),
         "fitting_labels": fitting.labels,
-        "judging": np.stack([member.predict_proba(judging.inputs) for member in members]),
+        "judging": np.stack([member.probabilities(judging.inputs) for member in members]),
         "judging_labels": judging.labels,
     }
 
 
-_Family = Callable[[np.random.Generator], tuple[Rows, Rows, Rows, list[Any]]]
+class _Member:
+    """An estimator that learns from its own share of the rows and of the columns, so that members differ."""
+
+    def __init__(self, estimator: Any, rows: float = 1.0, columns: float = 1.0) -> None:
+        self._estimator, self._rows, self._share = estimator, rows, columns
+        self._columns: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def fit(self, training: Rows, random: np.random.Generator) -> None:
+        count, width = training.inputs.shape
+        rows = random.permutation(count)[: round(self._rows * count)]
+        self._columns = np.sort(random.permutation(width)[: round(self._share * width)])
+        self._estimator.fit(training.inputs[rows][:, self._columns], training.labels[rows])
+
+    def probabilities(self, inputs: Floats) -> Floats:
+        told: Floats = self._estimator.predict_proba(inputs[:, self._columns])
+        return told
 
 
-def _digits(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
+_Family = Callable[[np.random.Generator], tuple[Rows, Rows, Rows, list[_Member]]]
+
+
+def _digits(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member]]:
     data = load_digits()
     base = Rows(data.data / 8 - 1, data.target.astype(np.int64))
-    parts = _copied(random, base, (0.35, 0.3, 0.35), (4, 4, 5), noise=0.7)
+    parts = _copied(random, base, (0.3, 0.35, 0.35), (5, 4, 5), noise=0.6)
     seeds = random.integers(1 << 31, size=3).tolist()
     return *parts, [
-        RandomForestClassifier(80, min_samples_leaf=3, random_state=seeds[0]),
-        MLPClassifier((24,), alpha=1e-2, max_iter=40, random_state=seeds[1]),
-        MLPClassifier((32,), alpha=1e-2, max_iter=60, random_state=seeds[2]),
+        _Member(MLPClassifier((width,), alpha=1e-2, max_iter=50, random_state=seed), 0.75, 0.8)
+        for width, seed in zip((40, 44, 48), seeds, strict=True)
     ]
 
 
-def _images(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
+def _images(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member]]:
     count, side = 6000, 12
     coarse = random.normal(size=(10, 2, 5, 5))
     prototypes = np.repeat(np.repeat(coarse, 3, axis=2), 3, axis=3)[..., :side, :side]
@@ -157,28 +175,26 @@ def _images(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
     rows = Rows(noisy.reshape(count, -1) / 2.5, labels)
     seeds = random.integers(1 << 31, size=3).tolist()
     members = [
-        RandomForestClassifier(40, min_samples_leaf=5, random_state=seeds[0]),
-        LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.5),
-        MLPClassifier((32,), alpha=0.3, max_iter=30, random_state=seeds[1]),
-        MLPClassifier((128, 64), alpha=1.0, max_iter=40, random_state=seeds[2]),
+        _Member(RandomForestClassifier(40, min_samples_leaf=5, random_state=seeds[0])),
+        _Member(LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.5)),
+        _Member(MLPClassifier((32,), alpha=0.3, max_iter=30, random_state=seeds[1])),
+        _Member(MLPClassifier((128, 64), alpha=1.0, max_iter=40, random_state=seeds[2])),
     ]
     return _part(rows, 0, 2000), _part(rows, 2000, 3600), _part(rows, 3600, count), members
 
 
-def _tables(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[Any]]:
-    wine = bool(random.integers(2))
-    data = load_wine() if wine else load_breast_cancer()
+def _tables(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member]]:
+    data = load_breast_cancer()
     spread = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
-    copies = 12 if wine else 5
     base = Rows(spread, data.target.astype(np.int64))
-    parts = _copied(random, base, (0.3, 0.35, 0.35), (6, copies * 2, copies * 3), noise=1.1 if wine else 1.9)
+    parts = _copied(random, base, (0.2, 0.4, 0.4), (6, 6, 12), noise=2.0)
     seeds = random.integers(1 << 31, size=3).tolist()
     return *parts, [
-        DecisionTreeClassifier(max_depth=4, min_samples_leaf=5, random_state=seeds[0]),
-        GaussianNB(),
-        KNeighborsClassifier(9),
-        LogisticRegression(C=0.05, max_iter=300),
-        RandomForestClassifier(120, min_samples_leaf=3, random_state=seeds[1]),
+        _Member(DecisionTreeClassifier(max_depth=4, min_samples_leaf=5, random_state=seeds[0])),
+        _Member(KNeighborsClassifier(9), columns=0.6),
+        _Member(LogisticRegression(C=0.05, max_iter=300), columns=0.6),
+        _Member(RandomForestClassifier(60, min_samples_leaf=3, random_state=seeds[1]), columns=0.7),
+        _Member(GaussianNB(), columns=0.8),
     ]
 
 

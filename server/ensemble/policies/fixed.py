@@ -22,7 +22,7 @@ class Static(Steady):
         if not 0 < subset < 1 << len(ensemble.members):
             raise ValueError(f"{subset:#b} is no subset of {len(ensemble.members)} members")
         self._subset = subset
-        self._rest = Rest(len(ensemble.members))
+        self._rest = Rest(len(ensemble.members), only=True)
 
     def select(self, state: State, row: RowEvidence) -> Choice:
         """Those of the subset that neither answered nor are under way."""

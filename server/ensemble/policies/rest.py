@@ -13,8 +13,8 @@ _WAITS = Choice((), waits=True)
 class Rest:
     """Of so many members; every subset's choice is one object, by which rows are told apart."""
 
-    def __init__(self, members: int) -> None:
-        self._asks = [Choice(members_of(missing), beside=True) for missing in range(1 << members)]
+    def __init__(self, members: int, *, only: bool = False) -> None:
+        self._asks = [Choice(members_of(missing), beside=True, only=only) for missing in range(1 << members)]
 
     def of(self, subset: int, row: RowEvidence) -> Choice:
         """Those of the subset that neither answered nor are under way."""

@@ -1,0 +1,290 @@
+"""`make bench-ensembles`: every selection policy under load, on real held-out answers of models trained here.
+
+G is the share of the offered rows that are answered rightly and in time. Four settings (ensembles_cases.py)
+on splits that nothing was tuned on: what was tried was tried on splits from 100 on. The same split gives
+every policy the same rows at the same times, so differences are paired, with 95 % intervals. Simulated: the
+very pool and policies that are to serve decide, the clock is not real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from sklearn.exceptions import ConvergenceWarning
+
+from server.ensemble.selection import Answer, Choice, Load, RowEvidence, SelectionPolicy
+from tests.benchmarks.ensembles_cases import (
+    BOUND,
+    CONTENDERS,
+    FULL,
+    MEASURES,
+    OURS,
+    QUICK,
+    R_U,
+    SETTINGS,
+    Cell,
+    alls_accuracy_at,
+    fluid_bound,
+    policy_of,
+    run,
+)
+from tests.benchmarks.ensembles_data import split_of
+from tests.benchmarks.report import console, write_json
+from tests.benchmarks.schedule import half_width
+
+Figures = dict[tuple[Cell, str, str], list[float]]  # by cell, contender, measure: one of each split
+
+# What SERVING.md's study found in its own cells: value, and how far ahead of `gear` (of `async` in C).
+_STUDY = {
+    Cell("A", 1.1): "95.4, +1.3",
+    Cell("A", 1.5): "95.3, +2.4",
+    Cell("A", 1.1, "sine"): "95.4, +1.0",
+    Cell("A", 0.9, "bursts"): "95.0, +1.2",
+    Cell("D", 0.9): "89.8, −0.3",
+    Cell("D", 1.5): "89.5, +1.6",
+    Cell("E", 1.1): "88.3, +1.3",
+    Cell("E", 1.5): "87.1, +0.9",
+    Cell("C", R_U, "sine"): "87.3, +1.8",
+}
+
+
+def main() -> None:
+    flags = _parser().parse_args()
+    began_s = time.perf_counter()
+    cells = QUICK if flags.quick else FULL
+    splits = range(2 if flags.quick else flags.splits)
+    rows = 1200 if flags.quick else flags.rows
+    figures: Figures = {}
+    bounds: dict[Cell, list[float | None]] = {}
+    with ProcessPoolExecutor(flags.jobs, initializer=_modest) as pool:
+        for family in sorted({setting.family for setting in SETTINGS.values()}):
+            for accuracies in pool.map(_trained, [(family, number) for number in splits]):
+                console.print(f"{family}: members alone " + " ".join(f"{100 * a:.1f}" for a in accuracies))
+        jobs = [(cell, number, rows) for cell in cells for number in splits]
+        for (cell, _, _), (bound, found) in zip(jobs, pool.map(_one, jobs), strict=True):
+            bounds.setdefault(cell, []).append(bound)
+            for (name, measure), each in found.items():
+                figures.setdefault((cell, name, measure), []).append(each)
+        thrift = {name: list(pool.map(_thrift, [(name, number) for number in splits])) for name in SETTINGS}
+    for name in SETTINGS:
+        _print_goodput(name, [cell for cell in cells if cell.setting == name], figures, bounds)
+    _print_measures(cells, figures)
+    targets = _targets(cells, figures, thrift)
+    for what, figure, is_met in targets:
+        console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {figure}", soft_wrap=True)
+    cost = _selection_cost()
+    console.print("selection, µs a row: " + ", ".join(f"{name} {us:.1f}" for name, us in cost.items()))
+    took_s = time.perf_counter() - began_s
+    console.print(f"{len(jobs) * len(CONTENDERS):,} simulations of about {rows:,} rows in {took_s:.0f} s")
+    write_json(
+        "ensembles",
+        {
+            "splits": len(splits),
+            "rows": rows,
+            "took_s": round(took_s, 1),
+            "targets": [[what, figure, is_met] for what, figure, is_met in targets],
+            "selection_us_a_row": cost,
+            "thrift": thrift,
+            "cells": [_record(cell, figures, bounds[cell]) for cell in cells],
+        },
+    )
+
+
+def _modest() -> None:
+    os.nice(10)
+    warnings.simplefilter("ignore", ConvergenceWarning)
+
+
+def _trained(job: tuple[str, int]) -> list[float]:
+    return split_of(*job).accuracies()
+
+
+def _one(job: tuple[Cell, int, int]) -> tuple[float | None, dict[tuple[str, str], float]]:
+    cell, number, rows = job
+    found: dict[tuple[str, str], float] = {}
+    for contender in CONTENDERS:
+        result = run(cell, contender, number, rows)
+        for measure, of in MEASURES.items():
+            found[contender.name, measure] = of(result)
+    return fluid_bound(cell, number), found
+
+
+def _thrift(job: tuple[str, int]) -> tuple[float, float, float]:
+    return alls_accuracy_at(*job)
+
+
+def _ahead(figures: Figures, cell: Cell, other: str) -> list[float]:
+    pairs = zip(figures[cell, OURS, "G"], figures[cell, other, "G"], strict=True)
+    return [ours - theirs for ours, theirs in pairs]
+
+
+def _print_goodput(
+    name: str, cells: Sequence[Cell], figures: Figures, bounds: Mapping[Cell, Sequence[float | None]]
+) -> None:
+    names = [contender.name for contender in CONTENDERS]
+    heads = [*names, BOUND, "worst split", "value − gear", "value − async", "the study's, and ahead"]
+    _line(f"\n{name}: rows that are right and in time, %", heads)
+    for cell in cells:
+        known = [bound for bound in bounds[cell] if bound is not None]
+        figure = [f"{statistics.mean(figures[cell, each, 'G']):.1f}" for each in names]
+        _line(
+            f"{cell.load:.3g} {cell.arrivals}",
+            [
+                *figure,
+                f"{100 * statistics.mean(known):.1f}" if known else "–",
+                f"{min(figures[cell, OURS, 'G']):.1f}",
+                *(_with_interval(_ahead(figures, cell, other)) for other in ("gear", "async")),
+                _STUDY.get(cell, ""),
+            ],
+        )
+
+
+def _print_measures(cells: Sequence[Cell], figures: Figures) -> None:
+    _line("\nmeans over the splits; shares in %", [*MEASURES, "worst G"])
+    for cell in cells:
+        for contender in CONTENDERS:
+            mine = {measure: figures[cell, contender.name, measure] for measure in MEASURES}
+            means = [f"{statistics.mean(each):.{_digits(name)}f}" for name, each in mine.items()]
+            _line(f"{cell.title}: {contender.name}", [*means, f"{min(mine['G']):.1f}"])
+
+
+def _line(head: str, figures: Sequence[str]) -> None:
+    """One line of a table, wider than what a log's console is taken to be."""
+    columns = "".join(f"{figure:>{max(10, len(figure) + 2)}}" for figure in figures)
+    console.print(f"{head:<38}{columns}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _digits(measure: str) -> int:
+    return 3 if "ms" in measure else 2 if measure == "members" else 1
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):+.1f} ± {half_width(values):.1f}"
+
+
+def _targets(
+    cells: Sequence[Cell], figures: Figures, thrift: Mapping[str, Sequence[tuple[float, float, float]]]
+) -> list[tuple[str, str, bool]]:
+    """What was promised of `value`, what was found, and whether that is enough."""
+    ahead = {cell: _ahead(figures, cell, "gear") for cell in cells}
+    found: list[tuple[str, str, bool]] = []
+    strained = [
+        cell
+        for cell in cells
+        if cell.setting in "AE" and cell.load in (1.1, 1.5) and cell.arrivals == "Poisson"
+    ]
+    if strained:
+        mean = statistics.mean(statistics.mean(ahead[cell]) for cell in strained)
+        found.append(
+            ("A and E at 1.1 and 1.5, ahead of gear by 1.0 in the mean", f"{mean:+.2f}", mean >= 1.0)
+        )
+    hardest = Cell("A", 1.5)
+    if hardest in ahead:
+        mean = statistics.mean(ahead[hardest])
+        found.append(("A at 1.5, ahead of gear by 2", _with_interval(ahead[hardest]), mean >= 2.0))
+    tables = [statistics.mean(ahead[cell]) for cell in cells if cell.setting == "D"]
+    if tables:
+        least, mean = min(tables), statistics.mean(tables)
+        found.append(("D, never behind gear by more than 0.3", f"{least:+.2f}", least >= -0.3))
+        found.append(("D, ahead of gear by 0.5 in the mean", f"{mean:+.2f}", mean >= 0.5))
+    peers = Cell("C", R_U, "sine")
+    if peers in ahead:
+        over = _ahead(figures, peers, "async")
+        found.append(("C at r_u, ahead of async by 1", _with_interval(over), statistics.mean(over) >= 1.0))
+    overdue = max(
+        late + refused
+        for cell in cells
+        for late, refused in zip(figures[cell, OURS, "late"], figures[cell, OURS, "refused"], strict=True)
+    )
+    found.append(("no row of value overdue or refused, in any split", f"{overdue:.2f} %", overdue == 0))
+    for name, plans in thrift.items():
+        mine, all_of_them, share = (statistics.mean(column) for column in zip(*plans, strict=True))
+        what = f"{name}, all's accuracy at 0.6 of its device time or less"
+        figure = f"{100 * mine:.1f} against {100 * all_of_them:.1f} at {share:.2f}"
+        found.append((what, figure, share <= 0.6 and mine >= all_of_them - 0.002))
+    return found
+
+
+class _Timed:
+    """A policy, and how long its decisions take."""
+
+    def __init__(self, policy: SelectionPolicy) -> None:
+        self._policy = policy
+        self.name = policy.name
+        self.init, self.observe = policy.init, policy.observe
+        self.took_s = 0.0
+
+    def steer(self, state: dict[str, Any], load: Load) -> dict[str, Any]:
+        began_s = time.perf_counter()
+        state = self._policy.steer(state, load)
+        self.took_s += time.perf_counter() - began_s
+        return state
+
+    def select(self, state: dict[str, Any], row: RowEvidence) -> Choice:
+        began_s = time.perf_counter()
+        choice = self._policy.select(state, row)
+        self.took_s += time.perf_counter() - began_s
+        return choice
+
+    def combine(self, state: dict[str, Any], evidence: Mapping[int, Sequence[float]]) -> Answer:
+        return self._policy.combine(state, evidence)
+
+
+def _selection_cost(rows: int = 4000) -> dict[str, float]:
+    """µs a row of `value`'s decisions, and of pool and simulator with them, by setting."""
+    contender = next(each for each in CONTENDERS if each.name == OURS)
+    cost: dict[str, float] = {}
+    for cell in (Cell("A", 1.5), Cell("C", R_U), Cell("D", 1.5)):
+        timed = _Timed(policy_of(cell.setting, 0, contender))
+        run(cell, contender, 0, rows, timed)
+        began_s = time.perf_counter()
+        run(cell, contender, 0, rows)
+        cost[f"{cell.setting} with pool and simulator"] = 1e6 * (time.perf_counter() - began_s) / rows
+        cost[f"{cell.setting} select and steer"] = 1e6 * timed.took_s / rows
+    return cost
+
+
+def _record(cell: Cell, figures: Figures, bound: Sequence[float | None]) -> dict[str, Any]:
+    return {
+        "setting": cell.setting,
+        "load": cell.load,
+        "arrivals": cell.arrivals,
+        "fluid_bound": bound,
+        "policies": {
+            contender.name: {
+                measure: {
+                    "mean": round(statistics.mean(figures[cell, contender.name, measure]), 4),
+                    "by_split": [round(each, 4) for each in figures[cell, contender.name, measure]],
+                }
+                for measure in MEASURES
+            }
+            for contender in CONTENDERS
+        },
+        "ahead": {
+            other: [round(each, 3) for each in _ahead(figures, cell, other)]
+            for other in (contender.name for contender in CONTENDERS)
+            if other != OURS
+        },
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="few cells and rows, two splits: under a minute")
+    parser.add_argument("--splits", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=4000, help="of each simulation")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Plans are the best that the evidence allows at each price, and sane for members of any kind."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.ensemble.evidence import NOTHING, EvidenceStates, fit_evidence
+from server.ensemble.plan import fit_plans, fixed_plan, solve
+from server.ensemble.policies.geared import Value
+from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
+
+accuracy_lists = st.lists(st.floats(0.3, 0.98), min_size=1, max_size=4)
+
+
+def made(accuracies, seed=0, devices=None, rows=800):
+    return ensemble_of(
+        outcomes_of(*drawn(accuracies, rows, seed=seed)),
+        [1.0 + 2 * number for number in range(len(accuracies))],
+        devices,
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(accuracy_lists, st.integers(0, 1000))
+def test_no_plan_that_is_kept_is_beaten_by_another(accuracies, seed):
+    plans = fit_plans(made(accuracies, seed))
+    assert plans
+    for richer, poorer in itertools.pairwise(plans):
+        assert richer.accuracy > poorer.accuracy
+        assert richer.uses_s > poorer.uses_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(accuracy_lists, st.integers(0, 1000))
+def test_a_dearer_second_never_buys_more_of_the_device(accuracies, seed):
+    ensemble = made(accuracies, seed)
+    worths = []
+    uses = []
+    for price in (0.0, 1.0, 5.0, 20.0, 100.0, 1000.0):
+        plan = solve(ensemble, (price,))
+        worths.append(plan.accuracy - price * plan.uses_s)
+        uses.append(plan.uses_s)
+    assert all(dearer <= cheaper + 1e-9 for cheaper, dearer in itertools.pairwise(worths))
+    assert all(dearer <= cheaper + 1e-9 for cheaper, dearer in itertools.pairwise(uses))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(0.3, 0.98), min_size=2, max_size=4), st.integers(0, 1000))
+def test_the_plan_for_free_time_is_at_least_as_accurate_as_any_fixed_subset(accuracies, seed):
+    ensemble = made(accuracies, seed)
+    richest = fit_plans(ensemble)[0]
+    for subset in ensemble.evidence.subsets:
+        assert richest.accuracy >= fixed_plan(ensemble, subset).accuracy - 1e-9
+
+
+@settings(max_examples=15, deadline=None)
+@given(accuracy_lists, st.integers(0, 1000), st.booleans())
+def test_a_row_that_nobody_answered_is_never_left_so_and_every_plan_ends(accuracies, seed, apart):
+    devices = list(range(len(accuracies))) if apart else None
+    ensemble = made(accuracies, seed, devices)
+    for plan in fit_plans(ensemble):
+        assert plan.choices[NOTHING].ask
+        for subset in ensemble.evidence.subsets:
+            states = ensemble.evidence.states_of(subset)
+            for state in range(states.start, states.stop):
+                assert all(not subset >> member & 1 for member in plan.choices[state].ask)
+
+
+def test_one_member_has_one_plan_which_asks_it_once():
+    plans = fit_plans(made([0.8]))
+    assert len(plans) == 1
+    assert plans[0].choices[NOTHING].ask == (0,)
+    assert all(choice.is_enough for choice in plans[0].choices[1:])
+    assert plans[0].uses_s == pytest.approx(8e-3 / 32 + 1e-3)
+
+
+def test_of_two_members_that_are_the_same_only_the_cheaper_is_asked():
+    told, labels = drawn([0.8])
+    twins = np.concatenate([told, told])
+    for plan in fit_plans(ensemble_of(outcomes_of(twins, labels), [3.0, 1.0])):
+        assert plan.choices[NOTHING].ask == (1,)
+        assert all(choice.is_enough for choice in plan.choices[1:])
+
+
+def test_a_member_that_always_says_the_same_is_not_asked_beside_a_good_one():
+    told, labels = drawn([0.9, 0.5])
+    told[1] = [0.7, 0.1, 0.1, 0.1]
+    ensemble = ensemble_of(outcomes_of(told, labels), [1.0, 1.0])
+    plans = fit_plans(ensemble)
+    assert plans[-1].choices[NOTHING].ask == (0,)
+    assert plans[0].accuracy >= fixed_plan(ensemble, 0b01).accuracy
+
+
+@pytest.mark.parametrize(
+    ("what", "classes"), [("zeros", 4), ("not numbers", 4), ("one class only", 1), ("one row", 4)]
+)
+def test_awkward_members_have_sane_plans(what, classes):
+    told, labels = drawn([0.9, 0.6, 0.7], rows=1 if what == "one row" else 300, classes=classes)
+    if what in ("zeros", "not numbers"):
+        told[1] = 0.0 if what == "zeros" else np.nan
+    for devices in (None, [0, 1, 2]):
+        ensemble = ensemble_of(outcomes_of(told, labels), [1.0, 2.0, 3.0], devices)
+        plans = fit_plans(ensemble)
+        assert plans
+        assert all(0 <= plan.accuracy <= 1 and np.isfinite(plan.remaining_s).all() for plan in plans)
+        assert all(plan.choices[NOTHING].ask for plan in plans)
+    assert ensemble.evidence.state_of(0b010, float("nan")) == ensemble.evidence.first[0b010]
+
+
+def test_below_400_rows_there_are_four_bins_and_from_400_on_eight():
+    for rows, bins in ((399, 4), (400, 8)):
+        evidence = made([0.7, 0.8], rows=rows).evidence
+        assert {len(evidence.edges[subset]) + 1 for subset in evidence.subsets} == {bins}
+
+
+def test_a_bin_of_few_rows_is_drawn_to_its_subset():
+    confidence = {1: [0.1] * 10 + [0.9] * 30}
+    correct = {1: [False] * 10 + [True] * 30}
+    evidence = fit_evidence(1, confidence, correct)
+    sure, unsure = evidence.state_of(1, 0.95), evidence.state_of(1, 0.05)
+    assert evidence.right[sure] == pytest.approx((30 + 20 * 0.75) / 50)
+    assert evidence.right[unsure] == pytest.approx((20 * 0.75) / 20, abs=0.26)
+
+
+def test_evidence_needs_the_same_rows_for_every_subset():
+    with pytest.raises(ValueError, match="the same rows"):
+        fit_evidence(1, {1: [0.5, 0.6]}, {1: [True]})
+    with pytest.raises(ValueError, match="at least one"):
+        fit_evidence(1, {1: []}, {1: []})
+
+
+def test_evidence_survives_its_json():
+    evidence = made([0.6, 0.8, 0.9]).evidence
+    again = EvidenceStates.from_json(evidence.to_json())
+    assert again.to_json() == evidence.to_json()
+    assert again.state_of(0b101, 0.5) == evidence.state_of(0b101, 0.5)
+    assert np.array_equal(again.right, evidence.right)
+
+
+def test_several_devices_get_gears_that_spread_the_rows():
+    ensemble = made([0.8, 0.8, 0.8], devices=[0, 1, 2])
+    poorest = fit_plans(ensemble)[-1]
+    assert len(poorest.choices[NOTHING].ask) > 1
+    assert (poorest.remaining_s[NOTHING] > 0).sum() > 1
+
+
+def test_value_takes_plans_that_were_fitted_before():
+    ensemble = made([0.7, 0.9])
+    plans = fit_plans(ensemble)[:1]
+    assert Value(ensemble, plans).plans == plans

@@ -1,0 +1,133 @@
+"""A pool of rows on members apart: every row is answered or refused once, by its goal, by the plan."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
+from server.ensemble.policies.fixed import Static
+from server.scheduling.arbitration import least_recently_served
+from server.scheduling.pool import AnswerRows, MemberPool, RefuseRow, RunOn, Sleep
+from server.scheduling.simulation.arrivals import bursty, poisson
+from server.scheduling.simulation.ensembles import EnsembleLoad, simulate_ensemble
+from server.scheduling.simulation.simulator import FunctionLoad, Workload, simulate
+from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
+
+OUTCOMES = outcomes_of(*drawn([0.6, 0.75, 0.9]))
+COSTS_MS = [0.1, 0.2, 0.6]
+
+
+def ensemble(devices=None):
+    return ensemble_of(OUTCOMES, COSTS_MS, devices)
+
+
+def latencies(of):
+    return [lambda rows, member=member: member.fixed_s + rows * member.per_row_s for member in of.members]
+
+
+def loaded(of, rate, seconds=1.0, seed=0, **options):
+    return EnsembleLoad(
+        poisson(Random(seed), rate, seconds), 0.05, latencies(of), OUTCOMES, seed=seed, **options
+    )
+
+
+@pytest.mark.parametrize("name", SELECTION_POLICIES)
+@pytest.mark.parametrize("devices", [None, [0, 1, 2], [0, 0, 1]])
+@pytest.mark.parametrize("rate", [200, 3000, 20_000])
+def test_every_row_is_answered_in_time_or_refused_once(name, devices, rate):
+    of = ensemble(devices)
+    load = loaded(of, rate, seconds=min(1.0, 3000 / rate), jitter=0.1)
+    result = simulate_ensemble(load, of, selection_policy(name, of))
+    assert result.offered == result.good + result.wrong + result.refused
+    assert result.late == 0
+    assert len(result.answered_at) == result.answered
+
+
+def test_the_same_load_and_seed_give_the_same_result():
+    of = ensemble()
+    first, second = (
+        simulate_ensemble(loaded(of, 2500, jitter=0.1), of, selection_policy("value", of)) for _ in range(2)
+    )
+    assert first == second
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([0.3, 0.9, 1.3]), st.integers(0, 100), st.booleans())
+def test_one_member_is_scheduled_to_the_last_digit_as_by_goodput(load, seed, bursts):
+    told, labels = drawn([0.8])
+    of = ensemble_of(outcomes_of(told, labels), [0.25])
+    (latency_s,) = latencies(of)
+    rate = load * 64 / latency_s(64)
+    arrivals_s = (bursty if bursts else poisson)(Random(seed), rate, 1000 / rate)
+    alone = simulate(
+        Workload((FunctionLoad("f", arrivals_s, 0.05, 64, latency_s),), arbitration=least_recently_served)
+    ).total
+    mine = simulate_ensemble(
+        EnsembleLoad(arrivals_s, 0.05, [latency_s], outcomes_of(told, labels)),
+        of,
+        selection_policy("value", of),
+    )
+    assert (mine.answered, mine.refused, mine.batches) == (alone.good, alone.refused, alone.batches)
+    assert sorted(latency for _, latency, _ in mine.answered_at) == sorted(alone.latencies_s)
+
+
+def pool_of(policy, of, **options):
+    return MemberPool(of, policy, latencies(of), slo_s=0.05, max_batch=8, **options)
+
+
+def test_at_its_goal_a_row_is_answered_from_what_is_known_and_the_late_member_is_dropped():
+    of = ensemble()
+    pool = pool_of(selection_policy("all", of), of)
+    pool.submit(0.0, 7, 0.05)
+    first = pool.next_action(0.0)
+    assert isinstance(first, RunOn)
+    pool.finished(0.01, first.batch_id, lambda row, subset: 0.5)
+    second = pool.next_action(0.01)
+    assert isinstance(second, RunOn)
+    assert second.member != first.member
+    assert pool.next_action(0.01) == Sleep(0.05)
+    assert pool.next_action(0.05) == AnswerRows(((7, 1 << first.member),))
+    assert pool.waiting == 0
+    pool.finished(0.06, second.batch_id, lambda row, subset: pytest.fail("the row is gone"))
+    assert isinstance(pool.next_action(0.06), Sleep)
+
+
+def test_a_row_that_nobody_answered_by_its_goal_is_refused():
+    of = ensemble()
+    pool = pool_of(Static(of, 0b100), of)
+    pool.submit(0.0, 1, 0.05)
+    assert isinstance(pool.next_action(0.0), RunOn)
+    assert pool.next_action(0.05) == RefuseRow(1)
+
+
+def test_a_fresh_row_too_late_for_its_member_goes_to_the_cheapest_that_can_answer_it():
+    of = ensemble()
+    pool = pool_of(selection_policy("gear", of), of)
+    pool.submit(0.0, 1, 0.002)  # only the first member takes less
+    action = pool.next_action(0.0)
+    assert isinstance(action, RunOn)
+    assert action.member == 0
+
+
+def test_members_on_several_devices_run_beside_one_another_where_all_are_asked():
+    of = ensemble([0, 1, 2])
+    pool = pool_of(selection_policy("all", of), of)
+    pool.submit(0.0, 1, 0.05)
+    actions = [pool.next_action(0.0) for _ in range(4)]
+    assert {action.member for action in actions[:3] if isinstance(action, RunOn)} == {0, 1, 2}
+    assert isinstance(actions[3], Sleep)
+
+
+def test_more_load_costs_accuracy_before_it_costs_rows():
+    of = ensemble()
+    idle, strained = (
+        simulate_ensemble(loaded(of, rate, seconds=1500 / rate), of, selection_policy("value", of))
+        for rate in (300, 5000)
+    )
+    assert idle.refused == strained.refused == 0
+    assert strained.asked / strained.answered < idle.asked / idle.answered
+    assert strained.goodput > 0.6
