@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpu_worker.engine import Engine
     from gpu_worker.pipeline.batch import Batch
     from gpu_worker.wire.protocol import Answer, Column
+    from server.ensemble.answer import AnswerRule
 
 __all__ = ["LocalTransport"]
 
@@ -129,11 +130,10 @@ class LocalTransport:
                 )
             return bool(abort)
 
+        rule = _rule(function)
         engine, batch = self._begun(function, function.inputs[asked.inputs[0].name], rows, cancelled)
         answer = engine.answer(batch, cancelled)
-        response = InferResponse(
-            function.name, _outputs(function, answer, len(rows)), function.version, asked.id
-        )
+        response = InferResponse(function.name, _outputs(rule, answer, len(rows)), function.version, asked.id)
         body, headers = encode_response(response, _binary(asked))
         return HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)
 
@@ -234,7 +234,8 @@ def _settings(options: dict[str, list[str]]) -> Settings:
     )
 
 
-def _outputs(function: LocalFunction, answer: Answer, rows: int) -> list[Tensor]:
+def _rule(function: LocalFunction) -> AnswerRule:
+    """How it answers. Raises `BadOption` where what was fitted of it cannot be read."""
     from server.ensemble.answer import AnswerRule
     from server.ensemble.fit import Fit
 
@@ -245,21 +246,23 @@ def _outputs(function: LocalFunction, answer: Answer, rows: int) -> list[Tensor]
             f"what was fitted of {function.name} cannot be read: {exc}",
             hint="deploy the function anew, or read its home folder by the version of ml_udf that wrote it",
         ) from exc
-    task = task_named(function.task)
-    members = {member.key: (member.model, member.accuracy) for member in function.members}
-    found = AnswerRule(
+    return AnswerRule(
         function.name,
-        task,
+        task_named(function.task),
         function.combine,
         function.classes,
-        members,
+        {member.key: (member.model, member.accuracy) for member in function.members},
         function.min_confidence,
         function.default,
         fit,
-    ).answer(answer)
+    )
+
+
+def _outputs(rule: AnswerRule, answer: Answer, rows: int) -> list[Tensor]:
+    found = rule.answer(answer)
     errors = {error.index: f"{error.code}: {error.message}" for error in found.errors}
     return [
-        *(_tensor(found.columns[name]) for name in task.default_outputs),
+        *(_tensor(found.columns[name]) for name in rule.task.default_outputs),
         Tensor.of_bytes("error", [errors.get(row, "").encode() for row in range(rows)]),
     ]
 

@@ -108,7 +108,7 @@ def _log_pool(votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None) ->
         subset = fit.subset(by_name)
         ordered = [by_name[fit.members[place]] for place in subset]
     pool = combined(fit, subset, [_scores_of(vote, len(classes)) for vote in ordered])
-    return _by_scores(votes, classes, pool.astype(np.float32))
+    return _by_scores(votes, classes, pool.astype(np.float32, copy=False))
 
 
 def _check_scores(what: str, votes: Sequence[Vote]) -> None:

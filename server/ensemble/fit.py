@@ -213,17 +213,27 @@ def fit_combination(
 
 
 def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> Floats:
-    """What members answer together: [rows, classes], each row of sum 1.
+    """What members answer together: [rows, classes], each row of sum 1; float32 of float32, else float64.
 
     probabilities: [members of the subset, rows, classes], in the subset's order. What was not fitted is taken
     as temperature 1 and, of each of the subset, weight 1/√|S|; fit: None where nothing was.
+
+    Raises ValueError where there are not as many as the subset has.
     """
     logs = log_floored(probabilities)
-    weights = (unfitted_weight(len(subset)),) * len(subset) if fit is None else fit.weights(subset)
-    pool = np.zeros(logs.shape[1:])
-    for log, member, weight in zip(logs, subset, weights, strict=True):
-        pool += weight * (log if fit is None else calibrated(log, fit.temperatures[member], axis=-1))
-    return np.exp(log_softmax(pool, axis=-1))
+    if len(logs) != len(subset) or not subset:
+        raise ValueError(f"{len(logs)} members answered, and a subset of {len(subset)} was asked for")
+    if fit is None:
+        scales = [unfitted_weight(len(subset))] * len(subset)
+    else:
+        # What a temperature adds to every class of a row alike goes with the pool's own sum.
+        weights = fit.weights(subset)
+        scales = [w / fit.temperatures[member] for w, member in zip(weights, subset, strict=True)]
+    pool: Floats = np.tensordot(np.asarray(scales, logs.dtype), logs, axes=1)
+    pool -= pool.max(axis=-1, keepdims=True)
+    np.exp(pool, out=pool)
+    pool /= pool.sum(axis=-1, keepdims=True)
+    return pool
 
 
 def _fitted(logs: Floats, labels: Labels, taking_part: NDArray[np.bool_]) -> tuple[Floats, Floats]:

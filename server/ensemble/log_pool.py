@@ -13,6 +13,7 @@ or the same for every class) changes nothing.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +29,7 @@ __all__ = [
     "unfitted_weight",
 ]
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
 
 _FLOOR = 1e-4
@@ -42,9 +43,15 @@ _MOST_NUMBERS = 2_000_000  # held at once while weights are fitted
 
 
 def log_floored(probabilities: ArrayLike) -> Floats:
-    """The logarithms of probabilities, of any shape; what is below 1e-4, or no number, counts as 1e-4."""
-    known = np.nan_to_num(np.asarray(probabilities, np.float64), nan=0.0, posinf=1.0, neginf=0.0)
-    return np.log(np.clip(known, _FLOOR, 1.0))
+    """The logarithms of probabilities, of any shape; what is below 1e-4, or no number, counts as 1e-4.
+
+    In float32 of float32, else in float64.
+    """
+    given = np.asarray(probabilities)
+    logs: Floats = np.fmax(given, _FLOOR, dtype=np.float32 if given.dtype == np.float32 else np.float64)
+    np.fmin(logs, 1.0, out=logs)
+    np.log(logs, out=logs)
+    return logs
 
 
 def log_softmax(logits: Floats, axis: int = -2) -> Floats:

@@ -116,8 +116,9 @@ def test_an_ensemble_names_its_members_and_agrees(house: InferenceServer, f: str
     reply = infer(house, f, "x", "y", outputs=("label", "confidence", "answered_by")).json()
     assert reply["outputs"][1]["data"] == [1.0, 1.0]
     assert reply["outputs"][2]["data"] == ["text_hash,other_hash"] * 2
-    put(house, f, models=["text_hash", "other_hash"], combine="mean")
-    assert infer(house, f, "x", "y", outputs=("label",)).json()["outputs"][0] == reply["outputs"][0]
+    for rule in ("mean", "log_pool"):
+        put(house, f, models=["text_hash", "other_hash"], combine=rule)
+        assert infer(house, f, "x", "y", outputs=("label",)).json()["outputs"][0] == reply["outputs"][0]
 
 
 def test_a_deployment_that_cannot_be_loaded_changes_nothing(

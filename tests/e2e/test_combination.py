@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,8 +21,10 @@ from numpy.typing import NDArray
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.client import Client
+from ml_udf.errors import UnknownFunction
 from server.ensemble.fit import Fit, combined
 from tests.inference_server import InferenceServer, inference_server
+from tests.models import hashing_model, label_of
 
 JOB_S = 120.0
 COLUMNS = [f"c{number}" for number in range(6)]
@@ -176,3 +181,33 @@ def test_vote_and_mean_stay_for_who_asks_for_them_and_a_rollback_brings_the_fit_
         client.close()
     assert (back["combine"], back["fitted"]["rows"]) == ("log_pool", fit.rows)
     assert deployed.fit == fit
+
+
+def test_a_fit_that_cannot_be_read_is_said_and_its_function_does_not_answer_otherwise(tmp_path: Path) -> None:
+    members = ("one", "two")
+    fit = Fit(members, (1.0, 2.0), (), 100, 4)
+    with inference_server(tmp_path / "home") as server:
+        for name in members:
+            server.deploy(hashing_model(tmp_path, name))
+        client = Client(server.url)
+        body = {"models": list(members), "combine": "log_pool"}
+        assert client.put("/v1/functions/udf_hash", body)["fitted"] is None
+        keep(server, fit.to_json())
+        assert client.get("/v1/functions/udf_hash")["fitted"]["rows"] == 100
+        assert client.predict("udf_hash", ["x"]).values == [label_of("x")]
+        keep(server, {"format": 99})
+        with pytest.raises(UnknownFunction):
+            client.predict("udf_hash", ["x"])
+        assert "function not served function=udf_hash" in server.log
+        assert "its format is 99" in server.log
+        assert client.put("/v1/functions/udf_hash", body)["fitted"] is None, "and can be deployed anew"
+        assert client.predict("udf_hash", ["x"]).values == [label_of("x")]
+        client.close()
+
+
+def keep(server: InferenceServer, fit: dict[str, Any]) -> None:
+    """Restart the server with that fit in its registry."""
+    server.stop()
+    with contextlib.closing(sqlite3.connect(server.home / "registry.db")) as registry, registry:
+        registry.execute("UPDATE deployments SET fit = ?", [json.dumps(fit)])
+    server.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.settings import Settings
 from ml_udf.client import Client
-from ml_udf.errors import Cancelled
+from ml_udf.errors import BadOption, Cancelled
 from tests.models import hashing_model, label_of
 
 THREADS = 4
@@ -93,3 +94,23 @@ def test_who_waits_for_room_can_be_cancelled(home: Path) -> None:
     busy.join(timeout=30)
     assert client.predict("one", ["a"]).values == [label_of("a")]
     client.close()
+
+
+def test_what_was_fitted_by_a_later_version_is_refused_and_not_left_out(home: Path) -> None:
+    members = [{"model": name, "version": 1, "accuracy": 0.5} for name in ("one", "two")]
+    deployed = {
+        "name": "f",
+        "version": 1,
+        "task": "text-classification",
+        "input": {"name": "text", "form": "text"},
+        "combine": "log_pool",
+        "fit": {"format": 99},
+        "members": members,
+    }
+    (home / "functions").mkdir()
+    (home / "functions" / "f.json").write_text(json.dumps(deployed))
+    client = Client(f"local:{home}")
+    with pytest.raises(BadOption, match="what was fitted of f cannot be read: its format is 99") as caught:
+        client.predict("f", ["x"])
+    client.close()
+    assert "deploy the function anew" in caught.value.hint

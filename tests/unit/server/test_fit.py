@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from server.ensemble.fit import Fit, combined, fit_combination, rows_to_fit, subsets_of
 from server.ensemble.log_pool import fit_temperature, log_floored
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
 
 def members_of(
@@ -179,6 +179,22 @@ def test_without_any_fit_members_are_pooled_as_they_are() -> None:
     p = np.array([[[0.8, 0.2]], [[0.6, 0.4]]])
     odds = (0.8 / 0.2 * 0.6 / 0.4) ** (2**-0.5)
     assert combined(None, (0, 1), p)[0, 0] == pytest.approx(odds / (1 + odds))
+
+
+def test_as_many_members_as_the_subset_has_must_answer() -> None:
+    with pytest.raises(ValueError, match="1 members answered, and a subset of 2"):
+        combined(None, (0, 1), np.ones((1, 3, 2)))
+    with pytest.raises(ValueError, match="a subset of 0"):
+        combined(None, (), np.ones((0, 3, 2)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_answers_numbers_are_as_wide_as_the_members(dtype: type) -> None:
+    told, labels = members_of(12, 100, 3, [1.0, 1.5])
+    fit = fit_combination(told, labels)
+    p = combined(fit, (0, 1), told.astype(dtype))
+    assert p.dtype == dtype
+    assert p == pytest.approx(combined(fit, (0, 1), told), abs=1e-5)
 
 
 def test_rows_of_one_group_are_never_on_both_sides() -> None:
