@@ -212,7 +212,7 @@ def fit_combination(
     )
 
 
-def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> Floats:
+def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> NDArray[Any]:
     """What members answer together: [rows, classes], each row of sum 1; float32 of float32, else float64.
 
     probabilities: [members of the subset, rows, classes], in the subset's order. What was not fitted is taken

@@ -12,6 +12,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer
 from server.catalog.functions import Function, ModelVersion
+from server.ensemble.fit import Fit, SubsetFit
 from server.errors import DeadlineExceeded, ServiceError
 from server.observability.metrics import Metrics
 from server.scheduling.core import Scheduler
@@ -285,6 +286,45 @@ def test_a_late_members_answer_is_dropped_and_its_time_still_taught() -> None:
         assert labels_of(reply) == ["x", "y"]
         assert house.latencies["c/1"].on("fake", "text")(2) > 1.05 * before_s
         assert house.rerun_rows == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("came", "answering", "expected"),
+    [("a b", "a,b", [0.9, 0.05, 0.05]), ("c", "c", [0.4**2, 0.3**2, 0.3**2])],
+)
+def test_those_that_came_in_time_answer_by_the_weights_that_were_fitted_for_them(
+    came: str, answering: str, expected: list[float]
+) -> None:
+    """Of a and b together a alone counts; c alone is as sure as its temperature says."""
+    fit = Fit(
+        ("a", "b", "c"),
+        (1.0, 1.0, 0.5),
+        (SubsetFit((0, 1), (1.0, 1e-9), 1.0, 0.0), SubsetFit((0, 1, 2), (1e-9, 1e-9, 1.0), 1.0, 0.0)),
+        100,
+        3,
+    )
+    said = {"a": [0.9, 0.05, 0.05], "b": [0.1, 0.8, 0.1], "c": [0.4, 0.3, 0.3]}
+
+    async def scenario() -> None:
+        house = House(late_members="leave_out", combine="log_pool", fit=fit)
+        house.place(w0="a b", w1="c")
+        pending = house.ask("x", outputs=("label", "confidence", "scores"))
+        await settle()
+        worker = house.workers["w0" if came == "a b" else "w1"]
+        message, on_reply = worker.batches.pop(0)
+        assert "scores" in message.outputs
+        answers = []
+        for model in message.models:
+            p = np.asarray(said[model.partition("/")[0]], "<f4")
+            answers.append(classified(model, [CLASSES[int(p.argmax())]], [float(p.max())], p.tobytes()))
+        on_reply(Answer(message.id, answers, []))
+        reply = await asyncio.wait_for(pending.future, 5)
+        assert {who for _, _, who in reply.answered_by} == {answering}
+        told = np.frombuffer(scores_of(reply), "<f4")
+        assert told == pytest.approx(np.asarray(expected) / sum(expected), abs=1e-5)
+        assert confidences_of(reply) == pytest.approx([told.max()])
 
     asyncio.run(scenario())
 
