@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ml_udf.oip import HEADER_LENGTH, InferRequest, RequestedOutput, Tensor, enc
 from tests.contract.oip_wire import Reply, call, infer_body, metric
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
+from tests.waiting import wait_until
 
 TOKEN = "a-token-for-the-tests-0123456789"
 ASK = "another-token-that-may-only-ask"
@@ -238,10 +238,7 @@ def test_clients_that_vanish_while_their_reply_is_written_leave_no_error_in_the_
             with contextlib.suppress(TimeoutError):
                 connection.recv(100)
         connection.close()
-    deadline_s = time.monotonic() + 20
-    while metric(open_server.port, "ml_udf_queue_rows", function="udf_text") > 0:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    wait_until(lambda: metric(open_server.port, "ml_udf_queue_rows", function="udf_text") == 0)
     assert call(open_server.port, "POST", INFER, infer_body("x")).status == 200
     new = open_server.log[len(begun) :]
     assert "ERROR" not in new

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from tests.contract.oip_wire import Reply, call, infer_body, metric
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
+from tests.waiting import wait_until
 
 TOKEN = "a-token-for-the-tests-0123456789"
 INFER = "/v2/models/udf_text/infer"
@@ -101,10 +101,10 @@ def test_many_clients_that_vanish_leave_no_row_behind(strict: InferenceServer) -
     connections = [socket.create_connection(("127.0.0.1", strict.port), timeout=30) for _ in range(15)]
     for connection in connections:
         connection.sendall(head.encode() + body)
-    _until(lambda: metric(strict.port, "ml_udf_queue_rows", function="udf_slow") > 0)
+    wait_until(lambda: metric(strict.port, "ml_udf_queue_rows", function="udf_slow") > 0)
     for connection in connections:
         connection.close()
-    _until(lambda: metric(strict.port, "ml_udf_queue_rows", function="udf_slow") == 0, within_s=1.0)
+    wait_until(lambda: metric(strict.port, "ml_udf_queue_rows", function="udf_slow") == 0, within_s=1.0)
     assert call(strict.port, "POST", INFER, infer_body("x")).status == 200
 
 
@@ -148,14 +148,6 @@ def test_the_token_opens_and_is_not_in_the_log(guarded: InferenceServer) -> None
     for scheme in ("Bearer", "bearer"):
         assert call(guarded.port, "GET", "/v2", headers={"Authorization": f"{scheme} {TOKEN}"}).status == 200
     assert TOKEN not in guarded.log
-
-
-def _until(condition: object, within_s: float = 10.0) -> None:
-    assert callable(condition)
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tests.benchmarks.vanishing import deploy_slow, leavings, vanish
 from tests.contract.oip_wire import call, infer_body
 from tests.inference_server import inference_server
 from tests.models import hashing_model
+from tests.waiting import wait_until
 
 _WARM_CLIENTS = 2_000  # after so many, the server's memory has the size that it keeps
 _CLIENTS = 4_000
@@ -24,8 +24,5 @@ def test_thousands_of_clients_that_vanish_leave_nothing_behind(tmp_path: Path) -
         assert after.rows == 0
         assert after.empty_after_s < 1.0  # the goal is 0.2 s; this box may be busy
         assert after.resident_bytes < before.resident_bytes + _NOISE_BYTES
-        ends_s = time.monotonic() + 10
-        while leavings(server).open_files > before.open_files + 3 and time.monotonic() < ends_s:
-            time.sleep(0.05)
-        assert leavings(server).open_files <= before.open_files + 3
+        wait_until(lambda: leavings(server).open_files <= before.open_files + 3)
         assert call(server.port, "POST", "/v2/models/udf_text/infer", infer_body("x")).status == 200

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from ml_udf.errors import BadOption, ServerUnreachable, UnknownFunction
 from tests.unit.ml_udf.fake_transport import FakeTransport, label_of
+from tests.waiting import wait_until
 
 
 def registered(
@@ -152,9 +152,7 @@ def test_the_warning_comes_by_itself_a_moment_after_the_statement():
         warnings.simplefilter("always")
         # One call of the function: a pause between two would end what counts as one statement.
         con.execute("SELECT udf_f('bad' || i) FROM range(2000) AS r(i)").fetchall()
-        deadline_s = time.monotonic() + 5
-        while not caught and time.monotonic() < deadline_s:
-            time.sleep(0.02)
+        wait_until(lambda: caught)
     registration.close()
     (warning,) = caught
     assert "2,000 inputs could not be answered" in str(warning.message)
@@ -186,8 +184,9 @@ from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
 con = duckdb.connect()
-Registration(con, Client("http://fake", transport=FakeTransport(delay_s=60)), {"udf_f": "f"}, Options())
-print("ready", flush=True)
+transport = FakeTransport(delay_s=60)
+transport.on_infer = lambda: print("asked", flush=True)
+Registration(con, Client("http://fake", transport=transport), {"udf_f": "f"}, Options())
 try:
     con.execute("SELECT udf_f(i::VARCHAR) FROM range(3) AS r(i) ORDER BY 1").fetchall()
 except (KeyboardInterrupt, duckdb.Error, RuntimeError):
@@ -208,9 +207,10 @@ from ml_udf.client import Client, Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.duckdb.registration import Registration
 from tests.unit.ml_udf.fake_transport import FakeTransport
-client = Client("http://fake", transport=FakeTransport(delay_s=60))
+transport = FakeTransport(delay_s=60)
+transport.on_infer = lambda: print("asked", flush=True)
+client = Client("http://fake", transport=transport)
 ml_udf.duckdb.register = lambda con, *_, **__: Registration(con, client, {"udf_f": "f"}, Options())
-print("ready", flush=True)
 sys.argv = ["sql", "SELECT count(udf_f(i::VARCHAR)) FROM range(3) AS r(i)"]
 typer.run(sql)
 """
@@ -222,8 +222,7 @@ def test_ctrl_c_ends_the_command_line_with_one_word():
     )
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(1.0)
+        assert process.stdout.readline() == "asked\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=15)
         assert "error: interrupted" in out + err
@@ -249,8 +248,7 @@ def test_ctrl_c_ends_a_statement_that_waits_for_the_server():
     )
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.7)
+        assert process.stdout.readline() == "asked\n"
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=15)
         assert out == "interrupted\n"

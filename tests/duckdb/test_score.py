@@ -19,6 +19,7 @@ from ml_udf.duckdb import score_table
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
 from ml_udf.errors import InputNotFound, MlUdfError, NoKey, UnknownColumn, UnknownTable, WrongType
 from tests.postgres.oip_server import OipServer, label_of, oip_server
+from tests.waiting import wait_until
 
 KILLS = 8
 
@@ -207,9 +208,7 @@ def test_the_command_killed_again_and_again_loses_no_row(tmp_path: Path, server:
         run = subprocess.Popen(
             command(file, server, "--batch-rows", "200"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        end_s = time.monotonic() + 60
-        while not server.requests and run.poll() is None and time.monotonic() < end_s:
-            time.sleep(0.02)
+        wait_until(lambda run=run: server.requests or run.poll() is not None, 60)  # type: ignore[misc]
         time.sleep(dice.uniform(0.0, 0.6))
         run.kill()
         run.wait()
@@ -238,9 +237,7 @@ def test_ctrl_c_ends_the_command_soon_and_says_how_to_go_on(tmp_path: Path, serv
         stderr=subprocess.PIPE,
         text=True,
     )
-    end_s = time.monotonic() + 60
-    while not server.requests and run.poll() is None and time.monotonic() < end_s:
-        time.sleep(0.02)
+    wait_until(lambda: server.requests or run.poll() is not None, 60)
     run.send_signal(signal.SIGINT)
     out, _ = run.communicate(timeout=30)
     assert run.returncode == 130

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from gpu_worker.wire.protocol import (
     Inspect,
     Inspected,
     Message,
+    Ping,
+    Pong,
     ProbeTraining,
     StoreCheckpoint,
     TrainEpoch,
@@ -35,6 +36,7 @@ from gpu_worker.wire.protocol import (
 )
 from tests.training_data import CLASSES, draw_photos
 from tests.unit.gpu_worker.worker_process import WorkerProcess
+from tests.waiting import wait_until
 
 SPEC: dict[str, Any] = {
     "architecture": "resnet",
@@ -196,7 +198,7 @@ def test_a_training_process_that_dies_is_told_and_another_takes_its_place(
     message.id = 20
     os.kill(victim, signal.SIGSTOP)  # so that it cannot have answered before it dies
     worker.send(message)
-    time.sleep(0.2)
+    assert isinstance(worker.ask(Ping(21)), Pong)  # messages are taken in their order: the process has it
     os.kill(victim, signal.SIGKILL)
     reply = worker.receive()
     assert isinstance(reply, Failed)
@@ -211,10 +213,7 @@ def test_the_training_process_ends_with_its_worker(photos: Path, snapshot: Path)
         os.kill(child, signal.SIGSTOP)  # a stopped process sees no closed socket
         worker.process.kill()
         worker.wait()
-        deadline_s = time.monotonic() + 10
-        while is_alive(child):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        wait_until(lambda: not is_alive(child))
 
 
 def children(worker: WorkerProcess) -> list[int]:

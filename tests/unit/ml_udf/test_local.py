@@ -18,6 +18,7 @@ from gpu_worker.settings import Settings
 from ml_udf.client import Client
 from ml_udf.errors import BadOption, Cancelled
 from tests.models import hashing_model, label_of
+from tests.waiting import wait_until
 
 THREADS = 4
 CALLS = 25
@@ -78,10 +79,7 @@ def test_who_waits_for_room_can_be_cancelled(home: Path) -> None:
     client = Client(f"local:{home}")
     busy = threading.Thread(target=client.predict, args=("slow", ["a"]))
     busy.start()
-    end_s = time.monotonic() + 30
-    while ("slow", True) not in [(model["name"], model["resident"]) for model in models(client)]:
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_until(lambda: ("slow", True) in [(model["name"], model["resident"]) for model in models(client)], 30)
     waited: list[int] = []
 
     def give_up() -> None:

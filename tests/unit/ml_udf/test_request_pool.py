@@ -79,7 +79,7 @@ def test_a_failed_task_aborts_the_others_and_its_error_comes_out():
 
     with pytest.raises(Stop):
         list(RequestPool().run(["waits", "fails"], one, max_in_flight=2))
-    await_true(lambda: told == ["aborted"])
+    wait_until(lambda: told == ["aborted"])
 
 
 def test_a_consumer_that_leaves_aborts_the_others():
@@ -94,7 +94,7 @@ def test_a_consumer_that_leaves_aborts_the_others():
     results: Any = RequestPool().run([0, 1], one, max_in_flight=2)
     next(results)
     results.close()
-    await_true(lambda: told == ["aborted"])
+    wait_until(lambda: told == ["aborted"])
 
 
 def test_when_all_is_told_nothing_is_aborted():
@@ -141,7 +141,7 @@ def test_an_interrupt_while_requests_leave_aborts_them():
 
     with pytest.raises(Stop):
         RequestPool().begin([1], one, on_wait=on_wait)
-    await_true(lambda: told == ["aborted"])
+    wait_until(lambda: told == ["aborted"])
 
 
 def test_what_is_dropped_is_aborted():
@@ -154,7 +154,7 @@ def test_what_is_dropped_is_aborted():
     underway = RequestPool().begin([1], one)
     underway.drop()
     assert not underway.pending
-    await_true(lambda: told == ["aborted"])
+    wait_until(lambda: told == ["aborted"])
 
 
 def test_closed_it_lets_its_threads_go_and_can_be_used_again():
@@ -187,10 +187,3 @@ def test_closing_does_not_wait_for_what_still_runs():
     pool.close()
     assert time.monotonic() - began_s < 10
     ends.set()
-
-
-def await_true(condition) -> None:
-    ends_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < ends_s, "it did not come true within 10 s"
-        time.sleep(0.005)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,6 +29,7 @@ from server.workers.pool import Worker
 from tests.answers import labels_of
 from tests.unit.server.house import House
 from tests.unit.server.served import text_model
+from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("mortal_worker_process.py")
 ROOT = Path(__file__).parents[3]
@@ -66,13 +65,6 @@ async def mortal(house: House, kind: str, when: str, mark: Path) -> AsyncIterato
         await pool.close()
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        await asyncio.sleep(0.01)
-
-
 @WHEN
 @pytest.mark.parametrize("kind", ["ping", "load", "unload", "infer", "cancel"])
 def test_rows_are_answered_whatever_the_worker_was_at(tmp_path: Path, kind: str, when: str) -> None:
@@ -96,8 +88,8 @@ def test_rows_are_answered_whatever_the_worker_was_at(tmp_path: Path, kind: str,
             for number, pending in enumerate(last):
                 assert list(labels_of(await pending.future)) == [str(number)]
                 house.dispatcher.end(pending)
-            await until(lambda: mark.exists() and pool.states()[0].state == "up")
-            await until(lambda: house.residency.resident() == {"w0": ["net/1"]})
+            await until(lambda: mark.exists() and pool.states()[0].state == "up", PATIENCE_S)
+            await until(lambda: house.residency.resident() == {"w0": ["net/1"]}, PATIENCE_S)
             worker = house.dispatcher._workers["w0"]
             pong = await worker.call(Ping(0))
             assert isinstance(pong, Pong)
@@ -129,14 +121,14 @@ def test_every_message_of_training_is_answered_or_failed(tmp_path: Path, kind: s
         house = House()
         message = TRAINING[kind]()
         async with mortal(house, message.kind, when, tmp_path / "dead") as pool:
-            await until(lambda: house.dispatcher._workers)
+            await until(lambda: house.dispatcher._workers, PATIENCE_S)
             first: Worker = house.dispatcher._workers["w0"]
             beside = asyncio.gather(*(first.call(make()) for make in TRAINING.values()))
             replies = await beside
             for reply in replies:
                 assert not isinstance(reply, Failed) or reply.code == "worker_lost"
             assert sum(isinstance(reply, Failed) for reply in replies) >= (when != "after")
-            await until(lambda: pool.states()[0].restarts == 1 and house.dispatcher._workers)
+            await until(lambda: pool.states()[0].restarts == 1 and house.dispatcher._workers, PATIENCE_S)
             again = await house.dispatcher._workers["w0"].call(TRAINING[kind]())
             assert not isinstance(again, Failed)
 

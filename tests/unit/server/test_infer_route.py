@@ -26,6 +26,7 @@ from server.supervision import Tasks
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
+from tests.waiting import until
 
 PATH = "/v2/models/f/infer"
 
@@ -61,9 +62,7 @@ class Station:
             self.house.dispatcher.remove(retired)
 
     async def replied(self, count: int = 1) -> None:
-        async with asyncio.timeout(60):
-            while len(self.replies) < count:  # noqa: ASYNC110 (threads and processes answer)
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.replies) >= count, 60)
 
 
 def column(*rows: str, shape: list[int] | None = None) -> dict[str, object]:
@@ -278,7 +277,7 @@ def test_what_was_taken_of_a_queue_is_given_back_however_a_call_ends() -> None:
         station.ask(texts("late", ml_udf_deadline_ms=1))
         station.ask(texts("a", priority=-1))
         station.ask(texts())
-        await asyncio.sleep(0.05)
+        await station.replied(3)  # all but the first: the second has left
         while worker.batches:
             worker.answer()
             await settle()

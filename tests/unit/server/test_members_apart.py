@@ -23,6 +23,7 @@ from server.serving.scheduler_adapter import QueueBounds
 from tests.answers import classified, confidences_of, labels_of, scores_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import CLASSES, function, text_model
+from tests.waiting import until
 
 MEMBERS = (text_model("a", accuracy=0.7), text_model("b", accuracy=0.8), text_model("c", accuracy=0.9))
 
@@ -254,7 +255,7 @@ def test_a_worker_that_has_no_room_for_its_members_is_asked_again_for_those_alon
         await settle()
         house.workers["w0"].answer()
         house.workers["w1"].fail("overloaded", "full")
-        await asyncio.sleep(0.2)
+        await until(lambda: house.on("w1"))
         assert house.on("w0") == []
         assert house.on("w1") == [(["c/1"], [b"x", b"y"])]
         house.workers["w1"].answer()

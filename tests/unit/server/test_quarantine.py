@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.answers import labels_of, scores_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import function, text_model
+from tests.waiting import until
 
 
 class Mortal(FakeWorker):
@@ -232,9 +232,7 @@ def test_rows_that_workers_refuse_are_not_blamed_for_deaths() -> None:
             worker.fail("unknown_function", "not resident")
             await settle()
         worker.fail("overloaded", "64 batches wait")
-        deadline_s = time.monotonic() + 5
-        while not worker.batches and time.monotonic() < deadline_s:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: worker.batches)
         house.lose(worker)
         successor = FakeWorker("w0", answers=True)
         house.residency.worker_up(successor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -18,6 +17,7 @@ from server.workers.pool import Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
 from tests.unit.server.test_residency import A, B, C, Listener
+from tests.waiting import until
 
 PATIENCE_S = 0.2
 
@@ -42,13 +42,6 @@ class House:
         truth = {worker.name: sorted(worker.resident) for worker in workers}
         told = {name: sorted(keys) for name, keys in self.listener.resident.items()}
         return self.residency.resident() == told == truth
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

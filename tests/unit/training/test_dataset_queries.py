@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +20,7 @@ from server.store.training import TrainingRepository
 from server.training.datasets.datasets import Datasets
 from server.training.datasets.snapshot import SnapshotLimits
 from server.training.datasets.spec import DatasetSpec
+from tests.waiting import until
 
 pytestmark = pytest.mark.security
 
@@ -86,13 +86,6 @@ def in_house(tmp_path: Path, work: Callable[[Datasets, SlowDatabase], Awaitable[
             await work(datasets, database)
 
     asyncio.run(run())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come to pass"
-        await asyncio.sleep(0.01)
 
 
 def test_slow_queries_leave_the_server_its_threads(tmp_path: Path) -> None:
