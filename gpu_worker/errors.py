@@ -1,11 +1,11 @@
-"""Everything the worker expects to go wrong, by who is told.
+"""Everything the worker expects to go wrong, by who gets the error.
 
     WorkerError                          a request as a whole fails; becomes Failed(code, message)
     ├── BadRequest       bad_option        the request cannot be carried out as it stands
     ├── ModelUnusable    bad_option        a model's folder, manifest or weights are at fault
     ├── UnknownModel     unknown_function  the model is not resident here; load it, ask again
     ├── NoRoom           overloaded        a model does not fit beside others, or too many batches wait
-    ├── NoSpace          no_space          a checkpoint finds no space; told to the server, never on
+    ├── NoSpace          no_space          a checkpoint finds no space; sent to the server, never on
     └── Cancelled        cancelled         the caller took the request back
     RowFault                             one row's input is at fault; becomes RowError(index, code, message)
     DeviceLost                           the device is of no further use: the process must end

@@ -64,7 +64,7 @@ class TrainingCalls:
                 self._ask(HttpRequest("PUT", f"{where}/{number}", part, headers, may_repeat=True), _LONG_S)
             return self._post(f"{where}/finish", {}, timeout_s=_LONG_S)
         except BaseException:
-            with contextlib.suppress(MlUdfError):  # the first error is the one to be told
+            with contextlib.suppress(MlUdfError):  # the first error is the one to raise
                 self._client.ask(HttpRequest("DELETE", where), timeout_s=_SHORT_S)
             raise
 

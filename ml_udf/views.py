@@ -1,4 +1,4 @@
-"""The views over what servers tell: their columns, in order, as the server names them, with DuckDB's types.
+"""The views over what servers report: their columns, in order, as the server names them, with DuckDB's types.
 
 PostgreSQL's types stand in the extension's script, which a test holds against this.
 """

@@ -16,7 +16,7 @@ _DISK_FULL = "53100"  # PostgreSQL's SQLSTATE
 
 
 def no_space(error: BaseException | None) -> NoSpace | None:
-    """What a caller is told of a full disk; None if it is something else."""
+    """The error that a caller gets for a full disk; None if it is something else."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return NoSpace(

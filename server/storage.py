@@ -1,6 +1,6 @@
 """What must be there before anything else: the home folder and the registry, opened and up to date.
 
-Blocking, and done before the event loop runs, so that a wrong folder or database is told in one sentence.
+Blocking, and done before the event loop runs, so that a wrong folder or database is reported in one sentence.
 """
 
 from __future__ import annotations

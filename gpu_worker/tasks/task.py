@@ -1,7 +1,7 @@
 """What a task is: what its rows look like, which columns answer them, and what may be done with the answers.
 
 A task is data, and one function that the worker calls (`Task.collector`). The server, `local:` and the worker
-read the same objects; clients are told the columns and know no task. Standard library only: what needs numpy
+read the same objects; clients get the columns and know no task. Standard library only: what needs numpy
 is imported when a worker collects answers.
 """
 

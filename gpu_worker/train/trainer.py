@@ -50,7 +50,7 @@ class _Child:
 class Trainer:
     """`reply` is called in a thread of its own. `send` must be called from one thread, the main one.
 
-    The child is told by Linux when the thread that started it has ended, and dies with it.
+    Linux signals the child when the thread that started it has ended: it dies with it.
     """
 
     def __init__(self, settings: Settings, device: str, reply: Callable[[Message], None]) -> None:
@@ -98,7 +98,7 @@ class Trainer:
         with self._lock:
             known = message.target in child.pending
         if known:
-            with contextlib.suppress(OSError):  # it has just died: the reader tells
+            with contextlib.suppress(OSError):  # it has just died: the reader reports it
                 child.connection.sendall(encode(message))
 
     def batch_begun(self) -> None:

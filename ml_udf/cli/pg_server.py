@@ -89,7 +89,7 @@ class PostgresServer:
         return self.pgxs.exists() and (self.include_dir / "postgres.h").exists()
 
     def python_version(self) -> tuple[int, int] | None:
-        """(3, 11) where PL/Python is linked to Python 3.11; None where that cannot be told."""
+        """(3, 11) where PL/Python is linked to Python 3.11; None where that cannot be found out."""
         module = self.plpython()
         if module is None:
             return None

@@ -145,7 +145,7 @@ def _check_unused(dsn: str, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What stands in the way is told without a traceback."""
+    """Print what stands in the way, without a traceback."""
     try:
         yield
     except SetupError as error:

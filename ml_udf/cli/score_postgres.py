@@ -23,7 +23,7 @@ from ml_udf.scoring.resolving import resolved
 __all__ = ["lost_connection", "score_postgres"]
 
 _NAME = "ml-udf score"
-# A server that vanishes without a word is found out, and the run's lock let go, within about half a minute.
+# A server that vanishes without a word is found out, and the run's lock released, within about half a minute.
 _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
 
@@ -44,7 +44,7 @@ def score_postgres(
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)
         asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
-        store.lock()  # let go of with the connection
+        store.lock()  # released with the connection
 
         def show(so_far: ScoreProgress) -> None:
             on_progress(so_far)  # first: the connection may be gone, what it stored is not

@@ -143,7 +143,7 @@ class Client:
         deadline_s   on `time.monotonic()`'s clock; travels to the server
         on_wait      called in this thread at least every 50 ms; what it raises aborts the call
 
-        With `on_error='error'` the lowest faulty row raises its error; with 'null' it is told in
+        With `on_error='error'` the lowest faulty row raises its error; with 'null' it is reported in
         `Prediction.errors`. Raises the errors of `ml_udf.errors`.
         """
         started_s = time.monotonic()
@@ -184,7 +184,7 @@ class Client:
         deadline_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
     ) -> PendingCall | None:
-        """`predict` cut in two: send, and let `PendingCall.wait` wait for the answers, faults told in them.
+        """`predict` cut in two: send, and let `PendingCall.wait` wait for the answers, which hold the faults.
 
         Returns when all requests have left. They leave at once, whatever `max_in_flight`; None, and nothing
         is sent, where they would be more than twice that, or the endpoint computes in this process.
@@ -212,7 +212,7 @@ class Client:
     def listed(self, what: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> list[dict[str, Any]]:
         """The server's `functions`, `models`, `datasets`, `jobs` or `trials`: columns as in `ml_udf.views`.
 
-        A server that is not ours tells its models by the protocol's repository index; they are its functions
+        A server that is not ours lists its models by the protocol's repository index; they are its functions
         as well, and it trains nothing.
         """
         if self._server_info(timeout_s).ours:

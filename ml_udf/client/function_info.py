@@ -78,7 +78,7 @@ class FunctionInfo:
     form: str = ""  # of the input: "path", "image", "text", …; "" where the server does not say
     classes: tuple[str, ...] = ()
     max_batch_rows: int = 0  # 0 = the server names none
-    has_confidence: bool = True  # whether a server of ours tells how sure an answer is
+    has_confidence: bool = True  # whether a server of ours says how sure an answer is
     columns: tuple[tuple[str, str], ...] = ()  # (name, kind) of each value, where an input is a table's row
 
     @property
@@ -96,7 +96,7 @@ class FunctionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What `GET /v2` tells: whether the server is ours, and whether it takes binary tensors."""
+    """What `GET /v2` says: whether the server is ours, and whether it takes binary tensors."""
 
     ours: bool
     binary: bool

@@ -22,7 +22,7 @@ class PendingCall:
     underway: Underway[SubBatch, Outcomes]
 
     def wait(self, on_wait: Callable[[], None] | None = None) -> Prediction:
-        """The answers, faults of rows told in them. Raises what concerns the whole call.
+        """The answers, faults of rows reported in them. Raises what concerns the whole call.
 
         on_wait  called in this thread at least every 50 ms; what it raises aborts the call
         """

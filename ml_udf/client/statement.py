@@ -141,7 +141,7 @@ class Statement:
             pending.drop()
 
     def fault_report(self) -> MlUdfError | None:
-        """What one warning tells of the rows that `values` made NULL; None where there is nothing new.
+        """What one warning says of the rows that `values` made NULL; None where there is nothing new.
 
         The first fault, in whose message the inputs are counted. Inputs, not rows: an engine that batches
         asks once for all rows of equal input.
@@ -167,7 +167,7 @@ class Statement:
         *,
         raise_faults: bool = False,
     ) -> list[Outcome]:
-        """One answer per row; faults are raised or told in `Outcome.error`.
+        """One answer per row; faults are raised or reported in `Outcome.error`.
 
         Raises what concerns the whole statement (unknown function, bad option, cancel) in either case.
         """

@@ -51,7 +51,7 @@ class Calls:
     def answers(
         self, binding: Binding, text: str | None, column: Sequence[Value]
     ) -> list[tuple[Outcome, str | None]]:
-        """An answer per row with the version that gave it; faults are told, not raised."""
+        """An answer per row with the version that gave it; faults are reported, not raised."""
         with self._call(binding, text) as (statement, check):
             return [(answer, statement.version) for answer in statement.answers(column, check)]
 

@@ -1,6 +1,6 @@
 """One warning per statement for the rows that became NULL, with their count and the first cause.
 
-DuckDB does not tell its functions when a statement ends, so a warning is given when the statement has been
+DuckDB does not show its functions when a statement ends, so a warning is given when the statement has been
 quiet for a moment, when the next statement begins, or at the interpreter's end, whichever comes first.
 """
 

@@ -1,4 +1,4 @@
-"""One statement from the next, told by the pause between them.
+"""One statement from the next, distinguished by the pause between them.
 
 For calls that DuckDB gives no identity: those of connections that have no macro in front of the function.
 """

@@ -113,7 +113,7 @@ class Registration:
         self._calls.faults.flush()
 
     def close(self) -> None:
-        """Remove the functions and let go of the endpoint."""
+        """Remove the functions and close the endpoint."""
         atexit.unregister(self._at_exit)
         self._calls.faults.flush()
         self._calls.interrupts.stop_listening()

@@ -1,7 +1,7 @@
 """One SQL function of DuckDB: the columns that it is called with, as a column of the server's inputs.
 
 It takes columns of any type, so that what does not fit is said in our words and under the function's own
-name. A macro of that name in front of it adds, as a struct behind the input, what DuckDB does not tell its
+name. A macro of that name in front of it adds, as a struct behind the input, what DuckDB does not pass to its
 functions (`ml_udf.duckdb.surface`). Other connections of the same database do not have the macro: they call
 the function itself, with the values alone.
 """

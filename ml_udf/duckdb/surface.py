@@ -1,6 +1,6 @@
 """The SQL that stands in front of the Arrow functions: macros and views.
 
-A macro adds what DuckDB does not tell its functions: which transaction this is, and the session's
+A macro adds what DuckDB does not pass to its functions: which transaction this is, and the session's
 `ml_udf_*` variables, in a struct behind the input. A transaction is one statement unless the user says
 BEGIN: then the promises that hold for a statement (one version, one memo) hold for the whole transaction.
 Generic functions and views live in an attached in-memory catalog named `ml_udf`, so that nothing is written

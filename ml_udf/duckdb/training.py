@@ -125,7 +125,7 @@ class TrainingFunctions:
     """The scalar behind the macros.
 
     predict   the scalar by which deployed functions are called
-    deployed  told of each, with a connection that is free
+    deployed  called with each, and a connection that is free
     """
 
     def __init__(

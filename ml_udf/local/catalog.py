@@ -54,7 +54,7 @@ class LocalFunction:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes by which the shapes of its answers are told."""
+        """The sizes by which the shapes of its answers are given."""
         return {"classes": len(self.classes), "features": self.features}
 
     @property

@@ -90,7 +90,7 @@ class _Server:
     of_superuser: bool
 
     def is_bound_to(self, bound: Bound) -> bool:
-        """Whether it is the server that a function was made for, as far as can be told."""
+        """Whether it is the server that a function was made for, as far as can be seen."""
         if bound.oid is None and bound.owner is None:  # made before functions held it
             return self.of_superuser
         return self.oid == bound.oid or self.owner == bound.owner

@@ -1,6 +1,6 @@
 """The SQL statements under way in this session, and what each has asked of which function.
 
-A statement is told by the memory context that lives as long as it does; when PostgreSQL frees that, the rows
+A statement is known by the memory context that lives as long as it does; when PostgreSQL frees that, the rows
 that became NULL are warned of, once, and the statement's memory goes. Settings are read at every call (a
 function may carry its own, and PL/pgSQL may SET them in between); the endpoint, its token and the right to
 use it once per statement.

@@ -25,7 +25,7 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls
 
 __all__ = ["TrainingVerbs"]
 
-_COMBINATION = ("combine", "fitted_rows", "held_out")  # which an older server does not tell
+_COMBINATION = ("combine", "fitted_rows", "held_out")  # which an older server does not report
 
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """

@@ -66,7 +66,7 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
             return vector_text(value)
         return value if isinstance(value, str) else json.dumps(value)
     if sql_type in _VECTORS and isinstance(value, int | float):
-        return [value]  # of one number, which the wire does not tell from a number
+        return [value]  # of one number, which the wire does not distinguish from a number
     if isinstance(value, list | array):
         if sql_type.endswith("[]"):
             return list(value)

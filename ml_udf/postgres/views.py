@@ -1,6 +1,6 @@
 """The rows behind the extension's views that SQL alone cannot know.
 
-What servers tell (`functions`, `models`) and what this session has asked (`stat_functions`). A server that
+What servers report (`functions`, `models`) and what this session has asked (`stat_functions`). A server that
 does not answer costs a warning, not the view.
 """
 
@@ -81,7 +81,7 @@ class Views:
                 told = self._statements.client(server).listed(what)
             except MlUdfError as error:
                 self._spi.plpy.warning(
-                    f"server {server} does not tell its {what}: {error.message}",
+                    f"server {server} does not list its {what}: {error.message}",
                     **({"hint": error.hint} if error.hint else {}),
                 )
             else:

@@ -81,7 +81,7 @@ class Asking:
         return [known[key] for key in page.hashes]
 
     def wait_idle(self, timeout_s: float) -> None:
-        """Until no thread is asking any more: after an abort, so that the server is told of it."""
+        """Until no thread is asking any more: after an abort, so that the server learns of it."""
         with self._idle:
             self._idle.wait_for(lambda: not self._under_way, timeout_s)
 

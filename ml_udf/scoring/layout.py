@@ -203,7 +203,7 @@ def value_type_of(info: FunctionInfo) -> str:
 
 
 def check_rescoring(request: ScoreRequest, places: Mapping[str, str], target: Source) -> frozenset[str]:
-    """Why rows are scored again. Raises `BadOption` where the place cannot tell, or cannot keep errors."""
+    """Why rows are scored again. Raises `BadOption` where the place has no column for it, or for errors."""
     prefix = "" if "value" not in places or places["value"] == "value" else f"{places['value']}_"
     types = {"error": "text", "model_version": "text", "input_hash": "uuid"}
 

@@ -30,7 +30,7 @@ class ScoreRequest:
     batch_rows    rows per commit
     on_error      "error": a faulty row ends the run; "null": its error is stored and the run goes on
     rescore       why rows that have an answer get another: "changed" input, another "version" of the
-                  function, "errors"; None = changed, where the place has a column that can tell
+                  function, "errors"; None = changed, where the place has a column that shows it
     version       of the function; None = the one that is current when the run begins
     patience_s    how long a server that does not answer is waited for before the run ends
     """

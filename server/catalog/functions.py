@@ -128,7 +128,7 @@ class Function:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes by which the shapes of its answers are told (`ColumnSpec.dims`)."""
+        """The sizes by which the shapes of its answers are given (`ColumnSpec.dims`)."""
         return {"classes": len(self.classes), "features": self.features or self.members[0].features}
 
     def outputs_of(self, wanted: Collection[str], members: int) -> list[str]:

@@ -90,7 +90,7 @@ class Profiler:
         return profile_s
 
     async def _answer(self, worker: Worker, message: Message, model: ModelVersion) -> Message | None:
-        """The worker's reply; None if it takes long: then it is told to forget it, and watched."""
+        """The worker's reply; None if it takes long: then the worker is asked to cancel it, and watched."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Message] = loop.create_future()
         message_id = worker.send(message, lambda came: None if reply.done() else reply.set_result(came))

@@ -4,7 +4,7 @@
 
 Owns the workers, the messages under way and who waits for a load; every decision is the policy's. A group is
 the members of one function, which are wanted together. Knows nothing of queues; it asks who is waited for,
-and tells whoever listens what has changed.
+and reports to its listener what has changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PATIENCE_S = 120.0
 
 
 class ResidencyListener(Protocol):
-    """Who is told; all on the event loop."""
+    """Called with what has changed; all on the event loop."""
 
     def resident_changed(self, worker: Worker, resident: frozenset[str]) -> None:
         """These models, and no others, may be asked of the worker now."""
@@ -81,7 +81,7 @@ class _Wanted:
 
 
 class Residency:
-    """`capacity(worker)`: what it may hold. `measured(model, bytes, seconds)` is told of every load.
+    """`capacity(worker)`: what it may hold. `measured(model, bytes, seconds)` is called after every load.
 
     `starting()`: what a starting worker is offered. `profile(worker, model, is_waited_for)`, if there is
     one, is awaited before rows are sent to what was loaded. `workers`: how many there will be. A worker that
@@ -137,7 +137,7 @@ class Residency:
         return {key: at_s for key, at_s in self._core.last_used().items() if at_s}
 
     def features(self, model: ModelVersion) -> int:
-        """Numbers of a model's features, as a worker told that has loaded it; 0 where it has none."""
+        """Numbers of a model's features, as reported by a worker that has loaded it; 0 where it has none."""
         return self._features.get(model.key, 0)
 
     def is_resident(self, group: Group, without: Collection[str] = ()) -> bool:
@@ -453,7 +453,7 @@ def _keys(group: Group) -> tuple[str, ...]:
 
 
 def _why(ended: Ended) -> ServiceError | None:
-    """What those are told who wait for a wish that is over; None: it came true."""
+    """The error of those who wait for a wish that is over; None: it came true."""
     keys = ", ".join(ended.group)
     if ended.reason == "resident":
         return None

@@ -1,6 +1,6 @@
 """model.json, read and checked: what docs/architecture.md says of it, field by field.
 
-Pure. Knows no folder but the one it is told; raises `BadOption` with the field that is wrong.
+Pure. Knows no folder but the one it is given; raises `BadOption` with the field that is wrong.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def once(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def _tell(exc: DBAPIError) -> NoReturn:
-    """Raises what a caller is told."""
+    """Raises the error that a caller gets."""
     if _is_locked(exc):
         raise Overloaded(
             "another process has the registry locked, and nothing was changed; try again", retry_after_s=5.0

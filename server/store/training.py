@@ -171,7 +171,7 @@ class TrainingRepository:
 
     @once
     def add_test_look(self, look: Look) -> Look:
-        """Note a look, before anybody is told what was seen."""
+        """Note a look, before anybody sees the result."""
         with Session(self._engine) as session:
             row = LookRow(
                 dataset=look.dataset,

@@ -18,7 +18,7 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 
 class Trainers:
-    """A listener in front of another: both are told of workers that come and go."""
+    """A listener in front of another: both hear of workers that come and go."""
 
     def __init__(self, inner: WorkerListener, patience_s: float) -> None:
         self._inner = inner

@@ -26,7 +26,7 @@ __all__ = ["Channel"]
 
 
 class Channel(asyncio.Protocol):
-    """A stream socket that speaks the worker protocol. `on_lost` is told once, before replies fail."""
+    """A stream socket that speaks the worker protocol. `on_lost` is called once, before replies fail."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost

@@ -55,7 +55,7 @@ class Worker(Protocol):
         """Send a message under an id of the worker's choice, which is returned; its `id` is overwritten.
 
         `on_reply` is called exactly once, on the event loop, with the reply; with
-        `Failed(code="worker_lost")` if the worker dies first, after the listener has been told.
+        `Failed(code="worker_lost")` if the worker dies first, after the listener has been called.
         """
         ...
 
@@ -73,14 +73,14 @@ class Worker(Protocol):
 
 
 class WorkerListener(Protocol):
-    """Who is told of workers that come and go."""
+    """Called when workers come and go."""
 
     def worker_up(self, worker: Worker) -> None:
         """A worker answers; nothing is resident on it."""
         ...
 
     def worker_down(self, worker: Worker) -> None:
-        """A worker is lost, told before its outstanding messages fail."""
+        """A worker is lost; called before its outstanding messages fail."""
         ...
 
 

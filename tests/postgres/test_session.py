@@ -135,7 +135,7 @@ def test_the_views_outlive_a_dead_server(engine: Engine, fake_server: OipServer)
     fake_server.stop()
     rows = engine.query("SELECT name, version, sql_function::text FROM ml_udf.functions")
     assert rows == [("udf_food_name", None, "udf_food_name(text)")]
-    assert "does not tell its functions" in engine.warnings[0].message
+    assert "does not list its functions" in engine.warnings[0].message
 
 
 def test_the_statistics_count_what_was_sent_and_what_was_not(engine: Engine) -> None:

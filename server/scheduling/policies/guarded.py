@@ -38,7 +38,7 @@ class PolicyFault:
 
 
 class GuardedPolicy:
-    """The policy of one lane. `faulted` is told once, when it is put aside."""
+    """The policy of one lane. `faulted` is called once, when it is put aside."""
 
     def __init__(
         self, spec: FunctionSpec, faulted: Callable[[PolicyFault], None] = lambda fault: None

@@ -3,7 +3,7 @@
 Latency grows nearly linearly with the batch size, so a quantile regression of recent batches estimates the
 99th-percentile latency as a line; the maximum batch size is the largest that the line keeps within the
 latency objective. Until batches of different sizes have been seen, the maximum doubles with every full batch.
-Once it has settled, all batches are of nearly one size, which tells no slope: then the last known line keeps
+Once it has settled, all batches are of nearly one size, which shows no slope: then the last known line keeps
 its slope, and only its height follows.
 """
 
@@ -25,7 +25,7 @@ from server.scheduling.policy import (
 __all__ = ["Quantile", "quantile_line"]
 
 
-_SPREAD = 1.5  # sizes that differ less tell noise rather than a slope
+_SPREAD = 1.5  # sizes that differ less show noise rather than a slope
 
 
 class Quantile:

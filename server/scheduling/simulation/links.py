@@ -33,7 +33,7 @@ class LinkedDevice:
 
 
 class SimulatedLinks:
-    """`later(at_s, step)` has `moved` called then; `show(now_s, device, resident)` tells the scheduler.
+    """`later(at_s, step)` has `moved` called then; `show(now_s, device, resident)` informs the scheduler.
 
     sizes: model → bytes. groups: what is served, in the order in which devices are filled at the beginning.
     """

@@ -23,7 +23,7 @@ from server.training.studies.trial import Trial
 __all__ = ["ParameterStore", "Parameters", "needed"]
 
 _BEST_KEPT = 4
-# A worker that was told of a path must find the file there; messages wait no longer than this.
+# A worker that was sent a path must find the file there; messages wait no longer than this.
 _IN_HAND_S = 600.0
 
 

@@ -248,7 +248,7 @@ class Datasets:
             self._under_way -= Counter([caller])
             self._cancellations.discard(cancellation)
             if not work.cancelled():
-                work.exception()  # whoever waited has been told
+                work.exception()  # whoever waited has got it
 
         work.add_done_callback(over)
         try:

@@ -88,13 +88,13 @@ def training_lineage(job: Job, model: str, job_of: Callable[[int], Job]) -> list
         if origin is None:
             return list(taught)
         job = job_of(origin["job"])
-    raise UnknownFunction(f"job {job.id} is its own ancestor; what taught its models cannot be told")
+    raise UnknownFunction(f"job {job.id} is its own ancestor; what taught its models is not known")
 
 
 def have_common_rows(ours: Path, theirs: Path) -> bool:
     """Whether inputs that would validate or test our models are anywhere in the snapshot `theirs`.
 
-    True as well where that cannot be told any more: the rows are gone.
+    True as well where that is no longer known: the rows are gone.
     """
     return not theirs.exists() or _is_any_common(ours, "split <> 'train'", theirs, "true")
 

@@ -2,7 +2,7 @@
 
 "We select the models with similar performance but with different architectures": a set whose members err on
 different rows gains most as an ensemble, and models of one task do consistently across datasets. So what
-earlier jobs of the task have found tells how good each model is: how far it stayed, on average, behind the
+earlier jobs of the task have found shows how good each model is: how far it stayed, on average, behind the
 best of its own job. Those within `tolerance` of the best are similar; of one family only the best is taken.
 While there are models that no job has tried, one of them has the last place: so in time each is tried, though
 the first ones do well.
@@ -18,7 +18,7 @@ __all__ = ["behind", "choose_models"]
 def behind(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """For each model that was tried, its mean distance to the best score of its job; 0 = always the best.
 
-    results: of each job, the best validation score of each of its models. A job of one model tells nothing.
+    results: of each job, the best validation score of each of its models. A job of one model shows nothing.
     """
     gaps: dict[str, list[float]] = {}
     for scores in results:

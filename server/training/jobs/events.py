@@ -1,4 +1,4 @@
-"""What happens in jobs, told to whoever watches. On the event loop; who is slow loses the oldest events."""
+"""What happens in jobs, sent to whoever watches. On the event loop; who is slow loses the oldest events."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Owns which runs are under way, and one task per worker that asks them for work. What to train is the masters'
 to decide (`study`), how a trial goes is `run`'s. A job's state is stored before it is acted upon, and its run
-is let go of only when its last trial rests: what a person is told is so, and no job has two masters.
+is released only when its last trial rests: what a person is shown is so, and no job has two masters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Training", "found_by"]
 log = logging.getLogger("ml_udf.server.training")
 
 _LOOK_S = 0.5  # how often a worker without work asks again: a lease may have run out
-_LOOKED_BACK = 8  # ended jobs that tell how good the models of a task are
+_LOOKED_BACK = 8  # ended jobs that show how good the models of a task are
 _MOST_OPEN = 64  # ended jobs whose studies stay open to be looked at
 _JOBS_AT_ONCE = 4  # on one worker, whose training process holds a trial of each
 _WIND_DOWN_S = 10.0  # that an order waits for a job to stop
@@ -312,7 +312,7 @@ class Training:
                     return
 
     async def _begun(self, run: Run, reason: str) -> Job:
-        """A run that is open, stored as one that runs; where that cannot be stored it is let go of again."""
+        """A run that is open, stored as one that runs; where that cannot be stored it is released again."""
         job, spec = run.job.id, run.job.spec
         try:
             again = await asyncio.to_thread(self._repository.set_job, job, "running", reason, spec)
@@ -412,12 +412,12 @@ class Training:
         return run
 
     async def _end(self, run: Run, state: str, reason: str) -> None:
-        """Note the end of a job: its state first, then it is let go of."""
+        """Note the end of a job: its state first, then it is released."""
         job = await self._noted(run.job.id, state, reason, await found_by(run), run)
         await self._wound_up(run, job)
 
     async def _wound_up(self, run: Run, job: Job) -> None:
-        """A job's state is stored: wait for its last trials, store what it has found, and let go of it."""
+        """A job's state is stored: wait for its last trials, store what it has found, and release it."""
         await run.rests()
         with contextlib.suppress(OSError, ServiceError):
             await run.collect()

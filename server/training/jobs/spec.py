@@ -153,7 +153,7 @@ class JobSpec:
         )
 
     def train_spec(self, model: str, assignment: Assignment) -> dict[str, Any]:
-        """What the worker is told of a trial.
+        """What the worker is sent of a trial.
 
         The learning rate is constant, so that trials can be paused and compared, until it falls to zero
         (`StudySpec.cool_epochs`).

@@ -1,6 +1,6 @@
 """Whether a training process still takes steps towards a reply, or hangs.
 
-Pure but for `probed`: a `StepWatch` is told when its message was sent and what the process said of itself.
+Pure but for `probed`: a `StepWatch` learns when its message was sent and what the process said of itself.
 """
 
 from __future__ import annotations

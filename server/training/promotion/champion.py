@@ -97,7 +97,7 @@ def interval(right: Right, clusters: Clusters | None = None, level: float = _LEV
 
 
 def _effective_rows(right: Right, clusters: Clusters, z: float) -> float:
-    """How many independent rows would tell as much."""
+    """How many independent rows would show as much."""
     rows = len(right)
     _, places, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     if len(sizes) == rows:

@@ -3,7 +3,7 @@
     best checkpoints ─ validation rows ─→ ensemble under the latency budget ─ test rows ─→ function
 
 What is deployed are checkpoints with their lineage, never "the best parameters" trained again. Every look at
-the test rows is noted before anybody is told of it, and makes the next one's level stricter (`champion`);
+the test rows is stored before anybody sees its result, and makes the next one's level stricter (`champion`);
 what was seen is stored with what was deployed of it, and not looked at again.
 """
 
@@ -147,7 +147,7 @@ class Deployer:
         one of the job's models: its best checkpoint.
         promote: `always`, or `if_better` than what answers now, by a paired test on the same test rows.
         task: another one that the job's models do, such as `image-embedding`; one model alone, where it says
-        so. The accuracies told are those of the models' own task.
+        so. The accuracies reported are those of the models' own task.
         """
         check_name(function, "function")
         if select not in (*_SELECTS, *run.spec.models):
@@ -337,7 +337,7 @@ class Deployer:
         """For each of the test rows, whether no model of either was taught or chosen by it.
 
         The split of a refreshed dataset is another one, and a model may have begun from one that was taught
-        by other snapshots. Raises `BadOption` where this cannot be told.
+        by other snapshots. Raises `BadOption` where this is not known.
         """
 
         def looked_up() -> NDArray[np.bool_]:
@@ -365,7 +365,7 @@ class Deployer:
             return await asyncio.to_thread(looked_up)
         except UnknownFunction as exc:
             raise BadOption(
-                f"what taught the models of function {champion.name} cannot be told any more: {exc}; "
+                f"what taught the models of function {champion.name} is no longer known: {exc}; "
                 "promote the new one 'always'"
             ) from exc
 
@@ -518,7 +518,7 @@ def _manifest(model: ModelVersion) -> dict[str, Any]:
 
 
 def _spec_of(model: ModelVersion, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker is told of a registered model, to run it on a snapshot."""
+    """What a worker is sent of a registered model, to run it on a snapshot."""
     spec: dict[str, Any] = {"architecture": model.architecture}
     if model.input.height:
         spec["size"] = model.input.height

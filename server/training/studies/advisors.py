@@ -43,7 +43,7 @@ def advise(
 ) -> Point | None:
     """The next trial's point; None when the advisor has no more (a grid that is used up).
 
-    Only trials that began as this one will, cold or warm, are told to the advisor: with their scores after
+    Only trials that began as this one will, cold or warm, are shown to the advisor: with their scores after
     `after_epochs` epochs, and without those that ended before; None = with their best. The first cold trial
     gets the defaults of the space, if it has any.
     """

@@ -261,7 +261,7 @@ def progress_of(spec: StudySpec, trials: Sequence[Trial]) -> Progress:
 def _same_error(trials: Sequence[Trial], forgiven: int) -> str | None:
     """The error that a study has begun with, and nothing else; None where there were fewer, others, or a
     trial that stands. Process ids, hashes and epochs in it may differ. forgiven: trials before that number
-    tell nothing.
+    show nothing.
     """
     if any(trial.checkpoints or (trial.scores and trial.state != "failed") for trial in trials):
         return None

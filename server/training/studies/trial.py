@@ -90,7 +90,7 @@ class Trial:
         return max(self.checkpoints, key=lambda checkpoint: checkpoint.score, default=None)
 
     def assignment(self) -> Assignment:
-        """What a worker is told: a function of the record, so that a retry is told the same."""
+        """What a worker is sent: a function of the record, so that a retry is sent the same."""
         return Assignment(
             self.number,
             dict(self.knobs),

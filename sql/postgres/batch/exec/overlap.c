@@ -16,7 +16,7 @@
  *		gather 3, begin 3, answer 2, return 2, ...
  *
  * What was begun has no effect on what the rows are or which errors they
- * raise: a twin tells the errors of rows when it is asked for the answers.
+ * raise: a twin reports the errors of rows when it is asked for the answers.
  * A begun batch that nobody asks for is dropped by the twin, at the latest
  * when the statement ends or its transaction is aborted.
  *
