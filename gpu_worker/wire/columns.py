@@ -40,7 +40,10 @@ class Column:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of numbers; 0 of texts."""
-        return 0 if self.datatype == TEXT else number_bytes(self.datatype) * math.prod(self.shape)
+        if self.datatype == TEXT:
+            return 0
+        width = number_bytes(self.datatype)
+        return width * math.prod(self.shape) if self.shape else width
 
     @property
     def rows(self) -> int:
@@ -60,6 +63,14 @@ class Column:
             return self.data
         # Codes are literals to mypy, and a datatype is known when it runs.
         return memoryview(self.data).cast(_TYPECODES[self.datatype])  # type: ignore[call-overload, no-any-return]
+
+    def part(self, first: int, rows: int) -> Column:
+        """So many rows from number `first`; the column itself where those are all."""
+        width = self.row_bytes or 1
+        if first == 0 and rows * width == len(self.data):
+            return self
+        data = self.data[first * width : (first + rows) * width]
+        return Column(self.name, self.datatype, self.shape, data)
 
     def empty(self, rows: int) -> Column:
         """A column of the same kind: empty texts, or zeros, which `put` fills."""

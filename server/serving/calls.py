@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Column, RowError
@@ -46,7 +46,7 @@ class Reply:
 
     function: Function
     rows: int
-    columns: Mapping[str, Column]
+    columns: dict[str, Column]
     errors: dict[int, RowError]
     answered_by: list[tuple[int, int, str]]  # rows [first, end) and who answered them
     defaulted: set[int]
@@ -64,13 +64,10 @@ class PendingReply:
     first_sent_s: float = math.inf  # when its first rows left the queue
     batches: set[int] = field(default_factory=set)  # in flight
     refusals: int = 0  # of its rows, by workers
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)  # at its goal, at its deadline
+    timers: tuple[asyncio.TimerHandle, ...] = ()  # at its goal, at its deadline
     evidence: Evidence | None = None  # of the rows whose members answer apart
     is_late: bool = False  # its goal has passed, and what has come is to be its answer
-    _columns: dict[str, Column] = field(default_factory=dict)
-    _errors: dict[int, RowError] = field(default_factory=dict)
-    _answered_by: list[tuple[int, int, str]] = field(default_factory=list)
-    _defaulted: set[int] = field(default_factory=set)
+    _so_far: Reply | None = None  # of a call whose rows are answered in several parts
 
     def __post_init__(self) -> None:
         self.missing = len(self.call.rows)
@@ -100,43 +97,40 @@ class PendingReply:
         if self.future.done():
             return
         total = len(self.call.rows)
-        if part.rows == total and first == 0 and answers.rows == total:
-            self._finish_whole(answers)
+        if part.rows == total:
+            self._finish_whole(first, answers)
             return
+        reply = self._so_far
+        if reply is None:
+            reply = self._so_far = Reply(self.call.function, total, {}, {}, [], set())
         end, offset = first + part.rows, part.offset
         for name, column in answers.columns.items():
-            if name not in self._columns:
-                self._columns[name] = column.empty(total)
-            self._columns[name].put(offset, column, first, part.rows)
+            if name not in reply.columns:
+                reply.columns[name] = column.empty(total)
+            reply.columns[name].put(offset, column, first, part.rows)
         for error in answers.errors:
             if first <= error.index < end:
-                self._errors[error.index - first + offset] = error
+                reply.errors[error.index - first + offset] = error
         if answers.defaulted:
-            self._defaulted.update(row - first + offset for row in answers.defaulted if first <= row < end)
-        self._answered_by.append((offset, offset + part.rows, answers.answered_by))
+            reply.defaulted.update(row - first + offset for row in answers.defaulted if first <= row < end)
+        reply.answered_by.append((offset, offset + part.rows, answers.answered_by))
         self.missing -= part.rows
         if self.missing == 0:
-            self.future.set_result(
-                Reply(
-                    self.call.function,
-                    total,
-                    self._columns,
-                    self._errors,
-                    sorted(self._answered_by),
-                    self._defaulted,
-                )
-            )
+            reply.answered_by.sort()
+            self.future.set_result(reply)
 
-    def _finish_whole(self, answers: FunctionAnswer) -> None:
-        """The common case of one request that was one batch: nothing to copy."""
+    def _finish_whole(self, first: int, answers: FunctionAnswer) -> None:
+        """The common case of a request all of whose rows were in one batch, from number `first` of it."""
+        rows = len(self.call.rows)
+        end = first + rows
         self.missing = 0
         self.future.set_result(
             Reply(
                 self.call.function,
-                answers.rows,
-                answers.columns,
-                {error.index: error for error in answers.errors},
-                [(0, answers.rows, answers.answered_by)],
-                set(answers.defaulted),
+                rows,
+                {name: column.part(first, rows) for name, column in answers.columns.items()},
+                {error.index - first: error for error in answers.errors if first <= error.index < end},
+                [(0, rows, answers.answered_by)],
+                {row - first for row in answers.defaulted if first <= row < end},
             )
         )

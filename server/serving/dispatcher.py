@@ -141,9 +141,9 @@ class Dispatcher:
         if call.function.late_members == "leave_out" and call.row_class == "interactive":
             goal_s = now_s + (call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s)
             if goal_s < call.deadline_s:
-                pending.timers.append(self._call_at(goal_s, self._at_goal, pending))
+                pending.timers = (self._call_at(goal_s, self._at_goal, pending),)
         if call.deadline_s < math.inf:
-            pending.timers.append(self._call_at(call.deadline_s, self._overdue, pending))
+            pending.timers += (self._call_at(call.deadline_s, self._overdue, pending),)
         self._want(pending)
         return pending
 

@@ -123,9 +123,4 @@ class Evidence:
 
 def _cut(answer: MemberAnswer, first: int, rows: int) -> MemberAnswer:
     """Rows [first, first + rows) of it."""
-    if first == 0 and all(column.rows == rows for column in answer.columns):
-        return answer
-    columns = [column.empty(rows) for column in answer.columns]
-    for part, column in zip(columns, answer.columns, strict=True):
-        part.put(0, column, first, rows)
-    return MemberAnswer(answer.model, columns)
+    return MemberAnswer(answer.model, [column.part(first, rows) for column in answer.columns])

@@ -36,7 +36,20 @@ def test_a_request_that_was_one_batch_is_answered_without_a_copy() -> None:
     request = pending(3)
     batch = answers(["a", "b", "c"])
     request.answer(Slice(7, 0, 3), 0, batch)
-    assert request.future.result().columns is batch.columns
+    columns = request.future.result().columns
+    assert all(columns[name] is column for name, column in batch.columns.items())
+
+
+def test_a_request_that_shared_a_batch_has_its_own_rows_of_it() -> None:
+    request = pending(2)
+    batch = answers(["x", "a", "", "y"], scores=True, errors=[RowError(2, "input_invalid", "m")])
+    request.answer(Slice(7, 0, 2), 1, batch)
+    reply: Reply = request.future.result()
+    assert labels_of(reply) == ["a", ""]
+    assert confidences_of(reply) == pytest.approx([0.1, 0.2])
+    assert struct.unpack("<2f", scores_of(reply)) == (1.0, 2.0)
+    assert list(reply.errors) == [1]
+    assert reply.answered_by == [(0, 2, "net")]
 
 
 def test_parts_that_come_back_in_any_order_end_up_in_the_rows_order() -> None:

@@ -132,7 +132,7 @@ def test_a_call_that_ended_before_its_deadline_leaves_no_timer_behind() -> None:
         await asyncio.wait_for(pending.future, 5)
         assert house.labels(pending) == ["a"]
         assert [timer.cancelled() for timer in pending.timers] == [True]
-        assert house.ask("b").timers == [], "no deadline"
+        assert house.ask("b").timers == (), "no deadline"
 
     asyncio.run(scenario())
 
