@@ -31,6 +31,7 @@ class EvidenceStates:
 
     subsets: those that were counted, smaller ones first · edges: of each subset's bins, ascending
     first: of each subset, the number of its first state · right: by state, how often the answer is right
+    rows: by state, how many held-out rows were in it
     following: (subset, member) → rows: states of the subset, columns: states with that member's answer too
     """
 
@@ -39,6 +40,7 @@ class EvidenceStates:
     edges: Mapping[int, tuple[float, ...]]
     first: Mapping[int, int]
     right: Floats
+    rows: Floats
     following: Mapping[tuple[int, int], Floats]
 
     @property
@@ -49,11 +51,11 @@ class EvidenceStates:
     def state_of(self, subset: int, confidence: float) -> int:
         """The state of a row that `subset` answered with that combined top probability.
 
-        Raises KeyError for a subset that was not counted.
+        Of a subset that was not counted nothing is known: `NOTHING`.
         """
-        if not subset:
+        if subset not in self.edges:
             return NOTHING
-        if confidence != confidence:  # not a number: trust it least
+        if confidence != confidence:  # no number: it is trusted least
             return self.first[subset]
         return self.first[subset] + bisect_right(self.edges[subset], confidence)
 
@@ -69,6 +71,7 @@ class EvidenceStates:
             "subsets": list(self.subsets),
             "edges": [list(self.edges[subset]) for subset in self.subsets],
             "right": self.right.tolist(),
+            "rows": self.rows.tolist(),
             "following": [
                 [subset, member, table.tolist()] for (subset, member), table in self.following.items()
             ],
@@ -80,9 +83,10 @@ class EvidenceStates:
         subsets = tuple(int(subset) for subset in state["subsets"])
         edges = {s: tuple(map(float, e)) for s, e in zip(subsets, state["edges"], strict=True)}
         right = np.asarray(state["right"], np.float64)
+        rows = np.asarray(state["rows"], np.float64)
         first = _numbered(subsets, edges)
         following = {(int(s), int(m)): np.asarray(table, np.float64) for s, m, table in state["following"]}
-        return cls(int(state["members"]), subsets, {0: (), **edges}, first, right, following)
+        return cls(int(state["members"]), subsets, {0: (), **edges}, first, right, rows, following)
 
 
 def members_of(subset: int) -> tuple[int, ...]:
@@ -118,9 +122,11 @@ def fit_evidence(
         number[subset] = np.searchsorted(edges[subset], known, side="right")
     first = _numbered(subsets, edges)
     right = np.zeros(1 + sum(len(edges[subset]) + 1 for subset in subsets))
+    counts = np.full(len(right), float(rows))
     following: dict[tuple[int, int], Floats] = {}
     for subset in (0, *subsets):
         width = len(edges[subset]) + 1
+        counts[first[subset] : first[subset] + width] = np.bincount(number[subset], minlength=width)
         if subset:
             hits = np.asarray(correct[subset], np.float64)
             right[first[subset] : first[subset] + width] = _means(
@@ -132,7 +138,7 @@ def fit_evidence(
                 reached = np.eye(len(edges[child]) + 1)[number[child]]
                 # Not shrunk: shrunk twice, an answer promises a gain where nothing is learned.
                 following[subset, member] = _means(number[subset], reached, width)
-    return EvidenceStates(members, subsets, edges, first, right, following)
+    return EvidenceStates(members, subsets, edges, first, right, counts, following)
 
 
 def _means(number: NDArray[np.int64], values: Floats, bins: int, kappa: float = 1e-9) -> Floats:

@@ -28,6 +28,7 @@ _GEARS = 13  # of several
 _ROUNDS, _LAST_ROUNDS = 30, 20
 _TIED = 0.03  # members of other devices that are worth so little less may be asked instead
 _EVEN = 1e-9
+_KAPPA = 40.0  # rows that a gain over all bins counts for, beside that in a bin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +82,9 @@ def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
         for number, member in enumerate(ensemble.members):
             following = evidence.following.get((subset, number))
             if following is not None:
-                after = worth[evidence.states_of(subset | 1 << number)]
-                table[:, number] = following @ after - prices[member.device] * member.cost_s
+                after = following @ worth[evidence.states_of(subset | 1 << number)]
+                gain = _drawn_together(after - evidence.right[here], evidence.rows[here])
+                table[:, number] = evidence.right[here] + gain - prices[member.device] * member.cost_s
         asked[at] = table
         best = table.max(axis=1)
         worth[here] = best if subset == 0 else np.maximum(worth[here], best)
@@ -101,14 +103,20 @@ def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
 
 
 def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
-    """All members of a subset for every row, whatever they say."""
+    """All members of a counted subset for every row, whatever they say. Raises KeyError for another one."""
     evidence = ensemble.evidence
     choices: list[Choice] = []
+    remaining = np.zeros((evidence.states, ensemble.devices))
     for known in (0, *evidence.subsets):
         missing = members_of(subset & ~known)
+        here = evidence.states_of(known)
+        for member in missing:
+            remaining[here, ensemble.members[member].device] += ensemble.members[member].cost_s
         for gains in _gains(evidence, known):
             choices.append(Choice(missing, tuple(gains.tolist()), beside=True) if missing else ENOUGH)
-    return _evaluated(ensemble, choices, ())
+    states = evidence.states_of(subset)
+    accuracy = float(np.average(evidence.right[states], weights=evidence.rows[states]))
+    return Plan(tuple(choices), remaining, accuracy)
 
 
 def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
@@ -118,6 +126,11 @@ def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
         if not kept or plan.accuracy > kept[-1].accuracy + _EVEN:
             kept.append(plan)
     return tuple(reversed(kept))
+
+
+def _drawn_together(gains: Floats, rows: Floats) -> Floats:
+    """What a member gains in each bin of a subset, drawn to what it gains over all bins."""
+    return (rows * gains + _KAPPA * (rows @ gains) / rows.sum()) / (rows + _KAPPA)  # type: ignore[no-any-return]
 
 
 def _asking(ensemble: Ensemble, values: Floats, gains: Floats) -> Choice:
@@ -158,10 +171,9 @@ def _evaluated(ensemble: Ensemble, choices: list[Choice], prices: tuple[float, .
             choice = choices[state]
             if choice.is_enough:
                 continue
-            ask = choice.ask[:1] if choice.beside else choice.ask
-            paces = [1 / ensemble.members[number].cost_s for number in ask]
+            paces = [1 / ensemble.members[number].cost_s for number in choice.ask]
             row, hit = np.zeros(ensemble.devices), 0.0
-            for number, pace in zip(ask, paces, strict=True):
+            for number, pace in zip(choice.ask, paces, strict=True):
                 share = pace / sum(paces)
                 child = evidence.states_of(subset | 1 << number)
                 following = evidence.following[subset, number][state - here.start]

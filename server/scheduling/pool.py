@@ -150,7 +150,7 @@ class MemberPool:
         self._refuses = refuses
         self._rows: dict[int, _Row] = {}
         self._buckets: dict[Choice, list[_Row]] = {}  # by goal, within one choice
-        self._counts = np.zeros(ensemble.evidence.states)  # waiting rows, by state of evidence
+        self._counts = [0] * ensemble.evidence.states  # waiting rows, by state of evidence
         self._dues: list[tuple[float, int]] = []
         self._arrivals: deque[tuple[float, int]] = deque()  # within one goal
         self._answers: list[tuple[int, int]] = []
@@ -253,7 +253,7 @@ class MemberPool:
             now_s=now_s,
             slo_s=self._slo_s,
             rate=len(self._arrivals) / self._slo_s,
-            waiting=self._counts,
+            waiting=np.array(self._counts, np.float64),
             busy_s=[max(0.0, d.free_s - now_s) if d.batch_id is not None else 0.0 for d in self._devices],
             slack_s=first.run.due_s - now_s,
         )
@@ -270,11 +270,10 @@ class MemberPool:
 
     def _decide(self, row: _Row) -> None:
         """Ask the policy what the row needs next."""
-        row.choice = self._policy.select(self.state, row.evidence)
-        if not row.choice.is_enough:
-            if row.choice.ask:
-                self._put(row)
-        elif row.evidence.subset:
+        choice = row.choice = self._policy.select(self.state, row.evidence)
+        if choice.ask:
+            self._put(row)
+        elif not choice.waits and row.evidence.subset:
             self._answers.append((row.number, row.evidence.subset))
             del self._rows[row.number]
 
@@ -467,7 +466,9 @@ class MemberPool:
         return AnswerRows(((row.number, subset),)) if subset else RefuseRow(row.number)
 
     def _put(self, row: _Row) -> None:
-        bucket = self._buckets.setdefault(row.choice, [])
+        bucket = self._buckets.get(row.choice)
+        if bucket is None:
+            bucket = self._buckets[row.choice] = []
         if not bucket or bucket[-1].run.due_s <= row.run.due_s:
             bucket.append(row)
         else:

@@ -24,6 +24,8 @@ from tests.benchmarks.ensembles_cases import (
     BOUND,
     CONTENDERS,
     FULL,
+    IMPAIRED_CELLS,
+    IMPAIRMENTS,
     MEASURES,
     OURS,
     QUICK,
@@ -32,6 +34,7 @@ from tests.benchmarks.ensembles_cases import (
     Cell,
     alls_accuracy_at,
     fluid_bound,
+    impaired,
     policy_of,
     run,
 )
@@ -73,9 +76,15 @@ def main() -> None:
             for (name, measure), each in found.items():
                 figures.setdefault((cell, name, measure), []).append(each)
         thrift = {name: list(pool.map(_thrift, [(name, number) for number in splits])) for name in SETTINGS}
+        weak_jobs = [(cell, number, rows) for cell in IMPAIRED_CELLS for number in splits]
+        impairments: Figures = {}
+        for (cell, _, _), worse in zip(weak_jobs, pool.map(_weak, weak_jobs), strict=True):
+            for name, goodput in worse.items():
+                impairments.setdefault((cell, name, "G"), []).append(goodput)
     for name in SETTINGS:
         _print_goodput(name, [cell for cell in cells if cell.setting == name], figures, bounds)
     _print_measures(cells, figures)
+    _print_impaired(impairments)
     targets = _targets(cells, figures, thrift)
     for what, figure, is_met in targets:
         console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {figure}", soft_wrap=True)
@@ -92,6 +101,7 @@ def main() -> None:
             "targets": [[what, figure, is_met] for what, figure, is_met in targets],
             "selection_us_a_row": cost,
             "thrift": thrift,
+            "impaired": [[cell.title, name, each] for (cell, name, _), each in impairments.items()],
             "cells": [_record(cell, figures, bounds[cell]) for cell in cells],
         },
     )
@@ -114,6 +124,13 @@ def _one(job: tuple[Cell, int, int]) -> tuple[float | None, dict[tuple[str, str]
         for measure, of in MEASURES.items():
             found[contender.name, measure] = of(result)
     return fluid_bound(cell, number), found
+
+
+def _weak(job: tuple[Cell, int, int]) -> dict[str, float]:
+    """G of value and gear where what they believe is wrong, or known from few rows."""
+    cell, number, rows = job
+    contenders = [impaired(policy, how) for how in IMPAIRMENTS for policy in ("gear", OURS)]
+    return {each.name: 100 * run(cell, each, number, rows).goodput for each in contenders}
 
 
 def _thrift(job: tuple[str, int]) -> tuple[float, float, float]:
@@ -159,6 +176,17 @@ def _line(head: str, figures: Sequence[str]) -> None:
     """One line of a table, wider than what a log's console is taken to be."""
     columns = "".join(f"{figure:>{max(10, len(figure) + 2)}}" for figure in figures)
     console.print(f"{head:<38}{columns}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_impaired(figures: Figures) -> None:
+    _line("\nwhat is believed is wrong: G of gear, of value, ahead", list(IMPAIRMENTS))
+    for cell in IMPAIRED_CELLS:
+        told = []
+        for how in IMPAIRMENTS:
+            gear, ours = (figures[cell, impaired(policy, how).name, "G"] for policy in ("gear", OURS))
+            ahead = [mine - other for mine, other in zip(ours, gear, strict=True)]
+            told.append(f"{statistics.mean(gear):.1f} {statistics.mean(ours):.1f} {_with_interval(ahead)}")
+        _line(cell.title, told)
 
 
 def _digits(measure: str) -> int:

@@ -48,6 +48,9 @@ class Affine:
     def __call__(self, rows: int) -> float:
         return self.fixed_s + self.per_row_s * rows
 
+    def times(self, factor: float) -> Affine:
+        return Affine(self.fixed_s * factor, self.per_row_s * factor)
+
 
 def _ms(fixed: float, per_row: float) -> Affine:
     return Affine(fixed / 1000, per_row / 1000)
@@ -108,13 +111,18 @@ FULL = (
 
 @dataclass(frozen=True)
 class Contender:
-    """`rule`: how members combine; batching and refusals as in `simulate_ensemble`."""
+    """`rule`: how members combine; batching and refusals as in `simulate_ensemble`.
+
+    fitted_rows: fitted on so many only · l_hat: predicted / true latencies
+    """
 
     name: str
     policy: str
     rule: str = "log_pool"
     batching: str = "goodput"
     refuses: bool = True
+    fitted_rows: int | None = None
+    l_hat: float = 1.0
 
 
 OURS = "value"
@@ -130,6 +138,27 @@ CONTENDERS = (
     Contender("gear", "gear"),
     Contender(OURS, "value"),
 )
+
+
+# What is believed is wrong, or known from few rows: (the cells, value and gear so impaired).
+IMPAIRED_CELLS = (Cell("A", 1.5), Cell("C", R_U, "sine"), Cell("D", 1.5), Cell("E", 1.1))
+IMPAIRMENTS: Mapping[str, Mapping[str, float]] = {
+    "100 rows": {"fitted_rows": 100},
+    "400 rows": {"fitted_rows": 400},
+    "l̂ 30 % low": {"l_hat": 0.7},
+    "l̂ 30 % high": {"l_hat": 1.3},
+}
+
+
+def impaired(policy: str, how: str) -> Contender:
+    options = IMPAIRMENTS[how]
+    rows = options.get("fitted_rows")
+    return Contender(
+        f"{policy}, {how}",
+        policy,
+        fitted_rows=None if rows is None else int(rows),
+        l_hat=options.get("l_hat", 1.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -148,18 +177,20 @@ class Prepared:
 
 
 @cache
-def prepared(name: str, number: int, rule: str = "log_pool") -> Prepared:
+def prepared(
+    name: str, number: int, rule: str = "log_pool", rows: int | None = None, l_hat: float = 1.0
+) -> Prepared:
     """The cheaper members are the less accurate ones on the rows for fitting."""
     setting = SETTINGS[name]
-    split = fitted(split_of(setting.family, number), rule=rule)
+    split = fitted(split_of(setting.family, number), rows, rule)
     order = sorted(range(len(split.accuracies)), key=lambda member: split.accuracies[member])
     ranks = {member: rank for rank, member in enumerate(order)}
     members = tuple(
         EnsembleMember(
             f"m{member}",
             accuracy,
-            setting.latencies[ranks[member]].fixed_s,
-            setting.latencies[ranks[member]].per_row_s,
+            l_hat * setting.latencies[ranks[member]].fixed_s,
+            l_hat * setting.latencies[ranks[member]].per_row_s,
             setting.devices[ranks[member]],
         )
         for member, accuracy in enumerate(split.accuracies)
@@ -174,7 +205,11 @@ def latencies_of(ensemble: Ensemble) -> list[Affine]:
 
 @cache
 def policy_of(name: str, number: int, contender: Contender) -> SelectionPolicy:
-    return selection_policy(contender.policy, prepared(name, number, contender.rule).ensemble)
+    return selection_policy(contender.policy, _case(name, number, contender).ensemble)
+
+
+def _case(name: str, number: int, contender: Contender) -> Prepared:
+    return prepared(name, number, contender.rule, contender.fitted_rows, contender.l_hat)
 
 
 def arrivals_of(cell: Cell, rate: float, rows: int, seed: int) -> list[float]:
@@ -192,12 +227,13 @@ def run(
 ) -> EnsembleResult:
     """One simulation of about `rows` rows; the split's number is the seed of the arrivals too."""
     rows *= _LONGER if cell.arrivals == "sine" or cell.setting == "C" else 1
-    case = prepared(cell.setting, number, contender.rule)
-    rate = cell.load * case.capacity
+    case, truth = _case(cell.setting, number, contender), prepared(cell.setting, number)
+    rate = cell.load * truth.capacity
     load = EnsembleLoad(
         arrivals_s=arrivals_of(cell, rate, rows, number),
         slo_s=SETTINGS[cell.setting].slo_s,
-        latencies=latencies_of(case.ensemble),
+        latencies=[latency.times(1 / contender.l_hat) for latency in latencies_of(case.ensemble)],
+        predicted=latencies_of(case.ensemble),
         outcomes=case.fitted.judging,
         max_batch=MAX_BATCH,
         batch_sizes=B,

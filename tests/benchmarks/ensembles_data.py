@@ -26,8 +26,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
+from server.ensemble.answers import SubsetAnswers, answers_of
 from server.ensemble.evidence import members_of
-from server.ensemble.fit import combined, fit_combination
+from server.ensemble.fit import fit_combination
 from server.scheduling.simulation.ensembles import Outcomes
 from tests.benchmarks.report import RESULTS
 
@@ -82,23 +83,27 @@ def fitted(split: Split, rows: int | None = None, rule: str = "log_pool") -> Fit
     """rows: fit on so many only. rule: "log_pool" (fitted weights) or "vote" (Rafiki's)."""
     told, labels = split.fitting[:, :rows], split.fitting_labels[:rows]
     accuracies = [float((each.argmax(axis=1) == labels).mean()) for each in told]
-    subsets = range(1, 1 << len(told))
-    if rule == "vote":
-        fitting = {s: _voted(told, s, accuracies) for s in subsets}
-        judging = {s: _voted(split.judging, s, accuracies) for s in subsets}
-    else:
+    if rule == "log_pool":
         fit = fit_combination(told, labels)
-        fitting = {s: combined(fit, members_of(s), told[list(members_of(s))]) for s in subsets}
-        judging = {s: combined(fit, members_of(s), split.judging[list(members_of(s))]) for s in subsets}
-    return FittedSplit(
-        split, _outcomes(fitting, labels), _outcomes(judging, split.judging_labels), accuracies
+        fitting, judging = answers_of(fit, told, labels), answers_of(fit, split.judging, split.judging_labels)
+    else:
+        fitting = _votes(told, labels, accuracies)
+        judging = _votes(split.judging, split.judging_labels, accuracies)
+    return FittedSplit(split, _outcomes(fitting), _outcomes(judging), accuracies)
+
+
+def _outcomes(told: SubsetAnswers) -> Outcomes:
+    return Outcomes(
+        {subset: each.tolist() for subset, each in told.confidence.items()},
+        {subset: each.tolist() for subset, each in told.correct.items()},
     )
 
 
-def _outcomes(probabilities: Mapping[int, Floats], labels: Labels) -> Outcomes:
-    return Outcomes(
-        {subset: each.max(axis=1).tolist() for subset, each in probabilities.items()},
-        {subset: (each.argmax(axis=1) == labels).tolist() for subset, each in probabilities.items()},
+def _votes(told: Floats, labels: Labels, accuracies: Sequence[float]) -> SubsetAnswers:
+    shares = {subset: _voted(told, subset, accuracies) for subset in range(1, 1 << len(told))}
+    return SubsetAnswers(
+        {subset: each.max(axis=1) for subset, each in shares.items()},
+        {subset: each.argmax(axis=1) == labels for subset, each in shares.items()},
     )
 
 

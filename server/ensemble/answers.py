@@ -1,0 +1,75 @@
+"""What every subset of a function's members answers to held-out rows, and the ensemble that follows from it.
+
+Where a fit of the combination (fit.py) meets the evidence that plans are made of. Pure; numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from server.ensemble.evidence import fit_evidence
+from server.ensemble.fit import Fit, combined
+from server.ensemble.selection import Combination, Ensemble, EnsembleMember, Probabilities
+
+__all__ = ["SubsetAnswers", "answers_of", "by_fit", "fit_ensemble"]
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetAnswers:
+    """By subset (a bit mask), of the same rows: the combined top probability, and whether it is right."""
+
+    confidence: Mapping[int, NDArray[np.float64]]
+    correct: Mapping[int, NDArray[np.bool_]]
+
+
+def answers_of(
+    fit: Fit, probabilities: ArrayLike, labels: Sequence[int] | NDArray[np.integer[Any]]
+) -> SubsetAnswers:
+    """Of every subset whose weights were fitted. probabilities: [members, rows, classes], in the fit's order.
+
+    labels: [rows], places among the classes.
+    """
+    told, truth = np.asarray(probabilities, np.float64), np.asarray(labels)
+    confidence: dict[int, NDArray[np.float64]] = {}
+    correct: dict[int, NDArray[np.bool_]] = {}
+    for each in fit.subsets:
+        subset = sum(1 << member for member in each.members)
+        answer = combined(fit, each.members, told[list(each.members)])
+        confidence[subset] = answer.max(axis=1)
+        correct[subset] = answer.argmax(axis=1) == truth
+    return SubsetAnswers(confidence, correct)
+
+
+def by_fit(fit: Fit) -> Combination:
+    """How the members that have answered a row answer together."""
+
+    def combination(evidence: Mapping[int, Probabilities]) -> Sequence[float]:
+        members = tuple(sorted(evidence))
+        told = [[list(evidence[member])] for member in members]
+        probabilities: list[float] = combined(fit, members, told)[0].tolist()
+        return probabilities
+
+    return combination
+
+
+def fit_ensemble(
+    members: Sequence[EnsembleMember],
+    fit: Fit,
+    probabilities: ArrayLike,
+    labels: Sequence[int] | NDArray[np.integer[Any]],
+) -> Ensemble:
+    """What a selection policy has to know of these members, in the fit's order, from held-out rows.
+
+    Raises ValueError for other members than the fit's, and what `fit_evidence` raises.
+    """
+    names = tuple(member.name for member in members)
+    if names != fit.members:
+        raise ValueError(f"the fit is of {list(fit.members)}, and the members are {list(names)}")
+    told = answers_of(fit, probabilities, labels)
+    evidence = fit_evidence(len(members), told.confidence, told.correct)
+    return Ensemble(tuple(members), evidence, by_fit(fit))
