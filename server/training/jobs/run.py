@@ -34,7 +34,7 @@ from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
 from server.training.recipes import recipe_for
-from server.training.studies.journal import Mastery, open_journal, read_journal
+from server.training.studies.journal import MasterLock, open_journal, read_journal
 from server.training.studies.ledger import as_begun, recorded
 from server.training.studies.messages import Assignment, NoWorkYet, Progress, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master, progress_of
@@ -83,7 +83,7 @@ class Run:
         self._tell = tell
         # The fit of a table's regression is one step.
         self._lease_s = lease_s if self._task.pausable else max(lease_s, BEGIN_S)
-        self._mastery: Mastery | None = None
+        self._master_lock: MasterLock | None = None
         self._masters: dict[str, Master] = {}
         self._found: dict[str, tuple[StudySpec, list[Trial]]] = {}
         self._asking = asyncio.Lock()
@@ -111,7 +111,7 @@ class Run:
 
         def opened() -> dict[str, Master]:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
-            self._mastery = Mastery(str(self._journal))
+            self._master_lock = MasterLock(str(self._journal))
             for origin in (self.spec.pretrained or {}).values():
                 self._parameters.adopt(origin["checkpoint"], self._parameters.of(origin["job"]))
             storage = open_journal(str(self._journal))
@@ -148,8 +148,8 @@ class Run:
 
     def close(self) -> None:
         """Let another be the one that trains."""
-        if self._mastery is not None:
-            self._mastery.end()
+        if self._master_lock is not None:
+            self._master_lock.end()
 
     async def work(self, worker: Worker, turns: Turns) -> bool:
         """One assignment on `worker`; False when there is none for it now. Sets `stopped` as studies end."""

@@ -13,7 +13,7 @@ from optuna.storages.journal._file import BaseJournalFileLock  # it is public in
 
 from server.errors import ServiceError
 
-__all__ = ["Mastery", "open_journal", "read_journal"]
+__all__ = ["MasterLock", "open_journal", "read_journal"]
 
 
 def open_journal(path: str) -> JournalStorage:
@@ -35,7 +35,7 @@ def read_journal(path: str) -> JournalStorage | None:
     return JournalStorage(_Backend(path, lock_obj=_Lock(f"{path}.lock"))) if os.path.exists(path) else None
 
 
-class Mastery:
+class MasterLock:
     """The right to write a journal's records: its holder is the one master. It ends with the process."""
 
     def __init__(self, path: str) -> None:

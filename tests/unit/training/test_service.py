@@ -19,7 +19,7 @@ from gpu_worker.wire.protocol import TrainEpoch
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError
 from server.store.database import open_database
 from server.training.checkpoints.parameters import needed
-from server.training.studies.journal import Mastery, _Backend
+from server.training.studies.journal import MasterLock, _Backend
 from server.training.studies.study import Master
 from tests.unit.training.training_house import FakeTrainer, House, house, on_a_loop, until
 
@@ -197,11 +197,11 @@ async def test_cancel_and_extend_at_once_leave_one_master_and_every_checkpoint_t
 
 def test_a_journal_has_one_master_at_a_time(tmp_path: Path) -> None:
     journal = str(tmp_path / "journal")
-    first = Mastery(journal)
+    first = MasterLock(journal)
     with pytest.raises(ServiceError, match="somebody trains by"):
-        Mastery(journal)
+        MasterLock(journal)
     first.end()
-    Mastery(journal).end()
+    MasterLock(journal).end()
 
 
 @on_a_loop
