@@ -20,7 +20,7 @@ from server.catalog.functions import ModelVersion
 from server.errors import BadOption
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
-from server.store.patience import once, patient
+from server.store.retries import once, retried
 from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
@@ -53,7 +53,7 @@ class Repository:
 
     # ── models ────────────────────────────────────────────────────────────────────────────────────
 
-    @patient
+    @retried
     def add_model(self, manifest: Mapping[str, Any], directory: Path) -> ModelVersion:
         """Register the version stored in `directory`; again is fine, with other weights is `BadOption`."""
         model = model_from_manifest(manifest, directory)
@@ -81,7 +81,7 @@ class Repository:
             session.commit()
         return model
 
-    @patient
+    @retried
     def models(self) -> list[ModelVersion]:
         """All model versions, by name and version."""
         with Session(self._reading) as session:
@@ -90,14 +90,14 @@ class Repository:
             )
             return [self._model(row) for row in rows]
 
-    @patient
+    @retried
     def next_model_version(self, name: str) -> int:
         """The number after the model's newest version; 1 for a new model."""
         with Session(self._reading) as session:
             newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.name == name)
             return (session.scalar(newest) or 0) + 1
 
-    @patient
+    @retried
     def measured(self, model: ModelVersion, resident_bytes: int, load_s: float) -> None:
         """Keep what loading a version showed."""
         with Session(self._engine) as session:
@@ -108,7 +108,7 @@ class Repository:
             )
             session.commit()
 
-    @patient
+    @retried
     def touched(self, last_used: Mapping[tuple[str, int], float]) -> None:
         """Keep when versions were last used: (name, version) → Unix time."""
         with Session(self._engine) as session:
@@ -178,7 +178,7 @@ class Repository:
             session.commit()
         return Deployment(function, version, dict(spec), now, kept)
 
-    @patient
+    @retried
     def delete_function(self, function: str) -> bool:
         """Retire every deployment of a function; whether there was one."""
         with Session(self._engine) as session:
@@ -192,7 +192,7 @@ class Repository:
             session.commit()
         return bool(served)
 
-    @patient
+    @retried
     def served(self) -> list[Deployment]:
         """The deployments that are served, by function and version."""
         with Session(self._reading) as session:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Look, Snapshot
 from server.errors import UnknownFunction
 from server.store.database import reading, utc
-from server.store.patience import once, patient
+from server.store.retries import once, retried
 from server.store.tables import DatasetRow, DeploymentRow, JobRow, LookRow, SnapshotRow
 
 __all__ = ["TrainingRepository"]
@@ -28,7 +28,7 @@ class TrainingRepository:
         self._engine = engine
         self._reading = reading(engine)
 
-    @patient
+    @retried
     def add_snapshot(self, name: str, spec: Mapping[str, Any], facts: Mapping[str, Any]) -> Snapshot:
         """Make a snapshot the dataset's newest, and the dataset known; the same rows again are no new one."""
         now = datetime.now(UTC)
@@ -47,7 +47,7 @@ class TrainingRepository:
             session.commit()
             return _snapshot(known, dataset)
 
-    @patient
+    @retried
     def datasets(self) -> list[Snapshot]:
         """Every dataset with its newest snapshot, by name."""
         with Session(self._reading) as session:
@@ -61,7 +61,7 @@ class TrainingRepository:
             )
             return [_snapshot(row, dataset) for row, dataset in rows]
 
-    @patient
+    @retried
     def snapshot(self, dataset: str, snapshot: str | None = None) -> Snapshot:
         """A snapshot, by default the newest. Raises `UnknownFunction`."""
         with Session(self._reading) as session:
@@ -72,7 +72,7 @@ class TrainingRepository:
                 raise UnknownFunction(f"there is no dataset {dataset!r}{which} here")
             return _snapshot(row, None if snapshot else known)
 
-    @patient
+    @retried
     def snapshots(self, dataset: str) -> list[Snapshot]:
         """Every snapshot of a dataset, the oldest first."""
         with Session(self._reading) as session:
@@ -97,7 +97,7 @@ class TrainingRepository:
             session.commit()
             return _job(row)
 
-    @patient
+    @retried
     def set_job(
         self,
         job: int,
@@ -120,7 +120,7 @@ class TrainingRepository:
             session.commit()
             return _job(row)
 
-    @patient
+    @retried
     def job(self, job: int) -> Job:
         """A job. Raises `UnknownFunction`."""
         with Session(self._reading) as session:
@@ -131,7 +131,7 @@ class TrainingRepository:
                 )
             return _job(row)
 
-    @patient
+    @retried
     def jobs(
         self, states: Collection[str] | None = None, after: int = 0, limit: int | None = None
     ) -> list[Job]:
@@ -142,7 +142,7 @@ class TrainingRepository:
         with Session(self._reading) as session:
             return [_job(row) for row in session.scalars(query)]
 
-    @patient
+    @retried
     def deployment_before(self, function: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The specification and the fit of the deployment before this one. Raises `UnknownFunction`."""
         with Session(self._reading) as session:
@@ -156,7 +156,7 @@ class TrainingRepository:
                 raise UnknownFunction(f"the function {function!r} has no earlier deployment to go back to")
             return dict(rows[1].spec), rows[1].fit
 
-    @patient
+    @retried
     def test_looks(self, dataset: str, snapshot: str) -> list[Look]:
         """The looks at a snapshot's test rows, whatever its dataset is called, and at those of the dataset's
         other snapshots; the oldest first.
@@ -189,7 +189,7 @@ class TrainingRepository:
             session.commit()
             return _look(row)
 
-    @patient
+    @retried
     def note_deployed(self, look: int, function: str, version: int) -> None:
         """Note which deployment came of a look."""
         with Session(self._engine) as session:

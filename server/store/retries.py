@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from server.errors import Overloaded
 
-__all__ = ["once", "patient"]
+__all__ = ["once", "retried"]
 
 _PAUSES_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def patient(verb: Callable[P, R]) -> Callable[P, R]:
+def retried(verb: Callable[P, R]) -> Callable[P, R]:
     """Tries again for some seconds. For verbs that may run twice: a commit whose answer was lost may have
     taken place. Then raises `Overloaded`.
     """
