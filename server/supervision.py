@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Patience", "Supervisor", "Tasks"]
+__all__ = ["Backoff", "Supervisor", "Tasks"]
 
 log = logging.getLogger("ml_udf.server.supervision")
 
@@ -24,7 +24,7 @@ Work = Coroutine[Any, Any, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Backoff:
     """How failing tasks are begun again."""
 
     pause_first_s: float = 0.1
@@ -37,9 +37,9 @@ class Supervisor:
     """Counts of all tasks. `end_server(reason)` is called when a vital one fails again and again."""
 
     def __init__(
-        self, end_server: Callable[[str], None] = lambda reason: None, patience: Patience = Patience()
+        self, end_server: Callable[[str], None] = lambda reason: None, backoff: Backoff = Backoff()
     ) -> None:
-        self.patience = patience
+        self.backoff = backoff
         self.failures: Counter[str] = Counter()  # by kind, since the start
         self.running: Counter[str] = Counter()  # by kind, now
         self._end_server = end_server
@@ -102,8 +102,8 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _kept(self, kind: str, work: Callable[[], Work], name: str, vital: bool) -> None:
-        loop, patience = asyncio.get_running_loop(), self._supervisor.patience
-        failures, pause_s = 0, patience.pause_first_s
+        loop, backoff = asyncio.get_running_loop(), self._supervisor.backoff
+        failures, pause_s = 0, backoff.pause_first_s
         while True:
             began_s = loop.time()
             try:
@@ -117,11 +117,11 @@ class Tasks:
                 self._supervisor.failed(kind, name, error)
             except Exception as error:
                 self._supervisor.failed(kind, name, error)
-            if loop.time() - began_s >= patience.steady_s:
-                failures, pause_s = 0, patience.pause_first_s
+            if loop.time() - began_s >= backoff.steady_s:
+                failures, pause_s = 0, backoff.pause_first_s
             failures += 1
-            if vital and failures >= patience.most_failures:
+            if vital and failures >= backoff.most_failures:
                 self._supervisor.give_up(name, failures)
                 return
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, patience.pause_most_s)
+            pause_s = min(2 * pause_s, backoff.pause_most_s)

@@ -16,7 +16,7 @@ from server.catalog.latencies import Latencies
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
 from server.store.latencies import LatencyFiles
-from server.supervision import Patience, Supervisor
+from server.supervision import Backoff, Supervisor
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import text_model
@@ -60,7 +60,7 @@ class Kept:
 
     def __init__(self, home: Path, *workers: FakeWorker) -> None:
         self.registry, self.measured = Registry(), Measured()
-        self.supervisor = Supervisor(patience=Patience(0.01, 0.05))
+        self.supervisor = Supervisor(backoff=Backoff(0.01, 0.05))
         self.house = House(*workers)
         self.keeping = Housekeeping(
             self.registry,  # type: ignore[arg-type]  # its two verbs are all that is asked

@@ -15,7 +15,7 @@ import server
 from server.app import create_app
 from server.settings import Settings
 from server.store.training import TrainingRepository
-from server.supervision import Patience, Supervisor
+from server.supervision import Backoff, Supervisor
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.jobs.service import Training
 from server.training.trainers import Trainers
@@ -23,7 +23,7 @@ from server.workers.local import LocalPool
 from server.workers.pool import WorkerListener
 from tests.unit.server.fake_worker import FakeWorker
 
-HURRIED = Patience(pause_first_s=0.001, pause_most_s=0.002, steady_s=60.0, most_failures=3)
+HURRIED = Backoff(pause_first_s=0.001, pause_most_s=0.002, steady_s=60.0, most_failures=3)
 
 # Where a task is made without the supervisor, and why it needs none.
 UNWATCHED = {
@@ -57,7 +57,7 @@ class Failing:
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()])
 def test_work_that_must_always_run_begins_again_whatever_it_dies_of(error: BaseException) -> None:
     async def scenario() -> None:
-        supervisor = Supervisor(patience=HURRIED)
+        supervisor = Supervisor(backoff=HURRIED)
         tasks, work = supervisor.tasks(), Failing(5, error)
         tasks.always("chore", work)
         await asyncio.wait_for(work.runs.wait(), 5)
@@ -117,7 +117,7 @@ def test_the_server_ends_when_what_nothing_is_served_without_keeps_failing() -> 
 def test_failures_with_steady_work_between_them_do_not_add_up() -> None:
     async def scenario() -> None:
         told: list[str] = []
-        supervisor = Supervisor(told.append, Patience(0.001, 0.002, steady_s=0.0, most_failures=3))
+        supervisor = Supervisor(told.append, Backoff(0.001, 0.002, steady_s=0.0, most_failures=3))
         tasks, work = supervisor.tasks(), Failing(10)
         tasks.always("worker", work, vital=True)
         await asyncio.wait_for(work.runs.wait(), 5)
@@ -197,7 +197,7 @@ def test_the_life_of_workers_goes_on_after_a_bug_in_the_watch_over_them(
     lives = Failing(3)
 
     async def scenario() -> None:
-        supervisor = Supervisor(patience=Patience(0.001, 0.002))
+        supervisor = Supervisor(backoff=Backoff(0.001, 0.002))
         monkeypatch.setattr(LocalPool, "_supervise", lambda *_: lives())
         pool = LocalPool(1, lambda index, fd: [], tasks=supervisor.tasks())
         await pool.start(cast(WorkerListener, object()))
@@ -212,7 +212,7 @@ def test_training_goes_on_after_a_bug_in_its_work(monkeypatch: pytest.MonkeyPatc
     work = Failing(3)
 
     async def scenario() -> None:
-        supervisor = Supervisor(patience=Patience(0.001, 0.002))
+        supervisor = Supervisor(backoff=Backoff(0.001, 0.002))
         monkeypatch.setattr(Training, "_work", lambda *_: work())
         trainers = Trainers(cast(WorkerListener, Quiet()), 1.0)
         training = Training(
