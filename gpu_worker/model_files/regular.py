@@ -20,7 +20,6 @@ __all__ = [
     "FORMS",
     "MANIFEST_FILE",
     "MOST_FEATURES",
-    "MOST_MANIFEST_BYTES",
     "RUNTIMES",
     "file_sha256",
     "flush",
@@ -29,7 +28,7 @@ __all__ = [
 ]
 
 MANIFEST_FILE = "model.json"
-MOST_MANIFEST_BYTES = 8 << 20
+_MOST_JSON_BYTES = 8 << 20
 MOST_FEATURES = 65_536  # numbers of an embedding
 FORMAT = 1
 FORMS = ("path", "image", "tensor", "text", "row")
@@ -61,7 +60,7 @@ def file_sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: str | os.PathLike[str], most_bytes: int = MOST_MANIFEST_BYTES) -> dict[str, Any]:
+def read_json(path: str | os.PathLike[str], most_bytes: int = _MOST_JSON_BYTES) -> dict[str, Any]:
     """The JSON object that a regular file holds. Raises `ValueError`, which names the file and says why."""
     try:
         with open_regular(path) as file:

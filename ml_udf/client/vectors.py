@@ -6,12 +6,8 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable
-from typing import Any, TypeAlias
 
-__all__ = ["Vector", "vector_text"]
-
-# Compact: 4 bytes a number, where a list has 32.
-Vector: TypeAlias = "array[Any]"
+__all__ = ["vector_text"]
 
 _FLOAT = struct.Struct("<f")
 

@@ -20,14 +20,14 @@ __all__ = ["migrate", "open_database", "reading", "utc"]
 _MIGRATION_LOCK = 0x6D6C5F756466
 
 
-_LOCK_PATIENCE_S = 30.0
+_LOCK_TIMEOUT_S = 30.0
 _READS = "ml_udf_reads"
 
 
-def open_database(url: str, lock_patience_s: float = _LOCK_PATIENCE_S) -> Engine:
+def open_database(url: str, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Engine:
     """An engine whose transactions see each other's writes in order. Raises SQLAlchemy's errors.
 
-    `lock_patience_s`: how long one waits for SQLite's lock, which another process may hold.
+    `lock_timeout_s`: how long one waits for SQLite's lock, which another process may hold.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -35,7 +35,7 @@ def open_database(url: str, lock_patience_s: float = _LOCK_PATIENCE_S) -> Engine
             path = Path(parsed.database).expanduser()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(0o600)  # SQLite gives the files beside it the same mode
-        engine = create_engine(parsed, connect_args={"timeout": lock_patience_s})
+        engine = create_engine(parsed, connect_args={"timeout": lock_timeout_s})
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)
         return engine

@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(file: Path) -> Iterator[Engine]:
-    engine = open_database(f"sqlite:///{file}", lock_patience_s=0.3)
+    engine = open_database(f"sqlite:///{file}", lock_timeout_s=0.3)
     migrate(engine)
     yield engine
     engine.dispose()
@@ -87,7 +87,7 @@ def test_what_is_written_says_that_it_was_not_and_can_be_tried_again(
 
 
 def test_a_lock_that_is_soon_let_go_is_waited_for(file: Path, tmp_path: Path) -> None:
-    engine = open_database(f"sqlite:///{file}", lock_patience_s=10.0)
+    engine = open_database(f"sqlite:///{file}", lock_timeout_s=10.0)
     migrate(engine)
     training = TrainingRepository(engine)
     held, let_go = threading.Event(), threading.Event()
