@@ -1,7 +1,8 @@
 """`python mortal_worker_process.py FD KIND WHEN MARK`: a worker that dies once, at its first KIND message.
 
 before: as it has read it · middle: with half of its reply written · after: with all of it written
-MARK is a file that says that it has happened. It answers everything; a row `slow` once it is cancelled.
+MARK is a file that says that it has happened. It answers everything; a row `slow` once it is cancelled. The
+file `slow` beside MARK says that it has that row.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Worker:
                 self._mark.touch()
                 if self._when == "before":
                     _die()
+            if not self._is_answered(message):
+                self._mark.with_name("slow").touch()
             frame = encode(self._reply(message)) if self._is_answered(message) else b""
             self._connection.sendall(frame[: len(frame) // 2] if doomed and self._when == "middle" else frame)
             if doomed:

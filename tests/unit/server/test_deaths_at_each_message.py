@@ -78,7 +78,7 @@ def test_rows_are_answered_whatever_the_worker_was_at(tmp_path: Path, kind: str,
                 assert list(labels_of(await pending.future)) == labels
                 house.dispatcher.end(pending)
             gone = house.ask("slow")
-            await asyncio.sleep(0.3)  # it is on the worker now, by itself if that died meanwhile
+            await until((tmp_path / "slow").exists, PATIENCE_S)
             house.dispatcher.end(gone)
             beside = house.ask("d")
             assert list(labels_of(await beside.future)) == ["d"]

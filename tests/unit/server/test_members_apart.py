@@ -406,8 +406,9 @@ def test_a_client_that_goes_takes_its_rows_from_every_worker_and_queue() -> None
         house.place(w0="a b", w1="c")
         pending = house.ask(*"uvwxyz")
         await settle()
+        asked = len(house.on("w1"))
         house.workers["w1"].fail("overloaded", "full")
-        await asyncio.sleep(0.2)
+        await until(lambda: len(house.on("w1")) == asked)  # it has been asked again
         house.dispatcher.end(pending)
         assert len(house.workers["w0"].cancelled) == len(house.on("w0"))
         assert len(house.workers["w1"].cancelled) == len(house.on("w1"))
