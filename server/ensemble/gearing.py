@@ -19,6 +19,7 @@ from server.ensemble.selection import Load
 __all__ = ["Gears"]
 
 _FULL = 1.0
+_NOBODY = 1e-9  # workers that a device without any counts for
 _ROOM = 0.9  # below which a richer plan is tried
 
 
@@ -34,7 +35,7 @@ class Gears:
         """The load of every gear; 1 is all that the devices can do within the goal."""
         coming = load.rate * load.slo_s / 2
         work_s = self._remaining_s @ load.waiting + coming * self._new_s + np.asarray(load.busy_s)
-        worst: NDArray[np.float64] = work_s.max(axis=1) / load.slo_s
+        worst: NDArray[np.float64] = (work_s / np.maximum(load.workers, _NOBODY)).max(axis=1) / load.slo_s
         return worst
 
     def shift(self, gear: int, load: Load) -> int:

@@ -116,8 +116,8 @@ class RowEvidence:
 class Load:
     """What presses on an ensemble now.
 
-    rate: rows per second over the last goal · waiting: by state of evidence, rows · busy_s: by device, what
-    is under way · slack_s: of the row that waits longest, until its goal
+    rate: rows per second over the last goal · waiting: rows, by state of evidence · busy_s: by device, what
+    is under way · workers: by device, how many share the work · slack_s: of the row that waits longest
     """
 
     now_s: float
@@ -125,6 +125,7 @@ class Load:
     rate: float
     waiting: NDArray[np.float64]
     busy_s: Sequence[float]
+    workers: Sequence[float]
     slack_s: float
 
 

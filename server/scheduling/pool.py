@@ -1,42 +1,51 @@
-"""One pool of rows for a function of several members: which rows an idle device runs next, on which member.
+"""One pool of rows for a function of several members: which rows a free worker runs next, on which member.
 
-A row is bound to a member only when a device is idle, so the plan may change while it waits. Which members a
+A row is bound to a member only when a worker is free, so the plan may change while it waits. Which members a
 row wants is the selection policy's (server/ensemble); how many rows a batch takes is the batching policy's,
 `goodput` by default. At its goal a row is answered from what is known of it; a member that is still at it is
 dropped. Where nobody answered, it is refused. Pure: no I/O, no clock.
 
-    submit → next_action (RunOn | AnswerRows | RefuseRow | Sleep) → finished → next_action …
+    set_worker                   who holds which members
+    submit                       rows arrive
+    next_action                  RunOn | AnswerRows | RefuseRow | Sleep, for a pool that has its workers alone
+    offer, send                  what a free worker could run, for one that shares them; and that it does
+    finished                     a batch came back
+
+Which rows a worker takes: those whose plan asks for a member that it holds; fresh ones that are too late for
+the members they ask, but not for this one; else, of several workers, fresh ones that it would finish sooner;
+else up to 32 that would gain by it.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
-from server.ensemble.selection import Choice, Ensemble, Load, RowEvidence, SelectionPolicy
+from server.ensemble.selection import Ensemble, Load, RowEvidence, SelectionPolicy
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, MemberView, Refuse, RowRun, Wait
+from server.scheduling.row_buckets import PooledRow, RowBuckets, goal_of
 
-__all__ = ["AnswerRows", "MemberPool", "RefuseRow", "RunOn", "Sleep"]
+__all__ = ["AnswerRows", "MemberPool", "Offer", "RefuseRow", "RunOn", "Sleep"]
 
 _FILL_ROWS = 32
 _FILL_GAIN = 1e-3
 _IN_VIEW = 6  # batches of waiting rows that a decision looks at
+_SHORTEST_WAIT_S = 1e-4  # a batching policy that waits for a time gone by must not spin the shell
 
 
 @dataclass(frozen=True, slots=True)
 class RunOn:
-    """Run these rows on a member, on its device; report back with `finished`."""
+    """Run these rows on a member, on that worker; report back with `finished`."""
 
     batch_id: int
-    device: int
+    worker: str
     member: int
     rows: tuple[int, ...]
     predicted_s: float
@@ -64,64 +73,61 @@ class Sleep:
 
 
 @dataclass(slots=True, eq=False)
-class _Row:
-    number: int
-    run: RowRun
-    evidence: RowEvidence
-    choice: Choice
-    waits: bool = True  # in a bucket
+class Offer:
+    """Rows that a free worker could run next on a member."""
+
+    member: int
+    rows: list[PooledRow]
+    takes_s: float
+    batching: dict[str, Any] | None = None  # the batching policy's state, once it is sent
+
+    @property
+    def due_s(self) -> float:
+        """The soonest goal of its rows."""
+        return min(row.run.due_s for row in self.rows)
+
+    @property
+    def gain(self) -> float:
+        """How many more of its rows will be right for it, in expectation."""
+        return sum(row.choice.worth[self.member] if row.choice.worth else 0.0 for row in self.rows)
+
+    @property
+    def density(self) -> float:
+        """What it brings per second; a row that nobody has answered counts for one more."""
+        return (self.gain + sum(not row.evidence.subset for row in self.rows)) / self.takes_s
 
 
 @dataclass(slots=True, eq=False)
-class _Device:
-    number: int
+class _Worker:
+    name: str
     members: tuple[int, ...]
+    cheapest: int  # of them
     free_s: float = -math.inf  # when what it runs is predicted to end
     batch_id: int | None = None
-    asleep_s: float = -math.inf  # until when nothing that it could run changes by itself
+    asleep_s: float = -math.inf  # until when it has nothing to do, if nothing happens
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    device: _Device
+    worker: _Worker
     member: int
-    rows: list[_Row]
+    rows: list[PooledRow]
     sent_s: float
     predicted_s: float
-
-
-@dataclass(slots=True, eq=False)
-class _Candidate:
-    """Rows that an idle device could run next on a member."""
-
-    member: int
-    rows: list[_Row]
-    takes_s: float
-    state: dict[str, Any] | None = None  # of the batching policy, once it is carried out
-
-    @property
-    def due_s(self) -> float:
-        return min(row.run.due_s for row in self.rows)
-
-    @property
-    def density(self) -> float:
-        """What its rows gain per second; a row that nobody has answered counts for one more."""
-        worth = sum(row.choice.worth[self.member] if row.choice.worth else 0.0 for row in self.rows) + sum(
-            not row.evidence.subset for row in self.rows
-        )
-        return worth / self.takes_s
 
 
 @dataclass(slots=True)
 class _Member:
     latency_s: Callable[[int], float]  # l̂(b)
+    holders: list[_Worker] = field(default_factory=list)
     batching: dict[str, Any] = field(default_factory=dict)  # the batching policy's state
 
 
 class MemberPool:
     """Rows of one function. `latencies`: l̂(b) of each member, in the ensemble's order.
 
-    refuses: whether rows are answered, or refused, at their goal; otherwise they are answered late.
+    refuses: whether rows are answered, or refused, at their goal; otherwise they are answered late
+    state: the selection policy's.
     """
 
     def __init__(
@@ -142,38 +148,65 @@ class MemberPool:
         self._slo_s, self._max_batch = slo_s, max_batch
         self._batch_sizes = batch_sizes or (max_batch,)
         self._batching = policy_named(batching)
-        self._members = [_Member(latency, self._batching.initial({})) for latency in latencies]
-        self._devices = [
-            _Device(device, tuple(n for n, m in enumerate(ensemble.members) if m.device == device))
-            for device in range(ensemble.devices)
-        ]
+        self._members = [_Member(each, batching=self._batching.initial({})) for each in latencies]
+        self._workers: dict[str, _Worker] = {}
         self._refuses = refuses
-        self._rows: dict[int, _Row] = {}
-        self._buckets: dict[Choice, list[_Row]] = {}  # by goal, within one choice
-        self._counts = [0] * ensemble.evidence.states  # waiting rows, by state of evidence
+        self._rows: dict[int, PooledRow] = {}
+        self._waiting = RowBuckets(ensemble.evidence.states)
         self._dues: list[tuple[float, int]] = []
-        self._arrivals: deque[tuple[float, int]] = deque()  # within one goal
+        self._arrivals: deque[float] = deque()  # within one goal
         self._answers: list[tuple[int, int]] = []
+        self._refusals: list[int] = []
         self._batches: dict[int, _Batch] = {}
         self._next_batch_id = 1
-        self._stirred = True  # something happened since the devices were last asked
+        self._stirred = True  # something happened since the workers were last asked
 
     @property
     def waiting(self) -> int:
         """Rows that have neither been answered nor refused."""
         return len(self._rows)
 
+    def set_worker(self, now_s: float, name: str, members: Collection[int]) -> None:
+        """Add or update a worker, which holds these members; with none it is gone.
+
+        What one that is gone was running is lost: its rows are asked anew, of others.
+        """
+        old = self._workers.pop(name, None)
+        if members:
+            costs = self._ensemble.members
+            worker = _Worker(name, tuple(sorted(members)), min(members, key=lambda m: costs[m].cost_s))
+            if old is not None:
+                worker.free_s, worker.batch_id = old.free_s, old.batch_id
+                if old.batch_id is not None:
+                    self._batches[old.batch_id].worker = worker
+            self._workers[name] = worker
+        for number, member in enumerate(self._members):
+            member.holders = [each for each in self._workers.values() if number in each.members]
+        if old is not None and not members and old.batch_id is not None:
+            batch = self._batches.pop(old.batch_id)
+            for row in batch.rows:
+                row.evidence.under_way &= ~(1 << batch.member)
+                if row.number in self._rows and not row.waits:
+                    self._decide(row)
+        self._decide_anew()
+
     def submit(self, now_s: float, number: int, due_s: float, draw: float = 0.0) -> None:
         """A row arrives. `draw`: a number in [0, 1) of its own."""
         evidence = RowEvidence(draw=draw)
         run = RowRun(number, 1, now_s, deadline_s=due_s, due_s=due_s)
-        row = _Row(number, run, evidence, self._policy.select(self.state, evidence))
+        row = PooledRow(number, run, evidence, self._policy.select(self.state, evidence))
         self._rows[number] = row
-        self._put(row)
+        self._waiting.put(row)
         if self._refuses:
             heappush(self._dues, (due_s, number))
-        self._arrivals.append((now_s, 1))
+        self._arrivals.append(now_s)
         self._stirred = True
+
+    def cancel(self, number: int) -> None:
+        """Forget a row whose client has gone."""
+        row = self._rows.pop(number, None)
+        if row is not None and row.waits:
+            self._waiting.take(row)
 
     def finished(
         self,
@@ -182,10 +215,15 @@ class MemberPool:
         confidence: Callable[[int, int], float],
         took_s: float | None = None,
     ) -> None:
-        """A batch is back. `confidence(row, subset)`: the combined top probability of its answers so far."""
-        batch = self._batches.pop(batch_id)
-        device = batch.device
-        device.batch_id, device.free_s = None, now_s
+        """A batch is back. `confidence(row, subset)`: the combined top probability of its answers so far.
+
+        Nothing happens for a batch that was lost with its worker.
+        """
+        batch = self._batches.pop(batch_id, None)
+        if batch is None:
+            return
+        worker = batch.worker
+        worker.batch_id, worker.free_s = None, now_s
         member = self._members[batch.member]
         member.batching = self._batching.observe(
             member.batching,
@@ -204,7 +242,7 @@ class MemberPool:
             if row.number not in self._rows:
                 continue  # answered at its goal, without this member
             if row.waits:
-                self._take_out(row)
+                self._waiting.take(row)
             evidence = row.evidence
             evidence.under_way &= ~mine
             evidence.subset |= mine
@@ -214,93 +252,152 @@ class MemberPool:
 
     def next_action(self, now_s: float) -> RunOn | AnswerRows | RefuseRow | Sleep:
         """What to do now; to be asked again until it is `Sleep`."""
-        if self._answers:
-            told, self._answers = tuple(self._answers), []
-            return AnswerRows(told)
-        while self._dues and self._dues[0][0] <= now_s:
-            _, number = heappop(self._dues)
-            row = self._rows.get(number)
-            if row is not None:
-                return self._end(row)
+        self._end_due(now_s)
+        if (told := self._told()) is not None:
+            return told
         wake_s = self._dues[0][0] if self._dues else math.inf
-        idle = [device for device in self._devices if device.batch_id is None]
+        idle = [worker for worker in self._workers.values() if worker.batch_id is None]
         if idle and self._rows:
             if self._stirred:
                 self._steer(now_s)
-                for device in idle:
-                    device.asleep_s = -math.inf
-            for device in idle:
-                if device.asleep_s > now_s:
-                    wake_s = min(wake_s, device.asleep_s)
-                    continue
-                found = self._batch_for(now_s, device)
-                if isinstance(found, _Candidate):
-                    return self._send(now_s, device, found)
-                if isinstance(found, RefuseRow):
-                    return found
-                if self._answers:
-                    return self.next_action(now_s)
-                device.asleep_s = found
-                wake_s = min(wake_s, found)
+                for worker in idle:
+                    worker.asleep_s = -math.inf
+            for worker in idle:
+                if worker.asleep_s <= now_s:
+                    offer = self._offer(now_s, worker)
+                    if isinstance(offer, Offer):
+                        return self.send(now_s, worker.name, offer)
+                    if (told := self._told()) is not None:
+                        return told
+                    worker.asleep_s = offer
+                wake_s = min(wake_s, worker.asleep_s)
         self._stirred = False
         return Sleep(wake_s)
 
+    def offer(self, now_s: float, worker: str) -> Offer | float:
+        """What a free worker could run next, or until when it has nothing to do here.
+
+        Rows that this shows to be lost are told by `next_action`. Raises KeyError for an unknown worker.
+        """
+        if self._rows and self._stirred:
+            self._steer(now_s)
+            self._stirred = False
+        return self._offer(now_s, self._workers[worker])
+
+    def send(self, now_s: float, worker: str, offer: Offer) -> RunOn:
+        """The worker runs what was offered to it, just now: nothing may have happened to the pool since."""
+        member = self._members[offer.member]
+        if offer.batching is not None:
+            member.batching = offer.batching
+        mine = 1 << offer.member
+        self._waiting.take_all(offer.rows)
+        for row in offer.rows:
+            row.evidence.under_way |= mine
+            if row.choice.beside:
+                self._decide(row)
+        batch_id = self._next_batch_id
+        self._next_batch_id += 1
+        state = self._workers[worker]
+        state.batch_id, state.free_s = batch_id, now_s + offer.takes_s
+        predicted_s = member.latency_s(len(offer.rows))
+        self._batches[batch_id] = _Batch(state, offer.member, offer.rows, now_s, predicted_s)
+        self._stirred = True
+        return RunOn(batch_id, worker, offer.member, tuple(row.number for row in offer.rows), predicted_s)
+
+    def _told(self) -> AnswerRows | RefuseRow | None:
+        """What has been decided of rows, and not yet been told."""
+        if self._answers:
+            told, self._answers = tuple(self._answers), []
+            return AnswerRows(told)
+        return RefuseRow(self._refusals.pop()) if self._refusals else None
+
+    def _end_due(self, now_s: float) -> None:
+        while self._dues and self._dues[0][0] <= now_s:
+            row = self._rows.get(heappop(self._dues)[1])
+            if row is not None:
+                self._end(row)
+
+    def _end(self, row: PooledRow) -> None:
+        """Answer the row from what is known, or refuse it."""
+        if row.waits:
+            self._waiting.take(row)
+        del self._rows[row.number]
+        if row.evidence.subset:
+            self._answers.append((row.number, row.evidence.subset))
+        else:
+            self._refusals.append(row.number)
+
     def _steer(self, now_s: float) -> None:
-        while self._arrivals and self._arrivals[0][0] < now_s - self._slo_s:
+        """Fit the policy's state to the load; where that changes it, every waiting row is decided anew."""
+        while self._arrivals and self._arrivals[0] < now_s - self._slo_s:
             self._arrivals.popleft()
-        first = next(iter(self._rows.values()))
+        workers, busy_s = self._busy_s(now_s)
         load = Load(
             now_s=now_s,
             slo_s=self._slo_s,
             rate=len(self._arrivals) / self._slo_s,
-            waiting=np.array(self._counts, np.float64),
-            busy_s=[max(0.0, d.free_s - now_s) if d.batch_id is not None else 0.0 for d in self._devices],
-            slack_s=first.run.due_s - now_s,
+            waiting=np.array(self._waiting.counts, np.float64),
+            busy_s=busy_s,
+            workers=workers,
+            slack_s=next(iter(self._rows.values())).run.due_s - now_s,
         )
         state = self._policy.steer(self.state, load)
-        if state is self.state:
-            return
-        self.state = state
-        waiting = [row for rows in self._buckets.values() for row in rows]
-        self._buckets.clear()
-        for row in waiting:
-            row.waits = False
-            self._counts[row.evidence.state] -= 1
-            self._decide(row)
+        if state is not self.state:
+            self.state = state
+            self._decide_anew()
 
-    def _decide(self, row: _Row) -> None:
-        """Ask the policy what the row needs next."""
+    def _busy_s(self, now_s: float) -> tuple[list[float], list[float]]:
+        """By device of the ensemble: workers that hold its members, and seconds that they are at it still.
+
+        One that holds members of several counts for each in part.
+        """
+        workers, busy_s = [0.0] * self._ensemble.devices, [0.0] * self._ensemble.devices
+        for worker in self._workers.values():
+            devices = {self._ensemble.members[member].device for member in worker.members}
+            left_s = max(0.0, worker.free_s - now_s) if worker.batch_id is not None else 0.0
+            for device in devices:
+                workers[device] += 1 / len(devices)
+                busy_s[device] += left_s / len(devices)
+        return workers, busy_s
+
+    def _decide_anew(self) -> None:
+        for row in self._waiting.drain():
+            self._decide(row)
+        self._stirred = True
+
+    def _decide(self, row: PooledRow) -> None:
+        """Ask the policy what the row needs next; what nobody holds is not waited for."""
         choice = row.choice = self._policy.select(self.state, row.evidence)
-        if choice.ask:
-            self._put(row)
-        elif not choice.waits and row.evidence.subset:
+        if not row.evidence.subset:
+            if choice.ask:
+                self._waiting.put(row)
+        elif choice.ask and any(self._members[member].holders for member in choice.ask):
+            self._waiting.put(row)
+        elif not choice.waits and not row.evidence.under_way:
             self._answers.append((row.number, row.evidence.subset))
             del self._rows[row.number]
 
-    def _batch_for(self, now_s: float, device: _Device) -> _Candidate | RefuseRow | float:
-        """What an idle device runs next, or until when it has nothing to do."""
-        candidates: list[_Candidate] = []
+    def _offer(self, now_s: float, worker: _Worker) -> Offer | float:
+        offers: list[Offer] = []
         until_s = math.inf
-        for member in device.members:
-            rows = self._asking(member, strays=self._is_cheapest(member), now_s=now_s)
+        for member in worker.members:
+            rows = self._asking(now_s, member, strays=member == worker.cheapest)
             while rows:
                 found = self._cut(now_s, member, rows)
-                if isinstance(found, _Candidate):
-                    candidates.append(found)
+                if isinstance(found, Offer):
+                    offers.append(found)
                     break
                 if isinstance(found, float):
                     until_s = min(until_s, found)
                     break
                 lost, rows = rows[:found], rows[found:]
                 for row in lost:
-                    refused = self._give_up(now_s, row, member)
-                    if refused is not None:
-                        return refused
-        if not candidates and len(self._devices) > 1 and until_s == math.inf:
-            candidates = self._stolen(now_s, device) or self._filling(now_s, device)
-        return self._chosen(now_s, candidates) if candidates else until_s
+                    self._give_up(now_s, row, member)
+        if not offers and len(self._workers) > 1 and until_s == math.inf:
+            offers = self._stolen(now_s, worker) or self._filling(now_s, worker)
+        return self._chosen(now_s, offers) if offers else until_s
 
-    def _cut(self, now_s: float, member: int, rows: list[_Row]) -> _Candidate | float | int:
+    def _cut(self, now_s: float, member: int, rows: list[PooledRow]) -> Offer | float | int:
         """A batch of these rows, until when to wait for it, or how many of the first are lost to it."""
         known = self._members[member]
         about = self._ensemble.members[member]
@@ -317,49 +414,37 @@ class MemberPool:
         if isinstance(decision, Dispatch):
             taken = rows[decision.skip : decision.skip + decision.rows]
             takes_s = decision.expected_s or known.latency_s(len(taken))
-            return _Candidate(member, taken, takes_s, state)
+            return Offer(member, taken, takes_s, state)
         known.batching = state
         if isinstance(decision, Wait):
-            return max(decision.until_s, now_s + 1e-4)
+            return max(decision.until_s, now_s + _SHORTEST_WAIT_S)
         assert isinstance(decision, Refuse)
         return min(decision.rows, len(rows))
 
-    def _give_up(self, now_s: float, row: _Row, member: int) -> RefuseRow | None:
-        """A row that this member cannot answer in time: answered, refused, or left to others."""
-        if not self._refuses:
-            return None
-        able = row.choice.ask if row.choice.only else range(len(self._members))
-        others = [m for m in able if m != member and self._fits(now_s, m, row)]
-        if row.evidence.subset:
-            if any(other in row.choice.ask for other in others) or row.evidence.under_way:
-                return None
-            self._take_out(row)
-            self._answers.append((row.number, row.evidence.subset))
-            del self._rows[row.number]
-            return None
-        if others or row.evidence.under_way:
-            return None
-        refused = self._end(row)
-        assert isinstance(refused, RefuseRow)
-        return refused
+    def _give_up(self, now_s: float, row: PooledRow, member: int) -> None:
+        """A row that this member cannot answer in time: ended, or left to others that can."""
+        if not self._refuses or row.evidence.under_way:
+            return
+        able = row.choice.ask if row.choice.only or row.evidence.subset else range(len(self._members))
+        if not any(each != member and self._fits(now_s, each, row) for each in able):
+            self._end(row)
 
-    def _asking(self, member: int, *, strays: bool, now_s: float) -> list[_Row]:
+    def _asking(self, now_s: float, member: int, *, strays: bool) -> list[PooledRow]:
         """Waiting rows that want the member, the soonest goal first; with `strays` those too."""
         most = _IN_VIEW * self._max_batch
-        lists = [rows[:most] for choice, rows in self._buckets.items() if rows and member in choice.ask]
-        if strays and self._refuses:
-            for choice, rows in self._buckets.items():
-                if rows and member not in choice.ask and not choice.only and not rows[0].evidence.subset:
-                    lists.append(self._strays(now_s, member, rows[:most]))
-        if not lists:
-            return []
+        lists: list[list[PooledRow]] = []
+        for choice, rows in self._waiting.items():
+            if member in choice.ask:
+                lists.append(rows[:most])
+            elif strays and self._refuses and not choice.only and not rows[0].evidence.subset:
+                lists.append(self._strays(now_s, member, rows[:most]))
         if len(lists) == 1:
             return lists[0]
         merged = [row for rows in lists for row in rows]
-        merged.sort(key=_goal)
+        merged.sort(key=goal_of)
         return merged
 
-    def _strays(self, now_s: float, member: int, rows: list[_Row]) -> list[_Row]:
+    def _strays(self, now_s: float, member: int, rows: list[PooledRow]) -> list[PooledRow]:
         """Of these fresh rows those that are too late for the members that they ask, but not for this one."""
         strays = []
         for row in rows:
@@ -369,127 +454,63 @@ class MemberPool:
                 strays.append(row)
         return strays
 
-    def _is_cheapest(self, member: int) -> bool:
-        """Whether it is its device's cheapest."""
-        about = self._ensemble.members[member]
-        return all(
-            each.cost_s >= about.cost_s for each in self._ensemble.members if each.device == about.device
-        )
+    def _fits(self, now_s: float, member: int, row: PooledRow) -> bool:
+        """Whether the member could still answer the row, alone, after what its worker is at."""
+        return self._finish_s(now_s, member, 1) <= row.run.due_s
 
-    def _fits(self, now_s: float, member: int, row: _Row) -> bool:
-        """Whether the member could still answer the row, alone, after what its device is at."""
-        device = self._devices[self._ensemble.members[member].device]
-        start_s = max(now_s, device.free_s)
-        return start_s + self._members[member].latency_s(1) <= row.run.due_s
+    def _finish_s(self, now_s: float, member: int, rows: int) -> float:
+        """When the member could have answered so many rows; inf if nobody holds it."""
+        known = self._members[member]
+        free_s = min((worker.free_s for worker in known.holders), default=math.inf)
+        return max(now_s, free_s) + known.latency_s(rows)
 
-    def _stolen(self, now_s: float, device: _Device) -> list[_Candidate]:
-        """Fresh rows of other devices that this one would finish sooner."""
-        found: list[_Candidate] = []
-        for choice, rows in self._buckets.items():
+    def _stolen(self, now_s: float, worker: _Worker) -> list[Offer]:
+        """Fresh rows that ask for others, and that this worker would finish sooner."""
+        found: list[Offer] = []
+        for choice, rows in self._waiting.items():
             fresh = [row for row in rows[: self._max_batch] if not row.evidence.subset]
             if not fresh or choice.beside or choice.only:
                 continue
-            theirs_s = min(
-                max(now_s, self._devices[self._ensemble.members[asked].device].free_s)
-                + self._members[asked].latency_s(len(fresh))
-                for asked in choice.ask
-            )
-            for member in device.members:
+            theirs_s = min(self._finish_s(now_s, asked, len(fresh)) for asked in choice.ask)
+            for member in worker.members:
                 cut = self._cut(now_s, member, fresh)
-                if isinstance(cut, _Candidate) and now_s + cut.takes_s < theirs_s:
+                if isinstance(cut, Offer) and now_s + cut.takes_s < theirs_s:
                     found.append(cut)
         return found
 
-    def _filling(self, now_s: float, device: _Device) -> list[_Candidate]:
-        """Rows that wait for others, and would gain by a member of this idle device."""
-        found: list[_Candidate] = []
-        for member in device.members:
+    def _filling(self, now_s: float, worker: _Worker) -> list[Offer]:
+        """Rows that wait for others, and would gain by a member of this idle worker."""
+        found: list[Offer] = []
+        for member in worker.members:
             mine = 1 << member
             rows = [
                 row
-                for choice, bucket in self._buckets.items()
+                for choice, bucket in self._waiting.items()
                 if choice.worth and not choice.beside and choice.worth[member] > _FILL_GAIN
                 for row in bucket[:_FILL_ROWS]
                 if not (row.evidence.subset | row.evidence.under_way) & mine
             ]
-            rows.sort(key=_goal)
+            rows.sort(key=goal_of)
             cut = self._cut(now_s, member, rows[:_FILL_ROWS]) if rows else 0
-            if isinstance(cut, _Candidate):
+            if isinstance(cut, Offer):
                 found.append(cut)
         return found
 
-    def _chosen(self, now_s: float, candidates: list[_Candidate]) -> _Candidate:
+    def _chosen(self, now_s: float, offers: list[Offer]) -> Offer:
         """The fullest batch, if all others can still start after it; else by Moore and Hodgson's rule."""
-        if len(candidates) == 1:
-            return candidates[0]
-        fullest = max(candidates, key=self._fullness)
+        if len(offers) == 1:
+            return offers[0]
+        fullest = max(offers, key=self._fullness)
         after_s = now_s + fullest.takes_s
-        if all(after_s + each.takes_s <= each.due_s for each in candidates if each is not fullest):
+        if all(after_s + each.takes_s <= each.due_s for each in offers if each is not fullest):
             return fullest
-        kept: list[_Candidate] = []
-        for candidate in sorted(candidates, key=lambda each: each.due_s):
-            kept.append(candidate)
-            if now_s + sum(each.takes_s for each in kept) > candidate.due_s:
+        kept: list[Offer] = []
+        for offer in sorted(offers, key=lambda each: each.due_s):
+            kept.append(offer)
+            if now_s + sum(each.takes_s for each in kept) > offer.due_s:
                 kept.remove(min(kept, key=lambda each: each.density))
-        return kept[0] if kept else max(candidates, key=lambda each: each.density)
+        return kept[0] if kept else max(offers, key=lambda each: each.density)
 
-    def _fullness(self, candidate: _Candidate) -> float:
-        whole_s = self._members[candidate.member].latency_s(self._max_batch)
-        return len(candidate.rows) * whole_s / candidate.takes_s
-
-    def _send(self, now_s: float, device: _Device, chosen: _Candidate) -> RunOn:
-        member = self._members[chosen.member]
-        if chosen.state is not None:
-            member.batching = chosen.state
-        mine = 1 << chosen.member
-        self._take_out_all(chosen.rows)
-        for row in chosen.rows:
-            row.evidence.under_way |= mine
-            if row.choice.beside:
-                self._decide(row)
-        batch_id = self._next_batch_id
-        self._next_batch_id += 1
-        device.batch_id = batch_id
-        device.free_s = now_s + chosen.takes_s
-        predicted_s = member.latency_s(len(chosen.rows))
-        self._batches[batch_id] = _Batch(device, chosen.member, chosen.rows, now_s, predicted_s)
-        numbers = tuple(row.number for row in chosen.rows)
-        self._stirred = True
-        return RunOn(batch_id, device.number, chosen.member, numbers, predicted_s)
-
-    def _end(self, row: _Row) -> AnswerRows | RefuseRow:
-        """The row's time is up."""
-        if row.waits:
-            self._take_out(row)
-        del self._rows[row.number]
-        subset = row.evidence.subset
-        return AnswerRows(((row.number, subset),)) if subset else RefuseRow(row.number)
-
-    def _put(self, row: _Row) -> None:
-        bucket = self._buckets.get(row.choice)
-        if bucket is None:
-            bucket = self._buckets[row.choice] = []
-        if not bucket or bucket[-1].run.due_s <= row.run.due_s:
-            bucket.append(row)
-        else:
-            insort(bucket, row, key=_goal)
-        row.waits = True
-        self._counts[row.evidence.state] += 1
-
-    def _take_out(self, row: _Row) -> None:
-        self._buckets[row.choice].remove(row)
-        self._counts[row.evidence.state] -= 1
-        row.waits = False
-
-    def _take_out_all(self, rows: Iterable[_Row]) -> None:
-        touched: dict[Choice, None] = {}
-        for row in rows:
-            row.waits = False
-            self._counts[row.evidence.state] -= 1
-            touched[row.choice] = None
-        for choice in touched:
-            self._buckets[choice] = [row for row in self._buckets[choice] if row.waits]
-
-
-def _goal(row: _Row) -> float:
-    return row.run.due_s
+    def _fullness(self, offer: Offer) -> float:
+        whole_s = self._members[offer.member].latency_s(self._max_batch)
+        return len(offer.rows) * whole_s / offer.takes_s

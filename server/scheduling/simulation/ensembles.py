@@ -109,6 +109,9 @@ def simulate_ensemble(
         batching=batching,
         refuses=refuses,
     )
+    for device in range(ensemble.devices):
+        held = [number for number, member in enumerate(ensemble.members) if member.device == device]
+        pool.set_worker(0.0, f"device-{device}", held)
     draws, pace = Random(f"{load.seed} rows"), Random(f"{load.seed} devices")
     picks = [draws.randrange(load.outcomes.rows) for _ in load.arrivals_s]
     lots = [draws.random() for _ in load.arrivals_s]

@@ -23,7 +23,7 @@ TOLD = {0: [0.2, 0.8], 1: [0.6, 0.4], 2: [0.3, 0.7]}
 def load(waiting: float = 0.0, rate: float = 0.0, slack_s: float = 1.0) -> Load:
     counts = np.zeros(ENSEMBLE.evidence.states)
     counts[0] = waiting
-    return Load(0.0, 1.0, rate, counts, [0.0], slack_s)
+    return Load(0.0, 1.0, rate, counts, [0.0], [1.0], slack_s)
 
 
 @pytest.mark.parametrize("name", SELECTION_POLICIES)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
 from server.ensemble.policies.fixed import Static
 from server.scheduling.arbitration import least_recently_served
-from server.scheduling.pool import AnswerRows, MemberPool, RefuseRow, RunOn, Sleep
+from server.scheduling.pool import AnswerRows, MemberPool, Offer, RefuseRow, RunOn, Sleep
 from server.scheduling.simulation.arrivals import bursty, poisson
 from server.scheduling.simulation.ensembles import EnsembleLoad, simulate_ensemble
 from server.scheduling.simulation.simulator import FunctionLoad, Workload, simulate
@@ -76,7 +76,11 @@ def test_one_member_is_scheduled_to_the_last_digit_as_by_goodput(load, seed, bur
 
 
 def pool_of(policy, of, **options):
-    return MemberPool(of, policy, latencies(of), slo_s=0.05, max_batch=8, **options)
+    pool = MemberPool(of, policy, latencies(of), slo_s=0.05, max_batch=8, **options)
+    for device in range(of.devices):
+        held = [number for number, member in enumerate(of.members) if member.device == device]
+        pool.set_worker(0.0, f"w{device}", held)
+    return pool
 
 
 def test_at_its_goal_a_row_is_answered_from_what_is_known_and_the_late_member_is_dropped():
@@ -120,6 +124,77 @@ def test_members_on_several_devices_run_beside_one_another_where_all_are_asked()
     actions = [pool.next_action(0.0) for _ in range(4)]
     assert {action.member for action in actions[:3] if isinstance(action, RunOn)} == {0, 1, 2}
     assert isinstance(actions[3], Sleep)
+
+
+def test_two_workers_that_hold_the_same_members_share_the_rows():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    pool.set_worker(0.0, "other", range(3))
+    for number in range(12):
+        pool.submit(0.0, number, 0.05)
+    first, second = pool.next_action(0.0), pool.next_action(0.0)
+    assert isinstance(first, RunOn)
+    assert isinstance(second, RunOn)
+    assert {first.worker, second.worker} == {"w0", "other"}
+    assert sorted(first.rows + second.rows) == list(range(12))
+
+
+def test_the_rows_of_a_lost_worker_are_answered_by_another():
+    of = ensemble()
+    pool = pool_of(selection_policy("best", of), of)
+    pool.submit(0.0, 1, 0.05)
+    lost = pool.next_action(0.0)
+    assert isinstance(lost, RunOn)
+    pool.set_worker(0.001, "other", range(3))
+    pool.set_worker(0.002, lost.worker, ())
+    again = pool.next_action(0.002)
+    assert isinstance(again, RunOn)
+    assert (again.worker, again.rows) == ("other", (1,))
+    pool.finished(0.003, lost.batch_id, lambda row, subset: pytest.fail("it was lost"))
+    pool.finished(0.004, again.batch_id, lambda row, subset: 0.9)
+    assert pool.next_action(0.004) == AnswerRows(((1, 0b100),))
+
+
+def test_a_row_does_not_wait_for_members_that_nobody_holds_any_more():
+    of = ensemble([0, 1, 2])
+    pool = pool_of(selection_policy("all", of), of)
+    pool.submit(0.0, 1, 0.05)
+    actions = [pool.next_action(0.0) for _ in range(3)]
+    for action in actions:
+        assert isinstance(action, RunOn)
+        if action.member:
+            pool.set_worker(0.001, action.worker, ())
+    (kept,) = (action for action in actions if isinstance(action, RunOn) and not action.member)
+    pool.finished(0.002, kept.batch_id, lambda row, subset: 0.9)
+    assert pool.next_action(0.002) == AnswerRows(((1, 0b001),))
+
+
+def test_an_offer_changes_nothing_until_it_is_sent():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    for number in range(5):
+        pool.submit(0.0, number, 0.05)
+    first, second = pool.offer(0.0, "w0"), pool.offer(0.0, "w0")
+    assert isinstance(first, Offer)
+    assert isinstance(second, Offer)
+    assert (first.member, first.rows) == (second.member, second.rows)
+    assert 0 < first.gain <= 5
+    assert pool.send(0.0, "w0", second).rows == tuple(range(5))
+    assert pool.waiting == 5
+
+
+def test_a_cancelled_row_is_neither_answered_nor_refused():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    for number in (1, 2):
+        pool.submit(0.0, number, 0.05)
+    pool.cancel(1)
+    sent = pool.next_action(0.0)
+    assert isinstance(sent, RunOn)
+    assert sent.rows == (2,)
+    pool.cancel(2)
+    pool.finished(0.01, sent.batch_id, lambda row, subset: 0.9)
+    assert pool.next_action(1.0) == Sleep(float("inf"))
 
 
 def test_more_load_costs_accuracy_before_it_costs_rows():
