@@ -280,7 +280,10 @@ def _subset(told: Mapping[str, Any], members: int) -> SubsetFit:
     weights = tuple(_positive(weight) for weight in told["weights"])
     if len(weights) != len(subset):
         raise ValueError(f"{len(weights)} weights for {len(subset)} members")
-    return SubsetFit(subset, weights, float(told["accuracy"]), float(told["nll"]))
+    accuracy, nll = float(told["accuracy"]), float(told["nll"])
+    if not (0 <= accuracy <= 1 and 0 <= nll < np.inf):
+        raise ValueError(f"an accuracy is {accuracy} and an NLL {nll}")
+    return SubsetFit(subset, weights, accuracy, nll)
 
 
 def _positive(value: object) -> float:

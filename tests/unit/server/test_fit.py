@@ -234,6 +234,8 @@ def test_rows_are_spread_over_all_there_are_and_no_more_than_help() -> None:
         {"temperatures": [1.0, "1"]},
         {"subsets": [{"members": [0, 2], "weights": [1, 1], "accuracy": 1, "nll": 0}]},
         {"subsets": [{"members": [0], "weights": [1, 1], "accuracy": 1, "nll": 0}]},
+        {"subsets": [{"members": [0], "weights": [1], "accuracy": float("nan"), "nll": 0}]},
+        {"subsets": [{"members": [0], "weights": [1], "accuracy": 1, "nll": float("inf")}]},
         {"subsets": None},
     ],
 )
