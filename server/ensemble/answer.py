@@ -14,11 +14,12 @@ from gpu_worker.wire.protocol import Answer, Column, RowError
 from server.ensemble.combine import Vote, combine
 from server.ensemble.fit import Fit
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
+from server.record import record
 
 __all__ = ["AnswerRule", "FunctionAnswer"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FunctionAnswer:
     """The answers to `rows` rows, in their order.
 

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from gpu_worker.wire.protocol import Column
 from server.ensemble.fit import Fit, combined
+from server.record import record
 
 __all__ = ["Vote", "combine", "needs_of", "unconfident_rows"]
 
 Columns = Mapping[str, Column]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Vote:
     """One member's answers to n rows, by the names of their columns."""
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from server.record import record
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import Dispatch
 from server.scheduling.team import Runner, Team
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadyBatch:
     """A lane whose policy would run this batch on this worker now."""
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from server.record import record
+
 __all__ = [
     "BatchOutcome",
     "Decision",
@@ -49,7 +51,7 @@ class RowRun:
     row_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemberView:
     """A model that can take part: its accuracy, and its predicted latency l̂(b) in seconds."""
 
@@ -61,7 +63,7 @@ class MemberView:
     swap_s: float = 0.0  # to make it resident
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FunctionView:
     """One function as its policy sees it; `queue` is in the order in which rows would run."""
 
@@ -75,7 +77,7 @@ class FunctionView:
     together_s: Callable[[int], float] | None = None  # l̂(b) of all members, where that is not their sum
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dispatch:
     """Run `rows` rows of the queue, after the `skip` first ones, on `members` as one batch."""
 
@@ -85,14 +87,14 @@ class Dispatch:
     expected_s: float | None = None  # what it should take, if the policy knows better than l̂
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wait:
     """Nothing to do before `until_s`, unless rows arrive or a worker becomes free."""
 
     until_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refuse:
     """Refuse the first `rows` rows: they would finish at `predicted_finish_s`, past their deadline."""
 
@@ -103,7 +105,7 @@ class Refuse:
 Decision = Dispatch | Wait | Refuse
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BatchOutcome:
     """A batch that ran, as `observe` sees it."""
 

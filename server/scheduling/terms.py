@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from server.record import record
 from server.scheduling.policy import RowClass
 
 __all__ = [
@@ -83,7 +84,7 @@ class FunctionSpec:
     max_queued_bytes: int = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submission:
     """A request, or part of one: rows [offset, offset + rows) of it."""
 
@@ -114,7 +115,7 @@ class WorkerView:
     device: str = ""  # kind of device: workers of one kind share one l̂
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemberTime:
     """What one member took of a batch's work: its passes, and what it needs that others may share."""
 
@@ -122,7 +123,7 @@ class MemberTime:
     shared_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BatchTimes:
     """What a worker says of a batch that is over: its own time, and how long it was there."""
 
@@ -131,7 +132,7 @@ class BatchTimes:
     members: tuple[MemberTime, ...] = ()  # of work_s, in the batch's order; () where it does not say
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slice:
     """Rows [offset, offset + rows) of a request."""
 
@@ -140,7 +141,7 @@ class Slice:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunBatch:
     """Send these rows, in this order, to the worker as one batch; report back with `finished`.
 
@@ -157,7 +158,7 @@ class RunBatch:
     beside: tuple[RunBatch, ...] = ()  # the same rows on other workers, for their members; to be sent too
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RefuseRows:
     """Answer these rows with `deadline_exceeded`; they have left the queue."""
 
@@ -180,7 +181,7 @@ class Wanted:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Idle:
     """Nothing to do before `until_s`, unless something happens; inf = until something happens."""
 

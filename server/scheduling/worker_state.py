@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
+from server.record import record
 from server.scheduling.terms import BatchTimes, WorkerView
 
 __all__ = ["SentBatch", "WorkerState", "hangs_after_s"]
@@ -23,7 +23,7 @@ _HANGS_LEAST_S = 15.0
 _PREDICTED_TIMES = 3.0  # what was predicted it may take in any case
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SentBatch:
     """A batch under way."""
 

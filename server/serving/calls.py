@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from gpu_worker.wire.protocol import Column, RowError
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
+from server.record import record
 from server.scheduling.core import Slice
 from server.scheduling.policy import RowClass
 from server.serving.evidence import Evidence
@@ -20,7 +21,7 @@ from server.serving.evidence import Evidence
 __all__ = ["Call", "PendingReply", "Reply"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """Rows for a function. `deadline_s` is absolute, on `time.monotonic`.
 
