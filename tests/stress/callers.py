@@ -15,6 +15,7 @@ from tests.stress.wire import Connection, NoAnswer, Reply, infer_request, reques
 __all__ = ["KINDS", "Caller", "Tally"]
 
 PATIENCE_S = 90.0  # an answer that takes longer is none
+MOST_ROWS = 65_536  # that a server takes in one request
 _REFUSALS = {"503 overloaded", "504 deadline_exceeded"}  # what a busy server may say, and means
 _TWICE_LOST = "500 worker_lost"  # two workers died under the same rows
 
@@ -115,7 +116,8 @@ async def bulk(caller: Caller) -> None:
 
 
 async def huge(caller: Caller) -> None:
-    await caller.asked("quick", caller.rows(20_000, 60_000))
+    """The largest are more than a mebibyte of JSON, which another process reads."""
+    await caller.asked("quick", caller.rows(20_000, MOST_ROWS))
     await asyncio.sleep(caller.random.uniform(0.5, 2.0))
 
 

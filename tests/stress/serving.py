@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
-from tests.stress.callers import KINDS, Caller, Tally
+from tests.stress.callers import KINDS, MOST_ROWS, Caller, Tally
 from tests.stress.faults import Faults, Plan
 from tests.stress.outcome import Held, Outcome, Samples, learned_s
 from tests.waiting import wait_until
@@ -50,6 +50,7 @@ def stressed(seconds: float, plan: Plan, seed: int) -> Outcome:
     ):
         _deploy(server, Path(folder) / "made")
         asyncio.run(_ask(server, dict.fromkeys(_CALLERS, 1), _WARM_S, f"{seed} warm"))
+        asyncio.run(_start_reader(server))
         before = Held.by(server)
         callers, faults = asyncio.run(_storm(server, seconds, plan, seed))
         wait_until(lambda: len(server.worker_pids()) == 2, 60.0)
@@ -112,6 +113,14 @@ async def _asking(
         )
     )
     return tallies
+
+
+async def _start_reader(server: InferenceServer) -> None:
+    """Send what is read by a process that the server keeps from then on, with its pipes and threads."""
+    caller = Caller(server.port, "huge", Tally(), "reader")
+    await caller.asked("quick", caller.rows(MOST_ROWS, MOST_ROWS))
+    caller.hang_up()
+    assert caller.tally.answered == 1, caller.tally
 
 
 async def _waited(server: InferenceServer) -> dict[int, float]:
