@@ -142,13 +142,13 @@ class App:
                     "drain": functools.partial(_drain, services, settings.drain_s),
                 }
             finally:
-                services.dispatcher.draining = True
+                services.dispatcher.drain()
                 large.close()
 
 
 async def _drain(services: Services, drain_s: float) -> None:
     """Refuse new rows, be no longer ready; give requests in flight and epochs under way `drain_s`."""
-    services.dispatcher.draining = True
+    services.dispatcher.drain()
     services.training.events.close()
     await asyncio.gather(_drain_calls(services.dispatcher, drain_s), services.training.suspend(drain_s))
 

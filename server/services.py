@@ -43,7 +43,7 @@ class Services:
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""
-        if self.dispatcher.draining or not any(state.state == "up" for state in self.pool.states()):
+        if self.dispatcher.is_draining or not any(state.state == "up" for state in self.pool.states()):
             return False
         return self.residency.holds_anything() or not self.catalog.models()
 

@@ -36,7 +36,7 @@ def all_statistics(services: ServicesOf) -> Response:
 def model_ready(services: ServicesOf, name: str, version: str | None = None) -> Response:
     """Whether rows for it would be answered without loading it first."""
     function = services.catalog.resolve(name, version)
-    ready = not services.dispatcher.draining and services.residency.is_resident(function.members)
+    ready = not services.dispatcher.is_draining and services.residency.is_resident(function.members)
     return Response(status_code=200 if ready else 503)
 
 

@@ -84,7 +84,7 @@ class Dispatcher:
         self._pump_at: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self.draining = False
+        self._is_draining = False
         self.residency = residency_of(self)
 
     # ── what is served ──────────────────────────────────────────────────────────────────────────────
@@ -129,7 +129,7 @@ class Dispatcher:
 
         Raises `Overloaded`, `DeadlineExceeded`, `VersionGone`.
         """
-        if self.draining:
+        if self._is_draining:
             raise Overloaded("the server is shutting down", retry_after_s=5.0)
         now_s = time.monotonic()
         pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
@@ -184,6 +184,15 @@ class Dispatcher:
         worker = self._quarantine.hung(patience_s)
         if worker is not None:
             worker.kill(f"it hangs in one row that another died under, for over {patience_s:g} s")
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._is_draining
+
+    def drain(self) -> None:
+        """Take no more calls; those under way are answered."""
+        self._is_draining = True
 
     async def drained(self) -> None:
         """Wait until no call is under way."""

@@ -194,7 +194,7 @@ def test_a_drain_ends_with_the_last_call_and_takes_no_new_one() -> None:
         house = House(worker)
         await settle()
         pending = house.ask("a")
-        house.dispatcher.draining = True
+        house.dispatcher.drain()
         drained = asyncio.ensure_future(house.dispatcher.drained())
         await settle()
         assert not drained.done()
