@@ -62,14 +62,16 @@ def fit_ensemble(
     fit: Fit,
     probabilities: ArrayLike,
     labels: Sequence[int] | NDArray[np.integer[Any]],
+    observations: int | None = None,
 ) -> Ensemble:
     """What a selection policy has to know of these members, in the fit's order, from held-out rows.
 
-    Raises ValueError for other members than the fit's, and what `fit_evidence` raises.
+    observations: how many of the rows are independent. Raises ValueError for other members than the fit's,
+    and what `fit_evidence` raises.
     """
     names = tuple(member.name for member in members)
     if names != fit.members:
         raise ValueError(f"the fit is of {list(fit.members)}, and the members are {list(names)}")
     told = answers_of(fit, probabilities, labels)
-    evidence = fit_evidence(len(members), told.confidence, told.correct)
+    evidence = fit_evidence(len(members), told.confidence, told.correct, observations)
     return Ensemble(tuple(members), evidence, by_fit(fit))

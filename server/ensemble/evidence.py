@@ -31,7 +31,7 @@ class EvidenceStates:
 
     subsets: those that were counted, smaller ones first · edges: of each subset's bins, ascending
     first: of each subset, the number of its first state · right: by state, how often the answer is right
-    rows: by state, how many held-out rows were in it
+    rows: by state, how many independent held-out rows were in it
     following: (subset, member) → rows: states of the subset, columns: states with that member's answer too
     """
 
@@ -98,39 +98,44 @@ def fit_evidence(
     members: int,
     confidence: Mapping[int, Sequence[float] | Floats],
     correct: Mapping[int, Sequence[bool] | NDArray[np.bool_]],
+    observations: int | None = None,
 ) -> EvidenceStates:
     """Count the states on held-out rows.
 
     confidence, correct: by subset, for the same n rows: the combined top probability, and whether the
-    combined answer is right. Every single member must be among the subsets. Bins are quantiles, 8 of them, 4
-    below 400 rows; each is shrunk to the mean of its subset as if that were 20 rows more. Raises ValueError
-    for no rows, or different numbers of them, and KeyError for a member that is missing.
+    combined answer is right. Every single member must be among the subsets. observations: how many of the
+    rows are independent (rows of one entity are one), all by default. Bins are quantiles, 8 of them, 4 below
+    400 observations; each is shrunk to the mean of its subset as if that were 20 observations more. Raises
+    ValueError for no rows, or different numbers of them, and KeyError for a member that is missing.
     """
     sizes = {len(confidence[1 << member]) for member in range(members)}
     sizes.update(len(table[subset]) for table in (confidence, correct) for subset in confidence)
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"evidence needs the same rows, at least one, for every subset, not {sorted(sizes)}")
     rows = sizes.pop()
+    known = rows if observations is None else min(rows, observations)
     subsets = tuple(sorted(confidence, key=lambda subset: (subset.bit_count(), subset)))
-    shares = np.arange(1, bins := _BINS if rows >= _FEW_ROWS else _FEW_BINS) / bins
+    shares = np.arange(1, bins := _BINS if known >= _FEW_ROWS else _FEW_BINS) / bins
     edges: dict[int, tuple[float, ...]] = {0: ()}
     number: dict[int, NDArray[np.int64]] = {0: np.zeros(rows, np.int64)}  # of each row's bin
     for subset in subsets:
-        known = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
-        finite = known[np.isfinite(known)]
+        told = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
+        finite = told[np.isfinite(told)]
         edges[subset] = tuple(np.unique(np.quantile(finite, shares)).tolist()) if len(finite) else ()
-        number[subset] = np.searchsorted(edges[subset], known, side="right")
+        number[subset] = np.searchsorted(edges[subset], told, side="right")
     first = _numbered(subsets, edges)
     right = np.zeros(1 + sum(len(edges[subset]) + 1 for subset in subsets))
-    counts = np.full(len(right), float(rows))
+    counts = np.full(len(right), float(known))
     following: dict[tuple[int, int], Floats] = {}
     for subset in (0, *subsets):
         width = len(edges[subset]) + 1
-        counts[first[subset] : first[subset] + width] = np.bincount(number[subset], minlength=width)
+        counts[first[subset] : first[subset] + width] = (
+            np.bincount(number[subset], minlength=width) * known / rows
+        )
         if subset:
             hits = np.asarray(correct[subset], np.float64)
             right[first[subset] : first[subset] + width] = _means(
-                number[subset], hits[:, None], width, _KAPPA
+                number[subset], hits[:, None], width, _KAPPA * rows / known
             )[:, 0]
         for member in range(members):
             child = subset | 1 << member

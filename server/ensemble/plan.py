@@ -28,7 +28,7 @@ _GEARS = 13  # of several
 _ROUNDS, _LAST_ROUNDS = 30, 20
 _TIED = 0.03  # members of other devices that are worth so little less may be asked instead
 _EVEN = 1e-9
-_KAPPA = 40.0  # rows that a gain over all bins counts for, beside that in a bin
+_KAPPA = 20.0  # observations that a gain over all bins counts for, beside those of a bin
 
 
 @dataclass(frozen=True, slots=True, eq=False)

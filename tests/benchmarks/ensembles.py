@@ -1,9 +1,9 @@
 """`make bench-ensembles`: every selection policy under load, on real held-out answers of models trained here.
 
 G is the share of the offered rows that are answered rightly and in time. Four settings (ensembles_cases.py)
-on splits that nothing was tuned on: what was tried was tried on splits from 100 on. The same split gives
-every policy the same rows at the same times, so differences are paired, with 95 % intervals. Simulated: the
-very pool and policies that are to serve decide, the clock is not real.
+on splits that nothing was tuned on (what was tried was tried on 0 to 7, and from 100 on). The same split
+gives every policy the same rows at the same times, so differences are paired, with 95 % intervals. Simulated:
+the very pool and policies that are to serve decide, the clock is not real.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
 from server.ensemble.selection import Answer, Choice, Load, RowEvidence, SelectionPolicy
+from tests.benchmarks import ensembles_rafiki as rafiki
 from tests.benchmarks.ensembles_cases import (
     BOUND,
     CONTENDERS,
@@ -39,7 +41,7 @@ from tests.benchmarks.ensembles_cases import (
     run,
 )
 from tests.benchmarks.ensembles_data import split_of
-from tests.benchmarks.report import console, write_json
+from tests.benchmarks.report import RESULTS, console, write_json
 from tests.benchmarks.schedule import half_width
 
 Figures = dict[tuple[Cell, str, str], list[float]]  # by cell, contender, measure: one of each split
@@ -62,7 +64,7 @@ def main() -> None:
     flags = _parser().parse_args()
     began_s = time.perf_counter()
     cells = QUICK if flags.quick else FULL
-    splits = range(2 if flags.quick else flags.splits)
+    splits = range(flags.first, flags.first + (2 if flags.quick else flags.splits))
     rows = 1200 if flags.quick else flags.rows
     figures: Figures = {}
     bounds: dict[Cell, list[float | None]] = {}
@@ -85,23 +87,25 @@ def main() -> None:
         _print_goodput(name, [cell for cell in cells if cell.setting == name], figures, bounds)
     _print_measures(cells, figures)
     _print_impaired(impairments)
+    experiment = {} if flags.quick else _rafiki(flags.first)
     targets = _targets(cells, figures, thrift)
     for what, figure, is_met in targets:
         console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {figure}", soft_wrap=True)
-    cost = _selection_cost()
+    cost = _selection_cost(flags.first)
     console.print("selection, µs a row: " + ", ".join(f"{name} {us:.1f}" for name, us in cost.items()))
     took_s = time.perf_counter() - began_s
     console.print(f"{len(jobs) * len(CONTENDERS):,} simulations of about {rows:,} rows in {took_s:.0f} s")
     write_json(
         "ensembles",
         {
-            "splits": len(splits),
+            "splits": list(splits),
             "rows": rows,
             "took_s": round(took_s, 1),
             "targets": [[what, figure, is_met] for what, figure, is_met in targets],
             "selection_us_a_row": cost,
             "thrift": thrift,
             "impaired": [[cell.title, name, each] for (cell, name, _), each in impairments.items()],
+            "rafiki": experiment,
             "cells": [_record(cell, figures, bounds[cell]) for cell in cells],
         },
     )
@@ -240,6 +244,23 @@ def _targets(
     return found
 
 
+def _rafiki(number: int) -> dict[str, list[dict[str, Any]]]:
+    """Figures 14 to 16 on the first split, printed and drawn."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, rate in rafiki.RATES.items():
+        shown = rafiki.cycles(rate, number)
+        betas = list(shown[0].rewards)
+        heads = ["accuracy", "overdue/s", *(f"β={beta}" for beta in betas)]
+        _line(f"\nRafiki §7.2.2, {name} = {rate:.0f}/s, a cycle of {rafiki.CYCLE_S:.0f} s", heads)
+        for each in shown:
+            rewards = [f"{each.rewards[beta]:.1f}" for beta in betas]
+            _line(each.name, [f"{each.accuracy:.1f}", f"{each.overdue_per_s:.2f}", *rewards])
+        for what, svg in rafiki.charts(rate, shown).items():
+            (RESULTS / f"ensembles-rafiki-{name}-{what}.svg").write_text(svg)
+        found[name] = [asdict(each) for each in shown]
+    return found
+
+
 class _Timed:
     """A policy, and how long its decisions take."""
 
@@ -265,15 +286,15 @@ class _Timed:
         return self._policy.combine(state, evidence)
 
 
-def _selection_cost(rows: int = 4000) -> dict[str, float]:
+def _selection_cost(number: int, rows: int = 4000) -> dict[str, float]:
     """µs a row of `value`'s decisions, and of pool and simulator with them, by setting."""
     contender = next(each for each in CONTENDERS if each.name == OURS)
     cost: dict[str, float] = {}
     for cell in (Cell("A", 1.5), Cell("C", R_U), Cell("D", 1.5)):
-        timed = _Timed(policy_of(cell.setting, 0, contender))
-        offered = run(cell, contender, 0, rows, timed).offered
+        timed = _Timed(policy_of(cell.setting, number, contender))
+        offered = run(cell, contender, number, rows, timed).offered
         began_s = time.process_time()
-        result = run(cell, contender, 0, rows)
+        result = run(cell, contender, number, rows)
         took_s = time.process_time() - began_s
         cost[f"{cell.setting} with pool and simulator"] = 1e6 * took_s / result.offered
         cost[f"{cell.setting} select and steer"] = 1e6 * timed.took_s / offered
@@ -310,6 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="few cells and rows, two splits: under a minute")
     parser.add_argument("--splits", type=int, default=8)
+    parser.add_argument("--first", type=int, default=10, help="number of the first split")
     parser.add_argument("--rows", type=int, default=4000, help="of each simulation")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     return parser

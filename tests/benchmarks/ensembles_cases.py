@@ -195,7 +195,7 @@ def prepared(
         )
         for member, accuracy in enumerate(split.accuracies)
     )
-    evidence = fit_evidence(len(members), split.fitting.confidence, split.fitting.correct)
+    evidence = fit_evidence(len(members), split.fitting.confidence, split.fitting.correct, split.observations)
     return Prepared(Ensemble(members, evidence), split, order[-1])
 
 

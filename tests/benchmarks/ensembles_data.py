@@ -35,23 +35,25 @@ from tests.benchmarks.report import RESULTS
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-_FORMAT = 1  # of what is kept; to be counted up with whatever changes what is predicted
+_FORMAT = 2  # of what is kept; to be counted up with whatever changes what is predicted
 
 
 @dataclass(frozen=True)
 class Rows:
     inputs: Floats
     labels: Labels
+    bases: Labels  # which base row each was made of
 
 
 @dataclass(frozen=True)
 class Split:
-    """Held-out answers. probabilities: [members, rows, classes]."""
+    """Held-out answers, [members, rows, classes]; bases: which base row each row for fitting was made of."""
 
     family: str
     number: int
     fitting: Floats
     fitting_labels: Labels
+    fitting_bases: Labels
     judging: Floats
     judging_labels: Labels
 
@@ -67,6 +69,7 @@ class FittedSplit:
     fitting: Outcomes
     judging: Outcomes
     accuracies: Sequence[float]  # of the members, on the rows for fitting
+    observations: int  # base rows among the rows for fitting
 
 
 def split_of(family: str, number: int) -> Split:
@@ -81,15 +84,15 @@ def split_of(family: str, number: int) -> Split:
 
 def fitted(split: Split, rows: int | None = None, rule: str = "log_pool") -> FittedSplit:
     """rows: fit on so many only. rule: "log_pool" (fitted weights) or "vote" (Rafiki's)."""
-    told, labels = split.fitting[:, :rows], split.fitting_labels[:rows]
+    told, labels, bases = split.fitting[:, :rows], split.fitting_labels[:rows], split.fitting_bases[:rows]
     accuracies = [float((each.argmax(axis=1) == labels).mean()) for each in told]
     if rule == "log_pool":
-        fit = fit_combination(told, labels)
+        fit = fit_combination(told, labels, groups=bases)
         fitting, judging = answers_of(fit, told, labels), answers_of(fit, split.judging, split.judging_labels)
     else:
         fitting = _votes(told, labels, accuracies)
         judging = _votes(split.judging, split.judging_labels, accuracies)
-    return FittedSplit(split, _outcomes(fitting), _outcomes(judging), accuracies)
+    return FittedSplit(split, _outcomes(fitting), _outcomes(judging), accuracies, len(np.unique(bases)))
 
 
 def _outcomes(told: SubsetAnswers) -> Outcomes:
@@ -120,7 +123,7 @@ def _voted(told: Floats, subset: int, accuracies: Sequence[float]) -> Floats:
     return np.minimum(shares, 1.0)
 
 
-_PARTS = ("fitting", "fitting_labels", "judging", "judging_labels")
+_PARTS = ("fitting", "fitting_labels", "fitting_bases", "judging", "judging_labels")
 
 
 def _predicted(family: str, number: int) -> dict[str, Any]:
@@ -131,6 +134,7 @@ def _predicted(family: str, number: int) -> dict[str, Any]:
     return {
         "fitting": np.stack([member.probabilities(fitting.inputs) for member in members]),
         "fitting_labels": fitting.labels,
+        "fitting_bases": fitting.bases,
         "judging": np.stack([member.probabilities(judging.inputs) for member in members]),
         "judging_labels": judging.labels,
     }
@@ -159,7 +163,7 @@ _Family = Callable[[np.random.Generator], tuple[Rows, Rows, Rows, list[_Member]]
 
 def _digits(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member]]:
     data = load_digits()
-    base = Rows(data.data / 8 - 1, data.target.astype(np.int64))
+    base = _base(data.data / 8 - 1, data.target)
     parts = _copied(random, base, (0.3, 0.35, 0.35), (5, 4, 5), noise=0.6)
     seeds = random.integers(1 << 31, size=3).tolist()
     return *parts, [
@@ -177,7 +181,7 @@ def _images(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member
     moves = random.integers(-1, 2, size=(count, 2))
     moved = [np.roll(image, tuple(move), axis=(0, 1)) for image, move in zip(images, moves, strict=True)]
     noisy = np.stack(moved) + random.normal(scale=1.3, size=(count, side, side))
-    rows = Rows(noisy.reshape(count, -1) / 2.5, labels)
+    rows = _base(noisy.reshape(count, -1) / 2.5, labels)
     seeds = random.integers(1 << 31, size=3).tolist()
     members = [
         _Member(RandomForestClassifier(40, min_samples_leaf=5, random_state=seeds[0])),
@@ -191,7 +195,7 @@ def _images(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member
 def _tables(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member]]:
     data = load_breast_cancer()
     spread = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
-    base = Rows(spread, data.target.astype(np.int64))
+    base = _base(spread, data.target)
     parts = _copied(random, base, (0.2, 0.4, 0.4), (6, 6, 12), noise=2.0)
     seeds = random.integers(1 << 31, size=3).tolist()
     return *parts, [
@@ -204,6 +208,10 @@ def _tables(random: np.random.Generator) -> tuple[Rows, Rows, Rows, list[_Member
 
 
 _FAMILIES: Mapping[str, _Family] = {"digits": _digits, "images": _images, "tables": _tables}
+
+
+def _base(inputs: Floats, labels: NDArray[Any]) -> Rows:
+    return Rows(inputs, labels.astype(np.int64), np.arange(len(labels)))
 
 
 def _copied(
@@ -221,9 +229,9 @@ def _copied(
         repeated = random.permutation(np.repeat(places, count))
         inputs = base.inputs[repeated]
         noisy = inputs + random.normal(scale=noise, size=inputs.shape)
-        parts.append(Rows(noisy, base.labels[repeated]))
+        parts.append(Rows(noisy, base.labels[repeated], repeated))
     return parts[0], parts[1], parts[2]
 
 
 def _part(rows: Rows, begin: int, end: int) -> Rows:
-    return Rows(rows.inputs[begin:end], rows.labels[begin:end])
+    return Rows(rows.inputs[begin:end], rows.labels[begin:end], rows.bases[begin:end])

@@ -127,6 +127,14 @@ def test_a_bin_of_few_rows_is_drawn_to_its_subset():
     assert evidence.right[unsure] == pytest.approx((20 * 0.75) / 20, abs=0.26)
 
 
+def test_rows_that_are_copies_of_one_another_count_as_one_observation():
+    confidence = {1: [0.1, 0.9] * 300}
+    correct = {1: [False, True] * 300}
+    each, copies = fit_evidence(1, confidence, correct), fit_evidence(1, confidence, correct, 30)
+    assert each.right[each.state_of(1, 0.95)] > copies.right[copies.state_of(1, 0.95)] > 0.5
+    assert copies.rows.sum() == pytest.approx(2 * 30)
+
+
 def test_evidence_needs_the_same_rows_for_every_subset():
     with pytest.raises(ValueError, match="the same rows"):
         fit_evidence(1, {1: [0.5, 0.6]}, {1: [True]})
