@@ -9,6 +9,7 @@ from server.ensemble.policies.asynchronous import Asynchronous
 from server.ensemble.policies.bandits import Exp3, Exp4
 from server.ensemble.policies.fixed import all_members, best_member
 from server.ensemble.policies.geared import Gear, Value
+from server.ensemble.policies.guarded import GuardedSelection, SelectionFault
 from server.ensemble.policies.slackfit import SlackFit
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.policy_names import named
@@ -30,10 +31,13 @@ SELECTION_POLICIES: Mapping[str, Callable[[Ensemble], SelectionPolicy]] = Mappin
 _VERBS = ("init", "steer", "select", "combine", "observe")
 
 
-def selection_policy(name: str, ensemble: Ensemble) -> SelectionPolicy:
+def selection_policy(
+    name: str, ensemble: Ensemble, faulted: Callable[[SelectionFault], None] = lambda fault: None
+) -> SelectionPolicy:
     """The policy of that name for that ensemble; a user's own is a callable of the ensemble that makes it.
 
-    Raises ValueError, naming those known, if there is none, or if what it makes is no policy.
+    One of a user's own is guarded: `faulted` is told once, when it is put aside. Raises ValueError, naming
+    those known, if there is none, or if what it makes is no policy.
     """
     makers = {known: (lambda make=make: make) for known, make in SELECTION_POLICIES.items()}
     make: Callable[[Ensemble], SelectionPolicy] = (
@@ -45,4 +49,4 @@ def selection_policy(name: str, ensemble: Ensemble) -> SelectionPolicy:
     missing = [verb for verb in _VERBS if not callable(getattr(policy, verb, None))]
     if missing:
         raise ValueError(f"selection policy {name!r} lacks {', '.join(missing)}")
-    return policy
+    return policy if name in SELECTION_POLICIES else GuardedSelection(ensemble, policy, faulted)

@@ -13,6 +13,7 @@ from server.ensemble.policies.bandits import Exp3, Exp4
 from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
 from server.ensemble.policies.fixed import Static
 from server.ensemble.policies.geared import Value
+from server.ensemble.policies.guarded import SelectionFault
 from server.ensemble.selection import Load, RowEvidence
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
@@ -72,6 +73,21 @@ def test_a_users_own_policy_is_made_for_the_ensemble():
     assert policy.select(policy.init(), RowEvidence()).ask == (0, 1)
     with pytest.raises(ValueError, match="lacks"):
         selection_policy("tests.unit.ensemble.own_policies:nothing_at_all", ENSEMBLE)
+
+
+@pytest.mark.parametrize("fault", ["in_init", "in_combine", "in_observe", "in_steer", "in_select"])
+def test_a_policy_that_faults_is_put_aside_for_value_and_told_of_once(fault):
+    faults: list[SelectionFault] = []
+    policy = selection_policy(f"tests.unit.ensemble.own_policies:{fault}", ENSEMBLE, faults.append)
+    value = Value(ENSEMBLE)
+    state = policy.init()
+    for _ in range(2):
+        state = policy.steer(state, load())
+        policy.select(state, RowEvidence())
+        assert policy.combine(state, TOLD) == value.combine({}, TOLD)
+        state = policy.observe(state, "", TOLD, 1)
+    assert [each.method for each in faults] == [fault.removeprefix("in_")]
+    assert policy.select(state, RowEvidence()).ask == value.select(value.init(), RowEvidence()).ask
 
 
 def test_best_asks_the_most_accurate_and_all_asks_all():

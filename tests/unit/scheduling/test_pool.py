@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
 from server.ensemble.policies.fixed import Static
+from server.ensemble.policies.guarded import SelectionFault
 from server.scheduling.arbitration import least_recently_served
 from server.scheduling.pool import AnswerRows, MemberPool, Offer, RefuseRow, RunOn, Sleep
 from server.scheduling.simulation.arrivals import bursty, poisson
@@ -45,6 +46,17 @@ def test_every_row_is_answered_in_time_or_refused_once(name, devices, rate):
     assert result.offered == result.good + result.wrong + result.refused
     assert result.late == 0
     assert len(result.answered_at) == result.answered
+
+
+@pytest.mark.parametrize("fault", ["steer", "select", "asks", "leaves"])
+def test_a_policy_of_a_users_own_that_faults_loses_no_row(fault):
+    of = ensemble()
+    name = fault if fault in ("asks", "leaves") else f"in_{fault}"
+    faults: list[SelectionFault] = []
+    policy = selection_policy(f"tests.unit.ensemble.own_policies:{name}", of, faults.append)
+    result = simulate_ensemble(loaded(of, 1000), of, policy)
+    assert result.offered == result.good + result.wrong
+    assert len(faults) == 1
 
 
 def test_the_same_load_and_seed_give_the_same_result():

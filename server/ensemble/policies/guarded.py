@@ -1,0 +1,123 @@
+"""A user's own selection policy, and `value` in its stead from the moment it faults.
+
+A fault: a method raises, or decides what cannot be done (members that there are not, or that have answered;
+to leave a row that nobody answered). What the policy had learned is lost; no row is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from server.ensemble.policies.geared import Value
+from server.ensemble.selection import (
+    Answer,
+    Choice,
+    Ensemble,
+    Load,
+    Probabilities,
+    RowEvidence,
+    SelectionPolicy,
+    State,
+)
+
+__all__ = ["GuardedSelection", "SelectionFault"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionFault:
+    """A policy that was put aside, the method that faulted, and how."""
+
+    policy: str
+    method: str
+    error: Exception
+
+
+class GuardedSelection:
+    """State: the policy's own under `own`, or that of `value` under `value`, once it was put aside.
+
+    `faulted` is told of each fault of a state that was still the policy's.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        policy: SelectionPolicy,
+        faulted: Callable[[SelectionFault], None] = lambda fault: None,
+    ) -> None:
+        self.name = policy.name
+        self._members = len(ensemble.members)
+        self._own = policy
+        self._value = Value(ensemble)
+        self._faulted = faulted
+        self._put_aside = False
+
+    def init(self) -> State:
+        """The policy's first state."""
+        return self._guarded("init", lambda: {"own": self._own.init()}, self._fresh)
+
+    def steer(self, state: State, load: Load) -> State:
+        """As the policy steers."""
+        if self._is_own(state):
+            told = self._guarded("steer", lambda: self._own.steer(state["own"], load), lambda: None)
+            if told is not None:
+                return state if told is state["own"] else {"own": told}
+        inner = self._value_state(state)
+        steered = self._value.steer(inner, load)
+        return state if "value" in state and steered is inner else {"value": steered}
+
+    def select(self, state: State, row: RowEvidence) -> Choice:
+        """As the policy selects, if that can be done."""
+        if self._is_own(state):
+            choice = self._guarded("select", lambda: self._checked(state, row), lambda: None)
+            if choice is not None:
+                return choice
+        return self._value.select(self._value_state(state), row)
+
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+        """As the policy combines. Raises ValueError if no member has answered."""
+        if self._is_own(state) and evidence:
+            answer = self._guarded("combine", lambda: self._own.combine(state["own"], evidence), lambda: None)
+            if isinstance(answer, Answer):
+                return answer
+        return self._value.combine(self._value_state(state), evidence)
+
+    def observe(self, state: State, context: str, evidence: Mapping[int, Probabilities], label: int) -> State:
+        """As the policy learns."""
+        if self._is_own(state):
+            return self._guarded(
+                "observe",
+                lambda: {"own": self._own.observe(state["own"], context, evidence, label)},
+                self._fresh,
+            )
+        return state
+
+    def _checked(self, state: State, row: RowEvidence) -> Choice:
+        choice = self._own.select(state["own"], row)
+        gone = row.subset | row.under_way
+        if any(not 0 <= member < self._members or gone >> member & 1 for member in choice.ask):
+            raise ValueError(f"it asks for {choice.ask} of {self._members} members, of {gone:#b} once more")
+        if choice.is_enough and not gone:
+            raise ValueError("it leaves a row that nobody answered")
+        return choice
+
+    def _guarded(self, method: str, do: Callable[[], _T], instead: Callable[[], _T]) -> _T:
+        try:
+            return do()
+        except Exception as error:
+            self._put_aside = True
+            self._faulted(SelectionFault(self.name, method, error))
+            return instead()
+
+    def _is_own(self, state: State) -> bool:
+        return not self._put_aside and "own" in state
+
+    def _fresh(self) -> State:
+        return {"value": self._value.init()}
+
+    def _value_state(self, state: State) -> State:
+        inner: State = state["value"] if "value" in state else self._value.init()
+        return inner
