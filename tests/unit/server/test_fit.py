@@ -65,6 +65,7 @@ def test_whatever_members_answer_the_fit_is_sane_and_answers_are_probabilities(
     assert Fit.from_json(json.loads(json.dumps(fit.to_json()))) == fit
     assert fit == fit_combination(told, labels)
     for each in fit.subsets:
+        assert len(each.members) > 1 or each.weights == (1.0,), "its temperature is fitted already"
         p = combined(fit, each.members, told[list(each.members)])
         assert p.shape == (rows, classes)
         assert np.allclose(p.sum(axis=1), 1)
