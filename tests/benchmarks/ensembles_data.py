@@ -26,9 +26,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from server.ensemble.answers import SubsetAnswers, answers_of
 from server.ensemble.evidence import members_of
 from server.ensemble.fit import fit_combination
+from server.ensemble.subset_answers import SubsetAnswers, answers_of
 from server.scheduling.simulation.ensembles import Outcomes
 from tests.benchmarks.report import RESULTS
 

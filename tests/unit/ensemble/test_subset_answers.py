@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.ensemble.answers import answers_of, fit_ensemble
 from server.ensemble.evidence import NOTHING
 from server.ensemble.fit import combined, fit_combination
 from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
 from server.ensemble.selection import EnsembleMember, RowEvidence
+from server.ensemble.subset_answers import answers_of, fit_ensemble
 from tests.unit.ensemble.ensembles import drawn
 
 
