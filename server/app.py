@@ -34,16 +34,18 @@ from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
 from server.placement.residency import Residency
 from server.publisher import Publisher
-from server.routes import classify, datasets, functions, health, models, oip, sources, training
+from server.routes import classify, datasets, feedback, functions, health, models, oip, sources, training
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
 from server.services import Services
 from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
+from server.serving.feedback import FeedbackService
 from server.serving.scheduler_adapter import QueueBounds
 from server.settings import Settings
 from server.storage import StartError, Storage, open_storage
+from server.store.feedback import FeedbackRepository
 from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
@@ -90,7 +92,7 @@ class App:
             redoc_url=None,
             redirect_slashes=False,
         )
-        for route in (health, oip, functions, models, classify, datasets, sources, training):
+        for route in (health, oip, functions, models, classify, feedback, datasets, sources, training):
             self.api.include_router(route.router)
         map_errors(self.api)
         self.ended_by = ""  # what the server cannot go on without, if that is why it stopped
@@ -126,13 +128,12 @@ class App:
                 settings.max_reply_bytes,
                 services.dispatcher.saved_s,
             )
-            large = LargeJson()
             infer = InferRoute(
                 services.catalog,
                 services.calls,
                 codec,
                 services.metrics,
-                large,
+                services.large,
                 supervisor.tasks(),
                 settings.max_body_bytes,
             )
@@ -143,7 +144,7 @@ class App:
                 }
             finally:
                 services.dispatcher.drain()
-                large.close()
+                services.large.close()
 
 
 async def _drain(services: Services, drain_s: float) -> None:
@@ -271,6 +272,7 @@ async def _running(
         await jobs.restore()
         await pool.start(trainers)
         housekeeping.start()
+        calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows)
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -280,7 +282,9 @@ async def _running(
             pool=pool,
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor),
-            calls=CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows),
+            calls=calls,
+            feedback=FeedbackService(FeedbackRepository(storage.engine), catalog, dispatcher, calls, metrics),
+            large=LargeJson(),
             latencies=latencies,
             datasets=taken,
             training=jobs,

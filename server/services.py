@@ -9,11 +9,13 @@ from fastapi import Depends, Request
 
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
+from server.http.large_json import LargeJson
 from server.observability.metrics import Exposition, Metrics
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.serving.call_service import CallService
 from server.serving.dispatcher import Dispatcher
+from server.serving.feedback import FeedbackService
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
 from server.training.jobs.service import Training
@@ -36,6 +38,8 @@ class Services:
     metrics: Metrics
     exposition: Exposition
     calls: CallService
+    feedback: FeedbackService
+    large: LargeJson
     latencies: Latencies
     datasets: Datasets
     training: Training

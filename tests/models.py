@@ -70,3 +70,31 @@ def image_model(directory: Path, name: str, architecture: str = "squeezenet", *,
     manifest["sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
     (folder / "model.json").write_text(json.dumps(manifest))
     return folder
+
+
+def text_model(directory: Path, name: str, *, seed: int, accuracy: float = 0.5) -> Path:
+    """An untrained text model with weights of a fixed seed: each seed has its own mind about a text."""
+    import torch
+    from safetensors.torch import save_file
+
+    from gpu_worker.networks.loader import build_module
+
+    torch.manual_seed(seed)
+    options = {"width": 8, "buckets": 512, "subword": 2}
+    state = build_module("fasttext", len(CLASSES), options).state_dict()
+    state["embedding.weight"] *= 300.0  # sure of what it says
+    folder = write_manifest(
+        directory,
+        name,
+        task="text-classification",
+        architecture="fasttext",
+        architecture_options=options,
+        input={"form": "text"},
+        weights="model.safetensors",
+        accuracy=accuracy,
+    )
+    save_file({key: value.contiguous() for key, value in state.items()}, folder / "model.safetensors")
+    manifest = json.loads((folder / "model.json").read_text())
+    manifest["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    (folder / "model.json").write_text(json.dumps(manifest))
+    return folder

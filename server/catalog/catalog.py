@@ -88,6 +88,15 @@ class Catalog:
         self._unloaded.discard(function.name)
         return served[:-keep]
 
+    def replace(self, function: Function) -> bool:
+        """Serve a version that is served already as it is described now; whether it is."""
+        served = self._served.get(function.name, [])
+        for place, known in enumerate(served):
+            if known.version == function.version and known.bare == function.bare:
+                served[place] = function
+                return True
+        return False
+
     def remove_function(self, name: str) -> list[Function]:
         """Serve a function no longer: its versions. Raises `UnknownFunction`; a model stays."""
         if not self.is_function(name):

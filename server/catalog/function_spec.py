@@ -19,6 +19,7 @@ from server.errors import BadOption
 
 __all__ = [
     "deployed_form",
+    "feedback_form",
     "file_form",
     "function_of",
     "members_named",
@@ -233,6 +234,20 @@ def _fitted(function: Function, fit: Fit) -> dict[str, Any]:
         "subsets": len(fit.subsets),
         "accuracy": None if together is None else together.accuracy,
         "nll": None if together is None else together.nll,
+    }
+
+
+def feedback_form(function: Function) -> dict[str, Any] | None:
+    """What labelled rows say of a function: of the last of them, who was right; None where there are none."""
+    known = function.feedback
+    if known is None:
+        return None
+    return {
+        "rows": known.rows,
+        "learns": function.learns,
+        "recent_rows": len(known.recent),
+        "accuracy": known.accuracy,
+        "by_member": known.by_member,
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from gpu_worker.tasks import Task, task_named
 from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import needs_of
+from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit
 
 __all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "LateMembers", "ModelVersion", "forms_of"]
@@ -92,6 +93,7 @@ class Function:
     features: int = 0  # numbers of its members' features, where it answers them
     combine: str = "majority_vote"  # of the rules of its task; "" where that has none
     fit: Fit | None = None  # of its members, and perhaps others, on held-out rows
+    feedback: Feedback | None = None  # what labelled rows have taught since; None for nothing
     select: Any = "all"  # "best", "all", or the list of member names that take part
     min_confidence: float = 0.0
     default: str | None = None
@@ -122,9 +124,14 @@ class Function:
             members,
             self.min_confidence,
             self.default,
-            self.fit,
+            None if self.fit is None else adapted(self.fit, self.feedback),
         )
         set_field("rule", rule)
+
+    @property
+    def learns(self) -> bool:
+        """Whether feedback changes its answers: several members, by a rule that has weights to be learned."""
+        return len(self.members) > 1 and self.combine == "log_pool" and self.fit is not None
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 __all__ = [
+    "JSON_BYTES",
     "ClientGone",
     "Receive",
     "Scope",
@@ -23,10 +24,11 @@ __all__ = [
     "content_type_of",
     "decompressed",
     "json_object",
+    "object_in",
     "too_large",
 ]
 
-_JSON_BYTES = 1 << 20  # of the JSON of every route but infer
+JSON_BYTES = 1 << 20  # of the JSON of every route but infer and feedback
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -51,11 +53,16 @@ async def json_object(request: Request, *, may_be_empty: bool = False) -> dict[s
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > _JSON_BYTES:
-            raise BodyTooLarge(f"the request's JSON is over the limit of {_JSON_BYTES} bytes")
+        if size > JSON_BYTES:
+            raise BodyTooLarge(f"the request's JSON is over the limit of {JSON_BYTES} bytes")
         parts.append(part)
+    return object_in(b"".join(parts) or (b"{}" if may_be_empty else b""))
+
+
+def object_in(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises `BadOption` for what is none."""
     try:
-        content = json.loads(b"".join(parts) or (b"{}" if may_be_empty else b""))
+        content = json.loads(body)
     except (ValueError, RecursionError) as exc:
         raise BadOption(f"the body is not JSON: {exc}") from exc
     if not isinstance(content, dict):

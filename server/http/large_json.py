@@ -15,10 +15,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ml_udf.oip import InferRequest, InferResponse, WireError, decode_request, encode_response
-from server.errors import Overloaded
+from server.errors import BadOption, Overloaded
+from server.http.body import JSON_BYTES, object_in
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 __all__ = ["LargeJson"]
 
@@ -32,6 +36,16 @@ class LargeJson:
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+
+    async def json_object(self, request: Request) -> dict[str, Any]:
+        """A body of any size as a JSON object. Raises `BadOption`, and `Overloaded` as `encode` does."""
+        body = await request.body()
+        if len(body) <= JSON_BYTES:
+            return object_in(body)
+        content, why = await self._run(_object, body)
+        if content is None:
+            raise BadOption(why)
+        return content
 
     async def decode(self, body: bytes, header_length: str | None, max_elements: int) -> InferRequest:
         """`decode_request`. Raises as it does; `WireError` too for more than `max_elements` in a column of
@@ -67,6 +81,13 @@ class LargeJson:
             raise Overloaded(
                 "the process that reads large JSON died of it; send binary tensors, or fewer rows"
             ) from exc
+
+
+def _object(body: bytes) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return object_in(body), ""
+    except BadOption as error:  # as a text: exceptions of ours do not travel between processes
+        return None, error.message
 
 
 def _decode(body: bytes, header_length: str | None, max_elements: int) -> InferRequest:

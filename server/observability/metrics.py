@@ -37,6 +37,7 @@ class Metrics:
         self._served: set[tuple[str, int]] = set()
         self._stats: dict[tuple[str, int], FunctionStats] = {}
         self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
+        self.feedback: Counter[tuple[str, str]] = Counter()  # labelled rows, by function and outcome
 
     def serve(self, function: Function) -> None:
         """Count for this version from now on."""
@@ -56,6 +57,9 @@ class Metrics:
         """Drop a version that is no longer served; what still comes of it brings nothing back."""
         self._served.discard((function.name, function.version))
         self._stats.pop((function.name, function.version), None)
+        if all(name != function.name for name, _ in self._served):
+            for key in [key for key in self.feedback if key[0] == function.name]:
+                del self.feedback[key]
 
     def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:
         """(function, version) → its counts, of every version that was asked."""
@@ -116,6 +120,12 @@ class Exposition(Collector):
         for code, count in self._metrics.unresolved.items():
             requests.add_metric(("", "", code), count)
         yield requests
+        feedback = CounterMetricFamily(
+            "ml_udf_feedback_rows", "Labelled rows by outcome", labels=("function", "outcome")
+        )
+        for key, count in self._metrics.feedback.items():
+            feedback.add_metric(key, count)
+        yield feedback
         histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
             ("latency_seconds", "From arrival of a request to its answer", lambda s: s.latency),
             ("batch_rows", "Rows per batch", lambda s: s.batch_rows),

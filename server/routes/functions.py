@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from server.catalog.function_spec import deployed_form
+from server.catalog.function_spec import deployed_form, feedback_form
 from server.catalog.functions import INPUT_NAMES, Function
 from server.http.body import json_object
 from server.http.replies import json_reply
@@ -58,6 +58,7 @@ def _described(services: Services, served: list[Function]) -> dict[str, Any]:
         "policy_options": dict(function.policy_options),
         "max_batch": function.max_batch,
         "batch_sizes": list(function.batch_sizes),
+        "feedback": feedback_form(function),
         "is_model": function.bare,
         "ready": services.catalog.is_loaded(function.name)
         and services.residency.is_resident(function.members),

@@ -106,6 +106,11 @@ class Dispatcher:
         self._functions[function.key] = function
         self._metrics.serve(function)
 
+    def answer_as(self, function: Function) -> None:
+        """A version that is served answers by another rule from its next batch on; nothing else is new."""
+        if function.key in self._functions:
+            self._functions[function.key] = function
+
     def remove(self, function: Function) -> None:
         """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")

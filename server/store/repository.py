@@ -33,7 +33,8 @@ SERVED_DEPLOYMENTS = 2
 class Deployment:
     """A deployment as it was asked for; `spec` is JSON and names its model versions.
 
-    fit: JSON as well: what was fitted of them; None where nothing was.
+    fit: JSON as well: what was fitted of them; None where nothing was. feedback: JSON: what labelled rows
+    have taught it; None for nothing.
     """
 
     function: str
@@ -41,6 +42,7 @@ class Deployment:
     spec: dict[str, Any]
     deployed_at: datetime
     fit: dict[str, Any] | None = None
+    feedback: dict[str, Any] | None = None
 
 
 class Repository:
@@ -216,4 +218,4 @@ class Repository:
 
 
 def _deployment(row: DeploymentRow) -> Deployment:
-    return Deployment(row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit)
+    return Deployment(row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback)

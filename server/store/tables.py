@@ -27,6 +27,7 @@ __all__ = [
     "Base",
     "DatasetRow",
     "DeploymentRow",
+    "FeedbackRow",
     "FunctionRow",
     "JobRow",
     "LookRow",
@@ -84,6 +85,7 @@ class DeploymentRow(Base):
     """One deployment of a function; without `retired_at` it is served.
 
     fit: what was fitted of its members on held-out rows, as `server.ensemble.fit` writes it; NULL for none.
+    feedback: what labelled rows have taught since, as `server.ensemble.feedback` writes it; NULL for nothing.
     """
 
     __tablename__ = "deployments"
@@ -92,8 +94,26 @@ class DeploymentRow(Base):
     version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     spec: Mapped[dict[str, Any]]
     fit: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    feedback: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     deployed_at: Mapped[datetime]
     retired_at: Mapped[datetime | None]
+
+
+class FeedbackRow(Base):
+    """The last label that an input of a function was given. Not the input, and not who gave it.
+
+    digest: of the input, SHA-256 in hex · version: the deployment that has learned from it · probabilities:
+    what each of that one's members answered, float32 [members, classes], at the temperatures of its fit
+    """
+
+    __tablename__ = "feedback"
+
+    function: Mapped[str] = mapped_column(ForeignKey("functions.name"), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer)
+    label: Mapped[str] = mapped_column(Text)
+    probabilities: Mapped[bytes] = mapped_column(LargeBinary)
+    labelled_at: Mapped[datetime]
 
 
 class DatasetRow(Base):

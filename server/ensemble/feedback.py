@@ -1,0 +1,199 @@
+"""What labelled rows teach a function's members: weights that follow who is right, and how right each was.
+
+    log w_m ← log w_m − η·∂NLL/∂w_m, clipped;    log w_m ← log w_m + pull·(log fitted_m − log w_m)
+
+Exponentiated gradient on one labelled row after another (Kivinen & Warmuth 1997), for every subset that was
+fitted and whose members all answered. The pull brings a weight back once nothing speaks against its fit any
+more. Pure: state in, state out, JSON both ways; numpy alone. Knows no row, no label's name and no registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from server.ensemble.fit import Fit
+from server.ensemble.log_pool import Floats
+
+__all__ = ["RECENT_ROWS", "Feedback", "adapted", "begun", "learned"]
+
+RECENT_ROWS = 100  # of which it is known who was right
+
+_FORMAT = 1
+_RATE = 0.2
+_PULL = 0.003  # a labelled row
+_LARGEST_STEP = 0.4  # in the log of a weight
+_WEIGHTS = (0.02, 2.0)
+_LEAST = 1e-30  # of a probability: a member that rules the label out counts as very wrong, not as infinitely
+
+Weights = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """Of one deployment. members: the names of those that answer, in their order.
+
+    rows: inputs that have been labelled, each once · recent: of the last 100 labels, bit 0 where the
+    function's answer was right and bit 1 + m where member m's was · weights: of the fit's subsets, in the
+    fit's order; None where nothing is learned
+    """
+
+    members: tuple[str, ...]
+    rows: int = 0
+    recent: tuple[int, ...] = ()
+    weights: tuple[Weights, ...] | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of the last 100 labels that the function's answer was; None where there are none."""
+        return self._share(0)
+
+    @property
+    def by_member(self) -> dict[str, float | None]:
+        """The same of each member."""
+        return {name: self._share(1 + place) for place, name in enumerate(self.members)}
+
+    def _share(self, bit: int) -> float | None:
+        return sum(each >> bit & 1 for each in self.recent) / len(self.recent) if self.recent else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the registry keeps it; `from_json` reads it."""
+        return {
+            "format": _FORMAT,
+            "members": list(self.members),
+            "rows": self.rows,
+            "recent": list(self.recent),
+            "weights": None if self.weights is None else [list(each) for each in self.weights],
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any], fit: Fit | None) -> Feedback:
+        """Raises ValueError for what is none, or is of another fit."""
+        try:
+            if kept["format"] != _FORMAT:
+                raise ValueError(f"its format is {kept['format']!r}, and {_FORMAT} is what can be read here")
+            members = tuple(str(name) for name in kept["members"])
+            weights = kept["weights"]
+            found = cls(
+                members,
+                int(kept["rows"]),
+                tuple(int(each) for each in kept["recent"][-RECENT_ROWS:]),
+                None if weights is None else tuple(tuple(map(_weight, each)) for each in weights),
+            )
+        except (KeyError, TypeError) as exc:
+            raise ValueError(f"{exc!r} is missing or wrong") from exc
+        if found.weights is not None:
+            sizes = [] if fit is None else [len(each.members) for each in fit.subsets]
+            if [len(each) for each in found.weights] != sizes:
+                raise ValueError("its weights are those of other subsets than were fitted")
+        return found
+
+
+def begun(members: Sequence[str], fit: Fit | None) -> Feedback:
+    """Before the first label: the weights as they were fitted."""
+    weights = None if fit is None else tuple(each.weights for each in fit.subsets)
+    return Feedback(tuple(members), weights=weights)
+
+
+def adapted(fit: Fit, feedback: Feedback | None) -> Fit:
+    """The fit with the weights that feedback has taught."""
+    if feedback is None or feedback.weights is None:
+        return fit
+    subsets = zip(fit.subsets, feedback.weights, strict=True)
+    return replace(fit, subsets=tuple(replace(each, weights=weights) for each, weights in subsets))
+
+
+def learned(
+    feedback: Feedback,
+    fit: Fit | None,
+    probabilities: ArrayLike,
+    labels: Sequence[int],
+    answered: Sequence[bool] | None = None,
+    *,
+    new: int | None = None,
+) -> Feedback:
+    """What is known after these labelled rows, one after the other.
+
+    probabilities: [members, rows, classes], of each of the feedback's members at its temperature. labels:
+    [rows], places among the classes. answered: whether the function's answer to each row was right; None
+    where it follows from the weights of all members together, before each row taught them. new: how many of
+    the rows are of inputs that had no label yet; None for all.
+
+    Raises ValueError for shapes that do not fit and a label that is no class.
+    """
+    given = np.asarray(probabilities, np.float64)
+    truth = np.asarray(labels, np.intp)
+    if given.ndim != 3 or len(given) != len(feedback.members) or truth.shape != given.shape[1:2]:
+        raise ValueError(f"probabilities are {list(given.shape)} and labels {list(truth.shape)}: no feedback")
+    if len(truth) and not 0 <= truth.min() <= truth.max() < given.shape[2]:
+        raise ValueError(f"a label is no place among {given.shape[2]} classes")
+    right = given.argmax(axis=2) == truth
+    weights = feedback.weights
+    if fit is not None and weights is not None:
+        logs = np.log(np.clip(np.nan_to_num(given, nan=0.0), _LEAST, 1.0))
+        weights, together = _descended(feedback, fit, logs, truth)
+        answered = together if answered is None else answered
+    if answered is None or len(answered) != len(truth):
+        raise ValueError("whether the function's answers were right is not given for each row")
+    bits = [
+        int(function) | sum(int(member) << place for place, member in enumerate(of_members, 1))
+        for function, of_members in zip(answered, right.T.tolist(), strict=True)
+    ]
+    return replace(
+        feedback,
+        rows=feedback.rows + (len(truth) if new is None else new),
+        recent=(*feedback.recent, *bits)[-RECENT_ROWS:],
+        weights=weights,
+    )
+
+
+def _descended(
+    feedback: Feedback, fit: Fit, logs: Floats, labels: NDArray[np.intp]
+) -> tuple[tuple[Weights, ...], list[bool]]:
+    """The weights after these rows, and whether all members together answered each rightly before it.
+
+    logs: [members, rows, classes].
+    """
+    assert feedback.weights is not None
+    place_of = {name: place for place, name in enumerate(feedback.members)}
+    names = [[fit.members[member] for member in each.members] for each in fit.subsets]
+    # A member alone has nobody to be weighed against.
+    learning = [s for s, each in enumerate(names) if len(each) > 1 and place_of.keys() >= set(each)]
+    columns = {s: [place_of[name] for name in names[s]] for s in learning}
+    taking_part = np.zeros((len(learning), len(place_of)), np.bool_)
+    log_w, aim = np.zeros(taking_part.shape), np.zeros(taking_part.shape)
+    for row, s in enumerate(learning):
+        taking_part[row, columns[s]] = True
+        log_w[row, columns[s]] = np.log(np.clip(feedback.weights[s], *_WEIGHTS))
+        aim[row, columns[s]] = np.log(np.clip(fit.subsets[s].weights, *_WEIGHTS))
+    whole = next((row for row, part in enumerate(taking_part) if part.all()), None)
+    low, high = np.log(_WEIGHTS)
+    right: list[bool] = []
+    for row, label in enumerate(labels.tolist()):
+        log = logs[:, row]
+        if whole is None:  # nothing was fitted of all together: each counts alike
+            right.append(int(log.sum(axis=0).argmax()) == label)
+        q = np.where(taking_part, np.exp(log_w), 0.0) @ log
+        if whole is not None:
+            right.append(int(q[whole].argmax()) == label)
+        q -= q.max(axis=1, keepdims=True)
+        np.exp(q, out=q)
+        q /= q.sum(axis=1, keepdims=True)
+        slope = q @ log.T - log[:, label]
+        # The gradient in log w would carry a factor w: without it a weight that has fallen can rise again.
+        log_w = log_w - np.clip(_RATE * slope, -_LARGEST_STEP, _LARGEST_STEP)
+        log_w = np.clip(log_w + _PULL * (aim - log_w), low, high)
+    found = list(feedback.weights)
+    for row, s in enumerate(learning):
+        found[s] = tuple(float(f"{weight:.6g}") for weight in np.exp(log_w[row, columns[s]]))
+    return tuple(found), right
+
+
+def _weight(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
+        raise ValueError(f"{value!r} is no weight: a number above 0")
+    return float(value)

@@ -1,0 +1,102 @@
+"""`POST /v1/feedback`: labels for inputs of a function, which learns from them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from gpu_worker.wire.protocol import RowError
+from server.access.rules import Caller
+from server.catalog.functions import INPUT_NAMES, Form, Function
+from server.errors import BadOption, BodyTooLarge
+from server.http.body import ClientGone
+from server.http.replies import json_reply
+from server.services import Services, ServicesOf
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/feedback", tags=["feedback"])
+
+_FIELDS = {"function", "inputs", "labels", "input"}
+_FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
+_INVALID = "input_invalid"
+
+
+@router.post("")
+async def give_feedback(services: ServicesOf, request: Request) -> Response:
+    """Keep a label for each input: of all members' answers the function learns whom to believe."""
+    body = await services.large.json_object(request)
+    unknown = sorted(set(body) - _FIELDS)
+    if unknown:
+        raise BadOption(f"unknown field {unknown[0][:100]!r}; there are {', '.join(sorted(_FIELDS))}")
+    if not isinstance(body.get("function"), str):
+        raise BadOption("'function' must name a function")
+    function = services.catalog.resolve(body["function"])
+    form = _form(function, body.get("input"))
+    inputs, labels = _columns(services, body)
+    rows = [_row(form, place, value) for place, value in enumerate(inputs)]
+    caller: Caller = request.scope["ml_udf.caller"]
+    try:
+        given = await services.feedback.give(function, form, rows, labels, request.receive, caller.key)
+    except ClientGone:
+        return Response(status_code=499)  # nobody reads it
+    return json_reply(
+        {
+            "function": function.name,
+            "version": function.version,
+            "learns": function.learns,
+            "outcomes": list(given.outcomes),
+            "errors": [
+                {"row": row, "code": error.code, "message": error.message}
+                for row, error in sorted(given.errors.items())
+            ],
+        }
+    )
+
+
+def _form(function: Function, name: object) -> Form:
+    forms = [form for form in function.forms if form != "tensor"]
+    form = function.form if name is None else _FORMS.get(name) if isinstance(name, str) else None
+    if form not in forms:
+        names = ", ".join(INPUT_NAMES[form] for form in forms)
+        raise BadOption(f"feedback on {function.name} takes 'input' as one of {names}, not {name!r}")
+    return form
+
+
+def _columns(services: Services, body: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[str | None]]:
+    inputs, labels = body.get("inputs"), body.get("labels")
+    if not isinstance(inputs, list) or not isinstance(labels, list) or len(inputs) != len(labels):
+        raise BadOption("'inputs' and 'labels' must be lists of one length")
+    most = services.settings.max_rows
+    if len(inputs) > most:
+        raise BodyTooLarge(
+            f"{len(inputs)} rows in one request, and the limit is {most}; send fewer at a time"
+        )
+    if any(label is not None and not isinstance(label, str) for label in labels):
+        raise BadOption("'labels' must be texts, or null")
+    return inputs, labels
+
+
+def _row(form: Form, place: int, value: object) -> bytes | RowError | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return RowError(
+            place, _INVALID, f"an input must be a text{_IN_TEXT.get(form, '')}, not {value!r:.100}"
+        )
+    try:
+        return _READ.get(form, str.encode)(value)
+    except (ValueError, binascii.Error) as exc:
+        return RowError(place, _INVALID, f"the input is no text{_IN_TEXT.get(form, '')}: {exc}")
+
+
+def _image(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_READ: Mapping[str, Callable[[str], bytes]] = {"image": _image}
+_IN_TEXT = {"image": " in base64", "row": " with a JSON array"}

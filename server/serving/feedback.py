@@ -1,0 +1,264 @@
+"""Labels for rows: who among a function's members was right, kept, and learned from.
+
+    give → labels checked → each member asked, as bulk → kept and learned (one transaction) → answered by
+
+Each member answers every labelled row, so that what is learned does not depend on who was asked. Rows wait
+for idle places. Knows neither HTTP nor tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_worker.wire.protocol import RowError
+from server.catalog.catalog import Catalog
+from server.catalog.functions import Form, Function
+from server.ensemble.combine import Vote, combine
+from server.ensemble.feedback import Feedback, begun, learned
+from server.ensemble.threshold import NO_CONFIDENT_ANSWER
+from server.errors import BadOption
+from server.http.body import Receive
+from server.observability.metrics import Metrics
+from server.serving.call_service import CallService
+from server.serving.calls import Call, Reply
+from server.serving.dispatcher import Dispatcher
+from server.store.feedback import FeedbackRepository, LabelledRow
+
+__all__ = ["FeedbackService", "Given", "feedback_of", "with_feedback"]
+
+log = logging.getLogger("ml_udf.server.feedback")
+
+_INVALID = "input_invalid"
+_SHOWN_CLASSES = 10
+_SHOWN = 100  # characters of a label
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What became of the rows of one request. outcomes: of each row; None for NULL and for one at fault.
+
+    `counted`: the input's first label · `changed`: it had another one · `repeated`: it had this one
+    """
+
+    function: Function
+    outcomes: Sequence[str | None]
+    errors: Mapping[int, RowError]
+
+
+class FeedbackService:
+    """One transaction at a time; requests wait for the members' answers side by side."""
+
+    def __init__(
+        self,
+        repository: FeedbackRepository,
+        catalog: Catalog,
+        dispatcher: Dispatcher,
+        calls: CallService,
+        metrics: Metrics,
+    ) -> None:
+        self._repository = repository
+        self._catalog = catalog
+        self._dispatcher = dispatcher
+        self._calls = calls
+        self._metrics = metrics
+        self._one_at_a_time = asyncio.Lock()
+
+    async def give(
+        self,
+        function: Function,
+        form: Form,
+        rows: Sequence[bytes | RowError | None],
+        labels: Sequence[str | None],
+        receive: Receive,
+        caller: str = "",
+    ) -> Given:
+        """Keep the label of each row and learn from it. A row or a label that is None counts nothing.
+
+        rows: as the function takes them in that form; an error for one that cannot be read. receive: as in
+        `CallService.ask`. Raises `BadOption` for a function without classes, `VersionGone` for one that was
+        deployed anew meanwhile, and what `CallService.ask` raises: nothing is kept then.
+        """
+        _check(function)
+        errors: dict[int, RowError] = {}
+        last: dict[str, int] = {}  # digest → the last of the rows of that input
+        digests: dict[int, str] = {}
+        for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
+            if row is None or label is None:
+                continue
+            if isinstance(row, RowError):
+                errors[place] = row
+            elif label not in function.classes:
+                errors[place] = RowError(place, _INVALID, _no_class(function, label))
+            else:
+                digests[place] = _digest(form, row)
+                last[digests[place]] = place
+        known = await asyncio.to_thread(self._repository.labels, function.name, function.version, list(last))
+        asked = [place for digest, place in last.items() if known.get(digest) != labels[place]]
+        outcomes: list[str | None] = ["repeated" if place in digests else None for place in range(len(rows))]
+        if asked:
+            of_members = await self._asked(function, form, [rows[place] for place in asked], receive, caller)
+            fine: list[int] = []  # numbers among `asked`
+            for number, place in enumerate(asked):
+                fault = _fault(of_members, number)
+                if fault is None:
+                    fine.append(number)
+                    continue
+                for same in [same for same, digest in digests.items() if digest == digests[place]]:
+                    errors[same], outcomes[same] = RowError(same, fault.code, fault.message), None
+            kept = await self._kept(
+                function,
+                [(digests[asked[number]], str(labels[asked[number]])) for number in fine],
+                fine,
+                of_members,
+            )
+            for number, what in zip(fine, kept, strict=True):
+                outcomes[asked[number]] = what
+        for outcome in filter(None, outcomes):
+            self._metrics.feedback[function.name, outcome] += 1
+        if errors:
+            self._metrics.feedback[function.name, "refused"] += len(errors)
+        return Given(function, outcomes, errors)
+
+    async def _asked(
+        self, function: Function, form: Form, rows: list[Any], receive: Receive, caller: str
+    ) -> list[Reply]:
+        """What each member answers, in their order: one by one, so that they share no answer."""
+        nbytes = sum(map(len, rows))
+        replies: list[Reply] = []
+        for member in function.members:
+            call = Call(
+                function,
+                form,
+                rows,
+                nbytes,
+                outputs=("scores",),
+                row_class="bulk",
+                members=(member.key,),
+                caller=caller,
+            )
+            replies.append(await self._calls.ask(call, receive, time.monotonic()))
+        return replies
+
+    async def _kept(
+        self,
+        function: Function,
+        labelled: Sequence[tuple[str, str]],
+        fine: Sequence[int],
+        of_members: Sequence[Reply],
+    ) -> Sequence[str]:
+        if not labelled:
+            return []
+        probabilities = np.stack([_scores(reply) for reply in of_members])[:, list(fine)]
+        rows = [
+            LabelledRow(digest, label, np.ascontiguousarray(probabilities[:, number]).tobytes())
+            for number, (digest, label) in enumerate(labelled)
+        ]
+        truth = [function.classes.index(label) for _, label in labelled]
+        answered = None if function.learns else _answered(function, of_members, fine, labelled)
+        learn = _learn(function, probabilities, truth, answered)
+        async with self._one_at_a_time:
+            keep = self._repository.keep
+            outcomes, state = await asyncio.to_thread(keep, function.name, function.version, rows, learn)
+            taught = replace(function, feedback=feedback_of(function, state))
+            if self._catalog.replace(taught):
+                self._dispatcher.answer_as(taught)
+        return outcomes
+
+
+def with_feedback(function: Function, kept: Mapping[str, Any] | None) -> Function:
+    """A function as the registry's feedback has taught it. What cannot be read is left out, and logged."""
+    try:
+        return function if kept is None else replace(function, feedback=feedback_of(function, kept))
+    except ValueError as exc:
+        log.error("feedback not used function=%s version=%d reason=%s", function.name, function.version, exc)
+        return function
+
+
+def feedback_of(function: Function, kept: Mapping[str, Any] | None) -> Feedback:
+    """What is known of a function by its labelled rows. Raises ValueError for what cannot be read."""
+    fit = function.fit if function.learns else None
+    names = [member.name for member in function.members]
+    if kept is None:
+        return begun(names, fit)
+    found = Feedback.from_json(kept, fit)
+    if list(found.members) != names:
+        raise ValueError(f"it is of {', '.join(found.members)}")
+    return found
+
+
+def _learn(
+    function: Function,
+    probabilities: NDArray[np.float32],
+    truth: Sequence[int],
+    answered: Sequence[bool] | None,
+) -> Callable[[dict[str, Any] | None, Sequence[int], int], dict[str, Any]]:
+    def learn(kept: dict[str, Any] | None, teaching: Sequence[int], new: int) -> dict[str, Any]:
+        try:
+            before = feedback_of(function, kept)
+        except ValueError as exc:
+            log.error("feedback begun anew function=%s reason=%s", function.name, exc)
+            before = feedback_of(function, None)
+        after = learned(
+            before,
+            function.fit if function.learns else None,
+            probabilities[:, list(teaching)],
+            [truth[row] for row in teaching],
+            None if answered is None else [answered[row] for row in teaching],
+            new=new,
+        )
+        return after.to_json()
+
+    return learn
+
+
+def _check(function: Function) -> None:
+    if function.bare:
+        raise BadOption(f"{function.name} is a model; feedback is given on a function, which may learn of it")
+    if not function.classes or function.task.column("scores") is None:
+        raise BadOption(f"{function.name} answers {function.task.name}, which has no labels to give")
+
+
+def _no_class(function: Function, label: str) -> str:
+    classes = function.classes
+    more = f" and {len(classes) - _SHOWN_CLASSES} more" if len(classes) > _SHOWN_CLASSES else ""
+    named = ", ".join(classes[:_SHOWN_CLASSES]) + more
+    return f"{label[:_SHOWN]!r} is no class of {function.name}; there are {named}"
+
+
+def _digest(form: Form, row: bytes) -> str:
+    return hashlib.sha256(form.encode() + b"\0" + row).hexdigest()
+
+
+def _fault(of_members: Sequence[Reply], row: int) -> RowError | None:
+    """Why a row cannot be used; that no answer to it is sure enough is no reason."""
+    for reply in of_members:
+        fault = reply.errors.get(row)
+        if fault is not None and fault.code != NO_CONFIDENT_ANSWER:
+            return fault
+    return None
+
+
+def _scores(reply: Reply) -> NDArray[np.float32]:
+    scores: Any = reply.columns["scores"].data
+    return np.frombuffer(scores, "<f4").reshape(reply.rows, -1)
+
+
+def _answered(
+    function: Function, of_members: Sequence[Reply], fine: Sequence[int], labelled: Sequence[tuple[str, str]]
+) -> list[bool]:
+    """Whether the function's answers are the labels, where its rule has no weights to learn."""
+    votes = [
+        Vote(member.name, member.accuracy, reply.columns)
+        for member, reply in zip(function.members, of_members, strict=True)
+    ]
+    told = combine(function.combine, votes, function.classes)["label"].values
+    return [told[number] == label for number, (_, label) in zip(fine, labelled, strict=True)]

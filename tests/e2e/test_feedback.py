@@ -1,0 +1,230 @@
+"""Labels that a running server is given: counted once each, learned from, and still known after a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml_udf.client import Client
+from ml_udf.client.transport import HttpRequest
+from ml_udf.errors import BadOption, Forbidden, MlUdfError, UnknownFunction
+from server.ensemble.fit import Fit, SubsetFit
+from tests.inference_server import InferenceServer, inference_server
+from tests.models import text_model
+
+MEMBERS = ("text_loud", "text_right", "text_other")
+TEXTS = [f"{word} {number}" for number in range(100) for word in ("soup", "noodles", "bread")]
+UNSEEN = [f"{word} {number}" for number in range(100, 160) for word in ("soup", "noodles", "bread")]
+# As if the first had been the best on held-out rows: it answers alone for all of them.
+FIT = Fit(
+    MEMBERS,
+    (1.0, 1.0, 1.0),
+    (
+        *(SubsetFit((member,), (1.0,), 0.5, 1.0) for member in range(3)),
+        SubsetFit((0, 1), (1.5, 0.1), 0.5, 1.0),
+        SubsetFit((0, 1, 2), (1.5, 0.1, 0.1), 0.5, 1.0),
+    ),
+    100,
+    4,
+)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    made = tmp_path_factory.mktemp("made")
+    with inference_server(tmp_path_factory.mktemp("home")) as server:
+        for seed, name in enumerate(MEMBERS):
+            server.deploy(text_model(made, name, seed=seed))
+        yield server
+
+
+@pytest.fixture
+def server(running: InferenceServer) -> InferenceServer:
+    """With `udf_dish`, deployed anew: it has learned nothing."""
+    client = Client(running.url)
+    client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
+    client.close()
+    running.stop()
+    with contextlib.closing(sqlite3.connect(running.home / "registry.db")) as registry, registry:
+        registry.execute("UPDATE deployments SET fit = ?", [json.dumps(FIT.to_json())])
+        registry.execute("DELETE FROM feedback")
+    running.start()
+    return running
+
+
+def give(server: InferenceServer, inputs: list[Any], labels: list[Any], **more: Any) -> dict[str, Any]:
+    client = Client(server.url)
+    try:
+        body = {"function": "udf_dish", "inputs": inputs, "labels": labels, **more}
+        return client.post("/v1/feedback", body)
+    finally:
+        client.close()
+
+
+def answers(server: InferenceServer, function: str, texts: list[str]) -> list[Any]:
+    client = Client(server.url)
+    try:
+        return list(client.predict(function, texts).values)
+    finally:
+        client.close()
+
+
+def known(server: InferenceServer) -> dict[str, Any]:
+    client = Client(server.url)
+    try:
+        return dict(client.get("/v1/functions/udf_dish")["feedback"])
+    finally:
+        client.close()
+
+
+def share(found: list[Any], wanted: list[Any]) -> float:
+    return sum(a == b for a, b in zip(found, wanted, strict=True)) / len(wanted)
+
+
+def test_feedback_makes_answers_better_and_a_restart_forgets_nothing(server: InferenceServer) -> None:
+    right, truth = answers(server, "text_right", TEXTS), answers(server, "text_right", UNSEEN)
+    before = share(answers(server, "udf_dish", UNSEEN), truth)
+    told = give(server, TEXTS, right)
+    assert told["learns"] is True
+    assert told["outcomes"] == ["counted"] * len(TEXTS)
+    after = answers(server, "udf_dish", UNSEEN)
+    assert share(after, truth) > 0.9 > before + 0.2
+    shown = known(server)
+    assert (shown["rows"], shown["recent_rows"]) == (len(TEXTS), 100)
+    assert shown["by_member"]["text_right"] == 1.0
+    assert shown["by_member"]["text_loud"] < 0.7
+    assert shown["accuracy"] > 0.9
+    server.stop()
+    server.start()
+    assert known(server) == shown
+    assert answers(server, "udf_dish", UNSEEN) == after
+
+
+def test_what_is_told_again_counts_once_and_the_last_label_wins(server: InferenceServer) -> None:
+    labels = answers(server, "text_right", TEXTS[:20])
+    give(server, TEXTS[:20], labels)
+    first = known(server)
+    again = give(server, TEXTS[:20], labels)
+    assert again["outcomes"] == ["repeated"] * 20
+    assert known(server) == first
+    other = ["pizza" if label != "pizza" else "sushi" for label in labels]
+    assert give(server, TEXTS[:20], other)["outcomes"] == ["changed"] * 20
+    assert known(server)["rows"] == 20
+    twice = give(server, ["new", "new", "new"], ["pizza", "sushi", "pizza"])
+    assert twice["outcomes"] == ["repeated", "repeated", "counted"]
+    assert known(server)["rows"] == 21
+    with contextlib.closing(sqlite3.connect(server.home / "registry.db")) as registry:
+        columns = {row[1] for row in registry.execute("PRAGMA table_info(feedback)")}
+        kept = dict(registry.execute("SELECT label, count(*) FROM feedback GROUP BY 1").fetchall())
+    assert columns == {"function", "digest", "version", "label", "probabilities", "labelled_at"}
+    assert sum(kept.values()) == 21
+    assert kept == {label: (other + ["pizza"]).count(label) for label in {*other, "pizza"}}
+
+
+def test_a_server_that_is_killed_in_the_middle_and_asked_again_counts_each_once(
+    server: InferenceServer,
+) -> None:
+    labels = answers(server, "text_right", TEXTS)
+    parts = [(TEXTS[at : at + 20], labels[at : at + 20]) for at in range(0, len(TEXTS), 20)]
+    under_way = threading.Event()
+
+    def send() -> None:
+        with contextlib.suppress(MlUdfError):
+            for texts, of_texts in parts:
+                give(server, texts, of_texts)
+                under_way.set()
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    assert under_way.wait(30)
+    os.kill(server.pid, signal.SIGKILL)
+    sending.join(60)
+    assert not sending.is_alive()
+    server.wait()
+    server.start()
+    outcomes = [outcome for part in parts for outcome in give(server, *part)["outcomes"]]
+    assert set(outcomes) <= {"counted", "repeated"}
+    assert outcomes[:20] == ["repeated"] * 20
+    assert known(server)["rows"] == len(TEXTS)
+
+
+def test_a_new_deployment_begins_at_its_fit(server: InferenceServer) -> None:
+    texts, labels = TEXTS[:50], answers(server, "text_right", TEXTS[:50])
+    before = answers(server, "udf_dish", UNSEEN)
+    give(server, TEXTS, answers(server, "text_right", TEXTS))
+    assert answers(server, "udf_dish", UNSEEN) != before
+    client = Client(server.url)
+    anew = client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
+    client.close()
+    assert anew["fitted"]["rows"] == FIT.rows
+    assert anew["feedback"] is None
+    assert answers(server, "udf_dish", UNSEEN) == before
+    assert give(server, texts, labels)["outcomes"] == ["counted"] * 50, "it has learned from none of them"
+
+
+def test_null_counts_nothing_and_each_fault_is_of_its_own_row(server: InferenceServer) -> None:
+    told = give(server, ["a", None, "b", "c", 7, "d"], ["pizza", "pizza", None, "pasta", "pizza", "sushi"])
+    assert told["outcomes"] == ["counted", None, None, None, None, "counted"]
+    (label, number) = told["errors"]
+    assert (label["row"], label["code"]) == (3, "input_invalid")
+    assert label["message"] == "'pasta' is no class of udf_dish; there are laksa, pizza, satay, sushi"
+    assert (number["row"], number["code"]) == (4, "input_invalid")
+    client = Client(server.url)
+    metrics = client._send(HttpRequest("GET", "/metrics"), 10.0).body.decode()
+    client.close()
+    assert 'ml_udf_feedback_rows_total{function="udf_dish",outcome="counted"} 2.0' in metrics
+    assert 'ml_udf_feedback_rows_total{function="udf_dish",outcome="refused"} 2.0' in metrics
+
+
+def test_what_cannot_be_fed_back_is_refused_in_words(server: InferenceServer) -> None:
+    with pytest.raises(UnknownFunction, match="there is no function or model 'udf_dishes' here"):
+        give(server, ["a"], ["pizza"], function="udf_dishes")
+    with pytest.raises(BadOption, match="text_right is a model; feedback is given on a function"):
+        give(server, ["a"], ["pizza"], function="text_right")
+    with pytest.raises(BadOption, match="lists of one length"):
+        give(server, ["a"], [])
+    with pytest.raises(BadOption, match="unknown field 'user'"):
+        give(server, ["a"], ["pizza"], user="me")
+
+
+def test_a_function_that_votes_keeps_feedback_and_says_that_it_does_not_learn(
+    server: InferenceServer,
+) -> None:
+    client = Client(server.url)
+    client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "majority_vote"})
+    client.close()
+    texts = TEXTS[:40]
+    labels = answers(server, "udf_dish", texts)
+    before = answers(server, "udf_dish", UNSEEN)
+    told = give(server, texts, labels)
+    assert (told["learns"], told["outcomes"]) == (False, ["counted"] * 40)
+    assert answers(server, "udf_dish", UNSEEN) == before
+    shown = known(server)
+    assert (shown["learns"], shown["rows"], shown["accuracy"]) == (False, 40, 1.0)
+
+
+@pytest.mark.security
+def test_feedback_is_for_the_full_token(tmp_path: Path) -> None:
+    for name in ("full", "ask"):
+        (tmp_path / name).write_text(f"{name}-token-of-some-length\n")
+        (tmp_path / name).chmod(0o600)
+    flags = [f"--token-file={tmp_path / 'full'}", f"--ask-token-file={tmp_path / 'ask'}"]
+    with inference_server(tmp_path / "home", flags=flags) as server:
+        body = {"function": "udf_dish", "inputs": ["a"], "labels": ["pizza"]}
+        asking = Client(server.url, token="ask-token-of-some-length")
+        with pytest.raises(Forbidden):
+            asking.post("/v1/feedback", body)
+        asking.close()
+        full = Client(server.url, token="full-token-of-some-length")
+        with pytest.raises(UnknownFunction):
+            full.post("/v1/feedback", body)
+        full.close()
