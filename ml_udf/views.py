@@ -19,6 +19,8 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "slo_ms": "DOUBLE",
         "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[])[]",
         "combine": "VARCHAR",
+        "feedback": "STRUCT(rows BIGINT, learns BOOLEAN, recent_rows BIGINT, accuracy DOUBLE, "
+        "by_member MAP(VARCHAR, DOUBLE))",
     },
     "models": {
         "name": "VARCHAR",

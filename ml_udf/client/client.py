@@ -235,15 +235,27 @@ class Client:
         return json_of(self._send(_with_json("POST", path, body), timeout_s))
 
     def ask(
-        self, request: HttpRequest, *, timeout_s: float, on_wait: Callable[[], None] | None = None
+        self,
+        request: HttpRequest,
+        *,
+        timeout_s: float,
+        on_wait: Callable[[], None] | None = None,
+        tries_again: bool = False,
     ) -> dict[str, Any]:
-        """Any request to a JSON route. `on_wait` as in `predict`: what it raises aborts the request."""
+        """Any request to a JSON route. `on_wait` as in `predict`: what it raises aborts the request.
 
-        def send(asked: HttpRequest, abort: Abort) -> HttpResponse:
-            return self._transport.send(asked, timeout_s=timeout_s, abort=abort)
+        tries_again: within the time, where that is safe; for a request that does no more by arriving twice.
+        """
+        ends_s = time.monotonic() + timeout_s
 
-        ((_, response),) = self._request_pool.run([request], send, max_in_flight=1, on_wait=on_wait)
-        return json_of(response)
+        def send(asked: HttpRequest, abort: Abort) -> dict[str, Any]:
+            def once() -> dict[str, Any]:
+                return json_of(self._transport.send(asked, timeout_s=left_s(ends_s), abort=abort))
+
+            return with_retries(once, deadline_s=ends_s, abort=abort) if tries_again else once()
+
+        ((_, answer),) = self._request_pool.run([request], send, max_in_flight=1, on_wait=on_wait)
+        return answer
 
     def delete(self, path: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
         """Delete what a JSON route names."""

@@ -17,6 +17,7 @@ from ml_udf.oip import Tensor, WireError
 __all__ = ["MAX_VALUE_BYTES", "InputColumn", "SubBatch", "Value", "asked_by_key", "input_tensor", "values_of"]
 
 Key = TypeVar("Key", bound=Hashable)
+Row = TypeVar("Row")
 Result = TypeVar("Result")
 Value = str | bytes | float | Sequence[float] | None
 
@@ -170,8 +171,8 @@ def _number_value(value: Value) -> float | tuple[float, ...]:
 
 def asked_by_key(
     keys: Sequence[Key | None],
-    values: Sequence[Value],
-    ask: Callable[[Key, list[Value]], Sequence[Result]],
+    values: Sequence[Row],
+    ask: Callable[[Key, list[Row]], Sequence[Result]],
     empty: Result,
 ) -> list[Result]:
     """Ask each key for its own rows of the column, in order of appearance; `empty` where there is none."""

@@ -87,11 +87,21 @@ class Statement:
                     fitted, fault = None, misfit
                     if raises:
                         raise self._at_row(misfit, row, value) from None
-            if fault is not None and len(self._nulled) < _MAX_NULLED:
-                self._nulled.add(memo_key(value))
-                self._first_fault = self._first_fault or fault
+            if fault is not None:
+                self.made_null(value, fault)
             found.append(fitted)
         return found
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When its time is over, on `time.monotonic()`'s clock; None where it has no end."""
+        return self._deadline_s
+
+    def made_null(self, value: Value, fault: MlUdfError) -> None:
+        """A row of this input is NULL because of that, and is to be warned of."""
+        if len(self._nulled) < _MAX_NULLED:
+            self._nulled.add(memo_key(value))
+            self._first_fault = self._first_fault or fault
 
     def absorb(self, other: Statement) -> None:
         """Count the rows that another use of the same function made NULL as this one's."""

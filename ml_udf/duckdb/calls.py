@@ -20,6 +20,7 @@ from ml_udf.duckdb.interrupts import Interrupts
 from ml_udf.duckdb.pauses import Pauses
 from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
+from ml_udf.feedback import give_feedback
 
 __all__ = ["Calls"]
 
@@ -54,6 +55,13 @@ class Calls:
         """An answer per row with the version that gave it; faults are reported, not raised."""
         with self._call(binding, text) as (statement, check):
             return [(answer, statement.version) for answer in statement.answers(column, check)]
+
+    def feedback(
+        self, binding: Binding, text: str | None, inputs: Sequence[Value], labels: Sequence[str | None]
+    ) -> list[str | None]:
+        """What became of each labelled row; `text` as in `values`."""
+        with self._call(binding, text) as (statement, check):
+            return give_feedback(self._client, statement, inputs, labels, check)
 
     def note(self, error: MlUdfError) -> None:
         """Keep an error whose text alone DuckDB will pass on."""

@@ -183,10 +183,11 @@ class Registration:
             "predict": lambda *vectors: self._generic("predict", self._predict, vectors),
             "try_predict": lambda *vectors: self._generic("try_predict", self._try_predict, vectors),
             "predict_many": lambda *vectors: self._generic("predict_many", self._predict_many, vectors),
+            "feedback": self._feedback,
         }
         behind = {name: _PREFIX + name for name in GENERIC}
         for name, (_, result) in GENERIC.items():
-            self._create(self._con, behind[name], bodies[name], result)
+            self._create(self._con, behind[name], bodies[name], result, acts=name == "feedback")
         self._create(self._con, _PREFIX + "view", self._view, "VARCHAR")
         self._create(self._con, _PREFIX + "train", self._training.call, "VARCHAR", acts=True)
         for statement in [
@@ -261,6 +262,24 @@ class Registration:
         flat = pa.array([value for row in lists for value in row or ()], pa.string())
         answers = iter(self._predict(pa.array(flat_names, pa.string()), flat, statement).to_pylist())
         return TEXTS.array([None if row is None else [next(answers) for _ in row] for row in lists])
+
+    def _feedback(self, *vectors: ArrowVector) -> pa.Array:
+        (functions, inputs, labels), statement = parted(vectors)
+        photos = pa.types.is_binary(inputs.type) or pa.types.is_large_binary(inputs.type)
+        try:
+            names: list[str | None] = fitting("feedback", functions, TEXT).to_pylist()
+            values = column_of(inputs if photos else fitting("feedback", inputs, TEXT))
+            told = column_of(fitting("feedback", labels, TEXT))
+        except MlUdfError as error:
+            self._calls.note(error)
+            raise spelled_out(error, _asked(functions) or "feedback") from None
+
+        def ask(function: str, own: list[tuple[Any, Any]]) -> list[str | None]:
+            mine = [value for value, _ in own], [label for _, label in own]
+            return self._calls.feedback(Binding(function), statement, *mine)
+
+        pairs: list[tuple[Any, Any]] = list(zip(values, told, strict=True))
+        return TEXT.array(asked_by_key(names, pairs, ask, None))
 
     def _view(self, views: ArrowVector, _transactions: ArrowVector) -> pa.Array:
         return TEXT.array([json.dumps(self._view_rows(view)) for view in views.to_pylist()])

@@ -46,6 +46,7 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
         "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR)",
     ),
     "predict_many": (("fn", "inputs"), "VARCHAR[]"),
+    "feedback": (("fn", "input", "label"), "VARCHAR"),
 }
 
 _STATISTICS = {

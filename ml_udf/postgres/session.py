@@ -21,6 +21,7 @@ from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import PostgresError, reported
+from ml_udf.postgres.feedback import Feedback
 from ml_udf.postgres.fitting import Fitting
 from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
@@ -45,6 +46,7 @@ class Session:
         self._views = Views(self.spi, self._statements)
         self._training = TrainingVerbs(self.spi, backend, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
+        self._feedback = Feedback(self._statements)
 
     def begun(self) -> Session:
         """This session, ready; called by `ml_udf._boot()`, which may change the session."""
@@ -120,6 +122,19 @@ class Session:
             return self._tried(_generic(*pair), own)
 
         return asked_by_key(_pairs(servers, functions), values, ask, None)
+
+    # ── feedback ─────────────────────────────────────────────────────────────────────────────────
+
+    @reported
+    def feedback(
+        self,
+        functions: Sequence[str | None],
+        inputs: Sequence[Value],
+        labels: Sequence[str | None],
+        servers: Sequence[str | None],
+    ) -> list[str | None]:
+        """`ml_udf.feedback` and its twin: as many functions, labels and servers as inputs."""
+        return self._feedback.give(_pairs(servers, functions), inputs, labels)
 
     # ── definitions, servers, views ──────────────────────────────────────────────────────────────
 

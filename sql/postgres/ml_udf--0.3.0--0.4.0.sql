@@ -1,8 +1,8 @@
 \echo Use "ALTER EXTENSION ml_udf UPDATE TO '0.4.0'" to load this file. \quit
 
 -- What 0.4.0 adds to 0.3.0: a function's answer may be a vector. A new function returns what the server says of
--- its answers, where nothing is said, and the view of functions shows their columns, and by which rule several
--- models answer together.
+-- its answers, where nothing is said, and the view of functions shows their columns, by which rule several
+-- models answer together, and what feedback says of them. ml_udf.feedback gives it.
 
 -- combine: the rule by which several models answer together; empty for one alone. fitted_rows: the validation rows
 -- on which their weights were fitted. held_out: for each rule, the share of those rows that it answers rightly
@@ -90,7 +90,7 @@ DROP FUNCTION ml_udf._deploy_0_3(text, bigint, text, double precision, text, nam
 -- PRIVATE
 CREATE FUNCTION ml_udf._served_functions(
     OUT server text, OUT name text, OUT version text, OUT task text, OUT models text[], OUT policy text,
-    OUT slo_ms double precision, OUT outputs jsonb, OUT combine text
+    OUT slo_ms double precision, OUT outputs jsonb, OUT combine text, OUT feedback jsonb
 ) RETURNS SETOF record
     LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 20
     SET search_path = pg_catalog, pg_temp
@@ -102,14 +102,15 @@ COMMENT ON FUNCTION ml_udf._served_functions() IS 'the functions of every server
 REVOKE ALL ON FUNCTION ml_udf._served_functions() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ml_udf._served_functions() TO ml_udf_reader;
 
--- PUBLIC. With two columns behind the others.
+-- PUBLIC. With three columns behind the others.
 CREATE OR REPLACE VIEW ml_udf.functions AS
     SELECT server, name, f.version, f.task, f.models, f.policy, f.slo_ms,
            w.oid::pg_catalog.regprocedure AS sql_function,
            pg_catalog.pg_get_function_result(w.oid) AS returns,
            w.record -> 'options' AS options,
            f.outputs,
-           f.combine
+           f.combine,
+           f.feedback
     FROM ml_udf._served_functions() f
     FULL JOIN (
         SELECT oid, record, record ->> 'server' AS server, record ->> 'function' AS name
@@ -117,3 +118,71 @@ CREATE OR REPLACE VIEW ml_udf.functions AS
     ) w USING (server, name);
 
 DROP FUNCTION ml_udf._server_functions();
+
+
+-- PUBLIC. STABLE, so that rows are gathered and sent many at a time: this database is not changed, and a row that
+-- is sent twice counts once.
+CREATE FUNCTION ml_udf.feedback(
+    function text,               -- name of the function on the server
+    input text,                 -- one value: a path, a text
+    label text,                  -- its true label, one of the function's classes
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].feedback([function], [input], [label], [server])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.feedback(text, text, text, text) IS
+    'says what an input''s label is, from which its function may learn: counted, changed or repeated; NULL for NULL';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.feedback_batch(functions text[], inputs text[], labels text[], servers text[]) RETURNS text[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].feedback(functions, inputs, labels, servers)
+$python$;
+COMMENT ON FUNCTION ml_udf.feedback_batch(text[], text[], text[], text[]) IS 'ml_udf.feedback for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.feedback(
+    function text,               -- name of the function on the server
+    input bytea,                -- one value: an encoded image
+    label text,                  -- its true label, one of the function's classes
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].feedback([function], [input], [label], [server])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.feedback(text, bytea, text, text) IS
+    'says what an input''s label is, from which its function may learn: counted, changed or repeated; NULL for NULL';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.feedback_batch(functions text[], inputs bytea[], labels text[], servers text[]) RETURNS text[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].feedback(functions, inputs, labels, servers)
+$python$;
+COMMENT ON FUNCTION ml_udf.feedback_batch(text[], bytea[], text[], text[]) IS 'ml_udf.feedback for many rows at once, in order';
+
+-- What labels teach changes the answers of everybody.
+REVOKE ALL ON FUNCTION
+    ml_udf.feedback(text, text, text, text),
+    ml_udf.feedback(text, bytea, text, text),
+    ml_udf.feedback_batch(text[], text[], text[], text[]),
+    ml_udf.feedback_batch(text[], bytea[], text[], text[])
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    ml_udf.feedback(text, text, text, text),
+    ml_udf.feedback(text, bytea, text, text),
+    ml_udf.feedback_batch(text[], text[], text[], text[]),
+    ml_udf.feedback_batch(text[], bytea[], text[], text[])
+    TO ml_udf_admin;

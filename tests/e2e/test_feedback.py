@@ -87,7 +87,7 @@ def known(server: InferenceServer) -> dict[str, Any]:
 
 
 def share(found: list[Any], wanted: list[Any]) -> float:
-    return sum(a == b for a, b in zip(found, wanted, strict=True)) / len(wanted)
+    return sum(bool(a == b) for a, b in zip(found, wanted, strict=True)) / len(wanted)
 
 
 def test_feedback_makes_answers_better_and_a_restart_forgets_nothing(server: InferenceServer) -> None:
@@ -127,7 +127,8 @@ def test_what_is_told_again_counts_once_and_the_last_label_wins(server: Inferenc
         kept = dict(registry.execute("SELECT label, count(*) FROM feedback GROUP BY 1").fetchall())
     assert columns == {"function", "digest", "version", "label", "probabilities", "labelled_at"}
     assert sum(kept.values()) == 21
-    assert kept == {label: (other + ["pizza"]).count(label) for label in {*other, "pizza"}}
+    last = [*other, "pizza"]
+    assert kept == {label: last.count(label) for label in last}
 
 
 def test_a_server_that_is_killed_in_the_middle_and_asked_again_counts_each_once(
