@@ -8,8 +8,10 @@ dropped. Where nobody answered, it is refused. Pure: no I/O, no clock.
     set_worker                   who holds which members
     submit                       rows arrive
     next_action                  RunOn | AnswerRows | RefuseRow | Sleep, for a pool that has its workers alone
-    offer, send                  what a free worker could run, for one that shares them; and that it does
-    finished                     a batch came back
+    tell, offer, send            for one that shares them: what was decided of rows; what a worker could run
+                                 next; and that it does
+    finished, drop               a batch came back, or never will
+    follow                       other plans from now on
 
 Which rows a worker takes: those whose plan asks for a member that it holds; fresh ones that are too late for
 the members they ask, but not for this one; else, of several workers, fresh ones that it would finish sooner;
@@ -30,7 +32,7 @@ import numpy as np
 from server.ensemble.selection import Ensemble, Load, RowEvidence, SelectionPolicy
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, MemberView, Refuse, RowRun, Wait
-from server.scheduling.row_buckets import PooledRow, RowBuckets, goal_of
+from server.scheduling.row_buckets import PooledRow, RowBuckets, order_of
 
 __all__ = ["AnswerRows", "MemberPool", "Offer", "RefuseRow", "RunOn", "Sleep"]
 
@@ -102,9 +104,14 @@ class _Worker:
     name: str
     members: tuple[int, ...]
     cheapest: int  # of them
-    free_s: float = -math.inf  # when what it runs is predicted to end
-    batch_id: int | None = None
+    free_at_s: Callable[[float], float] | None  # now → when it can start a batch, where others know that
+    end_s: float = -math.inf  # when what it runs of this pool is predicted to end
+    batches: set[int] = field(default_factory=set)
     asleep_s: float = -math.inf  # until when it has nothing to do, if nothing happens
+
+    def starts_s(self, now_s: float) -> float:
+        """When it can start a batch; never in the past."""
+        return max(now_s, self.end_s) if self.free_at_s is None else max(now_s, self.free_at_s(now_s))
 
 
 @dataclass(slots=True, eq=False)
@@ -166,34 +173,72 @@ class MemberPool:
         """Rows that have neither been answered nor refused."""
         return len(self._rows)
 
-    def set_worker(self, now_s: float, name: str, members: Collection[int]) -> None:
+    @property
+    def is_asking(self) -> bool:
+        """Whether a row waits for a worker, and not only for a batch under way."""
+        return bool(self._waiting.items())
+
+    @property
+    def next_due_s(self) -> float:
+        """When a row may have to be answered next, whatever is known of it; inf if none has."""
+        return self._dues[0][0] if self._dues else math.inf
+
+    def set_worker(
+        self,
+        now_s: float,
+        name: str,
+        members: Collection[int],
+        free_at_s: Callable[[float], float] | None = None,
+    ) -> None:
         """Add or update a worker, which holds these members; with none it is gone.
 
-        What one that is gone was running is lost: its rows are asked anew, of others.
+        free_at_s: now → when it can start a batch, where it runs others than this pool's. What one that is
+        gone was running is lost: its rows are asked anew, of others.
         """
         old = self._workers.pop(name, None)
         if members:
-            costs = self._ensemble.members
-            worker = _Worker(name, tuple(sorted(members)), min(members, key=lambda m: costs[m].cost_s))
+            worker = _Worker(name, tuple(sorted(members)), self._cheapest(members), free_at_s)
             if old is not None:
-                worker.free_s, worker.batch_id = old.free_s, old.batch_id
-                if old.batch_id is not None:
-                    self._batches[old.batch_id].worker = worker
+                worker.end_s, worker.batches = old.end_s, old.batches
+                for batch_id in old.batches:
+                    self._batches[batch_id].worker = worker
             self._workers[name] = worker
         for number, member in enumerate(self._members):
             member.holders = [each for each in self._workers.values() if number in each.members]
-        if old is not None and not members and old.batch_id is not None:
-            batch = self._batches.pop(old.batch_id)
-            for row in batch.rows:
-                row.evidence.under_way &= ~(1 << batch.member)
-                if row.number in self._rows and not row.waits:
-                    self._decide(row)
+        if old is not None and not members:
+            for batch_id in sorted(old.batches):
+                batch = self._batches.pop(batch_id)
+                for row in batch.rows:
+                    row.evidence.under_way &= ~(1 << batch.member)
+                    if row.number in self._rows and not row.waits:
+                        self._decide(row)
         self._decide_anew()
 
-    def submit(self, now_s: float, number: int, due_s: float, draw: float = 0.0) -> None:
-        """A row arrives. `draw`: a number in [0, 1) of its own."""
+    def follow(self, ensemble: Ensemble, policy: SelectionPolicy) -> None:
+        """Another policy from now on, or plans by other costs. The members and the evidence stay.
+
+        Raises ValueError for other ones.
+        """
+        names = [each.name for each in ensemble.members]
+        if names != [each.name for each in self._ensemble.members] or (
+            ensemble.evidence is not self._ensemble.evidence
+        ):
+            raise ValueError(f"a pool's members and evidence stay, and {names} are others")
+        self._ensemble, self._policy = ensemble, policy
+        self.state = policy.init()
+        for worker in self._workers.values():
+            worker.cheapest = self._cheapest(worker.members)
+        self._decide_anew()
+
+    def submit(
+        self, now_s: float, number: int, due_s: float, draw: float = 0.0, run: RowRun | None = None
+    ) -> None:
+        """A row arrives. `draw`: a number in [0, 1) of its own. run: the row as others know it.
+
+        One whose deadline is later than `due_s` is not refused while a member is at it, but answered late.
+        """
         evidence = RowEvidence(draw=draw)
-        run = RowRun(number, 1, now_s, deadline_s=due_s, due_s=due_s)
+        run = run or RowRun(number, 1, now_s, deadline_s=due_s, due_s=due_s)
         row = PooledRow(number, run, evidence, self._policy.select(self.state, evidence))
         self._rows[number] = row
         self._waiting.put(row)
@@ -223,7 +268,8 @@ class MemberPool:
         if batch is None:
             return
         worker = batch.worker
-        worker.batch_id, worker.free_s = None, now_s
+        worker.batches.discard(batch_id)
+        worker.end_s = now_s
         member = self._members[batch.member]
         member.batching = self._batching.observe(
             member.batching,
@@ -250,13 +296,25 @@ class MemberPool:
             self._decide(row)
         self._stirred = True
 
+    def drop(self, now_s: float, batch_id: int) -> list[int]:
+        """A batch has failed: it is forgotten, and so are its rows, which others answer: those still here."""
+        batch = self._batches.pop(batch_id, None)
+        if batch is None:
+            return []
+        batch.worker.batches.discard(batch_id)
+        batch.worker.end_s = now_s
+        gone = [row.number for row in batch.rows if row.number in self._rows]
+        for number in gone:
+            self.cancel(number)
+        self._stirred = True
+        return gone
+
     def next_action(self, now_s: float) -> RunOn | AnswerRows | RefuseRow | Sleep:
         """What to do now; to be asked again until it is `Sleep`."""
-        self._end_due(now_s)
-        if (told := self._told()) is not None:
+        if (told := self.tell(now_s)) is not None:
             return told
-        wake_s = self._dues[0][0] if self._dues else math.inf
-        idle = [worker for worker in self._workers.values() if worker.batch_id is None]
+        wake_s = self.next_due_s
+        idle = [worker for worker in self._workers.values() if not worker.batches]
         if idle and self._rows:
             if self._stirred:
                 self._steer(now_s)
@@ -275,17 +333,34 @@ class MemberPool:
         return Sleep(wake_s)
 
     def offer(self, now_s: float, worker: str) -> Offer | float:
-        """What a free worker could run next, or until when it has nothing to do here.
+        """What a worker could run next, or until when it has nothing to do here, if nothing happens.
 
-        Rows that this shows to be lost are told by `next_action`. Raises KeyError for an unknown worker.
+        Rows that this shows to be lost are told by `tell`. Raises KeyError for an unknown worker.
         """
+        known = self._workers[worker]
         if self._rows and self._stirred:
             self._steer(now_s)
             self._stirred = False
-        return self._offer(now_s, self._workers[worker])
+            for each in self._workers.values():
+                each.asleep_s = -math.inf
+        if known.asleep_s > now_s:
+            return known.asleep_s
+        found = self._offer(now_s, known)
+        # One that is still at something is asked again when it is free: more rows fit then, or others.
+        if not isinstance(found, Offer) and known.starts_s(now_s) <= now_s and not self._has_told:
+            known.asleep_s = found
+        return found
 
-    def send(self, now_s: float, worker: str, offer: Offer) -> RunOn:
-        """The worker runs what was offered to it, just now: nothing may have happened to the pool since."""
+    def tell(self, now_s: float) -> AnswerRows | RefuseRow | None:
+        """What has been decided of rows, or was due by now; to be asked again until it is None."""
+        self._end_due(now_s)
+        return self._told()
+
+    def send(self, now_s: float, worker: str, offer: Offer, batch_id: int | None = None) -> RunOn:
+        """The worker runs what was offered to it, just now: nothing may have happened to the pool since.
+
+        batch_id: where others number the batches.
+        """
         member = self._members[offer.member]
         if offer.batching is not None:
             member.batching = offer.batching
@@ -295,10 +370,12 @@ class MemberPool:
             row.evidence.under_way |= mine
             if row.choice.beside:
                 self._decide(row)
-        batch_id = self._next_batch_id
-        self._next_batch_id += 1
+        if batch_id is None:
+            batch_id = self._next_batch_id
+            self._next_batch_id += 1
         state = self._workers[worker]
-        state.batch_id, state.free_s = batch_id, now_s + offer.takes_s
+        state.end_s = state.starts_s(now_s) + offer.takes_s
+        state.batches.add(batch_id)
         predicted_s = member.latency_s(len(offer.rows))
         self._batches[batch_id] = _Batch(state, offer.member, offer.rows, now_s, predicted_s)
         self._stirred = True
@@ -311,6 +388,13 @@ class MemberPool:
             return AnswerRows(told)
         return RefuseRow(self._refusals.pop()) if self._refusals else None
 
+    @property
+    def _has_told(self) -> bool:
+        return bool(self._answers or self._refusals)
+
+    def _cheapest(self, members: Collection[int]) -> int:
+        return min(members, key=lambda member: self._ensemble.members[member].cost_s)
+
     def _end_due(self, now_s: float) -> None:
         while self._dues and self._dues[0][0] <= now_s:
             row = self._rows.get(heappop(self._dues)[1])
@@ -321,6 +405,9 @@ class MemberPool:
         """Answer the row from what is known, or refuse it."""
         if row.waits:
             self._waiting.take(row)
+        if row.evidence.under_way and not row.evidence.subset and row.run.deadline_s > row.run.due_s:
+            row.is_late = True  # what comes first is its answer
+            return
         del self._rows[row.number]
         if row.evidence.subset:
             self._answers.append((row.number, row.evidence.subset))
@@ -354,7 +441,7 @@ class MemberPool:
         workers, busy_s = [0.0] * self._ensemble.devices, [0.0] * self._ensemble.devices
         for worker in self._workers.values():
             devices = {self._ensemble.members[member].device for member in worker.members}
-            left_s = max(0.0, worker.free_s - now_s) if worker.batch_id is not None else 0.0
+            left_s = worker.starts_s(now_s) - now_s
             for device in devices:
                 workers[device] += 1 / len(devices)
                 busy_s[device] += left_s / len(devices)
@@ -367,6 +454,9 @@ class MemberPool:
 
     def _decide(self, row: PooledRow) -> None:
         """Ask the policy what the row needs next; what nobody holds is not waited for."""
+        if row.is_late:
+            self._end(row)
+            return
         choice = row.choice = self._policy.select(self.state, row.evidence)
         if not row.evidence.subset:
             if choice.ask:
@@ -383,7 +473,7 @@ class MemberPool:
         for member in worker.members:
             rows = self._asking(now_s, member, strays=member == worker.cheapest)
             while rows:
-                found = self._cut(now_s, member, rows)
+                found = self._cut(now_s, worker, member, rows)
                 if isinstance(found, Offer):
                     offers.append(found)
                     break
@@ -395,9 +485,9 @@ class MemberPool:
                     self._give_up(now_s, row, member)
         if not offers and len(self._workers) > 1 and until_s == math.inf:
             offers = self._stolen(now_s, worker) or self._filling(now_s, worker)
-        return self._chosen(now_s, offers) if offers else until_s
+        return self._chosen(worker.starts_s(now_s), offers) if offers else until_s
 
-    def _cut(self, now_s: float, member: int, rows: list[PooledRow]) -> Offer | float | int:
+    def _cut(self, now_s: float, worker: _Worker, member: int, rows: list[PooledRow]) -> Offer | float | int:
         """A batch of these rows, until when to wait for it, or how many of the first are lost to it."""
         known = self._members[member]
         about = self._ensemble.members[member]
@@ -408,7 +498,7 @@ class MemberPool:
             batch_sizes=self._batch_sizes,
             queue=[row.run for row in rows],
             queued_rows=len(rows),
-            members=(MemberView(about.name, about.accuracy, known.latency_s, now_s),),
+            members=(MemberView(about.name, about.accuracy, known.latency_s, worker.starts_s(now_s)),),
         )
         state, decision = self._batching.decide(known.batching, view)
         if isinstance(decision, Dispatch):
@@ -441,7 +531,7 @@ class MemberPool:
         if len(lists) == 1:
             return lists[0]
         merged = [row for rows in lists for row in rows]
-        merged.sort(key=goal_of)
+        merged.sort(key=order_of)
         return merged
 
     def _strays(self, now_s: float, member: int, rows: list[PooledRow]) -> list[PooledRow]:
@@ -461,8 +551,8 @@ class MemberPool:
     def _finish_s(self, now_s: float, member: int, rows: int) -> float:
         """When the member could have answered so many rows; inf if nobody holds it."""
         known = self._members[member]
-        free_s = min((worker.free_s for worker in known.holders), default=math.inf)
-        return max(now_s, free_s) + known.latency_s(rows)
+        starts_s = min((worker.starts_s(now_s) for worker in known.holders), default=math.inf)
+        return starts_s + known.latency_s(rows)
 
     def _stolen(self, now_s: float, worker: _Worker) -> list[Offer]:
         """Fresh rows that ask for others, and that this worker would finish sooner."""
@@ -473,8 +563,8 @@ class MemberPool:
                 continue
             theirs_s = min(self._finish_s(now_s, asked, len(fresh)) for asked in choice.ask)
             for member in worker.members:
-                cut = self._cut(now_s, member, fresh)
-                if isinstance(cut, Offer) and now_s + cut.takes_s < theirs_s:
+                cut = self._cut(now_s, worker, member, fresh)
+                if isinstance(cut, Offer) and worker.starts_s(now_s) + cut.takes_s < theirs_s:
                     found.append(cut)
         return found
 
@@ -490,24 +580,24 @@ class MemberPool:
                 for row in bucket[:_FILL_ROWS]
                 if not (row.evidence.subset | row.evidence.under_way) & mine
             ]
-            rows.sort(key=goal_of)
-            cut = self._cut(now_s, member, rows[:_FILL_ROWS]) if rows else 0
+            rows.sort(key=order_of)
+            cut = self._cut(now_s, worker, member, rows[:_FILL_ROWS]) if rows else 0
             if isinstance(cut, Offer):
                 found.append(cut)
         return found
 
-    def _chosen(self, now_s: float, offers: list[Offer]) -> Offer:
+    def _chosen(self, start_s: float, offers: list[Offer]) -> Offer:
         """The fullest batch, if all others can still start after it; else by Moore and Hodgson's rule."""
         if len(offers) == 1:
             return offers[0]
         fullest = max(offers, key=self._fullness)
-        after_s = now_s + fullest.takes_s
+        after_s = start_s + fullest.takes_s
         if all(after_s + each.takes_s <= each.due_s for each in offers if each is not fullest):
             return fullest
         kept: list[Offer] = []
         for offer in sorted(offers, key=lambda each: each.due_s):
             kept.append(offer)
-            if now_s + sum(each.takes_s for each in kept) > offer.due_s:
+            if start_s + sum(each.takes_s for each in kept) > offer.due_s:
                 kept.remove(min(kept, key=lambda each: each.density))
         return kept[0] if kept else max(offers, key=lambda each: each.density)
 

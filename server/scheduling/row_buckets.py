@@ -1,4 +1,4 @@
-"""Rows that wait for a member, by what they need next; within one need the soonest goal first.
+"""Rows that wait for a member, by what they need next: those of higher priority first, then by their goal.
 
 Knows neither members nor devices; a row knows its evidence and its choice.
 """
@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from server.ensemble.selection import Choice, RowEvidence
 from server.scheduling.policy import RowRun
 
-__all__ = ["PooledRow", "RowBuckets", "goal_of"]
+__all__ = ["PooledRow", "RowBuckets", "order_of"]
 
 
 @dataclass(slots=True, eq=False)
 class PooledRow:
-    """A row of the pool; `waits`: in a bucket, and not only under way."""
+    """A row of the pool; `waits`: in a bucket, and not only under way. is_late: its goal has passed."""
 
     number: int
     run: RowRun
     evidence: RowEvidence
     choice: Choice
     waits: bool = False
+    is_late: bool = False
 
 
-def goal_of(row: PooledRow) -> float:
-    """When it is due, seconds."""
-    return row.run.due_s
+def order_of(row: PooledRow) -> tuple[int, float]:
+    """Higher priority first, then the sooner goal."""
+    return -row.run.priority, row.run.due_s
 
 
 class RowBuckets:
@@ -47,10 +48,10 @@ class RowBuckets:
         bucket = self._buckets.get(row.choice)
         if bucket is None:
             self._buckets[row.choice] = [row]
-        elif bucket[-1].run.due_s <= row.run.due_s:
+        elif order_of(bucket[-1]) <= order_of(row):
             bucket.append(row)
         else:
-            insort(bucket, row, key=goal_of)
+            insort(bucket, row, key=order_of)
         row.waits = True
         self.counts[row.evidence.state] += 1
 

@@ -12,6 +12,7 @@ from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_polic
 from server.ensemble.policies.fixed import Static
 from server.ensemble.policies.guarded import SelectionFault
 from server.scheduling.arbitration import least_recently_served
+from server.scheduling.policy import RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, Offer, RefuseRow, RunOn, Sleep
 from server.scheduling.simulation.arrivals import bursty, poisson
 from server.scheduling.simulation.ensembles import EnsembleLoad, simulate_ensemble
@@ -93,6 +94,12 @@ def pool_of(policy, of, **options):
         held = [number for number, member in enumerate(of.members) if member.device == device]
         pool.set_worker(0.0, f"w{device}", held)
     return pool
+
+
+def offered(pool, now_s=0.0, worker="w0"):
+    offer = pool.offer(now_s, worker)
+    assert isinstance(offer, Offer)
+    return offer
 
 
 def test_at_its_goal_a_row_is_answered_from_what_is_known_and_the_late_member_is_dropped():
@@ -193,6 +200,66 @@ def test_an_offer_changes_nothing_until_it_is_sent():
     assert 0 < first.gain <= 5
     assert pool.send(0.0, "w0", second).rows == tuple(range(5))
     assert pool.waiting == 5
+
+
+def test_a_row_with_a_deadline_past_its_goal_is_answered_by_what_comes_first():
+    of = ensemble()
+    pool = pool_of(selection_policy("all", of), of)
+    run = RowRun(1, 1, 0.0, deadline_s=1.0, due_s=0.05)
+    pool.submit(0.0, 1, 0.05, run=run)
+    sent = pool.send(0.0, "w0", offered(pool))
+    assert pool.tell(0.06) is None
+    assert pool.waiting == 1
+    pool.finished(0.07, sent.batch_id, lambda row, subset: 0.1)
+    assert pool.tell(0.07) == AnswerRows(((1, 1 << sent.member),))
+
+
+def test_a_batch_that_failed_takes_its_rows_with_it_and_the_others_stay():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    for number in range(10):
+        pool.submit(0.0, number, 0.05)
+    sent = pool.send(0.0, "w0", offered(pool), batch_id=77)
+    assert sent.batch_id == 77
+    assert pool.drop(0.001, 77) == list(sent.rows)
+    assert pool.waiting == 10 - len(sent.rows) > 0
+    pool.finished(0.002, 77, lambda row, subset: pytest.fail("it is forgotten"))
+    again = pool.send(0.002, "w0", offered(pool, 0.002))
+    assert set(again.rows).isdisjoint(sent.rows)
+
+
+def test_a_worker_that_others_keep_busy_is_offered_what_it_can_still_do_in_time():
+    of = ensemble()
+    pool = MemberPool(of, selection_policy("value", of), latencies(of), slo_s=0.05, max_batch=8)
+    free_s = 0.048
+    pool.set_worker(0.0, "w", range(3), lambda now_s: free_s)
+    pool.submit(0.0, 1, 0.05)
+    offer = offered(pool, worker="w")
+    assert offer.member == 0, "only the first takes less than the 2 ms that are left"
+    free_s = 0.0
+    assert offered(pool, worker="w").member != 0
+    free_s = 0.0499
+    assert pool.offer(0.0, "w") == float("inf")
+    assert pool.tell(0.0) == RefuseRow(1)
+
+
+def test_higher_priority_goes_first():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    for number, priority in enumerate([0] * 8 + [1]):
+        pool.submit(0.0, number, 0.05, run=RowRun(number, 1, 0.0, 0.05, priority=priority, due_s=0.05))
+    assert offered(pool).rows[0].number == 8
+
+
+def test_other_plans_are_followed_while_rows_wait():
+    of = ensemble()
+    pool = pool_of(selection_policy("value", of), of)
+    pool.submit(0.0, 1, 0.05)
+    assert offered(pool).member != 0
+    pool.follow(of, Static(of, 0b001))
+    assert offered(pool).member == 0
+    with pytest.raises(ValueError, match="are others"):
+        pool.follow(ensemble(), Static(of, 0b001))
 
 
 def test_a_cancelled_row_is_neither_answered_nor_refused():
