@@ -86,10 +86,9 @@ class Feedback:
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
-        if found.weights is not None:
-            sizes = [] if fit is None else [len(each.members) for each in fit.subsets]
-            if [len(each) for each in found.weights] != sizes:
-                raise ValueError("its weights are those of other subsets than were fitted")
+        sizes = None if fit is None else [len(each.members) for each in fit.subsets]
+        if (None if found.weights is None else [len(each) for each in found.weights]) != sizes:
+            raise ValueError("its weights are those of other subsets than were fitted")
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
     function = services.catalog.resolve(body["function"])
     form = _form(function, body.get("input"))
     inputs, labels = _columns(services, body)
-    rows = [_row(form, place, value) for place, value in enumerate(inputs)]
+    rows = await asyncio.to_thread(_rows, form, inputs)
     caller: Caller = request.scope["ml_udf.caller"]
     try:
         given = await services.feedback.give(function, form, rows, labels, request.receive, caller.key)
@@ -79,6 +80,11 @@ def _columns(services: Services, body: Mapping[str, Any]) -> tuple[Sequence[Any]
     if any(label is not None and not isinstance(label, str) for label in labels):
         raise BadOption("'labels' must be texts, or null")
     return inputs, labels
+
+
+def _rows(form: Form, inputs: Sequence[object]) -> list[bytes | RowError | None]:
+    """Blocking: images are much base64."""
+    return [_row(form, place, value) for place, value in enumerate(inputs)]
 
 
 def _row(form: Form, place: int, value: object) -> bytes | RowError | None:

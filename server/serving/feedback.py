@@ -54,6 +54,14 @@ class Given:
     errors: Mapping[int, RowError]
 
 
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    """Rows that have a label. of_input: digest → the rows of that input, in order."""
+
+    of_input: Mapping[str, Sequence[int]]
+    errors: dict[int, RowError]
+
+
 class FeedbackService:
     """One transaction at a time; requests wait for the members' answers side by side."""
 
@@ -88,40 +96,31 @@ class FeedbackService:
         deployed anew meanwhile, and what `CallService.ask` raises: nothing is kept then.
         """
         _check(function)
-        errors: dict[int, RowError] = {}
-        last: dict[str, int] = {}  # digest → the last of the rows of that input
-        digests: dict[int, str] = {}
-        for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
-            if row is None or label is None:
-                continue
-            if isinstance(row, RowError):
-                errors[place] = row
-            elif label not in function.classes:
-                errors[place] = RowError(place, _INVALID, _no_class(function, label))
-            else:
-                digests[place] = _digest(form, row)
-                last[digests[place]] = place
+        labelled = await asyncio.to_thread(_labelled, function, form, rows, labels)
+        errors, of_input = labelled.errors, labelled.of_input
+        last = {digest: places[-1] for digest, places in of_input.items()}
+        outcomes: list[str | None] = [None] * len(rows)
+        for places in of_input.values():
+            for place in places:
+                outcomes[place] = "repeated"
         known = await asyncio.to_thread(self._repository.labels, function.name, function.version, list(last))
-        asked = [place for digest, place in last.items() if known.get(digest) != labels[place]]
-        outcomes: list[str | None] = ["repeated" if place in digests else None for place in range(len(rows))]
+        asked = [(digest, place) for digest, place in last.items() if known.get(digest) != labels[place]]
         if asked:
-            of_members = await self._asked(function, form, [rows[place] for place in asked], receive, caller)
+            of_members = await self._asked(
+                function, form, [rows[place] for _, place in asked], receive, caller
+            )
             fine: list[int] = []  # numbers among `asked`
-            for number, place in enumerate(asked):
+            for number, (digest, _) in enumerate(asked):
                 fault = _fault(of_members, number)
                 if fault is None:
                     fine.append(number)
                     continue
-                for same in [same for same, digest in digests.items() if digest == digests[place]]:
-                    errors[same], outcomes[same] = RowError(same, fault.code, fault.message), None
-            kept = await self._kept(
-                function,
-                [(digests[asked[number]], str(labels[asked[number]])) for number in fine],
-                fine,
-                of_members,
-            )
+                for place in of_input[digest]:
+                    errors[place], outcomes[place] = RowError(place, fault.code, fault.message), None
+            told = [(asked[number][0], str(labels[asked[number][1]])) for number in fine]
+            kept = await self._kept(function, told, fine, of_members)
             for number, what in zip(fine, kept, strict=True):
-                outcomes[asked[number]] = what
+                outcomes[asked[number][1]] = what
         for outcome in filter(None, outcomes):
             self._metrics.feedback[function.name, outcome] += 1
         if errors:
@@ -162,7 +161,8 @@ class FeedbackService:
             LabelledRow(digest, label, np.ascontiguousarray(probabilities[:, number]).tobytes())
             for number, (digest, label) in enumerate(labelled)
         ]
-        truth = [function.classes.index(label) for _, label in labelled]
+        place_of = {label: place for place, label in enumerate(function.classes)}
+        truth = [place_of[label] for _, label in labelled]
         answered = None if function.learns else _answered(function, of_members, fine, labelled)
         learn = _learn(function, probabilities, truth, answered)
         async with self._one_at_a_time:
@@ -227,6 +227,28 @@ def _check(function: Function) -> None:
         raise BadOption(f"{function.name} answers {function.task.name}, which has no labels to give")
 
 
+def _labelled(
+    function: Function,
+    form: Form,
+    rows: Sequence[bytes | RowError | None],
+    labels: Sequence[str | None],
+) -> _Labelled:
+    """Blocking: images are many bytes to digest."""
+    classes = frozenset(function.classes)
+    errors: dict[int, RowError] = {}
+    of_input: dict[str, list[int]] = {}
+    for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
+        if row is None or label is None:
+            continue
+        if isinstance(row, RowError):
+            errors[place] = row
+        elif label not in classes:
+            errors[place] = RowError(place, _INVALID, _no_class(function, label))
+        else:
+            of_input.setdefault(_digest(form, row), []).append(place)
+    return _Labelled(of_input, errors)
+
+
 def _no_class(function: Function, label: str) -> str:
     classes = function.classes
     more = f" and {len(classes) - _SHOWN_CLASSES} more" if len(classes) > _SHOWN_CLASSES else ""
@@ -255,10 +277,15 @@ def _scores(reply: Reply) -> NDArray[np.float32]:
 def _answered(
     function: Function, of_members: Sequence[Reply], fine: Sequence[int], labelled: Sequence[tuple[str, str]]
 ) -> list[bool]:
-    """Whether the function's answers are the labels, where its rule has no weights to learn."""
-    votes = [
-        Vote(member.name, member.accuracy, reply.columns)
-        for member, reply in zip(function.members, of_members, strict=True)
-    ]
-    told = combine(function.combine, votes, function.classes)["label"].values
-    return [told[number] == label for number, (_, label) in zip(fine, labelled, strict=True)]
+    """Whether the members' answer is the label, where their rule has no weights to learn.
+
+    By what they say themselves: an answer below the function's threshold would have become its default one.
+    """
+    classes = function.classes
+    votes = []
+    for member, reply in zip(function.members, of_members, strict=True):
+        named = [classes[place] for place in _scores(reply).argmax(axis=1).tolist()]
+        label = replace(reply.columns["label"], data=named)
+        votes.append(Vote(member.name, member.accuracy, {**reply.columns, "label": label}))
+    together = combine(function.combine, votes, classes)["label"].values
+    return [together[number] == label for number, (_, label) in zip(fine, labelled, strict=True)]

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.errors import VersionGone
@@ -72,6 +73,14 @@ class FeedbackRepository:
         with the label that it has teaches nothing. Raises `VersionGone` where the deployment is no longer
         served.
         """
+        try:
+            return self._keep(function, version, rows, learn)
+        except IntegrityError:  # another deployment has kept one of these inputs; now it is there
+            return self._keep(function, version, rows, learn)
+
+    def _keep(
+        self, function: str, version: int, rows: Sequence[LabelledRow], learn: Learn
+    ) -> tuple[list[Outcome], dict[str, Any] | None]:
         now = datetime.now(UTC)
         with Session(self._engine) as session:
             deployment = session.get(DeploymentRow, (function, version), with_for_update=True)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,7 +21,7 @@ from server.errors import BadOption
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
-from server.store.tables import DeploymentRow, FunctionRow, ModelVersionRow
+from server.store.tables import DeploymentRow, FeedbackRow, FunctionRow, ModelVersionRow
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
 
@@ -182,7 +182,7 @@ class Repository:
 
     @retried
     def delete_function(self, function: str) -> bool:
-        """Retire every deployment of a function; whether there was one."""
+        """Retire every deployment of a function and forget its labels; whether there was one."""
         with Session(self._engine) as session:
             served = session.scalars(
                 select(DeploymentRow).where(
@@ -191,6 +191,7 @@ class Repository:
             ).all()
             for row in served:
                 row.retired_at = datetime.now(UTC)
+            session.execute(delete(FeedbackRow).where(FeedbackRow.function == function))
             session.commit()
         return bool(served)
 
