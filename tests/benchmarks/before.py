@@ -24,6 +24,7 @@ from rich.table import Table
 from tests.benchmarks.report import RESULTS, Series, console, ratio, write_json
 
 _BENCHMARKS = Path("tests/benchmarks")
+_ENDS_S = 60.0
 _LATENCIES = ("p50_ms", "p99_ms", "alone_ms")
 
 
@@ -97,7 +98,14 @@ def _measured(tree: Path, wanted: list[str], rows: int) -> dict[str, float]:
 def _run(tree: Path, benchmark: str, *flags: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     command = [sys.executable, "-m", f"tests.benchmarks.{benchmark}", *flags]
-    subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
+    with subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL) as child:
+        try:
+            status = child.wait()
+        except KeyboardInterrupt:  # Ctrl-C is the child's too: it ends the servers that it started
+            child.wait(_ENDS_S)
+            raise
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with status {status} in {tree}")
     told: dict[str, Any] = json.loads((tree / RESULTS / f"{benchmark}.json").read_text())
     return told
 
