@@ -260,3 +260,31 @@ def test_a_reply_over_the_limit_is_refused_before_anything_runs(tmp_path: Path) 
         assert call(server.port, "POST", INFER, infer_body("x", outputs=("scores",))).status == 200
         head_length = {HEADER_LENGTH: "0"}
         assert call(server.port, "POST", INFER, b"a whole text", head_length).status == 200
+
+
+@pytest.mark.security
+def test_one_address_leaves_upload_places_to_another(open_server: InferenceServer) -> None:
+    form = {"name": "d", "query": "SELECT 1", "target": "label", "key": "k", "input": "k"}
+    begun: list[str] = []
+    try:
+        for _ in range(16):
+            reply = _call_from("127.0.0.2", open_server, "POST", "/v1/datasets/uploads", form)
+            begun += [reply.json()["upload"]] if reply.status == 201 else []
+        assert 1 <= len(begun) < 16
+        assert reply.status == 503
+        reply = _call_from("127.0.0.3", open_server, "POST", "/v1/datasets/uploads", form)
+        assert reply.status == 201
+        begun.append(reply.json()["upload"])
+    finally:
+        for upload in begun:
+            call(open_server.port, "DELETE", f"/v1/datasets/uploads/{upload}")
+
+
+def _call_from(address: str, server: InferenceServer, method: str, path: str, body: object) -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60, source_address=(address, 0))
+    try:
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    finally:
+        connection.close()

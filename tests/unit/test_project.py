@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def modules_after(statement: str) -> set[str]:
 def test_importing_ml_udf_pulls_in_the_standard_library_alone():
     loaded = modules_after("import ml_udf, ml_udf.client, ml_udf.client.statement")
     assert not loaded & {"torch", "numpy", "pyarrow", "duckdb", "typer", "rich", "gpu_worker", "server"}
+
+
+def test_libraries_whose_insides_are_used_have_an_upper_bound():
+    """Classes of theirs are subclassed: another release may rename what is overridden."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [text for group in project["optional-dependencies"].values() for text in group]
+    for library in ("uvicorn", "optuna"):
+        found = [text for text in named if re.match(rf"{library}\b", text)]
+        assert found
+        assert all(re.search("<|==", text) for text in found), found
 
 
 def test_importing_the_server_never_imports_torch():

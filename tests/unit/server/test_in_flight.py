@@ -61,6 +61,21 @@ def test_a_batch_carries_the_rows_of_its_slices_in_their_order() -> None:
     run(scenario)
 
 
+@pytest.mark.security
+@pytest.mark.parametrize(("named", "sent"), [(None, None), ((), []), (("/photos/team",), ["/photos/team"])])
+def test_a_batch_carries_the_folders_that_its_function_may_read(
+    named: tuple[str, ...] | None, sent: list[str] | None
+) -> None:
+    async def scenario() -> None:
+        airport = Airport(function(media_roots=named))
+        airport.call(1)
+        airport.send(1, (1, 0, 10))
+        ((message, _),) = airport.worker.batches
+        assert message.media_roots == sent
+
+    run(scenario)
+
+
 def test_a_calls_first_batch_says_when_it_left_the_queue() -> None:
     async def scenario() -> None:
         airport = Airport()

@@ -54,10 +54,10 @@ def mortal_house(**fields: Any) -> tuple[House, list[list[bytes]]]:
     return house, worker.saw
 
 
-async def suspects(*rows: str) -> tuple[House, FakeWorker, PendingReply]:
+async def suspects(*rows: str, **fields: Any) -> tuple[House, FakeWorker, PendingReply]:
     """A call for rows under which their worker died; the first of them is alone on the other worker."""
     first, second = FakeWorker("w0"), FakeWorker("w1")
-    house = House(first)
+    house = House(first, **fields)
     await settle()
     pending = house.ask(*rows)
     await settle()
@@ -99,6 +99,19 @@ def test_rows_of_others_are_served_meanwhile() -> None:
         for number, other in enumerate(others):
             assert house.labels_of(await other.future) == [str(number)]
         assert house.labels_of(await lost.future) == [*"abcdefgh", ""]
+
+    run(scenario)
+
+
+@pytest.mark.security
+def test_a_suspects_paths_are_read_below_its_functions_own_folders_alone() -> None:
+    async def scenario() -> None:
+        _, second, _ = await suspects("a", "b", media_roots=("/photos/team",))
+        for row in (b"a", b"b"):
+            ((message, _),) = second.batches
+            assert (message.rows, message.media_roots) == ([row], ["/photos/team"])
+            second.answer()
+            await settle()
 
     run(scenario)
 
