@@ -251,3 +251,29 @@ def test_a_scan_does_not_starve_where_the_next_batch_is_sent_before_the_worker_i
             _, batch_id = in_flight.pop(0)
             scheduler.finished(now_s, batch_id)
     assert bulk_s / now_s >= 0.6 / 21
+
+
+def test_rows_that_missed_their_goal_are_all_answered_while_others_that_can_meet_theirs_keep_coming() -> None:
+    """As after an outage: more than they can take at once is late, and two batches are in flight."""
+    scheduler = core(workers=(worker(in_flight_limit=2),))
+    late = range(1, 13)
+    for request in late:
+        scheduler.submit(0.0, rows(request, 8))
+    began_s = now_s = busy_until_s = 0.2  # four times the goal
+    request, left, in_flight = len(late), 8 * len(late), list[tuple[float, RunBatch]]()
+    while left and now_s < began_s + 5.0:
+        for _ in range(2):
+            scheduler.submit(now_s, rows(request := request + 1, 8, deadline_s=now_s + 0.05))
+        action = scheduler.next_action(now_s)
+        while not isinstance(action, Idle):
+            if isinstance(action, RunBatch):
+                busy_until_s = max(busy_until_s, now_s) + affine(action.rows)
+                in_flight.append((busy_until_s, action))
+            action = scheduler.next_action(now_s)
+        now_s = max(now_s + 1e-4, min(action.until_s, in_flight[0][0]))
+        if in_flight[0][0] <= now_s:
+            _, batch = in_flight.pop(0)
+            left -= sum(part.rows for part in batch.slices if part.request_id in late)
+            scheduler.finished(now_s, batch.batch_id)
+    assert left == 0
+    assert now_s - began_s <= 1.5 * 21 * len(late) * affine(8), "one part in 21 of the time is theirs"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +107,45 @@ def test_a_model_whose_ancestor_has_seen_our_test_rows_is_not_begun_from(tmp_pat
     judged = repository.snapshot("ours")
     assert Training._has_seen(training, second, "fasttext", judged)
     assert not Training._has_seen(training, second, "temporal_cnn", judged), "it began from nothing"
+
+
+def test_the_newest_job_whose_model_has_seen_none_of_our_test_rows_is_begun_from(tmp_path: Path):
+    (tmp_path / "datasets").mkdir()
+    engine = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    migrate(engine)
+    repository = TrainingRepository(engine)
+    for name, rows in (
+        ("ours", {"a": "test", "b": "validation", "c": "train"}),
+        ("clean", {"x": "train"}),
+        ("taught", {"a": "train"}),
+    ):
+        snapshot(tmp_path / "datasets" / name, rows)
+        repository.add_snapshot(name, {"name": name}, {"id": name, "file": name})
+    spec = JobSpec("ours", task=TEXTS, models=("fasttext",))
+    shared: dict[str, Any] = {"task": TEXTS, "visibility": "public"}
+    taught = repository.add_job("taught", "taught", shared)
+
+    def begun_from() -> Any:
+        async def looked_at(job: Job) -> Any:
+            async def progress() -> Any:
+                return {"fasttext": SimpleNamespace(best_checkpoint=f"of {job.id}")}
+
+            return SimpleNamespace(progress=progress)
+
+        parts = SimpleNamespace(_folder=tmp_path, _repository=repository, _looked_at=looked_at)
+        training = cast("Training", parts)
+        parts._has_seen = functools.partial(Training._has_seen, training)
+        return asyncio.run(Training._pretrained(training, spec, repository.snapshot("ours")))
+
+    repository.set_job(taught.id, "done")
+    with pytest.raises(BadOption, match="without rows by which this one is judged"):
+        begun_from()
+    clean = repository.add_job("clean", "clean", shared)
+    repository.set_job(clean.id, "done")
+    origin = {"pretrained": {"fasttext": {"job": taught.id, "checkpoint": "c"}}}
+    child = repository.add_job("clean", "clean", {**shared, **origin})
+    repository.set_job(child.id, "done")
+    assert begun_from() == {"fasttext": {"job": clean.id, "checkpoint": f"of {clean.id}"}}
 
 
 def utc_now() -> datetime:

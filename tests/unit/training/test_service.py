@@ -45,6 +45,20 @@ async def test_a_job_without_a_single_model_is_not_done(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_a_trial_whose_loss_is_no_number_ends_though_its_score_is_one(tmp_path: Path) -> None:
+    diverging = FakeTrainer(loss=lambda message: float("nan") if "/0" in message.trial else 1.0)
+    async with house(tmp_path, diverging) as it:
+        job = await it.start(budget="20 epochs")
+        await it.ended(job, "done")
+        asked = [message for message in diverging.asked if isinstance(message, TrainEpoch)]
+        assert sum(message.trial.endswith("/0") for message in asked) == 1
+        _, run = await it.training.job(job)
+        first, *others = (await run.trials())["resnet"]
+        assert (first.state, first.reason) == ("failed", "its loss in epoch 1 is nan")
+        assert any(trial.best_checkpoint for trial in others)
+
+
+@on_a_loop
 async def test_an_error_of_one_model_leaves_the_others_their_job_and_is_told(tmp_path: Path) -> None:
     half = FakeTrainer(error=lambda message: "no such layer" if "vgg" in message.trial else None)
     async with house(tmp_path, half) as it:
@@ -87,6 +101,21 @@ async def test_a_hung_epoch_is_seen_its_process_ended_and_its_trial_trained_by_a
         assert "status -9" in trials[0].reason
         assert trials[0].attempt == 2
         assert not worker.killed, "serving goes on"
+
+
+@on_a_loop
+async def test_a_question_does_not_wait_behind_an_epoch_while_another_worker_is_free(tmp_path: Path) -> None:
+    busy, free = FakeTrainer("w0", epoch_s=lambda message: 60.0), FakeTrainer("w1")
+    async with house(tmp_path, busy) as it:
+        job = await it.start(budget="1 epochs")
+        await until(lambda: busy.asked)
+        it.trainers.worker_up(free)
+
+        async def is_asked() -> bool:
+            return await it.trainers.anyone() is free
+
+        await until(is_asked)
+        await it.training.cancel(job)
 
 
 @on_a_loop

@@ -48,6 +48,7 @@ class FakeTrainer:
     name: str = "w0"
     epoch_s: Callable[[TrainEpoch], float] = lambda message: 0.002
     score: Callable[[TrainEpoch], float] = lambda message: min(0.99, 0.5 + message.epoch / 100)
+    loss: Callable[[TrainEpoch], float] = lambda message: 1.0
     error: Callable[[TrainEpoch], str | None] = lambda message: None
     hangs: Callable[[TrainEpoch], bool] = lambda message: False
     ends: bool = True  # whether a process that hangs can be ended
@@ -123,7 +124,7 @@ class FakeTrainer:
         if isinstance(message, TrainEpoch):
             if (error := self.error(message)) is not None:
                 return Failed(message.id, "bad_option", error)
-            return EpochTrained(message.id, message.epoch, 1.0, self.score(message), 0.001)
+            return EpochTrained(message.id, message.epoch, self.loss(message), self.score(message), 0.001)
         if isinstance(message, StoreCheckpoint):
             return self._keep(message)
         assert isinstance(message, ForgetTrial)
