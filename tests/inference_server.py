@@ -19,11 +19,22 @@ START_TIMEOUT_S = 60.0
 
 
 class InferenceServer:
-    """`python -m server` on loopback with a home folder; `stop` ends it and its workers."""
+    """`python -m server` on loopback with a home folder; `stop` ends it and its workers.
 
-    def __init__(self, home: Path, *, media_roots: Sequence[Path] = (), flags: Sequence[str] = ()) -> None:
+    tree: a folder with another commit's code, which it runs instead of this one's.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        media_roots: Sequence[Path] = (),
+        flags: Sequence[str] = (),
+        tree: Path | None = None,
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
+        self._tree = tree
         self._flags = [*flags, *(f"--media-root={root}" for root in media_roots)]
         self._log = (home / "server.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,8 +65,14 @@ class InferenceServer:
         port_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "server", "--host=127.0.0.1", f"--port={self.port}"]
         command += [f"--home={self.home}", f"--port-file={port_file}", *self._flags]
+        environment = None if self._tree is None else {**os.environ, "PYTHONPATH": str(self._tree)}
         self._process = subprocess.Popen(
-            command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL
+            command,
+            stdout=self._log,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+            cwd=self._tree,
+            env=environment,
         )
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not port_file.exists():
@@ -120,10 +137,14 @@ def database_group() -> str:
 
 @contextlib.contextmanager
 def inference_server(
-    home: Path, *, media_roots: Sequence[Path] = (), flags: Sequence[str] = ()
+    home: Path,
+    *,
+    media_roots: Sequence[Path] = (),
+    flags: Sequence[str] = (),
+    tree: Path | None = None,
 ) -> Iterator[InferenceServer]:
     """A server for the length of a `with` block."""
-    server = InferenceServer(home, media_roots=media_roots, flags=flags)
+    server = InferenceServer(home, media_roots=media_roots, flags=flags, tree=tree)
     try:
         yield server
     finally:

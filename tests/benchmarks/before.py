@@ -1,8 +1,9 @@
 """`make bench-before BASE=<commit>`: this tree beside another commit, round by round in one run.
 
-Each round runs bench-sql, bench-ensemble and bench-serving (ours alone) in both trees, the one that begins in
-turn. A figure is the ratio of this tree to the other, paired by round, so that the machine's mood falls on
-both alike. A benchmark that the other commit does not have yet runs there as it is here.
+Each round runs bench-sql and bench-ensemble in both trees, the one that begins in turn; then both trees'
+servers run at once and are asked in turn (`before_serving`). A figure is the ratio of this tree to the other,
+paired by round, so that the machine's mood falls on both alike. A benchmark that the other commit does not
+have yet runs there as it is here.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from typing import Any
 
 from rich.table import Table
 
+from tests.benchmarks.before_serving import beside
 from tests.benchmarks.report import RESULTS, Series, console, ratio, write_json
 
 _BENCHMARKS = Path("tests/benchmarks")
 _ENDS_S = 60.0
-_LATENCIES = ("p50_ms", "p99_ms", "alone_ms")
 
 
 def main() -> None:
@@ -35,21 +36,28 @@ def main() -> None:
     )
     parser.add_argument("--base", required=True, help="the other commit")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serving-rounds", type=int, default=8)
     parser.add_argument("--rows", type=int, default=20_000, help="of bench-sql and bench-ensemble")
     parser.add_argument("--only", default="sql,ensemble,serving")
     flags = parser.parse_args()
     here = Path.cwd()
     found: dict[str, tuple[Series, Series]] = {}
+    wanted = flags.only.split(",")
     with _tree_of(flags.base) as base:
-        for number in range(flags.rounds):
+        for number in range(flags.rounds if {"sql", "ensemble"} & set(wanted) else 0):
             trees = [here, base] if number % 2 == 0 else [base, here]
-            measured = {tree: _measured(tree, flags.only.split(","), flags.rows) for tree in trees}
+            measured = {tree: _measured(tree, wanted, flags.rows) for tree in trees}
             for name, value in measured[here].items():
                 if name not in measured[base]:
                     continue
                 ours, before = found.setdefault(name, (Series(name, 0), Series("before", 0)))
                 ours.rows_per_s.append(value)
                 before.rows_per_s.append(measured[base][name])
+            _print(found, flags.base)
+        if "serving" in wanted:
+            for name, pairs in beside(here, base, flags.serving_rounds).items():
+                ours, before = found[name] = (Series(name, 0), Series("before", 0))
+                ours.rows_per_s, before.rows_per_s = [each for each, _ in pairs], [each for _, each in pairs]
             _print(found, flags.base)
     write_json(
         "before",
@@ -86,12 +94,6 @@ def _measured(tree: Path, wanted: list[str], rows: int) -> dict[str, float]:
             told = _run(tree, benchmark, f"--rows={rows}", "--rounds=1")
             for name, series in told["series"].items():
                 figures[f"{benchmark}: {name}"] = series["rows_per_s"][0]
-    if "serving" in wanted:
-        for case, served in _run(tree, "serving", "--only=ours")["cases"].items():
-            for one in served["measured"].get("ours", []):
-                figures[f"serving {case}: rate"] = one["rate"]
-                figures[f"serving {case}: burst in time/s"] = one["burst"]["in_time_per_s"]
-                figures |= {f"serving {case}: 1/{name}": 1000 / one[name] for name in _LATENCIES if one[name]}
     return figures
 
 
