@@ -40,7 +40,13 @@ localhost:8080
 MIN_PYTHON = (3, 11)
 # What runs inside the server: standard library only, except for `local:` endpoints, which need the last two.
 _PACKAGES = ("ml_udf", "gpu_worker", "server")
-_ONLY = {"server": {"__init__.py", "ensemble"}}
+_LRU = ("__init__", "lru", "packing", "policy")
+_ONLY = {
+    "server": (
+        *("__init__.py", "record.py", "policy_names.py", "ensemble/"),
+        *(f"placement/{name}.py" for name in _LRU),
+    )
+}
 _NOT = {"ml_udf": {"cli", "duckdb", "_sql"}}
 _LOCAL_NEEDS = ("torch", "numpy", "PIL", "safetensors")
 
@@ -322,8 +328,8 @@ def _files(package: str) -> Iterator[tuple[Path, Path]]:
     package_dir = _package_dir(package)
     for source in sorted(package_dir.rglob("*.py")):
         relative = source.relative_to(package_dir)
-        top = relative.parts[0]
-        if top in _ONLY.get(package, {top}) and top not in _NOT.get(package, set()):
+        wanted = _ONLY.get(package, ("",))
+        if relative.as_posix().startswith(wanted) and relative.parts[0] not in _NOT.get(package, set()):
             yield source, relative
 
 
