@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from server.record import record
 from server.scheduling.lanes import Lane
 from server.scheduling.policy import Dispatch
+from server.scheduling.pool import Offer
 from server.scheduling.team import Runner, Team
 
 __all__ = [
@@ -35,6 +36,7 @@ class ReadyBatch:
     due_s: float  # the goal of its first row
     priority: int = 0
     workers: int = 1  # how many may run it
+    offer: Offer | None = None  # where its rows wait in a pool
 
 
 Arbitration = Callable[[float, Sequence[ReadyBatch]], ReadyBatch]
@@ -112,4 +114,7 @@ def _in_time(now_s: float, candidates: Sequence[ReadyBatch]) -> list[ReadyBatch]
 
 
 def _rate(candidate: ReadyBatch) -> float:
+    """Rows answered per second; more members for rows that are answered already count for what they add."""
+    if candidate.offer is not None:
+        return candidate.offer.density
     return candidate.decision.rows / candidate.takes_s if candidate.takes_s > 0 else math.inf

@@ -4,28 +4,36 @@ A shell (the live dispatcher, the simulator) reports what happens and asks `next
 to be idle. The same code therefore decides in a simulation and on a device.
 
     configure, set_worker        what there is
+    follow                       which members rows are asked of, where that is not all
     submit → Rejection | None    rows arrive        cancel    their client has gone
-    next_action                  RunBatch | RefuseRows | Idle
+    next_action                  RunBatch | AnswerKnown | RefuseRows | Idle
     finished                     a batch came back
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
+from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
+from server.scheduling.pool import Offer
+from server.scheduling.pooled_lane import PooledLane, slices_of
 from server.scheduling.queues import Queues
 from server.scheduling.routing import backlog_s, runner_for, sooner_on, worker_for
 from server.scheduling.team import Runner
 from server.scheduling.terms import (
     Action,
+    AnswerKnown,
     BatchTimes,
     FunctionSpec,
     Idle,
@@ -43,6 +51,7 @@ from server.scheduling.worker_state import SentBatch, WorkerState
 
 __all__ = [
     "Action",
+    "AnswerKnown",
     "BatchTimes",
     "FunctionSpec",
     "Idle",
@@ -80,6 +89,8 @@ class _Cut:
     predicted_s: float
     took_s: float = 0.0  # the longest of its batches
     spoilt: bool = False  # what it took is not known
+    pooled: PooledLane | None = None  # whose rows need not go to all members
+    numbers: tuple[int, ...] = ()  # of its rows, in that lane
 
 
 class Scheduler:
@@ -105,6 +116,7 @@ class Scheduler:
         self._queues = Queues()
         self._workers: dict[str, WorkerState] = {}
         self._in_flight: dict[int, tuple[WorkerState, _Cut]] = {}
+        self._to_tell: deque[AnswerKnown | RefuseRows] = deque()  # of rows that have left their pools
 
     def configure(self, now_s: float, spec: FunctionSpec) -> None:
         """Add a function, or replace its specification; rows that wait stay, if their members do.
@@ -112,6 +124,17 @@ class Scheduler:
         Raises ValueError for an unknown policy or a bad option, and then changes nothing.
         """
         self._queues.configure(spec)
+
+    def follow(
+        self, now_s: float, function: str, bucket: str, ensemble: Ensemble, policy: SelectionPolicy
+    ) -> None:
+        """From now on interactive rows of a pooled function go to the members that the policy says.
+
+        May be said again while rows wait: of another policy, or of one by other costs. Rows that already wait
+        for all members still do. Raises KeyError for an unknown function, ValueError for one that is not
+        pooled and for other members than its own.
+        """
+        self._queues.pool(now_s, function, bucket).follow(now_s, ensemble, policy, self._workers.values())
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
         """Forget a function: the rows that were waiting for it."""
@@ -124,8 +147,12 @@ class Scheduler:
         state.view = worker
         if not worker.alive:
             for batch_id in state.in_flight:
-                self._in_flight.pop(batch_id, None)
+                _, cut = self._in_flight.pop(batch_id, (None, None))
+                if cut is not None and cut.pooled is not None:
+                    self._queues.settle(cut.pooled, cut.pooled.drop(now_s, batch_id))
             del self._workers[worker.name]
+        for lane in self._queues.pooled.values():
+            lane.set_worker(now_s, state)
 
     def submit(self, now_s: float, submission: Submission) -> Rejection | None:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
@@ -144,15 +171,19 @@ class Scheduler:
 
     def next_action(self, now_s: float) -> Action:
         """What to do now; to be asked again until it is `Idle`."""
+        if self._queues.pooled:
+            self._hear(now_s)
+        if self._to_tell:
+            return self._to_tell.popleft()
         expired = self._queues.expire(now_s)
         if expired is not None:
             return self._expired(now_s, *expired)
         lanes, workers = self._queues.lanes, self._workers.values()
         if not lanes or not any(worker.has_room(now_s) for worker in workers):
-            return Idle(self._queues.next_deadline_s)
+            return Idle(self._next_due_s() if self._queues.pooled else self._queues.next_deadline_s)
         while (survey := self._survey(now_s)) is None:
             pass  # rows were put aside: look again
-        if isinstance(survey, RefuseRows):
+        if not isinstance(survey, _Survey):
             return survey
         filler = self._filler(now_s, survey)
         if filler is not None:
@@ -169,12 +200,15 @@ class Scheduler:
         failed: bool = False,
         cancelled: bool = False,
         worked: BatchTimes | None = None,
+        sure: Sequence[float] = (),
     ) -> None:
         """A batch is over: its worker has room again, and what it took is learned unless it failed.
 
         `worked` is what the worker says that it took; without it, batches are taken to end as they were sent.
         Of a cancelled one it is known that it would have taken longer. If batches that are in time alone
         taught l̂, one that is too low would stay so: what it lets run too late is cancelled at the deadline.
+        sure: of each row of a batch with `choices`, in its order, how probable the answer is by all members
+        that have answered the row. If such a batch failed, its rows are forgotten: the shell resubmits them.
         """
         worker, cut = self._in_flight.pop(batch_id, (None, None))
         if worker is None or cut is None:
@@ -182,13 +216,18 @@ class Scheduler:
         self._epoch += 1
         sent, service_s = worker.finish(now_s, batch_id, worked)
         cut.batches -= 1
+        if cut.pooled is not None:
+            if failed or cancelled:
+                self._queues.settle(cut.pooled, cut.pooled.drop(now_s, batch_id))
+            else:
+                cut.pooled.finished(now_s, batch_id, cut.numbers, sure, service_s)
         if failed or (cancelled and service_s <= sent.predicted_s):
             cut.spoilt = True
             return
         lane = cut.lane
         lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked)
         cut.took_s = max(cut.took_s, service_s)
-        if cut.batches or cut.spoilt:
+        if cut.batches or cut.spoilt or cut.pooled is not None:
             return
         lane.policy.observe(
             BatchOutcome(
@@ -241,7 +280,71 @@ class Scheduler:
         """Function → rows and bytes that wait."""
         return self._queues.depth()
 
-    def _survey(self, now_s: float) -> _Survey | RefuseRows | None:
+    def _hear(self, now_s: float) -> bool:
+        """Take what the pools have decided of rows: whether anything was. What is to be said of it waits."""
+        heard = False
+        for lane in self._queues.pooled.values():
+            answered, lost = lane.tell(now_s)
+            if not answered and not lost:
+                continue
+            heard = True
+            refused: list[RowRun] = []
+            for run in lost:
+                if run.deadline_s <= max(now_s, run.due_s):
+                    refused.append(run)
+                else:
+                    self._queues.put_aside(now_s, run, lane)
+            self._queues.settle(lane, [*(run for run, _ in answered), *lost])
+            if answered:
+                self._to_tell.append(AnswerKnown(lane.key[0], _known(answered)))
+            if refused:
+                reason = f"{lane.key[0]} is too busy to answer before the deadline"
+                self._to_tell.append(RefuseRows(slices_of(refused), lane.key[0], now_s, reason))
+        return heard
+
+    def _next_due_s(self) -> float:
+        """When something is to be done, even if nothing happens and no worker has room."""
+        pools = (lane.pool for lane in self._queues.pooled.values())
+        dues_s = (pool.next_due_s for pool in pools if pool is not None)
+        return min(self._queues.next_deadline_s, min(dues_s, default=math.inf))
+
+    def _offers(self, now_s: float, survey: _Survey) -> None:
+        """Ask every pool what it would have run by workers that are free, or nearly."""
+        survey.wake_s = min(survey.wake_s, self._next_due_s())
+        for lane in self._queues.pooled.values():
+            pool = lane.pool
+            if pool is None or not pool.is_asking:
+                continue
+            for worker in self._workers.values():
+                if worker.is_reserved or not lane.may_use(worker):
+                    continue
+                early_s = self._too_early_s(now_s, worker, False, self._lead_s)
+                if early_s > now_s or not worker.has_room(now_s):
+                    if worker.has_room(now_s):
+                        survey.wake_s = min(survey.wake_s, early_s)
+                    survey.awaited.add(worker.name)
+                    continue
+                offer = pool.offer(now_s, worker.name)
+                if isinstance(offer, Offer):
+                    survey.candidates.append(self._offered(lane, worker, offer))
+                else:
+                    survey.wake_s = min(survey.wake_s, offer)
+                    survey.spare_until_s = min(survey.spare_until_s, offer)
+
+    def _offered(self, lane: PooledLane, worker: WorkerState, offer: Offer) -> ReadyBatch:
+        member = lane.names[offer.member]
+        return ReadyBatch(
+            lane=lane,
+            worker=worker,
+            decision=Dispatch((member,), len(offer.rows), expected_s=offer.takes_s),
+            takes_s=offer.takes_s,
+            due_s=offer.due_s,
+            priority=max(row.run.priority for row in offer.rows),
+            workers=max(1, sum(member in other.view.resident for other in self._workers.values())),
+            offer=offer,
+        )
+
+    def _survey(self, now_s: float) -> _Survey | RefuseRows | AnswerKnown | None:
         """Ask every lane that could have a worker; refusals come first. None: rows were only put aside."""
         survey = _Survey(wake_s=self._queues.next_deadline_s)
         workers, lanes = self._workers.values(), self._queues.lanes
@@ -272,6 +375,10 @@ class Scheduler:
                 survey.spare_until_s = min(survey.spare_until_s, decision.until_s)
             else:
                 survey.candidates.append(self._candidate(lane, worker, decision))
+        if self._queues.pooled:
+            self._offers(now_s, survey)
+            if self._hear(now_s):
+                return self._to_tell.popleft() if self._to_tell else None
         return survey
 
     def _filler(self, now_s: float, survey: _Survey) -> RunBatch | None:
@@ -316,6 +423,8 @@ class Scheduler:
     def _run(self, now_s: float, chosen: ReadyBatch) -> RunBatch:
         """Send what the policy decided, with fillers in the empty places if nobody interactive waits."""
         lane, worker, decision = chosen.lane, chosen.worker, chosen.decision
+        if chosen.offer is not None:
+            return self._send_offer(now_s, chosen, chosen.offer)
         runs = lane.take(decision.rows, decision.skip)
         lane.policy.carried_out()
         if lane.filler_rows and not any(other.interactive.rows for other in self._queues.lanes):
@@ -372,6 +481,33 @@ class Scheduler:
         first, *others = batches
         return replace(first, beside=tuple(others)) if others else first
 
+    def _send_offer(self, now_s: float, chosen: ReadyBatch, offer: Offer) -> RunBatch:
+        """Send rows of a pool to the one member that they were offered for."""
+        lane, worker, members = chosen.lane, chosen.worker, chosen.decision.members
+        assert isinstance(lane, PooledLane), "only its rows are offered"
+        assert isinstance(worker, WorkerState), "rows of a pool are offered to one worker"
+        self._epoch += 1
+        batch_id = self._next_batch_id
+        self._next_batch_id += 1
+        alone = worker.is_idle
+        sent, runs = lane.send(now_s, worker.name, offer, batch_id)
+        worker.in_flight[batch_id] = SentBatch(
+            batch_id=batch_id,
+            members=members,
+            rows=len(runs),
+            sent_s=now_s,
+            predicted_s=sent.predicted_s,
+            dues=tuple((run.due_s, 1) for run in runs),
+            is_guess=not lane.is_known(worker.view.device, members),
+            alone=alone,
+        )
+        cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane, numbers=sent.rows)
+        self._in_flight[batch_id] = (worker, cut)
+        lane.sent(now_s, len(runs), worker, members)
+        return RunBatch(
+            batch_id, lane.key[0], worker.name, members, slices_of(runs), len(runs), choices=lane.names
+        )
+
     def _refuse(self, now_s: float, lane: Lane, decision: Refuse) -> RefuseRows | None:
         """Refuse rows that will miss their deadline; those that only miss their goal are put aside."""
         refused: list[RowRun] = []
@@ -399,6 +535,14 @@ class Scheduler:
         if full or worker.is_idle:
             return now_s
         return worker.free_at_s(now_s) - lead_s
+
+
+def _known(answered: Sequence[tuple[RowRun, tuple[str, ...]]]) -> tuple[tuple[Slice, tuple[str, ...]], ...]:
+    """Rows and who answered them, those together that follow one another."""
+    parts: list[tuple[Slice, tuple[str, ...]]] = []
+    for members, pairs in groupby(answered, key=itemgetter(1)):
+        parts += ((part, members) for part in slices_of([run for run, _ in pairs]))
+    return tuple(parts)
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from server.ensemble.evidence import EvidenceStates
 from server.ensemble.selection import Ensemble, Load, RowEvidence, SelectionPolicy
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, MemberView, Refuse, RowRun, Wait
@@ -39,6 +40,7 @@ __all__ = ["AnswerRows", "MemberPool", "Offer", "RefuseRow", "RunOn", "Sleep"]
 _FILL_ROWS = 32
 _FILL_GAIN = 1e-3
 _IN_VIEW = 6  # batches of waiting rows that a decision looks at
+_SILENCE_S = 1.0  # nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says
 _SHORTEST_WAIT_S = 1e-4  # a batching policy that waits for a time gone by must not spin the shell
 
 
@@ -166,12 +168,18 @@ class MemberPool:
         self._refusals: list[int] = []
         self._batches: dict[int, _Batch] = {}
         self._next_batch_id = 1
+        self._sent_s = -math.inf  # when a batch last left
         self._stirred = True  # something happened since the workers were last asked
 
     @property
     def waiting(self) -> int:
         """Rows that have neither been answered nor refused."""
         return len(self._rows)
+
+    @property
+    def evidence(self) -> EvidenceStates:
+        """The states of evidence by which rows are told apart."""
+        return self._ensemble.evidence
 
     @property
     def is_asking(self) -> bool:
@@ -246,6 +254,10 @@ class MemberPool:
             heappush(self._dues, (due_s, number))
         self._arrivals.append(now_s)
         self._stirred = True
+
+    def asked_of(self, evidence: RowEvidence) -> tuple[int, ...]:
+        """The members that a row would be asked of now, the best first."""
+        return self._policy.select(self.state, evidence).ask
 
     def cancel(self, number: int) -> None:
         """Forget a row whose client has gone."""
@@ -373,6 +385,7 @@ class MemberPool:
         if batch_id is None:
             batch_id = self._next_batch_id
             self._next_batch_id += 1
+        self._sent_s = now_s
         state = self._workers[worker]
         state.end_s = state.starts_s(now_s) + offer.takes_s
         state.batches.add(batch_id)
@@ -470,6 +483,9 @@ class MemberPool:
     def _offer(self, now_s: float, worker: _Worker) -> Offer | float:
         offers: list[Offer] = []
         until_s = math.inf
+        # Else a wrong l̂ could have all rows refused, and never learn that it is wrong.
+        may_try = worker.free_at_s is not None and now_s - self._sent_s > _SILENCE_S
+        tried: Offer | None = None
         for member in worker.members:
             rows = self._asking(now_s, member, strays=member == worker.cheapest)
             while rows:
@@ -481,8 +497,13 @@ class MemberPool:
                     until_s = min(until_s, found)
                     break
                 lost, rows = rows[:found], rows[found:]
+                if may_try and worker.starts_s(now_s) <= now_s:
+                    tried = Offer(member, lost[:1], self._members[member].latency_s(1))
+                    break
                 for row in lost:
                     self._give_up(now_s, row, member)
+        if not offers and tried is not None:
+            return tried
         if not offers and len(self._workers) > 1 and until_s == math.inf:
             offers = self._stolen(now_s, worker) or self._filling(now_s, worker)
         return self._chosen(worker.starts_s(now_s), offers) if offers else until_s

@@ -14,6 +14,7 @@ from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
 from server.scheduling.policy import RowRun
+from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.terms import FunctionSpec, Submission
 
 __all__ = ["Queues"]
@@ -23,9 +24,13 @@ _STALE = 64
 
 
 class Queues:
-    """Lanes by function. `lanes` are those with rows, in the order in which they came to have some."""
+    """Lanes by function. `lanes` are those with rows, in the order in which they came to have some.
+
+    pooled: those whose rows wait in a pool.
+    """
 
     def __init__(self) -> None:
+        self.pooled: dict[LaneKey, PooledLane] = {}
         self._specs: dict[str, FunctionSpec] = {}
         self._lanes: dict[str, dict[LaneKey, Lane]] = {}
         self._with_rows: dict[LaneKey, Lane] = {}
@@ -84,6 +89,7 @@ class Queues:
         for lane in self._lanes.pop(function, {}).values():
             gone += (runs := lane.clear())
             self.settle(lane, runs)
+            self.pooled.pop(lane.key, None)
         return gone
 
     def lane_for(self, now_s: float, submission: Submission) -> Lane:
@@ -97,8 +103,31 @@ class Queues:
             missing = set(members) - {member.name for member in spec.members}
             if missing:
                 raise KeyError(f"{submission.function} has no member {', '.join(sorted(missing))}")
-            lane = lanes[key] = Lane(now_s, key, spec, GuardedPolicy(spec, self._put_aside))
+            make = PooledLane if spec.pooled and len(members) == len(spec.members) else Lane
+            lane = lanes[key] = make(now_s, key, spec, GuardedPolicy(spec, self._put_aside))
         return lane
+
+    def pool(self, now_s: float, function: str, bucket: str) -> PooledLane:
+        """The lane of all members, whose rows wait in a pool from now on.
+
+        Raises KeyError for an unknown function, and ValueError for one that was not configured so.
+        """
+        lane = self.lane_for(now_s, Submission(0, function, 0, 0, bucket=bucket))
+        if not isinstance(lane, PooledLane):
+            raise ValueError(f"the rows of {function} go to all of its members")
+        self.pooled[lane.key] = lane
+        return lane
+
+    def put_aside(self, now_s: float, run: RowRun, pooled: PooledLane) -> None:
+        """A row of a pool has missed its goal, though not its deadline: one member answers it, as it can."""
+        function, _, bucket = pooled.key
+        member = pooled.first_member()
+        lane = self.lane_for(now_s, Submission(0, function, 1, 0, members=(member,), bucket=bucket))
+        lane.put_aside(now_s, run)
+        self._with_rows[lane.key] = lane
+        lanes = self._lanes_of.setdefault(run.request_id, [])
+        if lane not in lanes:
+            lanes.append(lane)
 
     def add(self, now_s: float, lane: Lane, submission: Submission) -> None:
         """Queue a submission in its lane."""

@@ -15,6 +15,7 @@ from server.scheduling.policy import RowClass
 
 __all__ = [
     "Action",
+    "AnswerKnown",
     "BatchTimes",
     "FunctionSpec",
     "Idle",
@@ -82,6 +83,7 @@ class FunctionSpec:
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     max_queued_rows: int = 100_000
     max_queued_bytes: int = 1 << 30
+    pooled: bool = False  # its rows need not go to all members (`Scheduler.follow`)
 
 
 @record
@@ -156,6 +158,20 @@ class RunBatch:
     slices: tuple[Slice, ...]
     rows: int
     beside: tuple[RunBatch, ...] = ()  # the same rows on other workers, for their members; to be sent too
+    choices: tuple[str, ...] = ()  # of a row that need not go to all: whom else it may be asked of yet
+
+
+@record
+class AnswerKnown:
+    """Answer these rows from the members named with them, which have answered; they have left the queue."""
+
+    function: str
+    parts: tuple[tuple[Slice, tuple[str, ...]], ...]
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """The rows."""
+        return tuple(part for part, _ in self.parts)
 
 
 @record
@@ -188,7 +204,7 @@ class Idle:
     until_s: float
 
 
-Action = RunBatch | RefuseRows | Idle
+Action = RunBatch | AnswerKnown | RefuseRows | Idle
 
 
 @dataclass(frozen=True, slots=True)

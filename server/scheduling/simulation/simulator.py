@@ -23,6 +23,7 @@ from server.scheduling.core import (
     Idle,
     MemberSpec,
     MemberTime,
+    RefuseRows,
     RunBatch,
     Scheduler,
     Slice,
@@ -326,7 +327,7 @@ class _Simulation:
                 whole = _RowsUnderWay(1 + len(action.beside))
                 for batch in (action, *action.beside):
                     self._start(now_s, batch, whole)
-            else:
+            elif isinstance(action, RefuseRows):
                 result = self._result.functions[action.function]
                 rows = sum(part.rows for part in action.slices)
                 result.refused += rows

@@ -50,6 +50,7 @@ def actions(scheduler: Scheduler, now_s: float) -> list[RunBatch | RefuseRows]:
     """All that the core wants done now."""
     wanted: list[RunBatch | RefuseRows] = []
     while not isinstance(action := scheduler.next_action(now_s), Idle):
+        assert isinstance(action, RunBatch | RefuseRows)
         wanted.append(action)
         assert len(wanted) < 1000
     return wanted

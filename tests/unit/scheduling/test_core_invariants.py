@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from server.scheduling.core import (
+    Action,
     FunctionSpec,
     Idle,
     MemberSpec,
@@ -115,7 +116,8 @@ class Served(RuleBasedStateMachine):
             self.carry_out(action)
         raise AssertionError("the core never became idle")
 
-    def carry_out(self, action: RunBatch | RefuseRows) -> None:
+    def carry_out(self, action: Action) -> None:
+        assert isinstance(action, RunBatch | RefuseRows)
         for part in action.slices:
             self.leave(part)
             assert self.function_of[part.request_id] == action.function
