@@ -119,8 +119,9 @@ class Publisher:
         async with self._one_at_a_time:
             check_name(name, "function")
             spec = spec_from(name, body, self._catalog)
-            draft = function_of(name, 0, spec, self._catalog, self._defaults)
+            draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
             fit = fit or self._fit_before(draft)
+            draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
             if ":" in draft.policy and not self._allow_import:
                 raise BadOption(
                     f"function {name}: the policy {draft.policy!r} is an import path, which runs code; "

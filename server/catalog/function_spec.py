@@ -14,7 +14,7 @@ from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
 from server.ensemble.fit import Fit
-from server.ensemble.select import select_members
+from server.ensemble.select import is_policy, select_members
 from server.errors import BadOption
 
 __all__ = [
@@ -78,9 +78,12 @@ def function_of(
     catalog: Catalog,
     defaults: Mapping[str, Any],
     fit: Fit | None = None,
+    *,
+    is_draft: bool = False,
 ) -> Function:
     """The function that a specification describes. fit: what was fitted of its members.
 
+    is_draft: what was fitted is not known yet, and whether the function can do without is not asked.
     Raises `BadOption`, `UnknownFunction`.
     """
     given = {**defaults, **spec}
@@ -92,6 +95,8 @@ def function_of(
         raise BadOption(f"function {name}: {exc}") from exc
     members = tuple(model for model in models if model.name in names)
     _check_fit(name, members, fit)
+    if is_policy(given.get("select")) and not is_draft:
+        members = _selectable(name, members, given, fit)
     task = _task(given.get("task"), name, members)
     max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
     function = Function(
@@ -165,7 +170,8 @@ def deployed_form(function: Function) -> dict[str, Any]:
 
 def file_form(function: Function) -> dict[str, Any]:
     """functions/NAME.json of docs/architecture.md: all that `local:` needs to answer alike."""
-    return {**deployed_form(function), "fit": None if function.fit is None else function.fit.to_json()}
+    fit = None if function.fit is None else replace(function.fit, evidence=None)  # nobody waits: all answer
+    return {**deployed_form(function), "fit": None if fit is None else fit.to_json()}
 
 
 def outputs_of(function: Function) -> list[dict[str, Any]]:
@@ -224,6 +230,31 @@ def _check_fit(name: str, members: Sequence[ModelVersion], fit: Fit | None) -> N
                 f"function {name}: what was fitted is of {', '.join(fit.members)}, and {model.name} is none "
                 "of them; deploy the function anew"
             )
+
+
+def _selectable(
+    name: str, members: tuple[ModelVersion, ...], given: Mapping[str, Any], fit: Fit | None
+) -> tuple[ModelVersion, ...]:
+    """The members in the order of the fit. Raises `BadOption` where no policy can select among them."""
+    policy, hint = given["select"], "say select: 'all', or deploy it from a training job anew"
+    if len(members) < 2:
+        raise BadOption(f"function {name}: {policy!r} selects among several members, and there is one")
+    if fit is None or fit.evidence is None:
+        raise BadOption(
+            f"function {name}: {policy!r} selects by how its members did on held-out rows, and that was not "
+            f"counted (it is when up to six members are deployed from a training job); {hint}"
+        )
+    if {model.name for model in members} != set(fit.members):
+        raise BadOption(
+            f"function {name}: {policy!r} selects among the members that were fitted, "
+            f"{', '.join(fit.members)}; name all of them and no other"
+        )
+    if given.get("combine") != "log_pool":
+        raise BadOption(
+            f"function {name}: {policy!r} reads the confidence of combine: 'log_pool', "
+            f"not of {given.get('combine', 'majority_vote')!r}"
+        )
+    return tuple(sorted(members, key=lambda model: fit.members.index(model.name)))
 
 
 def _fitted(function: Function, fit: Fit) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import needs_of
 from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit
+from server.ensemble.select import is_policy
 
 __all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "LateMembers", "ModelVersion", "forms_of"]
 
@@ -94,7 +95,7 @@ class Function:
     combine: str = "majority_vote"  # of the rules of its task; "" where that has none
     fit: Fit | None = None  # of its members, and perhaps others, on held-out rows
     feedback: Feedback | None = None  # what labelled rows have taught since; None for nothing
-    select: Any = "all"  # "best", "all", or the list of member names that take part
+    select: Any = "all"  # "best", "all", the list of member names that take part, or a selection policy
     min_confidence: float = 0.0
     default: str | None = None
     slo_ms: float = 500.0
@@ -132,6 +133,11 @@ class Function:
     def learns(self) -> bool:
         """Whether feedback changes its answers: several members, by a rule that has weights to be learned."""
         return len(self.members) > 1 and self.combine == "log_pool" and self.fit is not None
+
+    @property
+    def follows_plans(self) -> bool:
+        """Whether a row is asked of some of its members by a selection policy, not of all."""
+        return is_policy(self.select) and len(self.members) > 1
 
     @property
     def sizes(self) -> dict[str, int]:

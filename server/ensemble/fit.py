@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from server.ensemble.evidence import EvidenceStates
 from server.ensemble.log_pool import (
     Floats,
     Labels,
@@ -54,7 +55,8 @@ class SubsetFit:
 class Fit:
     """What was fitted on `rows` held-out rows of so many classes.
 
-    members: their names · temperatures: of each · subsets: those whose weights were fitted
+    members: their names · temperatures: of each · subsets: those whose weights were fitted · evidence: how
+    often the subsets are right by how sure they are, for plans (plan.py); None where that was not counted
     """
 
     members: tuple[str, ...]
@@ -62,6 +64,7 @@ class Fit:
     subsets: tuple[SubsetFit, ...]
     rows: int
     classes: int
+    evidence: EvidenceStates | None = field(default=None, compare=False)
     _places: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _subsets: Mapping[Subset, SubsetFit] = field(init=False, repr=False, compare=False)
 
@@ -87,6 +90,10 @@ class Fit:
 
     def to_json(self) -> dict[str, Any]:
         """As the registry and a function's file keep it; `from_json` reads it."""
+        told = self._to_json()
+        return told if self.evidence is None else {**told, "evidence": self.evidence.to_json()}
+
+    def _to_json(self) -> dict[str, Any]:
         return {
             "format": _FORMAT,
             "members": list(self.members),
@@ -116,6 +123,8 @@ class Fit:
                 tuple(_subset(each, len(told["members"])) for each in told["subsets"]),
                 int(told["rows"]),
                 int(told["classes"]),
+                # Fits from before have none.
+                EvidenceStates.from_json(told["evidence"]) if told.get("evidence") else None,
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc

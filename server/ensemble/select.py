@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MemberEstimate", "members_within", "select_members"]
+__all__ = ["POLICIES", "MemberEstimate", "is_policy", "members_within", "select_members"]
+
+# Of server/ensemble/policies those that decide row by row, and learn nothing.
+POLICIES = ("value", "gear", "slackfit", "async")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,14 @@ class MemberEstimate:
 def select_members(select: Any, accuracies: Sequence[tuple[str, float]]) -> tuple[str, ...]:  # noqa: ANN401  # JSON
     """The members that `select` names: "best", "all", or a list of names, out of (name, accuracy) pairs.
 
+    All of them for a policy that selects row by row.
+
     Raises ValueError for anything else, for an unknown name, and for no member at all.
     """
     names = [name for name, _ in accuracies]
     if not names:
         raise ValueError("a function needs at least one model")
-    if select == "all":
+    if select == "all" or is_policy(select):
         return tuple(names)
     if select == "best":
         return (max(accuracies, key=lambda pair: pair[1])[0],)
@@ -39,7 +44,15 @@ def select_members(select: Any, accuracies: Sequence[tuple[str, float]]) -> tupl
         if unknown:
             raise ValueError(f"select names {unknown[0]!r}, which is not among the models {names}")
         return tuple(name for name in names if name in select)
-    raise ValueError(f"select must be 'best', 'all' or a list of model names, not {select!r}")
+    policies = ", ".join(map(repr, POLICIES))
+    raise ValueError(
+        f"select must be 'best', 'all' or a list of model names, or a policy ({policies}), not {select!r}"
+    )
+
+
+def is_policy(select: object) -> bool:
+    """Whether it names a policy that selects members row by row."""
+    return isinstance(select, str) and select in POLICIES
 
 
 def members_within(

@@ -5,7 +5,9 @@
                  │               timer                          │  └─→ evidence: members on other workers
                  └──────────────────────── once more ───────────┘ worker lost
 
-Owns payloads and futures by request id, the batches in flight, the clock. Every decision is the core's.
+A function may follow plans (plans.py): then a row is asked of one member after the other, and the core says
+from which of them it is answered. Owns payloads and futures by request id, the batches in flight, the clock.
+Every decision is the core's.
 Runs on the event loop alone and awaits nothing, so that no state changes under its feet.
 """
 
@@ -16,22 +18,25 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVarTuple
 
 from gpu_worker.wire.protocol import Answer, Failed, Message
 from server.catalog.functions import Form, Function
+from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
 from server.placement.policy import WaitingRows
 from server.placement.residency import Group, Residency, ResidencyListener
-from server.scheduling.core import RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.core import AnswerKnown, RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.policies.by_name import check_policy
 from server.serving.answers import answers_of, check_members
 from server.serving.calls import Call, PendingReply
 from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
+from server.serving.known import combine_known
+from server.serving.plans import Plans
 from server.serving.quarantine import Quarantine
 from server.serving.scheduler_adapter import (
     LatencyOf,
@@ -78,6 +83,7 @@ class Dispatcher:
         self._pending: dict[int, PendingReply] = {}
         self._in_flight = InFlight(self._returned)
         self._quarantine = Quarantine(self)
+        self._plans = Plans(latency_of, self._follow)
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
@@ -105,6 +111,8 @@ class Dispatcher:
             raise BadOption(str(exc)) from exc
         self._functions[function.key] = function
         self._metrics.serve(function)
+        if function.follows_plans:
+            self._plan(time.monotonic(), function, function.form)
 
     def answer_as(self, function: Function) -> None:
         """A version that is served answers by another rule from its next batch on; nothing else is new."""
@@ -116,6 +124,7 @@ class Dispatcher:
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
+        self._plans.forget(function)
         self._metrics.forget(function)
 
     def saved_s(self, function: Function, form: Form, rows: int) -> float:
@@ -143,6 +152,8 @@ class Dispatcher:
             raise error_of(rejection, call.function, now_s)
         self._pending[pending.request_id] = pending
         self._idle.clear()
+        if call.function.follows_plans:
+            self._plan(now_s, call.function, call.form)
         if call.function.late_members == "leave_out" and call.row_class == "interactive":
             goal_s = now_s + (call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s)
             if goal_s < call.deadline_s:
@@ -227,7 +238,7 @@ class Dispatcher:
                 self._combine(pending, span)
 
     def _overdue(self, pending: PendingReply) -> None:
-        if pending.call.function.late_members == "leave_out":
+        if pending.call.function.late_members == "leave_out" or pending.call.function.follows_plans:
             self._at_goal(pending)
         waited_ms = (time.monotonic() - pending.began_s) * 1000
         pending.fail(
@@ -269,6 +280,8 @@ class Dispatcher:
                 self._send(now_s, action)
             elif isinstance(action, RefuseRows):
                 self._fail(action.slices, late_of(action, self._functions[action.function], now_s))
+            elif isinstance(action, AnswerKnown):
+                self._answer_known(action)
             else:
                 if action.until_s < math.inf:
                     self._pump_at = self._call_at(action.until_s, self._wake)
@@ -279,6 +292,8 @@ class Dispatcher:
         function = self._functions[batch.function]
         each = (batch, *batch.beside)
         together = tuple(member for one in each for member in one.members) if batch.beside else None
+        if batch.choices:
+            together = batch.choices
         for one in each:
             self.residency.touch(one.members)
             worker = self._workers[one.worker]
@@ -291,13 +306,24 @@ class Dispatcher:
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
         worked = times_of(reply) if isinstance(reply, Answer | Failed) else None
+        sure: Sequence[float] = ()
+        fault: Exception | None = None
+        if batch.choices and isinstance(reply, Answer):
+            try:
+                sure = self._keep(sent, reply)
+            except Exception as exc:
+                fault, failed = exc, True
         try:
-            self._core.finished(now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked)
+            self._core.finished(
+                now_s, batch.batch_id, failed=failed, cancelled=cancelled, worked=worked, sure=sure
+            )
         except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel
             self._loop.call_exception_handler({"message": "a batch taught nothing", "exception": exc})
         self._wake()
         if isinstance(reply, Answer):
             try:
+                if fault is not None:
+                    raise fault
                 self._scatter(sent, reply)
             except Exception as exc:
                 log.error("batch unusable function=%s worker=%s", batch.function, batch.worker, exc_info=exc)
@@ -323,6 +349,11 @@ class Dispatcher:
 
     def _scatter(self, sent: BatchInFlight, reply: Answer) -> None:
         began_s = time.monotonic()
+        if sent.batch.choices:
+            self._metrics.of(sent.function).batch_done(
+                sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
+            )
+            return  # the core says which of its rows that is enough for
         whole = len(sent.apart) < len(sent.batch.slices)
         answers = answers_of(sent.function, reply, sent.batch.rows) if whole else None
         if sent.apart:
@@ -354,6 +385,55 @@ class Dispatcher:
         if pending.missing and not pending.batches:  # what is missing may have nowhere to run
             self._want(pending)
 
+    def _keep(self, sent: BatchInFlight, reply: Answer) -> list[float]:
+        """Take what one member says of rows that may be asked of others yet; how sure they are now, by row.
+
+        Raises ServiceError if it cannot be combined with what the others said.
+        """
+        batch = sent.batch
+        check_members(sent.function, reply, batch.members, batch.rows)
+        spans: list[tuple[PendingReply, Span]] = []
+        first = 0
+        for part in batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None and pending.evidence is not None and not pending.done:
+                spans += ((pending, span) for span in pending.evidence.keep(part, first, reply))
+            first += part.rows
+        sure = combine_known(sent.function, [span for _, span in spans], reply, batch.rows)
+        for pending, span in spans:
+            if span.is_complete:
+                self._answer_span(pending, span)
+        if spans:
+            self._plan(time.monotonic(), sent.function, spans[0][0].call.form)
+        return sure
+
+    def _answer_known(self, action: AnswerKnown) -> None:
+        for part, _ in action.parts:
+            pending = self._pending.get(part.request_id)
+            if pending is not None and pending.evidence is not None:
+                for span in pending.evidence.waiting(part):
+                    self._answer_span(pending, span)
+
+    def _answer_span(self, pending: PendingReply, span: Span) -> None:
+        """Answer rows from what is known of them."""
+        part = Slice(pending.request_id, span.offset, span.rows)
+        if pending.evidence is None or span.known is None or not pending.evidence.close(part):
+            return
+        found, first = span.known
+        pending.answer(part, first, found)
+
+    def _plan(self, now_s: float, function: Function, form: Form) -> None:
+        """See to it that the function has plans for rows of that form, and that they still hold."""
+        worker = next(iter(self._workers.values()), None)
+        if worker is not None:
+            self._plans.look(now_s, function, form, worker.info.device_name)
+
+    def _follow(self, function: Function, form: Form, ensemble: Ensemble, policy: SelectionPolicy) -> None:
+        if self._functions.get(function.key) is function:
+            self._core.follow(time.monotonic(), function.key, form, ensemble, policy)
+            log.info("plans fitted function=%s form=%s policy=%s", function.name, form, policy.name)
+            self._wake()
+
     def _combine(self, pending: PendingReply, span: Span) -> None:
         answers = answers_of(pending.call.function, span.answer(), span.rows)
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
@@ -367,13 +447,7 @@ class Dispatcher:
         refused = Overloaded(
             f"workers refused rows of {sent.function.name} again and again: {reply.message}", 1.0
         )
-        for part in sent.batch.slices:
-            pending = self._pending.get(part.request_id)
-            if pending is None or pending.done:
-                continue
-            members = sent.batch.members if part.request_id in sent.apart else None
-            if members is not None and not pending.waits_for(part, members):
-                continue  # they were answered without
+        for pending, part, members in self._unanswered(sent):
             self._metrics.of(sent.function).rerun_rows += part.rows
             if reply.code == WorkerLost.code:
                 self._quarantine.add(pending, part, members)
@@ -385,6 +459,30 @@ class Dispatcher:
                 self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)
             else:
                 self._resubmit(now_s, pending, part, members)
+
+    def _unanswered(
+        self, sent: BatchInFlight
+    ) -> Iterator[tuple[PendingReply, Slice, tuple[str, ...] | None]]:
+        """The rows of a batch that failed that still wait for it, and the members that they are to run on.
+
+        None for all that the call asks for. Rows that went to one member after the other go to all that they
+        lack now, as those of other functions do, and once.
+        """
+        for part in sent.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is None or pending.done:
+                continue
+            if part.request_id not in sent.apart:
+                yield pending, part, None
+            elif not sent.batch.choices:
+                if pending.waits_for(part, sent.batch.members):  # else they were answered without
+                    yield pending, part, sent.batch.members
+            elif pending.evidence is not None:
+                for span in pending.evidence.waiting(part):
+                    if not span.is_resubmitted:
+                        span.is_resubmitted = True
+                        lacking = tuple(member for member in span.wanted if member not in span.found)
+                        yield pending, Slice(pending.request_id, span.offset, span.rows), lacking
 
     def _resubmit(
         self, now_s: float, pending: PendingReply, part: Slice, members: tuple[str, ...] | None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
+from server.ensemble.answer import FunctionAnswer
 from server.scheduling.core import Slice
 
 __all__ = ["Evidence", "Span"]
@@ -18,13 +19,19 @@ __all__ = ["Evidence", "Span"]
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """Rows [offset, offset + rows) of the call. `found`: member → its answer, and where in it they begin."""
+    """Rows [offset, offset + rows) of the call. `found`: member → its answer, and where in it they begin.
+
+    known: what the members found so far answer together, and where in it they begin, where that is combined
+    before all are there. is_resubmitted: a batch of theirs failed, and they were queued for all they lack.
+    """
 
     offset: int
     rows: int
     wanted: tuple[str, ...]
     found: dict[str, tuple[MemberAnswer, int]] = field(default_factory=dict)
     errors: dict[int, RowError] = field(default_factory=dict)  # by row of the call
+    known: tuple[FunctionAnswer, int] | None = None
+    is_resubmitted: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -49,6 +56,8 @@ class Span:
             self.wanted,
             {member: (answer, first + rows) for member, (answer, first) in self.found.items()},
             {row: error for row, error in self.errors.items() if row >= end},
+            None if self.known is None else (self.known[0], self.known[1] + rows),
+            self.is_resubmitted,
         )
         self.rows = rows
         self.errors = {row: error for row, error in self.errors.items() if row < end}
@@ -80,8 +89,13 @@ class Evidence:
 
         The spans that are complete now, which leave. Rows that wait no more had their answer: this is late.
         """
-        done: list[Span] = []
-        for span in self._within(part):
+        spans = self.keep(part, first, answer)
+        return [self._spans.pop(span.offset) for span in spans if span.is_complete]
+
+    def keep(self, part: Slice, first: int, answer: Answer) -> list[Span]:
+        """As `take`, but none leaves: the spans of these rows that wait, in order."""
+        spans = self._within(part)
+        for span in spans:
             at = first + span.offset - part.offset
             for member in answer.members:
                 if member.model in span.wanted:
@@ -89,9 +103,11 @@ class Evidence:
             for error in answer.errors:
                 if at <= error.index < at + span.rows:
                     span.errors.setdefault(error.index - at + span.offset, error)
-            if span.is_complete:
-                done.append(self._spans.pop(span.offset))
-        return done
+        return spans
+
+    def waiting(self, part: Slice) -> list[Span]:
+        """The spans of these rows that wait, in order."""
+        return self._within(part)
 
     def close(self, part: Slice) -> list[Span]:
         """These rows wait no longer, whoever has answered: their spans, which leave."""

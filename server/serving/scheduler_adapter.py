@@ -61,6 +61,7 @@ def spec_of(function: Function, bounds: QueueBounds, latency_of: LatencyOf, swap
         policy_options=function.policy_options,
         max_queued_rows=bounds.rows,
         max_queued_bytes=bounds.nbytes,
+        pooled=function.follows_plans,
     )
 
 

@@ -426,7 +426,9 @@ def _rule_of(champion: Function) -> Combine:
 def _named(parts: list[str], rule: Combine = "mean", fit: Fit | None = None) -> str:
     """One name for several, whatever their order, and for the rule by which they answer."""
     if rule == "log_pool":
-        parts = [*parts, json.dumps(None if fit is None else fit.to_json(), sort_keys=True)]
+        # The evidence decides who answers, not what members answer together.
+        told = None if fit is None else replace(fit, evidence=None).to_json()
+        parts = [*parts, json.dumps(told, sort_keys=True)]
     elif rule != "mean":
         parts = [*parts, rule]
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from server.catalog.catalog import Catalog
@@ -17,6 +19,7 @@ from server.catalog.function_spec import (
 from server.catalog.functions import Function
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
+from server.training.promotion.combination import choose_combination
 from tests.unit.server.served import image_model, text_model
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
@@ -103,8 +106,6 @@ def test_a_body_that_makes_no_function_is_refused_by_field(
 
 
 def test_members_with_other_classes_are_refused(catalog: Catalog) -> None:
-    from dataclasses import replace
-
     catalog.add_model(replace(text_model("reordered"), classes=("pizza", "laksa", "satay")))
     with pytest.raises(BadOption, match="classes"):
         deploy(catalog, models=["net", "reordered"])
@@ -220,3 +221,40 @@ def test_an_unloaded_name_is_unknown_until_it_is_loaded_or_deployed(catalog: Cat
     assert catalog.resolve("f").version == 2
     with pytest.raises(UnknownFunction):
         catalog.set_loaded("nobody", False)
+
+
+def counted(*names: str) -> Fit:
+    """A fit of these members, and how sure and how right they and their subsets are."""
+    draw = np.random.default_rng(0)
+    scores = {name: draw.dirichlet(np.ones(3), 60).astype(np.float32) for name in names}
+    return choose_combination(scores, draw.integers(3, size=60)).fit
+
+
+def test_a_policy_selects_among_all_that_were_fitted_in_the_order_of_the_fit(catalog: Catalog) -> None:
+    body = {"models": ["net", "other"], "combine": "log_pool", "select": "value"}
+    function = function_of("f", 1, spec_from("f", body, catalog), catalog, DEFAULTS, counted("other", "net"))
+    assert function.follows_plans
+    assert [model.name for model in function.members] == ["other", "net"]
+    assert file_form(function)["fit"].get("evidence") is None, "without a server nobody waits: all answer"
+    assert not deploy(catalog, models=["net", "other"]).follows_plans
+
+
+@pytest.mark.parametrize(
+    ("body", "fit", "why"),
+    [
+        ({"models": ["net"]}, counted("net"), "there is one"),
+        ({}, None, "not counted"),
+        ({}, replace(counted("net", "other"), evidence=None), "not counted"),
+        ({"combine": "majority_vote"}, counted("net", "other"), "log_pool"),
+        ({"combine": None}, counted("net", "other"), "majority_vote"),
+        ({}, counted("net", "other", "third"), "name all of them"),
+        ({"select": "exp3"}, counted("net", "other"), "a policy"),
+    ],
+)
+def test_a_policy_is_refused_where_it_has_nothing_to_go_by(
+    catalog: Catalog, body: dict[str, Any], fit: Fit | None, why: str
+) -> None:
+    asked = {"models": ["net", "other"], "combine": "log_pool", "select": "gear", **body}
+    spec = spec_from("f", asked, catalog)
+    with pytest.raises(BadOption, match=why):
+        function_of("f", 1, spec, catalog, DEFAULTS, fit)

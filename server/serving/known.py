@@ -1,0 +1,65 @@
+"""What is known of rows whose members answer one after the other: combined anew as each batch comes.
+
+One combination for all rows of a batch that the same members have answered. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
+from server.catalog.functions import Function
+from server.serving.answers import answers_of
+from server.serving.evidence import Span
+
+__all__ = ["combine_known"]
+
+
+def combine_known(function: Function, spans: Sequence[Span], reply: Answer, rows: int) -> list[float]:
+    """Combine what has come of each span, `reply` included, a batch of so many rows for one member.
+
+    By row of the batch, how probable the combined answer is; not a number for a row that is in no span.
+    Raises ServiceError for an answer that cannot be used.
+    """
+    sure = [math.nan] * rows
+    (member,) = (told.model for told in reply.members)
+    groups: dict[tuple[str, ...], list[Span]] = {}
+    for span in spans:
+        groups.setdefault(tuple(name for name in span.wanted if name in span.found), []).append(span)
+    for members, group in groups.items():
+        if members == (member,):  # nobody answered before: the batch as it came
+            found = answers_of(function, reply, rows)
+            for span in group:
+                span.known = (found, span.found[member][1])
+        else:
+            found = answers_of(function, _joined(group), sum(span.rows for span in group))
+            first = 0
+            for span in group:
+                span.known = (found, first)
+                first += span.rows
+        confidences = found.columns[function.task.confidence or "confidence"].values
+        for span in group:
+            assert span.known is not None, "it was just combined"
+            first, at = span.known[1], span.found[member][1]
+            sure[at : at + span.rows] = confidences[first : first + span.rows]
+    return sure
+
+
+def _joined(spans: Sequence[Span]) -> Answer:
+    """The answers to all rows of the spans, of the same members, as one."""
+    answers = [span.answer() for span in spans]
+    if len(answers) == 1:
+        return answers[0]
+    rows = sum(span.rows for span in spans)
+    first = answers[0].members
+    members = [MemberAnswer(told.model, [each.empty(rows) for each in told.columns]) for told in first]
+    errors: list[RowError] = []
+    at = 0
+    for span, answer in zip(spans, answers, strict=True):
+        for whole, told in zip(members, answer.members, strict=True):
+            for column, part in zip(whole.columns, told.columns, strict=True):
+                column.put(at, part, 0, span.rows)
+        errors += (RowError(at + error.index, error.code, error.message) for error in answer.errors)
+        at += span.rows
+    return Answer(0, members, errors)

@@ -1,0 +1,333 @@
+"""Functions that follow plans, live: who is asked, what is answered from, and what survives faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_worker.wire.protocol import Answer
+from server.catalog.functions import Function
+from server.ensemble.fit import Fit
+from server.ensemble.plan import solve
+from server.ensemble.policies.geared import Value
+from server.errors import DeadlineExceeded
+from server.scheduling.latency_model import LatencyModel
+from server.serving.plans import ensemble_of
+from server.training.promotion.combination import choose_combination
+from tests.answers import classified
+from tests.unit.ensemble.ensembles import drawn
+from tests.unit.server.fake_worker import FakeWorker, settle
+from tests.unit.server.house import House
+from tests.unit.server.served import CLASSES, function, text_model
+
+NAMES = ("a", "b", "c")
+MEMBERS = tuple(
+    text_model(name, accuracy=accuracy) for name, accuracy in zip(NAMES, (0.6, 0.75, 0.9), strict=True)
+)
+TOLD, LABELS = drawn([0.6, 0.75, 0.9], classes=3)
+PRICE = 80.0  # of a second: a sure row is worth no more members, an unsure one is
+COSTS_S = {"a": 0.001, "b": 0.002, "c": 0.004}
+
+
+def fitted() -> Fit:
+    scores = {name: each.astype(np.float32) for name, each in zip(NAMES, TOLD, strict=True)}
+    return choose_combination(scores, np.asarray(LABELS)).fit
+
+
+FIT = fitted()
+
+
+def planned(select: str = "value", **fields: Any) -> Function:
+    given: dict[str, Any] = {
+        "slo_ms": 500.0,
+        "policy": "goodput",
+        "max_batch": 4,
+        "batch_sizes": (1, 4),
+        **fields,
+    }
+    return function(*MEMBERS, name="plan", combine="log_pool", fit=FIT, select=select, **given)
+
+
+def latency_of():
+    models = {
+        name: LatencyModel({1: cost_s, 4: 2 * cost_s}, measured=True) for name, cost_s in COSTS_S.items()
+    }
+    return lambda model: models.get(model.name) or LatencyModel({1: 0.001})
+
+
+class Planned:
+    """A house whose function follows plans already."""
+
+    def __init__(self, *workers: FakeWorker, **fields: Any) -> None:
+        self.workers = workers
+        self.latency_of = latency_of()
+        self.house = House(*workers, latency_of=self.latency_of)
+        self.function = planned(**fields)
+
+    async def start(self) -> None:
+        dispatcher = self.house.dispatcher
+        await settle()
+        dispatcher.configure(self.function)
+        await asyncio.wait_for(self.house.residency.load(self.function.members), 5)
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if not any(each.task for each in dispatcher._plans._followed.values()):
+                break
+        await settle()
+
+    def follow(self, price: float) -> None:
+        """The plan for that price of time alone, whatever the load."""
+        ensemble = ensemble_of(self.function, self.latency_of, "cpu", "text")
+        policy = Value(ensemble, [solve(ensemble, (price,))])
+        self.house.dispatcher._follow(self.function, "text", ensemble, policy)
+
+    def ask(self, *rows: str, **fields: Any):
+        return self.house.ask(*rows, function=self.function, **fields)
+
+
+def answer(worker: FakeWorker, sure: dict[str, float], *, errors=()) -> str:
+    """Answer the oldest batch: laksa, as surely as `sure` says for each row. Whom it was for."""
+    message, on_reply = worker.batches.pop(0)
+    told = []
+    for model in message.models:
+        tops = [sure[row.decode()] for row in message.rows]
+        scores = b"".join(struct.pack("<3f", top, *[(1 - top) / 2] * 2) for top in tops)
+        labels = [CLASSES[int(np.argmax([top, (1 - top) / 2]))] for top in tops]
+        told.append(classified(model, labels, tops, scores))
+    on_reply(Answer(message.id, told, list(errors), 0.001, 0.002))
+    return ",".join(message.models)
+
+
+async def answered(worker: FakeWorker, pending, sure: dict[str, float]) -> list[str]:
+    """Answer batches until the call is: who was asked."""
+    asked = []
+    for _ in range(200):
+        await asyncio.sleep(0.002)
+        if pending.done:
+            break
+        if worker.batches:
+            asked.append(answer(worker, sure))
+    assert pending.done
+    return asked
+
+
+def runs(test):
+    """The scenario on an event loop of its own."""
+
+    @wraps(test)
+    def run(*args, **fields):
+        asyncio.run(asyncio.wait_for(test(*args, **fields), 30))
+
+    return run
+
+
+@pytest.fixture
+def worker() -> FakeWorker:
+    return FakeWorker(info=replace(FakeWorker().info, device_name="cpu"))
+
+
+@runs
+async def test_a_row_that_is_sure_is_answered_by_fewer_members_than_one_that_is_not(worker):
+    served = Planned(worker)
+    await served.start()
+    served.follow(PRICE)
+    sure = served.ask("sure")
+    few = await answered(worker, sure, {"sure": 0.999})
+    unsure = served.ask("unsure")
+    many = await answered(worker, unsure, {"unsure": 0.34})
+    assert len(few) < len(many)
+    assert len(many) == len(set(many)), "nobody is asked twice"
+    assert {member for asked in many for member in asked.split(",")} <= {"a/1", "b/1", "c/1"}
+    assert len(sure.future.result().answered_by[0][2].split(",")) == len(few)
+    served.house.dispatcher.end(sure)
+    served.house.dispatcher.end(unsure)
+    assert served.house.dispatcher.queue_depth()["plan", 1] == (0, 0)
+
+
+@runs
+async def test_rows_of_a_call_may_be_answered_by_different_members_each_by_the_fit(worker):
+    served = Planned(worker)
+    await served.start()
+    served.follow(PRICE)
+    pending = served.ask("sure", "unsure", "sure", "unsure")
+    await answered(worker, pending, {"sure": 0.999, "unsure": 0.34})
+    reply = pending.future.result()
+    by_row = [who for first, end, who in reply.answered_by for _ in range(first, end)]
+    assert len(by_row) == 4
+    assert len(by_row[0].split(",")) < len(by_row[1].split(","))
+    assert (by_row[0], by_row[1]) == (by_row[2], by_row[3])
+    expected = served.function.rule.answer(
+        Answer(
+            0,
+            [
+                classified(f"{name}/1", ["laksa"], [0.34], struct.pack("<3f", 0.34, 0.33, 0.33))
+                for name in by_row[1].split(",")
+            ],
+            [],
+        )
+    )
+    assert reply.columns["confidence"].values[1] == pytest.approx(expected.columns["confidence"].values[0])
+    assert reply.columns["confidence"].values[1] == reply.columns["confidence"].values[3]
+
+
+@runs
+async def test_at_the_goal_a_row_is_answered_by_those_that_came(worker):
+    served = Planned(worker, slo_ms=100.0)
+    await served.start()
+    pending = served.ask("unsure")
+    await settle()
+    first = answer(worker, {"unsure": 0.34})
+    await asyncio.sleep(0.2)
+    assert pending.done
+    assert pending.future.result().answered_by == [(0, 1, first.removesuffix("/1"))]
+    while worker.batches:
+        answer(worker, {"unsure": 0.34})
+    served.house.dispatcher.end(pending)
+
+
+@runs
+async def test_without_an_answer_a_row_waits_for_its_deadline_and_no_longer(worker):
+    served = Planned(worker, slo_ms=20.0)
+    await served.start()
+    loop_s = time.monotonic()
+    late, lost = served.ask("late"), served.ask("lost", deadline_s=loop_s + 0.1)
+    await asyncio.sleep(0.15)
+    assert not late.done
+    with pytest.raises(DeadlineExceeded):
+        lost.future.result()
+    served.house.dispatcher.end(lost)
+    await answered(worker, late, {"late": 0.5, "lost": 0.5})
+    assert late.future.result().answered_by[0][2]
+
+
+@runs
+async def test_rows_of_a_worker_that_died_are_answered_by_all_members(worker):
+    other = FakeWorker("w1", info=worker.info)
+    served = Planned(worker, other)
+    await served.start()
+    pending = served.ask("x", "y")
+    await settle()
+    busy, idle = (worker, other) if worker.batches else (other, worker)
+    served.house.lose(busy)
+    for _ in range(300):
+        await asyncio.sleep(0.002)
+        while idle.batches:
+            answer(idle, {"x": 0.9, "y": 0.9})
+        if pending.done:
+            break
+    reply = pending.future.result()
+    assert sorted(reply.answered_by[0][2].split(",")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("code", ["overloaded", "unknown_function"])
+@runs
+async def test_rows_that_a_worker_refused_are_answered(worker, code):
+    served = Planned(worker)
+    await served.start()
+    pending = served.ask("x")
+    await settle()
+    worker.fail(code, "no")
+    for _ in range(300):
+        await asyncio.sleep(0.002)
+        while worker.batches:
+            answer(worker, {"x": 0.9})
+        if pending.done:
+            break
+    assert pending.future.result().columns["label"].values[0] == "laksa"
+
+
+@runs
+async def test_an_answer_that_cannot_be_used_fails_its_call_and_no_other(worker):
+    served = Planned(worker)
+    await served.start()
+    pending = served.ask("x")
+    await settle()
+    message, on_reply = worker.batches.pop(0)
+    on_reply(Answer(message.id, [classified("z/1", ["laksa"], [1.0])], []))
+    await settle()
+    with pytest.raises(Exception, match="instead of"):
+        pending.future.result()
+    served.house.dispatcher.end(pending)
+    again = served.ask("y")
+    await answered(worker, again, {"y": 0.99})
+
+
+@runs
+async def test_a_client_that_has_gone_leaves_nothing_behind(worker):
+    served = Planned(worker)
+    await served.start()
+    pending = served.ask("x", "y", "z")
+    await settle()
+    served.house.dispatcher.end(pending)
+    while worker.batches:
+        answer(worker, {"x": 0.4, "y": 0.4, "z": 0.4})
+        await settle()
+    assert served.house.dispatcher.queue_depth()["plan", 1] == (0, 0)
+
+
+@runs
+async def test_under_load_answers_rest_on_fewer_members(worker):
+    served = Planned(worker, slo_ms=60.0)
+    await served.start()
+    one = served.ask("u")
+    alone = await answered(worker, one, {"u": 0.34})
+    calls = [served.ask("u") for _ in range(100)]
+    batches = 0
+    for _ in range(400):
+        await asyncio.sleep(0.002)
+        if worker.batches:
+            answer(worker, {"u": 0.34})
+            batches += 1
+        if all(call.done for call in calls):
+            break
+    asked = [len(call.future.result().answered_by[0][2].split(",")) for call in calls]
+    assert sum(asked) / len(asked) < len(alone)
+
+
+@runs
+async def test_plans_are_fitted_anew_when_latencies_have_moved(worker, monkeypatch):
+    monkeypatch.setattr("server.serving.plans._AT_MOST_EVERY_S", 0.0)
+    served = Planned(worker)
+    await served.start()
+    plans = served.house.dispatcher._plans
+    (followed,) = plans._followed.values()
+    before_s = followed.costs_s
+    plans.look(1e9, served.function, "text", "cpu")
+    assert followed.task is None, "nothing has moved"
+    model = served.latency_of(MEMBERS[2])
+    for _ in range(30):
+        model.on("cpu", "text").observe(1, 0.1)
+        model.on("cpu", "text").observe(4, 0.2)
+    plans.look(2e9, served.function, "text", "cpu")
+    assert followed.task is not None
+    await asyncio.wait_for(followed.task, 10)
+    assert followed.costs_s[2] > 2 * before_s[2]
+    pending = served.ask("x")
+    await answered(worker, pending, {"x": 0.9})
+
+
+def test_a_fit_keeps_its_evidence_in_json_and_one_from_before_has_none():
+    again = Fit.from_json(json.loads(json.dumps(FIT.to_json())))
+    assert again == FIT
+    assert again.evidence is not None
+    assert FIT.evidence is not None
+    assert again.evidence.to_json() == FIT.evidence.to_json()
+    old = FIT.to_json()
+    del old["evidence"]
+    assert Fit.from_json(old).evidence is None
+    with pytest.raises(ValueError, match="missing or wrong"):
+        Fit.from_json({**FIT.to_json(), "evidence": {"members": 3}})
+
+
+def test_what_a_row_costs_is_read_off_the_learned_latency():
+    ensemble = ensemble_of(planned(), latency_of(), "cpu", "text")
+    assert [member.name for member in ensemble.members] == ["a/1", "b/1", "c/1"]
+    assert ensemble.members[0].per_row_s == pytest.approx(0.001 / 3, rel=0.3)
