@@ -259,11 +259,10 @@ class MemberPool:
         """The members that a row would be asked of now, the best first."""
         return self._policy.select(self.state, evidence).ask
 
-    def cancel(self, number: int) -> None:
-        """Forget a row whose client has gone."""
-        row = self._rows.pop(number, None)
-        if row is not None and row.waits:
-            self._waiting.take(row)
+    def cancel(self, *numbers: int) -> None:
+        """Forget rows whose client has gone."""
+        gone = [self._rows.pop(number) for number in numbers if number in self._rows]
+        self._waiting.take_all([row for row in gone if row.waits])
 
     def finished(
         self,
@@ -316,8 +315,7 @@ class MemberPool:
         batch.worker.batches.discard(batch_id)
         batch.worker.end_s = now_s
         gone = [row.number for row in batch.rows if row.number in self._rows]
-        for number in gone:
-            self.cancel(number)
+        self.cancel(*gone)
         self._stirred = True
         return gone
 
@@ -409,10 +407,19 @@ class MemberPool:
         return min(members, key=lambda member: self._ensemble.members[member].cost_s)
 
     def _end_due(self, now_s: float) -> None:
+        due: list[PooledRow] = []
         while self._dues and self._dues[0][0] <= now_s:
             row = self._rows.get(heappop(self._dues)[1])
             if row is not None:
-                self._end(row)
+                due.append(row)
+        if due:
+            self._end_all(due)
+
+    def _end_all(self, rows: Sequence[PooledRow]) -> None:
+        """As `_end`, of rows of which there may be thousands."""
+        self._waiting.take_all([row for row in rows if row.waits])
+        for row in rows:
+            self._end(row)
 
     def _end(self, row: PooledRow) -> None:
         """Answer the row from what is known, or refuse it."""
@@ -500,8 +507,7 @@ class MemberPool:
                 if may_try and worker.starts_s(now_s) <= now_s:
                     tried = Offer(member, lost[:1], self._members[member].latency_s(1))
                     break
-                for row in lost:
-                    self._give_up(now_s, row, member)
+                self._end_all([row for row in lost if self._is_lost(now_s, row, member)])
         if not offers and tried is not None:
             return tried
         if not offers and len(self._workers) > 1 and until_s == math.inf:
@@ -532,13 +538,12 @@ class MemberPool:
         assert isinstance(decision, Refuse)
         return min(decision.rows, len(rows))
 
-    def _give_up(self, now_s: float, row: PooledRow, member: int) -> None:
-        """A row that this member cannot answer in time: ended, or left to others that can."""
+    def _is_lost(self, now_s: float, row: PooledRow, member: int) -> bool:
+        """Whether nobody else can answer the row in time, which this member cannot."""
         if not self._refuses or row.evidence.under_way:
-            return
+            return False
         able = row.choice.ask if row.choice.only or row.evidence.subset else range(len(self._members))
-        if not any(each != member and self._fits(now_s, each, row) for each in able):
-            self._end(row)
+        return not any(each != member and self._fits(now_s, each, row) for each in able)
 
     def _asking(self, now_s: float, member: int, *, strays: bool) -> list[PooledRow]:
         """Waiting rows that want the member, the soonest goal first; with `strays` those too."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.client import Client
-from ml_udf.errors import UnknownFunction
+from ml_udf.errors import BadOption, UnknownFunction
 from server.ensemble.fit import Fit, combined
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, label_of
@@ -181,6 +181,60 @@ def test_vote_and_mean_stay_for_who_asks_for_them_and_a_rollback_brings_the_fit_
         client.close()
     assert (back["combine"], back["fitted"]["rows"]) == ("log_pool", fit.rows)
     assert deployed.fit == fit
+
+
+def answered_by(url: str, rows: list[str]) -> list[int]:
+    """How many members each row's answer rests on."""
+    client = Client(url)
+    try:
+        body = {
+            "inputs": [{"name": "row", "shape": [len(rows)], "datatype": "BYTES", "data": rows}],
+            "outputs": [{"name": "label"}, {"name": "answered_by"}],
+        }
+        found = client.post("/v2/models/udf_kind/infer", body)
+    finally:
+        client.close()
+    outputs = {output["name"]: output["data"] for output in found["outputs"]}
+    assert set(outputs["label"]) <= {"a", "b", "c"}
+    return [len(who.split(",")) for who in outputs["answered_by"]]
+
+
+def test_by_value_rows_rest_on_fewer_members_under_load_and_on_more_when_it_is_gone(
+    deployed: Deployed,
+) -> None:
+    url = deployed.server.url
+    put(deployed, "log_pool")
+    everybody = asked(url, "udf_kind", "label")
+    client = Client(url)
+    body = {"models": deployed.said["models"], "combine": "log_pool", "select": "value", "slo_ms": 150}
+    try:
+        client.put("/v1/functions/udf_kind", body)
+        refused = {**body, "combine": "mean"}
+        with pytest.raises(BadOption, match="log_pool"):
+            client.put("/v1/functions/udf_kind", refused)
+    finally:
+        client.close()
+    for restart in (False, True):
+        if restart:
+            deployed.server.stop()
+            deployed.server.start()
+        end_s = time.monotonic() + 60
+        while "plans fitted function=udf_kind" not in deployed.server.log:
+            assert time.monotonic() < end_s
+            asked(url, "udf_kind", "label")
+        for _ in range(5):
+            calm = answered_by(url, ASKED[:5])
+        strained = answered_by(url, ASKED * 100)
+        assert np.mean(strained) < 0.8 * np.mean(calm), (np.mean(strained), np.mean(calm))
+        for _ in range(5):
+            after = answered_by(url, ASKED[:5])
+        assert np.mean(after) > np.mean(strained)
+    agree = np.mean(
+        [one == other for one, other in zip(asked(url, "udf_kind", "label"), everybody, strict=True)]
+    )
+    assert agree > 0.8
+    put(deployed, "log_pool")
+    assert set(answered_by(url, ASKED[:5])) == {len(deployed.said["models"])}
 
 
 def test_a_fit_that_cannot_be_read_is_said_and_its_function_does_not_answer_otherwise(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -180,6 +181,20 @@ def test_without_a_plan_rows_go_to_all_members_and_those_that_wait_still_do():
         (("m0",), 2),
         (NAMES, 1),
     ]
+
+
+@pytest.mark.parametrize("ends", ["gone", "due", "lost"])
+def test_thousands_of_rows_that_end_at_once_hold_nobody_up(ends):
+    scheduler = core("value")
+    scheduler.submit(0.0, asked(1, 20_000, slo_s=1.0, deadline_s=1.0))
+    assert isinstance(scheduler.next_action(0.0), RunBatch)
+    began_s = time.process_time()
+    if ends == "gone":
+        assert scheduler.cancel(0.1, 1) == 20_000
+    else:
+        told = scheduler.next_action(1.0 if ends == "due" else 0.9999)
+        assert ends == "lost" or isinstance(told, RefuseRows)
+    assert time.process_time() - began_s < 1.0
 
 
 def test_a_client_that_has_gone_takes_its_rows_along():
