@@ -221,7 +221,7 @@ async def _running(
             patience_s=settings.worker_start_s,
             tasks=supervisor.tasks(),
         )
-        dispatcher = Dispatcher(Scheduler(), bounds, latencies, metrics, residency_of)
+        dispatcher = Dispatcher(Scheduler(), bounds, latencies, metrics, residency_of, supervisor.tasks())
         residency = dispatcher.residency
         housekeeping = Housekeeping(
             storage.repository,

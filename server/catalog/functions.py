@@ -110,6 +110,8 @@ class Function:
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
     rule: AnswerRule = field(init=False, repr=False, compare=False)  # how
+    # Whether a row is asked of one member after the other, by a policy, and not of all.
+    follows_plans: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
@@ -128,16 +130,12 @@ class Function:
             None if self.fit is None else adapted(self.fit, self.feedback),
         )
         set_field("rule", rule)
+        set_field("follows_plans", is_policy(self.select) and len(self.members) > 1)
 
     @property
     def learns(self) -> bool:
         """Whether feedback changes its answers: several members, by a rule that has weights to be learned."""
         return len(self.members) > 1 and self.combine == "log_pool" and self.fit is not None
-
-    @property
-    def follows_plans(self) -> bool:
-        """Whether a row is asked of some of its members by a selection policy, not of all."""
-        return is_policy(self.select) and len(self.members) > 1
 
     @property
     def sizes(self) -> dict[str, int]:

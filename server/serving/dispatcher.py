@@ -47,6 +47,7 @@ from server.serving.scheduler_adapter import (
     submission_of,
     times_of,
 )
+from server.supervision import Tasks
 from server.workers.pool import Worker
 
 __all__ = ["Dispatcher"]
@@ -72,6 +73,7 @@ class Dispatcher:
         latency_of: LatencyOf,
         metrics: Metrics,
         residency_of: Callable[[ResidencyListener], Residency],
+        tasks: Tasks | None = None,
     ) -> None:
         self._core = scheduler
         self._bounds = bounds
@@ -83,7 +85,7 @@ class Dispatcher:
         self._pending: dict[int, PendingReply] = {}
         self._in_flight = InFlight(self._returned)
         self._quarantine = Quarantine(self)
-        self._plans = Plans(latency_of, self._follow)
+        self._plans = Plans(latency_of, self._follow, tasks or Tasks())
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
@@ -431,7 +433,6 @@ class Dispatcher:
     def _follow(self, function: Function, form: Form, ensemble: Ensemble, policy: SelectionPolicy) -> None:
         if self._functions.get(function.key) is function:
             self._core.follow(time.monotonic(), function.key, form, ensemble, policy)
-            log.info("plans fitted function=%s form=%s policy=%s", function.name, form, policy.name)
             self._wake()
 
     def _combine(self, pending: PendingReply, span: Span) -> None:

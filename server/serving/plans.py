@@ -18,6 +18,7 @@ from server.ensemble.selection import Ensemble, EnsembleMember, SelectionPolicy
 from server.ensemble.subset_answers import by_fit
 from server.scheduling.terms import Latency, LatencyByKind
 from server.serving.scheduler_adapter import LatencyOf
+from server.supervision import Tasks
 
 __all__ = ["Plans", "ensemble_of"]
 
@@ -41,8 +42,9 @@ class _Followed:
 class Plans:
     """`follow` is told of each plan that is ready, for rows of one form of a function."""
 
-    def __init__(self, latency_of: LatencyOf, follow: Follow) -> None:
+    def __init__(self, latency_of: LatencyOf, follow: Follow, tasks: Tasks) -> None:
         self._latency_of = latency_of
+        self._tasks = tasks
         self._follow = follow
         self._followed: dict[tuple[str, Form], _Followed] = {}
 
@@ -57,7 +59,8 @@ class Plans:
         if followed.costs_s and not _has_moved(followed.costs_s, costs_s):
             return
         followed.costs_s = costs_s
-        followed.task = asyncio.get_running_loop().create_task(self._fit(followed, function, form, ensemble))
+        work = self._fit(followed, function, form, ensemble)
+        followed.task = self._tasks.once("plans", work, f"plans of {function.key}")
 
     def forget(self, function: Function) -> None:
         """It is served no longer."""
@@ -65,12 +68,11 @@ class Plans:
             del self._followed[key]
 
     async def _fit(self, followed: _Followed, function: Function, form: Form, ensemble: Ensemble) -> None:
-        try:
+        try:  # whatever comes, rows go on as they went
             policy = await asyncio.to_thread(selection_policy, str(function.select), ensemble)
             if self._followed.get((function.key, form)) is followed:
                 self._follow(function, form, ensemble, policy)
-        except Exception as exc:  # rows go on as they went
-            log.error("plans cannot be fitted function=%s", function.name, exc_info=exc)
+                log.info("plans fitted function=%s form=%s policy=%s", function.name, form, policy.name)
         finally:
             followed.task = None
 
