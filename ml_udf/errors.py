@@ -26,6 +26,7 @@
         ├── InputUndecodable     22P03  the bytes are not an image of a known format
         ├── InputTooLarge        54000  more bytes or pixels than the limit
         ├── InputInvalid         22P02  the value is not of the function's input type
+        ├── UnknownLabel         22023  a label is none of the function's classes
         └── NoConfidentAnswer    P0002  no answer above the function's confidence threshold
 
 Each class knows its `code` (the word on the wire), its SQLSTATE, whether trying again helps, and its usual
@@ -58,6 +59,7 @@ __all__ = [
     "Unauthorized",
     "UnknownColumn",
     "UnknownFunction",
+    "UnknownLabel",
     "UnknownTable",
     "VersionGone",
     "WorkerLost",
@@ -316,6 +318,17 @@ class InputInvalid(InputError):
     sqlstate = "22P02"
     usual_hint = (
         "give a value of the function's input type; ml_udf.on_error = "
+        "'null' (ml_udf_on_error in DuckDB) skips such rows"
+    )
+
+
+class UnknownLabel(InputError):
+    """Feedback gives a row a label that is none of the function's classes."""
+
+    code = "unknown_label"
+    sqlstate = "22023"
+    usual_hint = (
+        "give one of the function's classes, or NULL where the label is not known; ml_udf.on_error = "
         "'null' (ml_udf_on_error in DuckDB) skips such rows"
     )
 

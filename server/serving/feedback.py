@@ -37,7 +37,7 @@ __all__ = ["FeedbackService", "Given", "feedback_of", "with_feedback"]
 
 log = logging.getLogger("ml_udf.server.feedback")
 
-_INVALID = "input_invalid"
+_UNKNOWN_LABEL = "unknown_label"
 _SHOWN_CLASSES = 10
 _SHOWN = 100  # characters of a label
 
@@ -243,7 +243,7 @@ def _labelled(
         if isinstance(row, RowError):
             errors[place] = row
         elif label not in classes:
-            errors[place] = RowError(place, _INVALID, _no_class(function, label))
+            errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
         else:
             of_input.setdefault(_digest(form, row), []).append(place)
     return _Labelled(of_input, errors)

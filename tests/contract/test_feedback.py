@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ml_udf.client import Client
+from ml_udf.errors import error_from_code
 from tests.engines import Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer
 
@@ -55,9 +58,9 @@ def test_null_is_not_counted_and_gives_null(engine: Engine) -> None:
 
 
 FAULTS = {
-    "input_invalid": (
+    "unknown_label": (
         "SELECT ml_udf.feedback('udf_text', 'a', 'pasta')",
-        "22P02",
+        "22023",
         "'pasta' is no class of udf_text; there are laksa, pizza, satay, sushi",
     ),
     "unknown_function": (
@@ -82,6 +85,7 @@ def test_faults_are_told_in_the_same_words(engine: Engine, code: str) -> None:
         engine.query(query)
     assert caught.value.sqlstate == sqlstate
     assert words in caught.value.text
+    assert error_from_code(code, "").usual_hint in caught.value.text
 
 
 def test_with_on_error_null_a_row_at_fault_is_null_and_warned_of(engine: Engine) -> None:
@@ -90,7 +94,37 @@ def test_with_on_error_null_a_row_at_fault_is_null_and_warned_of(engine: Engine)
     query = f"SELECT ml_udf.feedback('udf_text', input, label) FROM {rows}"
     assert engine.query(query) == [("counted",), (None,)]
     (warning,) = engine.warned()
-    assert "udf_text: 1 input could not be answered and gave NULL; the first: input_invalid: " in warning
+    assert "udf_text: 1 input could not be answered and gave NULL; the first: unknown_label: " in warning
+
+
+def test_a_cancelled_statement_returns_soon_and_keeps_nothing_that_was_not_answered(engine: Engine) -> None:
+    ask = f"SELECT ml_udf.feedback('udf_slow', 'slow {engine.name}', 'pizza')"
+    timer = engine.cancel_after(0.5)
+    began_s = time.monotonic()
+    with pytest.raises(SqlError):
+        engine.query(ask)
+    took_s = time.monotonic() - began_s
+    timer.join()
+    assert took_s < 2.5
+    assert engine.query("SELECT feedback FROM ml_udf.functions WHERE name = 'udf_slow'") == [(None,)]
+
+
+def test_a_statement_that_is_cancelled_and_asked_again_counts_each_row_once(engine: Engine) -> None:
+    rows = 300 if engine.name == "postgres-by-row" else 3000
+    series = f"range({rows})" if engine.name == "duckdb" else f"generate_series(1, {rows})"
+    query = (
+        f"SELECT outcome, count(*) FROM (SELECT ml_udf.feedback('udf_text', 'again {engine.name} ' || i, "
+        f"'satay') AS outcome FROM {series} AS t(i)) AS told GROUP BY 1 ORDER BY 1"
+    )
+    timer = engine.cancel_after(0.1)
+    with contextlib.suppress(SqlError):
+        engine.query(query)
+    timer.join()
+    time.sleep(0.2)  # a cancel that comes too late is over
+    told = dict(engine.query(query))
+    assert told.keys() <= {"counted", "repeated"}
+    assert sum(told.values()) == rows
+    assert engine.query(query) == [("repeated", rows)]
 
 
 def test_the_view_shows_what_feedback_says(engine: Engine) -> None:

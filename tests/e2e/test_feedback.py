@@ -176,7 +176,7 @@ def test_null_counts_nothing_and_each_fault_is_of_its_own_row(server: InferenceS
     told = give(server, ["a", None, "b", "c", 7, "d"], ["pizza", "pizza", None, "pasta", "pizza", "sushi"])
     assert told["outcomes"] == ["counted", None, None, None, None, "counted"]
     (label, number) = told["errors"]
-    assert (label["row"], label["code"]) == (3, "input_invalid")
+    assert (label["row"], label["code"]) == (3, "unknown_label")
     assert label["message"] == "'pasta' is no class of udf_dish; there are laksa, pizza, satay, sushi"
     assert (number["row"], number["code"]) == (4, "input_invalid")
     client = Client(server.url)

@@ -174,7 +174,7 @@ def test_a_row_that_cannot_be_read_is_refused_alone_wherever_it_stands(place: Pl
         1: "input_undecodable",
         2: "input_invalid",
         3: "input_undecodable",
-        4: "input_invalid",
+        4: "unknown_label",
     }
     assert place.metrics.feedback["f", "refused"] == 4
     assert place.give({"broken": "pizza"}).outcomes == [None], "it was not kept"
