@@ -55,7 +55,10 @@ class Members:
         self.before_answers()
         assert call.members is not None
         (member,) = call.members
-        labels = ["laksa" if member == "loud/1" else RIGHT.get(chr(row[-1]), "laksa") for row in call.rows]
+        labels = [
+            "laksa" if member == "loud/1" else RIGHT.get(row[-1:].decode("latin-1"), "laksa")
+            for row in call.rows
+        ]
         scores = np.full((len(labels), len(CLASSES)), 0.1, "<f4")
         scores[range(len(labels)), [CLASSES.index(label) for label in labels]] = 0.8
         told = classified(member, labels, [0.8] * len(labels), scores.tobytes())
