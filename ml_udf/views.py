@@ -20,7 +20,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[])[]",
         "combine": "VARCHAR",
         "feedback": "STRUCT(rows BIGINT, learns BOOLEAN, recent_rows BIGINT, accuracy DOUBLE, "
-        "by_member MAP(VARCHAR, DOUBLE))",
+        "by_member MAP(VARCHAR, DOUBLE), weights MAP(VARCHAR, DOUBLE))",
     },
     "models": {
         "name": "VARCHAR",

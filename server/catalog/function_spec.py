@@ -269,16 +269,24 @@ def _fitted(function: Function, fit: Fit) -> dict[str, Any]:
 
 
 def feedback_form(function: Function) -> dict[str, Any] | None:
-    """What labelled rows say of a function: of the last of them, who was right; None where there are none."""
-    known = function.feedback
+    """What labelled rows say of a function: of the last of them, who was right; None where there are none.
+
+    weights: of all its members together, by which it answers now; None where nothing is learned.
+    """
+    known, fit = function.feedback, function.rule.fit
     if known is None:
         return None
+    weights = None
+    if function.learns and fit is not None:
+        together = fit.subset(known.members)
+        weights = dict(zip([fit.members[place] for place in together], fit.weights(together), strict=True))
     return {
         "rows": known.rows,
         "learns": function.learns,
         "recent_rows": len(known.recent),
         "accuracy": known.accuracy,
         "by_member": known.by_member,
+        "weights": weights,
     }
 
 

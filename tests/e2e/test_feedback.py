@@ -103,6 +103,7 @@ def test_feedback_makes_answers_better_and_a_restart_forgets_nothing(server: Inf
     assert shown["by_member"]["text_right"] == 1.0
     assert shown["by_member"]["text_loud"] < 0.7
     assert shown["accuracy"] > 0.9
+    assert shown["weights"]["text_right"] > 5 * shown["weights"]["text_loud"]
     server.stop()
     server.start()
     assert known(server) == shown
@@ -211,6 +212,7 @@ def test_a_function_that_votes_keeps_feedback_and_says_that_it_does_not_learn(
     assert answers(server, "udf_dish", UNSEEN) == before
     shown = known(server)
     assert (shown["learns"], shown["rows"], shown["accuracy"]) == (False, 40, 1.0)
+    assert shown["weights"] is None
 
 
 @pytest.mark.security
