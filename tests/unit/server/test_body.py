@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from server.errors import BadOption, BodyTooLarge, ServiceError, Unsupported
 from server.http.body import decompressed, json_object
+from server.http.large_json import LargeJson
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -64,3 +65,27 @@ def test_json_that_would_stop_the_event_loop_for_long_is_refused() -> None:
     text = b'{"a": "' + b"x" * (1 << 20) + b'"}'
     with pytest.raises(BodyTooLarge):
         read_json(text)
+
+
+@pytest.mark.security
+def test_json_of_any_size_is_read_where_it_stops_nobody() -> None:
+    bodies = (b'{"a": 1}', b'{"a": "' + b"x" * (1 << 20) + b'"}')
+    wrong = (b"[1]", b"x" * (2 << 20), b"[" * (2 << 20), b'["' + b"x" * (2 << 20) + b'"]')
+
+    async def read(large: LargeJson, body: bytes) -> dict[str, Any]:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return await large.json_object(Request({"type": "http", "headers": []}, receive))
+
+    async def scenario() -> None:
+        large = LargeJson()
+        try:
+            assert [len(str((await read(large, body))["a"])) for body in bodies] == [1, 1 << 20]
+            for body in wrong:
+                with pytest.raises(BadOption, match=r"JSON"):
+                    await read(large, body)
+        finally:
+            large.close()
+
+    asyncio.run(scenario())
