@@ -25,6 +25,7 @@ from ml_udf.errors import BadOption, UnknownFunction
 from server.ensemble.fit import Fit, combined
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, label_of
+from tests.waiting import wait_until
 
 JOB_S = 120.0
 COLUMNS = [f"c{number}" for number in range(6)]
@@ -222,13 +223,10 @@ def test_by_value_rows_rest_on_fewer_members_under_load_and_on_more_when_it_is_g
         while "plans fitted function=udf_kind" not in deployed.server.log:
             assert time.monotonic() < end_s
             asked(url, "udf_kind", "label")
-        for _ in range(5):
-            calm = answered_by(url, ASKED[:5])
-        strained = answered_by(url, ASKED * 100)
-        assert np.mean(strained) < 0.8 * np.mean(calm), (np.mean(strained), np.mean(calm))
-        for _ in range(5):
-            after = answered_by(url, ASKED[:5])
-        assert np.mean(after) > np.mean(strained)
+        # How soon depends on the machine, which a test shares: richer plans come one step at a time.
+        wait_until(lambda: np.mean(answered_by(url, ASKED[:5])) >= 1.5, 60)
+        wait_until(lambda: np.mean(answered_by(url, ASKED * 100)) < 1.4, 60)
+        wait_until(lambda: np.mean(answered_by(url, ASKED[:5])) >= 1.5, 60)
     agree = np.mean(
         [one == other for one, other in zip(asked(url, "udf_kind", "label"), everybody, strict=True)]
     )
