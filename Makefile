@@ -82,7 +82,7 @@ stress-serving: $(READY) ## A server under every kind of caller while workers ha
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
 
-bench-before: $(READY) packages ## bench-sql, -ensemble and -serving here and at BASE=<commit>, side by side
+bench-before: $(READY) packages ## bench-sql, -ensemble and servers here and at BASE=<commit>, side by side
 	$(BIN)/python -m tests.benchmarks.before --base $(or $(BASE),HEAD~1)
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
