@@ -10,10 +10,10 @@ from ml_udf.errors import MlUdfError
 from ml_udf.feedback import give_feedback
 from ml_udf.postgres.statements import Statements, Target
 
-__all__ = ["Feedback"]
+__all__ = ["FeedbackCalls"]
 
 
-class Feedback:
+class FeedbackCalls:
     """What SQL says of the labels of a server's functions."""
 
     def __init__(self, statements: Statements) -> None:

@@ -21,7 +21,7 @@ from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import PostgresError, reported
-from ml_udf.postgres.feedback import Feedback
+from ml_udf.postgres.feedback import FeedbackCalls
 from ml_udf.postgres.fitting import Fitting
 from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
@@ -46,7 +46,7 @@ class Session:
         self._views = Views(self.spi, self._statements)
         self._training = TrainingVerbs(self.spi, backend, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
-        self._feedback = Feedback(self._statements)
+        self._feedback = FeedbackCalls(self._statements)
 
     def begun(self) -> Session:
         """This session, ready; called by `ml_udf._boot()`, which may change the session."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from server.ensemble.evidence import NOTHING
 from server.ensemble.plan import Plan
-from server.ensemble.selection import Load
+from server.ensemble.selection import LoadView
 
 __all__ = ["Gears"]
 
@@ -31,14 +31,14 @@ class Gears:
         self._remaining_s: NDArray[np.float64] = np.stack([plan.remaining_s.T for plan in plans])
         self._new_s = self._remaining_s[:, :, NOTHING].copy()  # gears by devices
 
-    def loads(self, load: Load) -> NDArray[np.float64]:
+    def loads(self, load: LoadView) -> NDArray[np.float64]:
         """The load of every gear; 1 is all that the devices can do within the goal."""
         coming = load.rate * load.slo_s / 2
         work_s = self._remaining_s @ load.waiting + coming * self._new_s + np.asarray(load.busy_s)
         worst: NDArray[np.float64] = (work_s / np.maximum(load.workers, _NOBODY)).max(axis=1) / load.slo_s
         return worst
 
-    def shift(self, gear: int, load: Load) -> int:
+    def shift(self, gear: int, load: LoadView) -> int:
         """The gear to follow now, of one that was followed until now."""
         if len(self.plans) == 1:
             return 0

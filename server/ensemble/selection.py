@@ -5,7 +5,7 @@ Stateless code with an explicit state of plain values (Clipper's listing 2), whi
     init → state
     steer(state, load) → state              the load has changed: which plan to follow from now on
     select(state, row) → Choice             which members next, any of them or all; or enough
-    combine(state, evidence) → Answer       from the members that have answered
+    combine(state, evidence) → RowAnswer    from the members that have answered
     observe(state, context, evidence, label) → state     somebody told what is right
 
 A policy is made for one `Ensemble`, which does not change. No clock, no I/O, no randomness but a row's own
@@ -26,12 +26,12 @@ from server.ensemble.evidence import EvidenceStates
 
 __all__ = [
     "ENOUGH",
-    "Answer",
     "Choice",
     "Combination",
     "Ensemble",
     "EnsembleMember",
-    "Load",
+    "LoadView",
+    "RowAnswer",
     "RowEvidence",
     "SelectionPolicy",
 ]
@@ -113,7 +113,7 @@ class RowEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadView:
     """What presses on an ensemble now.
 
     rate: rows per second over the last goal · waiting: rows, by state of evidence · busy_s: by device, what
@@ -130,7 +130,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RowAnswer:
     """The class, by its number, and the probability that it is right."""
 
     label: int
@@ -146,7 +146,7 @@ class SelectionPolicy(Protocol):
         """The state of a function, or of one context of it, that has not run yet."""
         ...
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         """Fit the state to the load. The same object, if nothing changes for any row."""
         ...
 
@@ -154,7 +154,7 @@ class SelectionPolicy(Protocol):
         """What the row needs next."""
         ...
 
-    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
         """One answer from those of the members that have answered. Raises ValueError if none has."""
         ...
 

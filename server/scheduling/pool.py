@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from server.ensemble.evidence import EvidenceStates
-from server.ensemble.selection import Ensemble, Load, RowEvidence, SelectionPolicy
+from server.ensemble.selection import Ensemble, LoadView, RowEvidence, SelectionPolicy
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, MemberView, Refuse, RowRun, Wait
 from server.scheduling.row_buckets import PooledRow, RowBuckets, order_of
@@ -439,7 +439,7 @@ class MemberPool:
         while self._arrivals and self._arrivals[0] < now_s - self._slo_s:
             self._arrivals.popleft()
         workers, busy_s = self._busy_s(now_s)
-        load = Load(
+        load = LoadView(
             now_s=now_s,
             slo_s=self._slo_s,
             rate=len(self._arrivals) / self._slo_s,

@@ -20,7 +20,7 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from server.ensemble.selection import Answer, Choice, Load, RowEvidence, SelectionPolicy
+from server.ensemble.selection import Choice, LoadView, RowAnswer, RowEvidence, SelectionPolicy
 from tests.benchmarks import ensembles_rafiki as rafiki
 from tests.benchmarks.ensembles_cases import (
     BOUND,
@@ -272,7 +272,7 @@ class _Timed:
         self.init, self.observe = policy.init, policy.observe
         self.took_s = 0.0
 
-    def steer(self, state: dict[str, Any], load: Load) -> dict[str, Any]:
+    def steer(self, state: dict[str, Any], load: LoadView) -> dict[str, Any]:
         began_s = time.perf_counter()
         state = self._policy.steer(state, load)
         self.took_s += time.perf_counter() - began_s
@@ -284,7 +284,7 @@ class _Timed:
         self.took_s += time.perf_counter() - began_s
         return choice
 
-    def combine(self, state: dict[str, Any], evidence: Mapping[int, Sequence[float]]) -> Answer:
+    def combine(self, state: dict[str, Any], evidence: Mapping[int, Sequence[float]]) -> RowAnswer:
         return self._policy.combine(state, evidence)
 
 

@@ -29,7 +29,7 @@ from sklearn.tree import DecisionTreeClassifier
 from server.ensemble.evidence import members_of
 from server.ensemble.fit import fit_combination
 from server.ensemble.subset_answers import SubsetAnswers, answers_of
-from server.scheduling.simulation.ensembles import Outcomes
+from server.scheduling.simulation.ensembles import MemberOutcomes
 from tests.benchmarks.report import RESULTS
 
 Floats = NDArray[np.float64]
@@ -66,8 +66,8 @@ class FittedSplit:
     """How every subset answers, by the weights fitted on the first part."""
 
     split: Split
-    fitting: Outcomes
-    judging: Outcomes
+    fitting: MemberOutcomes
+    judging: MemberOutcomes
     accuracies: Sequence[float]  # of the members, on the rows for fitting
     observations: int  # base rows among the rows for fitting
 
@@ -95,8 +95,8 @@ def fitted(split: Split, rows: int | None = None, rule: str = "log_pool") -> Fit
     return FittedSplit(split, _outcomes(fitting), _outcomes(judging), accuracies, len(np.unique(bases)))
 
 
-def _outcomes(told: SubsetAnswers) -> Outcomes:
-    return Outcomes(
+def _outcomes(told: SubsetAnswers) -> MemberOutcomes:
+    return MemberOutcomes(
         {subset: each.tolist() for subset, each in told.confidence.items()},
         {subset: each.tolist() for subset, each in told.correct.items()},
     )

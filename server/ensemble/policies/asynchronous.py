@@ -6,7 +6,7 @@ Where a device holds several members, they take turns, a batch each.
 from __future__ import annotations
 
 from server.ensemble.policies.base import Steady
-from server.ensemble.selection import ENOUGH, Choice, Ensemble, Load, RowEvidence, State
+from server.ensemble.selection import ENOUGH, Choice, Ensemble, LoadView, RowEvidence, State
 
 __all__ = ["Asynchronous"]
 
@@ -31,7 +31,7 @@ class Asynchronous(Steady):
         """The first member's turn."""
         return {"turn": 0}
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         """The next one's, each time a batch is to be cut."""
         return state if len(self._turns) == 1 else {"turn": (state["turn"] + 1) % len(self._turns)}
 

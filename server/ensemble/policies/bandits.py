@@ -13,7 +13,7 @@ import numpy as np
 
 from server.ensemble.policies.base import Steady, most_probable
 from server.ensemble.policies.fixed import Static, all_members
-from server.ensemble.selection import ENOUGH, Answer, Choice, Ensemble, Probabilities, RowEvidence, State
+from server.ensemble.selection import ENOUGH, Choice, Ensemble, Probabilities, RowAnswer, RowEvidence, State
 
 __all__ = ["Exp3", "Exp4"]
 
@@ -71,7 +71,7 @@ class Exp4(Steady):
         """Every member."""
         return self._all.select(state, row)
 
-    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
         """The weighted average of those that have answered."""
         if not evidence:
             raise ValueError("no member has answered")

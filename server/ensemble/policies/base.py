@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from server.ensemble.selection import Answer, Ensemble, Load, Probabilities, State
+from server.ensemble.selection import Ensemble, LoadView, Probabilities, RowAnswer, State
 
 __all__ = ["Steady", "most_probable"]
 
 
-def most_probable(probabilities: Probabilities) -> Answer:
+def most_probable(probabilities: Probabilities) -> RowAnswer:
     """The likeliest class."""
     label = int(np.argmax(probabilities))
-    return Answer(label, float(probabilities[label]))
+    return RowAnswer(label, float(probabilities[label]))
 
 
 class Steady:
@@ -27,11 +27,11 @@ class Steady:
         """Nothing to know."""
         return {}
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         """The same, whatever the load."""
         return state
 
-    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
         """By the ensemble's combination, or the mean of the members' probabilities."""
         if not evidence:
             raise ValueError("no member has answered")

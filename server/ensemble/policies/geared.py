@@ -12,7 +12,7 @@ from server.ensemble.gearing import Gears
 from server.ensemble.plan import Plan, fit_plans, fixed_plan, undominated
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
-from server.ensemble.selection import Choice, Ensemble, Load, RowEvidence, State
+from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, State
 
 __all__ = ["Gear", "Value"]
 
@@ -29,7 +29,7 @@ class _Geared(Steady):
         """The richest."""
         return {"gear": 0}
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         """The richest gear that the load allows."""
         gear = self._gears.shift(state["gear"], load)
         return state if gear == state["gear"] else {"gear": gear}

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from server.ensemble.policies.geared import Value
 from server.ensemble.selection import (
-    Answer,
     Choice,
     Ensemble,
-    Load,
+    LoadView,
     Probabilities,
+    RowAnswer,
     RowEvidence,
     SelectionPolicy,
     State,
@@ -59,7 +59,7 @@ class GuardedSelection:
         """The policy's first state."""
         return self._guarded("init", lambda: {"own": self._own.init()}, self._fresh)
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         """As the policy steers."""
         if self._is_own(state):
             told = self._guarded("steer", lambda: self._own.steer(state["own"], load), lambda: None)
@@ -77,11 +77,11 @@ class GuardedSelection:
                 return choice
         return self._value.select(self._value_state(state), row)
 
-    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
         """As the policy combines. Raises ValueError if no member has answered."""
         if self._is_own(state) and evidence:
             answer = self._guarded("combine", lambda: self._own.combine(state["own"], evidence), lambda: None)
-            if isinstance(answer, Answer):
+            if isinstance(answer, RowAnswer):
                 return answer
         return self._value.combine(self._value_state(state), evidence)
 

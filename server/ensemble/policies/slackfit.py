@@ -13,7 +13,7 @@ from server.ensemble.evidence import members_of
 from server.ensemble.plan import fixed_plan
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
-from server.ensemble.selection import Choice, Ensemble, Load, RowEvidence, State
+from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, State
 
 __all__ = ["SlackFit"]
 
@@ -49,7 +49,7 @@ class SlackFit(Steady):
         """The subset of the widest bucket."""
         return {"subset": self._subsets[-1]}
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         """By what the row that waits longest has left."""
         bucket = max(0, bisect_right(self._latencies_s, load.slack_s) - 1)
         subset = self._subsets[bucket]

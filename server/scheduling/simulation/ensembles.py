@@ -15,13 +15,13 @@ from random import Random
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.pool import AnswerRows, MemberPool, RefuseRow, RunOn, Sleep
 
-__all__ = ["EnsembleLoad", "EnsembleResult", "Outcomes", "simulate_ensemble"]
+__all__ = ["EnsembleLoad", "EnsembleResult", "MemberOutcomes", "simulate_ensemble"]
 
 _ROUNDING_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class MemberOutcomes:
     """By subset (a bit mask), of n rows: the combined top probability, and whether the answer is right."""
 
     confidence: Mapping[int, Sequence[float]]
@@ -43,7 +43,7 @@ class EnsembleLoad:
     arrivals_s: Sequence[float]
     slo_s: float
     latencies: Sequence[Callable[[int], float]]
-    outcomes: Outcomes
+    outcomes: MemberOutcomes
     max_batch: int = 64
     batch_sizes: tuple[int, ...] = ()
     predicted: Sequence[Callable[[int], float]] | None = None

@@ -18,9 +18,9 @@ from server.ensemble.fit import Fit, combined
 
 __all__ = [
     "Combine",
-    "Ensemble",
     "LabelIndices",
     "Scores",
+    "SelectedMembers",
     "accuracy_of",
     "answers_of",
     "select_ensemble",
@@ -34,7 +34,7 @@ LabelIndices = NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble:
+class SelectedMembers:
     """Members in the order of their choice; validation accuracy; latency of all, one after the other."""
 
     members: tuple[str, ...]
@@ -90,7 +90,7 @@ def select_ensemble(
     combine: Combine = "mean",
     most: int = 8,
     margin: float = 1.0,
-) -> Ensemble:
+) -> SelectedMembers:
     """Caruana et al. 2004, "Ensemble selection from libraries of models", without replacement.
 
     Begins with the best model that fits into `budget_ms` (with the fastest, if none does), adds the model
@@ -113,7 +113,7 @@ def select_ensemble(
     alone = {name: accuracy_of([name], scores, labels, combine) for name in scores}
     # Of equally good ones the faster, then the first by name: the choice depends on nothing else.
     chosen = [min(first, key=lambda name: (-alone[name], cost[name], name))]
-    nested = [Ensemble(tuple(chosen), alone[chosen[0]], cost[chosen[0]])]
+    nested = [SelectedMembers(tuple(chosen), alone[chosen[0]], cost[chosen[0]])]
     while len(chosen) < most:
         left_ms = np.inf if budget_ms is None else budget_ms - nested[-1].latency_ms
         fitting = [
@@ -126,7 +126,7 @@ def select_ensemble(
             break
         best = min(together, key=lambda name: (-together[name], -alone[name], cost[name], name))
         chosen.append(best)
-        nested.append(Ensemble(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
+        nested.append(SelectedMembers(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
     return max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from server.ensemble.evidence import fit_evidence, members_of
 from server.ensemble.selection import Ensemble, EnsembleMember
-from server.scheduling.simulation.ensembles import Outcomes
+from server.scheduling.simulation.ensembles import MemberOutcomes
 
 Floats = NDArray[np.float64]
 
@@ -29,18 +29,18 @@ def drawn(
     return probabilities, labels.tolist()
 
 
-def outcomes_of(told: Floats, labels: Sequence[int]) -> Outcomes:
+def outcomes_of(told: Floats, labels: Sequence[int]) -> MemberOutcomes:
     """By the mean of the members' probabilities."""
     subsets = range(1, 1 << len(told))
     mean = {subset: told[list(members_of(subset))].mean(axis=0) for subset in subsets}
-    return Outcomes(
+    return MemberOutcomes(
         {subset: each.max(axis=1).tolist() for subset, each in mean.items()},
         {subset: (each.argmax(axis=1) == np.asarray(labels)).tolist() for subset, each in mean.items()},
     )
 
 
 def ensemble_of(
-    outcomes: Outcomes, costs_ms: Sequence[float], devices: Sequence[int] | None = None
+    outcomes: MemberOutcomes, costs_ms: Sequence[float], devices: Sequence[int] | None = None
 ) -> Ensemble:
     members = tuple(
         EnsembleMember(

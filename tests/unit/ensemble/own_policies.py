@@ -8,11 +8,11 @@ from typing import TypeVar
 from server.ensemble.policies.fixed import Static
 from server.ensemble.selection import (
     ENOUGH,
-    Answer,
     Choice,
     Ensemble,
-    Load,
+    LoadView,
     Probabilities,
+    RowAnswer,
     RowEvidence,
     State,
 )
@@ -35,7 +35,7 @@ class _Faulty(Static):
     def init(self) -> State:
         return self._or_fault("init", super().init())
 
-    def steer(self, state: State, load: Load) -> State:
+    def steer(self, state: State, load: LoadView) -> State:
         return self._or_fault("steer", super().steer(state, load))
 
     def select(self, state: State, row: RowEvidence) -> Choice:
@@ -45,7 +45,7 @@ class _Faulty(Static):
             return ENOUGH
         return self._or_fault("select", super().select(state, row))
 
-    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> Answer:
+    def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
         return self._or_fault("combine", super().combine(state, evidence))
 
     def observe(self, state: State, context: str, evidence: Mapping[int, Probabilities], label: int) -> State:

@@ -14,17 +14,17 @@ from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_polic
 from server.ensemble.policies.fixed import Static
 from server.ensemble.policies.geared import Value
 from server.ensemble.policies.guarded import SelectionFault
-from server.ensemble.selection import Load, RowEvidence
+from server.ensemble.selection import LoadView, RowEvidence
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
 ENSEMBLE = ensemble_of(outcomes_of(*drawn([0.6, 0.7, 0.9])), [1.0, 2.0, 6.0])
 TOLD = {0: [0.2, 0.8], 1: [0.6, 0.4], 2: [0.3, 0.7]}
 
 
-def load(waiting: float = 0.0, rate: float = 0.0, slack_s: float = 1.0) -> Load:
+def load(waiting: float = 0.0, rate: float = 0.0, slack_s: float = 1.0) -> LoadView:
     counts = np.zeros(ENSEMBLE.evidence.states)
     counts[0] = waiting
-    return Load(0.0, 1.0, rate, counts, [0.0], [1.0], slack_s)
+    return LoadView(0.0, 1.0, rate, counts, [0.0], [1.0], slack_s)
 
 
 @pytest.mark.parametrize("name", SELECTION_POLICIES)
