@@ -54,8 +54,6 @@ class LatencyModel:
         self._last = 0.0  # what the last batch deviated, ln
         self._last_near: dict[int, float] = {}  # the same, by size
         self._recent: list[tuple[int, float]] = []
-        self._margin: float | None = 1.0  # None: to be found when it is asked for
-        self._predicted_s: dict[int, float] = {}  # what was asked since the last batch, which many ask again
         self._draw()
 
     @property
@@ -104,10 +102,8 @@ class LatencyModel:
             self._seen[size] = 1
             self._draw()
         self._correct(size, math.log(seconds / _between(self._curve, rows)))
-        self._draw()
         self._recent = [*self._recent, (rows, seconds)][-_RECENT:]
-        self._margin = None
-        self._predicted_s = {}
+        self._draw()
         if self._base is not None:
             self._base.observe(rows, seconds)
 
@@ -152,8 +148,6 @@ class LatencyModel:
         for name, kind in state["kinds"].items():
             model._adopt(name, cls.from_json(kind))
         model._draw()
-        model._margin = None
-        model._predicted_s = {}
         return model
 
     def _size_near(self, rows: int) -> int:
@@ -165,6 +159,8 @@ class LatencyModel:
 
     def _draw(self) -> None:
         """profile · shape · level at every learned size, ascending in both coordinates."""
+        self._margin: float | None = None  # found when it is asked for
+        self._predicted_s: dict[int, float] = {}  # what was asked since the last batch, which many ask again
         curve: list[tuple[int, float]] = []
         highest = 0.0
         for size in sorted(self._shape):
