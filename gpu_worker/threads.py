@@ -125,7 +125,7 @@ def _take_tasks(
             done += 1
         try:
             task()
-        except Exception:
+        except BaseException:  # sys.exit() in somebody's model ends a task, not a thread that others need
             _log.exception("a task failed of which nobody waits for the outcome")
         del task  # and with it what it refers to: the next one may be long in coming
 

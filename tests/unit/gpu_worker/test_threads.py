@@ -84,6 +84,15 @@ def test_what_nobody_waits_for_is_logged_when_it_fails_and_harms_no_other(
     assert all(record.exc_info for record in caplog.records)
 
 
+def test_a_task_that_would_end_its_thread_ends_alone(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(4):  # more than there are threads
+        threads.put(sys.exit, 1)
+    threads.submit(lambda: None).result(10)
+    wait_until(lambda: len(caplog.records) == 4)
+
+
 def test_closed_threads_take_nothing_more_and_none_is_left(threads: Threads) -> None:
     before = threading.active_count()
     gate = threading.Event()
