@@ -326,7 +326,8 @@ class Dispatcher:
             try:
                 if fault is not None:
                     raise fault
-                self._scatter(sent, reply)
+                if not batch.choices:  # of those the core says which rows that is enough for
+                    self._scatter(sent, reply)
             except Exception as exc:
                 log.error("batch unusable function=%s worker=%s", batch.function, batch.worker, exc_info=exc)
                 unusable = ServiceError(f"a worker's answer for {sent.function.name} cannot be used")
@@ -351,11 +352,6 @@ class Dispatcher:
 
     def _scatter(self, sent: BatchInFlight, reply: Answer) -> None:
         began_s = time.monotonic()
-        if sent.batch.choices:
-            self._metrics.of(sent.function).batch_done(
-                sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
-            )
-            return  # the core says which of its rows that is enough for
         whole = len(sent.apart) < len(sent.batch.slices)
         answers = answers_of(sent.function, reply, sent.batch.rows) if whole else None
         if sent.apart:
@@ -368,9 +364,7 @@ class Dispatcher:
             elif pending is not None and answers is not None:
                 pending.answer(part, first, answers)
             first += part.rows
-        self._metrics.of(sent.function).batch_done(
-            sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
-        )
+        self._batch_done(sent, reply, began_s)
 
     def collect(self, pending: PendingReply, part: Slice, first: int, reply: Answer) -> None:
         """Take what some members say of rows, from number `first` of the batch; all there, they are answered.
@@ -392,6 +386,7 @@ class Dispatcher:
 
         Raises ServiceError if it cannot be combined with what the others said.
         """
+        began_s = time.monotonic()
         batch = sent.batch
         check_members(sent.function, reply, batch.members, batch.rows)
         spans: list[tuple[PendingReply, Span]] = []
@@ -407,7 +402,14 @@ class Dispatcher:
                 self._answer_span(pending, span)
         if spans:
             self._plan(time.monotonic(), sent.function, spans[0][0].call.form)
+        self._batch_done(sent, reply, began_s)
         return sure
+
+    def _batch_done(self, sent: BatchInFlight, reply: Answer, began_s: float) -> None:
+        """began_s: when its answers began to be combined and handed out."""
+        self._metrics.of(sent.function).batch_done(
+            sent.batch.rows, reply.decode_s, reply.forward_s, time.monotonic() - began_s
+        )
 
     def _answer_known(self, action: AnswerKnown) -> None:
         for part, _ in action.parts:
