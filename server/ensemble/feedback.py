@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from server.ensemble.fit import Fit
-from server.ensemble.log_pool import Floats
+from server.ensemble.log_pool import LARGEST_STEP, WEIGHTS, Floats
 
 __all__ = ["RECENT_ROWS", "Feedback", "adapted", "begun", "learned"]
 
@@ -26,8 +26,6 @@ RECENT_ROWS = 100  # of which it is known who was right
 _FORMAT = 1
 _RATE = 0.2
 _PULL = 0.003  # a labelled row
-_LARGEST_STEP = 0.4  # in the log of a weight
-_WEIGHTS = (0.02, 2.0)
 _LEAST = 1e-30  # of a probability: a member that rules the label out counts as very wrong, not as infinitely
 
 Weights = tuple[float, ...]
@@ -167,10 +165,10 @@ def _descended(
     log_w, aim = np.zeros(taking_part.shape), np.zeros(taking_part.shape)
     for row, s in enumerate(learning):
         taking_part[row, columns[s]] = True
-        log_w[row, columns[s]] = np.log(np.clip(feedback.weights[s], *_WEIGHTS))
-        aim[row, columns[s]] = np.log(np.clip(fit.subsets[s].weights, *_WEIGHTS))
+        log_w[row, columns[s]] = np.log(np.clip(feedback.weights[s], *WEIGHTS))
+        aim[row, columns[s]] = np.log(np.clip(fit.subsets[s].weights, *WEIGHTS))
     whole = next((row for row, part in enumerate(taking_part) if part.all()), None)
-    low, high = np.log(_WEIGHTS)
+    low, high = np.log(WEIGHTS)
     right: list[bool] = []
     for row, label in enumerate(labels.tolist()):
         log = logs[:, row]
@@ -184,7 +182,7 @@ def _descended(
         q /= q.sum(axis=1, keepdims=True)
         slope = q @ log.T - log[:, label]
         # The gradient in log w would carry a factor w: without it a weight that has fallen can rise again.
-        log_w = log_w - np.clip(_RATE * slope, -_LARGEST_STEP, _LARGEST_STEP)
+        log_w = log_w - np.clip(_RATE * slope, -LARGEST_STEP, LARGEST_STEP)
         log_w = np.clip(log_w + _PULL * (aim - log_w), low, high)
     found = list(feedback.weights)
     for row, s in enumerate(learning):

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "LARGEST_STEP",
+    "WEIGHTS",
     "Floats",
     "Labels",
     "calibrated",
@@ -35,8 +37,8 @@ Labels = NDArray[np.intp]
 _FLOOR = 1e-4
 _STEPS = 40
 _RATE = 2.0
-_LARGEST_STEP = 0.4  # in the log of a weight
-_WEIGHTS = (0.02, 2.0)
+LARGEST_STEP = 0.4  # in the log of a weight
+WEIGHTS = (0.02, 2.0)
 _TEMPERATURES = (0.1, 10.0)
 _HALVINGS = 30  # of the logarithm of that interval: to 1e-8
 _MOST_NUMBERS = 2_000_000  # held at once while weights are fitted
@@ -134,8 +136,8 @@ def _descend(members: Floats, labels: Labels, taking_part: NDArray[np.bool_]) ->
             return best
         q /= total
         slope = q.reshape(-1, classes * rows) @ flat.T / rows - aim
-        moved = weights * np.exp(np.clip(-_RATE * slope, -_LARGEST_STEP, _LARGEST_STEP))
-        weights = np.where(learning, np.clip(moved, *_WEIGHTS), weights)
+        moved = weights * np.exp(np.clip(-_RATE * slope, -LARGEST_STEP, LARGEST_STEP))
+        weights = np.where(learning, np.clip(moved, *WEIGHTS), weights)
     raise AssertionError("unreachable")
 
 

@@ -96,7 +96,6 @@ class Lane:
     def add(self, now_s: float, submission: Submission) -> None:
         """Queue a submission."""
         bulk = submission.row_class == "bulk"
-        slo_s = self.spec.slo_s if submission.slo_s is None else submission.slo_s
         run = RowRun(
             request_id=submission.request_id,
             rows=submission.rows,
@@ -104,7 +103,7 @@ class Lane:
             deadline_s=submission.deadline_s,
             row_class=submission.row_class,
             priority=submission.priority,
-            due_s=submission.deadline_s if bulk else min(submission.deadline_s, now_s + slo_s),
+            due_s=submission.deadline_s if bulk else self.goal_s(now_s, submission),
             offset=submission.offset,
             row_bytes=submission.nbytes / submission.rows,
         )
@@ -113,6 +112,11 @@ class Lane:
         else:
             self.interactive.add(run)
             self._waiting = None
+
+    def goal_s(self, now_s: float, submission: Submission) -> float:
+        """When interactive rows that come now are to be answered, at the latest at their deadline."""
+        slo_s = self.spec.slo_s if submission.slo_s is None else submission.slo_s
+        return min(submission.deadline_s, now_s + slo_s)
 
     def put_aside(self, now_s: float, run: RowRun) -> None:
         """Keep a row whose goal is lost, to be answered late."""

@@ -2,8 +2,7 @@
 
 A request's rows are told apart here, and put together again in what is said of them. Rows of the bulk class,
 those for which the members are named, and those that come before there is a plan wait as in any lane and go
-to all members. Knows nothing of other
-lanes, nor of how plans are made.
+to all members. Knows nothing of other lanes, nor of how plans are made.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class PooledLane(Lane):
         if self.pool is None or submission.row_class == "bulk" or submission.members is not None:
             super().add(now_s, submission)
             return
-        slo_s = self.spec.slo_s if submission.slo_s is None else submission.slo_s
-        due_s = min(submission.deadline_s, now_s + slo_s)
+        due_s = self.goal_s(now_s, submission)
         numbers = self._numbers.setdefault(submission.request_id, {})
         for row in range(submission.rows):
             number = self._next_number

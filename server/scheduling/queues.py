@@ -124,18 +124,12 @@ class Queues:
         member = pooled.first_member()
         lane = self.lane_for(now_s, Submission(0, function, 1, 0, members=(member,), bucket=bucket))
         lane.put_aside(now_s, run)
-        self._with_rows[lane.key] = lane
-        lanes = self._lanes_of.setdefault(run.request_id, [])
-        if lane not in lanes:
-            lanes.append(lane)
+        self._waits(run.request_id, lane)
 
     def add(self, now_s: float, lane: Lane, submission: Submission) -> None:
         """Queue a submission in its lane."""
         lane.add(now_s, submission)
-        self._with_rows[lane.key] = lane
-        lanes = self._lanes_of.setdefault(submission.request_id, [])
-        if lane not in lanes:
-            lanes.append(lane)
+        self._waits(submission.request_id, lane)
         if submission.deadline_s < math.inf:
             heappush(self._deadlines, (submission.deadline_s, submission.request_id))
             if len(self._deadlines) > 2 * len(self._lanes_of) + _STALE:
@@ -170,6 +164,13 @@ class Queues:
                     del self._lanes_of[run.request_id]
         if not lane.rows:
             self._with_rows.pop(lane.key, None)
+
+    def _waits(self, request_id: int, lane: Lane) -> None:
+        """Rows of the request wait in that lane."""
+        self._with_rows[lane.key] = lane
+        lanes = self._lanes_of.setdefault(request_id, [])
+        if lane not in lanes:
+            lanes.append(lane)
 
     def _put_aside(self, fault: PolicyFault) -> None:
         """Where a policy has faulted in one lane, it decides in no other of its function either."""

@@ -73,7 +73,7 @@ class Evidence:
     def expect(self, part: Slice, members: Collection[str]) -> None:
         """These rows are sent, and wait for these members; those that wait already go on as they are."""
         row, end = part.offset, part.offset + part.rows
-        for span in self._within(part):
+        for span in self.waiting(part):
             if span.offset > row:
                 self._add(Span(row, span.offset - row, tuple(members)))
             row = span.offset + span.rows
@@ -82,7 +82,7 @@ class Evidence:
 
     def missing(self, part: Slice) -> set[str]:
         """The members that have not answered all of these rows."""
-        return {member for span in self._within(part) for member in span.wanted if member not in span.found}
+        return {member for span in self.waiting(part) for member in span.wanted if member not in span.found}
 
     def take(self, part: Slice, first: int, answer: Answer) -> list[Span]:
         """Take the answers to these rows, the first of which is number `first` of the batch's.
@@ -94,7 +94,7 @@ class Evidence:
 
     def keep(self, part: Slice, first: int, answer: Answer) -> list[Span]:
         """As `take`, but none leaves: the spans of these rows that wait, in order."""
-        spans = self._within(part)
+        spans = self.waiting(part)
         for span in spans:
             at = first + span.offset - part.offset
             for member in answer.members:
@@ -105,21 +105,17 @@ class Evidence:
                     span.errors.setdefault(error.index - at + span.offset, error)
         return spans
 
-    def waiting(self, part: Slice) -> list[Span]:
-        """The spans of these rows that wait, in order."""
-        return self._within(part)
-
     def close(self, part: Slice) -> list[Span]:
         """These rows wait no longer, whoever has answered: their spans, which leave."""
-        return [self._spans.pop(span.offset) for span in self._within(part)]
+        return [self._spans.pop(span.offset) for span in self.waiting(part)]
 
     def begun(self) -> list[Span]:
         """The spans of which some members have answered; they leave."""
         found = [span for span in self._spans.values() if span.found]
         return [self._spans.pop(span.offset) for span in sorted(found, key=lambda span: span.offset)]
 
-    def _within(self, part: Slice) -> list[Span]:
-        """The spans of these rows, cut at both ends, in order."""
+    def waiting(self, part: Slice) -> list[Span]:
+        """The spans of these rows that wait, cut at both ends, in order."""
         end = part.offset + part.rows
         for edge in (part.offset, end):
             self._cut_at(edge)

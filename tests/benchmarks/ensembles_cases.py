@@ -31,25 +31,12 @@ from server.scheduling.simulation.ensembles import (
     simulate_ensemble,
 )
 from tests.benchmarks.ensembles_data import FittedSplit, fitted, split_of
+from tests.benchmarks.schedule_cases import Affine
 
 MAX_BATCH = 64
 R_U = 572 / 128  # Rafiki's highest throughput, of its three models; r_l is 1
 _LONGER = 4  # times the rows, where the goal would be long beside the simulation
 B = (16, 32, 48, 64)
-
-
-@dataclass(frozen=True)
-class Affine:
-    """l(b) = fixed + per_row · b, seconds."""
-
-    fixed_s: float
-    per_row_s: float
-
-    def __call__(self, rows: int) -> float:
-        return self.fixed_s + self.per_row_s * rows
-
-    def times(self, factor: float) -> Affine:
-        return Affine(self.fixed_s * factor, self.per_row_s * factor)
 
 
 def _ms(fixed: float, per_row: float) -> Affine:
