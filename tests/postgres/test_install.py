@@ -56,7 +56,12 @@ def test_it_writes_the_extension_and_its_python_and_removes_them_again(fake: Pos
     packages = {path.name for path in done.python_dir.iterdir()}
     assert packages == {"ml_udf", "gpu_worker", "server"}
     assert not (done.python_dir / "ml_udf" / "cli").exists()
-    assert {path.name for path in (done.python_dir / "server").glob("*.py")} == {"__init__.py"}
+    # of the server only what an ensemble's combination needs: no app, no routes, no store
+    assert {path.name for path in (done.python_dir / "server").glob("*.py")} == {
+        "__init__.py",
+        "policy_names.py",
+        "record.py",
+    }
     uninstall(fake)
     assert sorted(fake.share_dir.rglob("*")) == before
 
