@@ -8,6 +8,9 @@ Stateless code with an explicit state of plain values (Clipper's listing 2), whi
     combine(state, evidence) → RowAnswer    from the members that have answered
     observe(state, context, evidence, label) → state     somebody told what is right
 
+A policy that says `draws_lots = False` gives all rows of the same evidence the same choice, whatever their
+`draw`: it is asked once for all of them. One that does not say so is asked row by row.
+
 A policy is made for one `Ensemble`, which does not change. No clock, no I/O, no randomness but a row's own
 `draw`; the server and the simulator run the same one. Which rows run together on a member is not decided
 here (server/scheduling/pool.py).
@@ -34,6 +37,7 @@ __all__ = [
     "RowAnswer",
     "RowEvidence",
     "SelectionPolicy",
+    "draws_lots",
 ]
 
 State = dict[str, Any]
@@ -161,3 +165,8 @@ class SelectionPolicy(Protocol):
     def observe(self, state: State, context: str, evidence: Mapping[int, Probabilities], label: int) -> State:
         """Learn from a row whose class became known."""
         ...
+
+
+def draws_lots(policy: SelectionPolicy) -> bool:
+    """Whether what it selects for a row may depend on the row's `draw`; where it does not say, it may."""
+    return bool(getattr(policy, "draws_lots", True))

@@ -16,8 +16,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
 
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
@@ -27,7 +25,7 @@ from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
 from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wait
 from server.scheduling.pool import Offer
-from server.scheduling.pooled_lane import PooledLane, slices_of
+from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.queues import Queues
 from server.scheduling.routing import backlog_s, runner_for, sooner_on, worker_for
 from server.scheduling.team import Runner
@@ -90,7 +88,6 @@ class _Cut:
     took_s: float = 0.0  # the longest of its batches
     spoilt: bool = False  # what it took is not known
     pooled: PooledLane | None = None  # whose rows need not go to all members
-    numbers: tuple[int, ...] = ()  # of its rows, in that lane
 
 
 class Scheduler:
@@ -220,7 +217,7 @@ class Scheduler:
             if failed or cancelled:
                 self._queues.settle(cut.pooled, cut.pooled.drop(now_s, batch_id))
             else:
-                cut.pooled.finished(now_s, batch_id, cut.numbers, sure, service_s)
+                cut.pooled.finished(now_s, batch_id, sure, service_s)
         if failed or (cancelled and service_s <= sent.predicted_s):
             cut.spoilt = True
             return
@@ -294,12 +291,12 @@ class Scheduler:
                     refused.append(run)
                 else:
                     self._queues.put_aside(now_s, run, lane)
-            self._queues.settle(lane, [*(run for run, _ in answered), *lost])
+            self._queues.settle(lane, [*(part for part, _ in answered), *lost])
             if answered:
-                self._to_tell.append(AnswerKnown(lane.key[0], _known(answered)))
+                self._to_tell.append(AnswerKnown(lane.key[0], tuple(answered)))
             if refused:
                 reason = f"{lane.key[0]} is too busy to answer before the deadline"
-                self._to_tell.append(RefuseRows(slices_of(refused), lane.key[0], now_s, reason))
+                self._to_tell.append(RefuseRows(_slices(refused), lane.key[0], now_s, reason))
         return heard
 
     def _next_due_s(self) -> float:
@@ -336,10 +333,10 @@ class Scheduler:
         return ReadyBatch(
             lane=lane,
             worker=worker,
-            decision=Dispatch((member,), len(offer.rows), expected_s=offer.takes_s),
+            decision=Dispatch((member,), offer.rows, expected_s=offer.takes_s),
             takes_s=offer.takes_s,
             due_s=offer.due_s,
-            priority=max(row.run.priority for row in offer.rows),
+            priority=offer.priority,
             workers=max(1, sum(member in other.view.resident for other in self._workers.values())),
             offer=offer,
         )
@@ -490,22 +487,23 @@ class Scheduler:
         batch_id = self._next_batch_id
         self._next_batch_id += 1
         alone = worker.is_idle
-        sent, runs = lane.send(now_s, worker.name, offer, batch_id)
+        dues = tuple((group.order[1], rows) for group, rows in offer.parts)
+        sent = lane.send(now_s, worker.name, offer, batch_id)
         worker.in_flight[batch_id] = SentBatch(
             batch_id=batch_id,
             members=members,
-            rows=len(runs),
+            rows=sent.rows,
             sent_s=now_s,
             predicted_s=sent.predicted_s,
-            dues=tuple((run.due_s, 1) for run in runs),
+            dues=dues,
             is_guess=not lane.is_known(worker.view.device, members),
             alone=alone,
         )
-        cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane, numbers=sent.rows)
+        cut = _Cut(lane, members, 1, sent.predicted_s, pooled=lane)
         self._in_flight[batch_id] = (worker, cut)
-        lane.sent(now_s, len(runs), worker, members)
+        lane.sent(now_s, sent.rows, worker, members)
         return RunBatch(
-            batch_id, lane.key[0], worker.name, members, slices_of(runs), len(runs), choices=lane.names
+            batch_id, lane.key[0], worker.name, members, sent.slices, sent.rows, choices=lane.names
         )
 
     def _refuse(self, now_s: float, lane: Lane, decision: Refuse) -> RefuseRows | None:
@@ -535,14 +533,6 @@ class Scheduler:
         if full or worker.is_idle:
             return now_s
         return worker.free_at_s(now_s) - lead_s
-
-
-def _known(answered: Sequence[tuple[RowRun, tuple[str, ...]]]) -> tuple[tuple[Slice, tuple[str, ...]], ...]:
-    """Rows and who answered them, those together that follow one another."""
-    parts: list[tuple[Slice, tuple[str, ...]]] = []
-    for members, pairs in groupby(answered, key=itemgetter(1)):
-        parts += ((part, members) for part in slices_of([run for run, _ in pairs]))
-    return tuple(parts)
 
 
 def _slices(runs: Sequence[RowRun]) -> tuple[Slice, ...]:

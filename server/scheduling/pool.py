@@ -3,140 +3,66 @@
 A row is bound to a member only when a worker is free, so the plan may change while it waits. Which members a
 row wants is the selection policy's (server/ensemble); how many rows a batch takes is the batching policy's,
 `goodput` by default. At its goal a row is answered from what is known of it; a member that is still at it is
-dropped. Where nobody answered, it is refused. Pure: no I/O, no clock.
+dropped. Where nobody answered, it is given up. Pure: no I/O, no clock.
 
     set_worker                   who holds which members
     submit                       rows arrive
-    next_action                  RunOn | AnswerRows | RefuseRow | Sleep, for a pool that has its workers alone
+    next_action                  RunOn | AnswerRows | GiveUpRows | Sleep: for one that has its workers alone
     tell, offer, send            for one that shares them: what was decided of rows; what a worker could run
                                  next; and that it does
     finished, drop               a batch came back, or never will
     follow                       other plans from now on
 
-Which rows a worker takes: those whose plan asks for a member that it holds; fresh ones that are too late for
-the members they ask, but not for this one; else, of several workers, fresh ones that it would finish sooner;
-else up to 32 that would gain by it.
+Rows that are alike are one group (row_group.py) from when they come until they are answered: a batch cuts off
+what it takes, and what it says parts them by how sure they are now. Those that wait stand in buckets by what
+is known of them (row_buckets.py), so that another plan costs as much as there are buckets, not rows.
+pool_offers.py says which rows a worker takes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 import numpy as np
 
 from server.ensemble.evidence import EvidenceStates
-from server.ensemble.selection import Ensemble, LoadView, RowEvidence, SelectionPolicy
+from server.ensemble.selection import (
+    Choice,
+    Ensemble,
+    LoadView,
+    RowEvidence,
+    SelectionPolicy,
+    State,
+    draws_lots,
+)
 from server.scheduling.policies.by_name import policy_named
-from server.scheduling.policy import BatchOutcome, Dispatch, FunctionView, MemberView, Refuse, RowRun, Wait
-from server.scheduling.row_buckets import PooledRow, RowBuckets, order_of
+from server.scheduling.policy import BatchOutcome, RowRun
+from server.scheduling.pool_batches import PooledBatch
+from server.scheduling.pool_offers import Offer, Offers
+from server.scheduling.pool_terms import AnswerRows, GiveUpRows, RunOn, Sleep
+from server.scheduling.pool_workers import PoolMember, PoolWorkers
+from server.scheduling.row_buckets import RowBuckets
+from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, slices_of
+from server.scheduling.terms import Slice
 
-__all__ = ["AnswerRows", "MemberPool", "Offer", "RefuseRow", "RunOn", "Sleep"]
+__all__ = ["AnswerRows", "GiveUpRows", "MemberPool", "Offer", "RunOn", "Sleep"]
 
-_FILL_ROWS = 32
-_FILL_GAIN = 1e-3
-_IN_VIEW = 6  # batches of waiting rows that a decision looks at
 _SILENCE_S = 1.0  # nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says
-_SHORTEST_WAIT_S = 1e-4  # a batching policy that waits for a time gone by must not spin the shell
-
-
-@dataclass(frozen=True, slots=True)
-class RunOn:
-    """Run these rows on a member, on that worker; report back with `finished`."""
-
-    batch_id: int
-    worker: str
-    member: int
-    rows: tuple[int, ...]
-    predicted_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRows:
-    """Answer each row from the members that have answered it: (row, subset), the subset never empty."""
-
-    rows: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseRow:
-    """Nobody can answer the row by its goal."""
-
-    row: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Nothing to do before `until_s`, unless something happens."""
-
-    until_s: float
-
-
-@dataclass(slots=True, eq=False)
-class Offer:
-    """Rows that a free worker could run next on a member."""
-
-    member: int
-    rows: list[PooledRow]
-    takes_s: float
-    batching: dict[str, Any] | None = None  # the batching policy's state, once it is sent
-
-    @property
-    def due_s(self) -> float:
-        """The soonest goal of its rows."""
-        return min(row.run.due_s for row in self.rows)
-
-    @property
-    def gain(self) -> float:
-        """How many more of its rows will be right for it, in expectation."""
-        return sum(row.choice.worth[self.member] if row.choice.worth else 0.0 for row in self.rows)
-
-    @property
-    def density(self) -> float:
-        """What it brings per second; a row that nobody has answered counts for one more."""
-        return (self.gain + sum(not row.evidence.subset for row in self.rows)) / self.takes_s
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    name: str
-    members: tuple[int, ...]
-    cheapest: int  # of them
-    free_at_s: Callable[[float], float] | None  # now → when it can start a batch, where others know that
-    end_s: float = -math.inf  # when what it runs of this pool is predicted to end
-    batches: set[int] = field(default_factory=set)
-    asleep_s: float = -math.inf  # until when it has nothing to do, if nothing happens
-
-    def starts_s(self, now_s: float) -> float:
-        """When it can start a batch; never in the past."""
-        return max(now_s, self.end_s) if self.free_at_s is None else max(now_s, self.free_at_s(now_s))
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    worker: _Worker
-    member: int
-    rows: list[PooledRow]
-    sent_s: float
-    predicted_s: float
-
-
-@dataclass(slots=True)
-class _Member:
-    latency_s: Callable[[int], float]  # l̂(b)
-    holders: list[_Worker] = field(default_factory=list)
-    batching: dict[str, Any] = field(default_factory=dict)  # the batching policy's state
+# Goals of requests that are gone are kept until there are so many more than of those that wait.
+_STALE = 64
+_DONE = -1  # among states: no more is asked
+_Key = TypeVar("_Key")
 
 
 class MemberPool:
     """Rows of one function. `latencies`: l̂(b) of each member, in the ensemble's order.
 
-    refuses: whether rows are answered, or refused, at their goal; otherwise they are answered late
-    state: the selection policy's.
+    refuses: whether rows are answered, or given up, at their goal; otherwise they are answered late
+    state: the selection policy's · rows, nbytes: those that have neither been answered nor given up
     """
 
     def __init__(
@@ -151,30 +77,38 @@ class MemberPool:
         batching: str = "goodput",
         refuses: bool = True,
     ) -> None:
-        self.state = policy.init()
+        self.state: State = {}
+        self.rows = 0
+        self.nbytes = 0.0
         self._ensemble = ensemble
-        self._policy = policy
-        self._slo_s, self._max_batch = slo_s, max_batch
-        self._batch_sizes = batch_sizes or (max_batch,)
+        self._slo_s = slo_s
         self._batching = policy_named(batching)
-        self._members = [_Member(each, batching=self._batching.initial({})) for each in latencies]
-        self._workers: dict[str, _Worker] = {}
+        members = [PoolMember(each, self._batching.initial({})) for each in latencies]
+        self._workers = PoolWorkers(ensemble, members)
         self._refuses = refuses
-        self._rows: dict[int, PooledRow] = {}
+        self._requests: dict[int, list[PooledRequest]] = {}
         self._waiting = RowBuckets(ensemble.evidence.states)
-        self._dues: list[tuple[float, int]] = []
-        self._arrivals: deque[float] = deque()  # within one goal
-        self._answers: list[tuple[int, int]] = []
-        self._refusals: list[int] = []
-        self._batches: dict[int, _Batch] = {}
+        self._offers = Offers(
+            self._waiting,
+            self._workers,
+            self._batching,
+            self._end_all,
+            slo_s=slo_s,
+            max_batch=max_batch,
+            batch_sizes=batch_sizes or (max_batch,),
+            refuses=refuses,
+        )
+        self._dues: list[tuple[float, int, PooledRequest]] = []  # heap; the request may be gone
+        self._requests_come = 0
+        self._arrivals: deque[tuple[float, int]] = deque()  # within one goal: when, and how many rows
+        self._arrived = 0  # how many rows those are
+        self._answers: list[tuple[PooledRequest, Sequence[int], int]] = []
+        self._given_up: list[RowRun] = []
+        self._batches: dict[int, PooledBatch] = {}
         self._next_batch_id = 1
         self._sent_s = -math.inf  # when a batch last left
         self._stirred = True  # something happened since the workers were last asked
-
-    @property
-    def waiting(self) -> int:
-        """Rows that have neither been answered nor refused."""
-        return len(self._rows)
+        self._adopt(policy)
 
     @property
     def evidence(self) -> EvidenceStates:
@@ -184,12 +118,16 @@ class MemberPool:
     @property
     def is_asking(self) -> bool:
         """Whether a row waits for a worker, and not only for a batch under way."""
-        return bool(self._waiting.items())
+        return bool(self._waiting)
 
     @property
     def next_due_s(self) -> float:
         """When a row may have to be answered next, whatever is known of it; inf if none has."""
         return self._dues[0][0] if self._dues else math.inf
+
+    def holds(self, request_id: int) -> bool:
+        """Whether rows of the request wait here."""
+        return request_id in self._requests
 
     def set_worker(
         self,
@@ -203,23 +141,14 @@ class MemberPool:
         free_at_s: now → when it can start a batch, where it runs others than this pool's. What one that is
         gone was running is lost: its rows are asked anew, of others.
         """
-        old = self._workers.pop(name, None)
-        if members:
-            worker = _Worker(name, tuple(sorted(members)), self._cheapest(members), free_at_s)
-            if old is not None:
-                worker.end_s, worker.batches = old.end_s, old.batches
-                for batch_id in old.batches:
-                    self._batches[batch_id].worker = worker
-            self._workers[name] = worker
-        for number, member in enumerate(self._members):
-            member.holders = [each for each in self._workers.values() if number in each.members]
-        if old is not None and not members:
-            for batch_id in sorted(old.batches):
-                batch = self._batches.pop(batch_id)
-                for row in batch.rows:
-                    row.evidence.under_way &= ~(1 << batch.member)
-                    if row.number in self._rows and not row.waits:
-                        self._decide(row)
+        for batch_id in sorted(self._workers.set(name, members, free_at_s)):
+            batch = self._batches.pop(batch_id)
+            for group in batch.waiting():
+                del group.places[batch_id]
+                if group.bucket is not None:
+                    self._waiting.take([group])
+                group.under_way &= ~(1 << batch.member)
+                self._decide(group)
         self._decide_anew()
 
     def follow(self, ensemble: Ensemble, policy: SelectionPolicy) -> None:
@@ -232,107 +161,123 @@ class MemberPool:
             ensemble.evidence is not self._ensemble.evidence
         ):
             raise ValueError(f"a pool's members and evidence stay, and {names} are others")
-        self._ensemble, self._policy = ensemble, policy
-        self.state = policy.init()
-        for worker in self._workers.values():
-            worker.cheapest = self._cheapest(worker.members)
+        self._ensemble = ensemble
+        self._workers.follow(ensemble)
+        self._adopt(policy)
         self._decide_anew()
 
-    def submit(
-        self, now_s: float, number: int, due_s: float, draw: float = 0.0, run: RowRun | None = None
-    ) -> None:
-        """A row arrives. `draw`: a number in [0, 1) of its own. run: the row as others know it.
+    def submit(self, now_s: float, run: RowRun, draw: float = 0.0) -> None:
+        """Rows arrive. `draw`: a number in [0, 1) of the first row's own, from which the others' follow.
 
-        One whose deadline is later than `due_s` is not refused while a member is at it, but answered late.
+        Where their deadline is later than their goal they are not given up while a member is at them, but
+        answered late. More rows of a request may come later, as a run of their own.
         """
-        evidence = RowEvidence(draw=draw)
-        run = run or RowRun(number, 1, now_s, deadline_s=due_s, due_s=due_s)
-        row = PooledRow(number, run, evidence, self._policy.select(self.state, evidence))
-        self._rows[number] = row
-        self._waiting.put(row)
+        request = PooledRequest(run, draw)
+        self._requests.setdefault(run.request_id, []).append(request)
+        self.rows += run.rows
+        self.nbytes += run.rows * run.row_bytes
+        self._requests_come += 1
         if self._refuses:
-            heappush(self._dues, (due_s, number))
-        self._arrivals.append(now_s)
+            heappush(self._dues, (run.due_s, self._requests_come, request))
+            if len(self._dues) > 2 * len(self._requests) + _STALE:
+                self._dues = [entry for entry in self._dues if entry[2].left]
+                heapify(self._dues)
+        self._arrivals.append((now_s, run.rows))
+        self._arrived += run.rows
+        self._decide(RowGroup.of(request))
         self._stirred = True
 
     def asked_of(self, evidence: RowEvidence) -> tuple[int, ...]:
         """The members that a row would be asked of now, the best first."""
         return self._policy.select(self.state, evidence).ask
 
-    def cancel(self, *numbers: int) -> None:
-        """Forget rows whose client has gone."""
-        gone = [self._rows.pop(number) for number in numbers if number in self._rows]
-        self._waiting.take_all([row for row in gone if row.waits])
+    def cancel(self, request_id: int) -> list[RowRun]:
+        """Forget the rows of a request whose client has gone: those that had not been answered."""
+        gone: list[RowRun] = []
+        for request in self._requests.get(request_id, [])[:]:
+            groups = list(request.groups)
+            self._waiting.take([group for group in groups if group.bucket is not None])
+            for group in groups:
+                gone += group.runs()
+                self._forget(group)
+        return gone
+
+    def clear(self) -> list[RowRun]:
+        """Forget all rows: those that there were."""
+        return [run for request_id in list(self._requests) for run in self.cancel(request_id)]
 
     def finished(
-        self,
-        now_s: float,
-        batch_id: int,
-        confidence: Callable[[int, int], float],
-        took_s: float | None = None,
+        self, now_s: float, batch_id: int, sure: Sequence[float] = (), took_s: float | None = None
     ) -> None:
-        """A batch is back. `confidence(row, subset)`: the combined top probability of its answers so far.
+        """A batch is back. sure: by row of it, the combined top probability of its answers so far.
 
-        Nothing happens for a batch that was lost with its worker.
+        Not a number, or none at all: they are trusted least. Nothing happens for a batch that was lost with
+        its worker.
         """
         batch = self._batches.pop(batch_id, None)
         if batch is None:
             return
-        worker = batch.worker
-        worker.batches.discard(batch_id)
-        worker.end_s = now_s
-        member = self._members[batch.member]
+        self._left_worker(now_s, batch)
+        member = self._workers.members[batch.member]
         member.batching = self._batching.observe(
             member.batching,
             BatchOutcome(
                 now_s=now_s,
-                rows=len(batch.rows),
+                rows=batch.rows,
                 members=(self._ensemble.members[batch.member].name,),
                 latency_s=now_s - batch.sent_s if took_s is None else took_s,
                 slo_s=self._slo_s,
                 predicted_s=batch.predicted_s,
             ),
         )
+        sure = sure or [math.nan] * batch.rows
         mine = 1 << batch.member
-        evidence_of = self._ensemble.evidence
-        for row in batch.rows:
-            if row.number not in self._rows:
-                continue  # answered at its goal, without this member
-            if row.waits:
-                self._waiting.take(row)
-            evidence = row.evidence
-            evidence.under_way &= ~mine
-            evidence.subset |= mine
-            evidence.state = evidence_of.state_of(evidence.subset, confidence(row.number, evidence.subset))
-            self._decide(row)
+        states_of: dict[int, list[int]] = {}  # by subset: of every row of the batch, if that had answered it
+        for group in batch.waiting():
+            if group.bucket is not None:
+                self._waiting.take([group])
+            places = group.places.pop(batch_id)
+            group.under_way &= ~mine
+            subset = group.subset = group.subset | mine
+            states = states_of.get(subset)
+            if states is None:
+                states = states_of[subset] = self._ensemble.evidence.states_each(subset, sure)
+            if group.count == 1:
+                group.state = states[places[0]]
+                self._decide(group)
+            else:
+                self._decide_by_state(group, [states[place] for place in places])
         self._stirred = True
 
-    def drop(self, now_s: float, batch_id: int) -> list[int]:
+    def drop(self, now_s: float, batch_id: int) -> list[RowRun]:
         """A batch has failed: it is forgotten, and so are its rows, which others answer: those still here."""
         batch = self._batches.pop(batch_id, None)
         if batch is None:
             return []
-        batch.worker.batches.discard(batch_id)
-        batch.worker.end_s = now_s
-        gone = [row.number for row in batch.rows if row.number in self._rows]
-        self.cancel(*gone)
+        self._left_worker(now_s, batch)
+        groups = batch.waiting()
+        self._waiting.take([group for group in groups if group.bucket is not None])
+        gone: list[RowRun] = []
+        for group in groups:
+            gone += group.runs()
+            self._forget(group)
         self._stirred = True
         return gone
 
-    def next_action(self, now_s: float) -> RunOn | AnswerRows | RefuseRow | Sleep:
+    def next_action(self, now_s: float) -> RunOn | AnswerRows | GiveUpRows | Sleep:
         """What to do now; to be asked again until it is `Sleep`."""
         if (told := self.tell(now_s)) is not None:
             return told
         wake_s = self.next_due_s
-        idle = [worker for worker in self._workers.values() if not worker.batches]
-        if idle and self._rows:
+        idle = [worker for worker in self._workers.by_name.values() if not worker.batches]
+        if idle and self._requests:
             if self._stirred:
                 self._steer(now_s)
                 for worker in idle:
                     worker.asleep_s = -math.inf
             for worker in idle:
                 if worker.asleep_s <= now_s:
-                    offer = self._offer(now_s, worker)
+                    offer = self._offers.to(now_s, worker)
                     if isinstance(offer, Offer):
                         return self.send(now_s, worker.name, offer)
                     if (told := self._told()) is not None:
@@ -347,21 +292,22 @@ class MemberPool:
 
         Rows that this shows to be lost are told by `tell`. Raises KeyError for an unknown worker.
         """
-        known = self._workers[worker]
-        if self._rows and self._stirred:
+        known = self._workers.by_name[worker]
+        if self._requests and self._stirred:
             self._steer(now_s)
             self._stirred = False
-            for each in self._workers.values():
-                each.asleep_s = -math.inf
+            self._workers.awake()
         if known.asleep_s > now_s:
             return known.asleep_s
-        found = self._offer(now_s, known)
+        # Others keep the worker busy, and may have kept l̂ from being corrected.
+        may_try = known.free_at_s is not None and now_s - self._sent_s > _SILENCE_S
+        found = self._offers.to(now_s, known, may_try=may_try)
         # One that is still at something is asked again when it is free: more rows fit then, or others.
         if not isinstance(found, Offer) and known.starts_s(now_s) <= now_s and not self._has_told:
             known.asleep_s = found
         return found
 
-    def tell(self, now_s: float) -> AnswerRows | RefuseRow | None:
+    def tell(self, now_s: float) -> AnswerRows | GiveUpRows | None:
         """What has been decided of rows, or was due by now; to be asked again until it is None."""
         self._end_due(now_s)
         return self._told()
@@ -371,262 +317,218 @@ class MemberPool:
 
         batch_id: where others number the batches.
         """
-        member = self._members[offer.member]
+        member = self._workers.members[offer.member]
         if offer.batching is not None:
             member.batching = offer.batching
-        mine = 1 << offer.member
-        self._waiting.take_all(offer.rows)
-        for row in offer.rows:
-            row.evidence.under_way |= mine
-            if row.choice.beside:
-                self._decide(row)
         if batch_id is None:
             batch_id = self._next_batch_id
             self._next_batch_id += 1
+        predicted_s = member.latency_s(offer.rows)
+        batch = PooledBatch(batch_id, worker, offer.member, offer.rows, [], now_s, predicted_s)
+        self._batches[batch_id] = batch
+        mine = 1 << offer.member
+        beside = [group.bucket is not None and group.bucket.choice.beside for group, _ in offer.parts]
+        self._waiting.take([group for group, rows in offer.parts if rows == group.count])
+        place = 0
+        for group, rows in offer.parts:
+            taken = group if rows == group.count else self._waiting.head(group, rows)
+            for others in taken.places if taken is not group else ():
+                self._batches[others].groups.append(taken)
+            taken.under_way |= mine
+            taken.places[batch_id] = range(place, place + rows)
+            batch.groups.append(taken)
+            place += rows
+        slices = slices_of(batch.groups)
+        for group, is_beside in zip(tuple(batch.groups), beside, strict=True):
+            if is_beside:
+                self._decide(group)
         self._sent_s = now_s
-        state = self._workers[worker]
+        state = self._workers.by_name[worker]
         state.end_s = state.starts_s(now_s) + offer.takes_s
         state.batches.add(batch_id)
-        predicted_s = member.latency_s(len(offer.rows))
-        self._batches[batch_id] = _Batch(state, offer.member, offer.rows, now_s, predicted_s)
         self._stirred = True
-        return RunOn(batch_id, worker, offer.member, tuple(row.number for row in offer.rows), predicted_s)
+        return RunOn(batch_id, worker, offer.member, slices, offer.rows, predicted_s)
 
-    def _told(self) -> AnswerRows | RefuseRow | None:
+    def _told(self) -> AnswerRows | GiveUpRows | None:
         """What has been decided of rows, and not yet been told."""
         if self._answers:
-            told, self._answers = tuple(self._answers), []
-            return AnswerRows(told)
-        return RefuseRow(self._refusals.pop()) if self._refusals else None
+            told, self._answers = self._answers, []
+            rows_of: dict[tuple[int, int], Sequence[int]] = {}  # by request and subset
+            for request, rows, subset in told:
+                key = (request.run.request_id, subset)
+                before = rows_of.get(key)
+                rows_of[key] = rows if before is None else [*before, *rows]
+            return AnswerRows(
+                tuple(
+                    (Slice(request_id, first, count), subset)
+                    for (request_id, subset), rows in rows_of.items()
+                    for first, count in in_one_piece(rows if len(rows) == 1 else sorted(rows))
+                )
+            )
+        if self._given_up:
+            runs, self._given_up = self._given_up, []
+            return GiveUpRows(tuple(runs))
+        return None
 
     @property
     def _has_told(self) -> bool:
-        return bool(self._answers or self._refusals)
+        return bool(self._answers or self._given_up)
 
-    def _cheapest(self, members: Collection[int]) -> int:
-        return min(members, key=lambda member: self._ensemble.members[member].cost_s)
+    def _left_worker(self, now_s: float, batch: PooledBatch) -> None:
+        worker = self._workers.by_name[batch.worker]
+        worker.batches.discard(batch.batch_id)
+        worker.end_s = now_s
 
     def _end_due(self, now_s: float) -> None:
-        due: list[PooledRow] = []
+        due: list[RowGroup] = []
         while self._dues and self._dues[0][0] <= now_s:
-            row = self._rows.get(heappop(self._dues)[1])
-            if row is not None:
-                due.append(row)
+            due += heappop(self._dues)[2].groups
         if due:
             self._end_all(due)
 
-    def _end_all(self, rows: Sequence[PooledRow]) -> None:
-        """As `_end`, of rows of which there may be thousands."""
-        self._waiting.take_all([row for row in rows if row.waits])
-        for row in rows:
-            self._end(row)
+    def _end_all(self, groups: Sequence[RowGroup]) -> None:
+        """Answer rows from what is known, or give them up."""
+        self._waiting.take([group for group in groups if group.bucket is not None])
+        for group in groups:
+            self._end(group)
 
-    def _end(self, row: PooledRow) -> None:
-        """Answer the row from what is known, or refuse it."""
-        if row.waits:
-            self._waiting.take(row)
-        if row.evidence.under_way and not row.evidence.subset and row.run.deadline_s > row.run.due_s:
-            row.is_late = True  # what comes first is its answer
-            return
-        del self._rows[row.number]
-        if row.evidence.subset:
-            self._answers.append((row.number, row.evidence.subset))
+    def _end(self, group: RowGroup) -> None:
+        run = group.request.run
+        if group.subset:
+            self._answer(group)
+        elif group.under_way and run.deadline_s > run.due_s:
+            group.is_late = True  # what comes first is its answer
         else:
-            self._refusals.append(row.number)
+            self._given_up += group.runs()
+            self._forget(group)
+
+    def _answer(self, group: RowGroup) -> None:
+        self._answers.append((group.request, group.rows, group.subset))
+        self._forget(group)
+
+    def _forget(self, group: RowGroup) -> None:
+        """Its rows have left the pool; a batch that they are in still runs on."""
+        group.places.clear()
+        request = group.request
+        run = request.run
+        del request.groups[group]
+        request.left -= group.count
+        self.rows -= group.count
+        self.nbytes -= group.count * run.row_bytes
+        if not request.left:
+            others = self._requests[run.request_id]
+            others.remove(request)
+            if not others:
+                del self._requests[run.request_id]
+                if not self._requests:
+                    self.nbytes = 0.0
 
     def _steer(self, now_s: float) -> None:
-        """Fit the policy's state to the load; where that changes it, every waiting row is decided anew."""
-        while self._arrivals and self._arrivals[0] < now_s - self._slo_s:
-            self._arrivals.popleft()
-        workers, busy_s = self._busy_s(now_s)
+        """Fit the policy's state to the load; where that changes it, every row that waits is decided anew."""
+        arrivals, since_s = self._arrivals, now_s - self._slo_s
+        while arrivals and arrivals[0][0] < since_s:
+            self._arrived -= arrivals.popleft()[1]
+        workers, busy_s = self._workers.busy_s(now_s)
         load = LoadView(
             now_s=now_s,
             slo_s=self._slo_s,
-            rate=len(self._arrivals) / self._slo_s,
+            rate=self._arrived / self._slo_s,
             waiting=np.array(self._waiting.counts, np.float64),
             busy_s=busy_s,
             workers=workers,
-            slack_s=next(iter(self._rows.values())).run.due_s - now_s,
+            slack_s=next(iter(self._requests.values()))[0].run.due_s - now_s,
         )
         state = self._policy.steer(self.state, load)
         if state is not self.state:
             self.state = state
+            self._choices.clear()
             self._decide_anew()
 
-    def _busy_s(self, now_s: float) -> tuple[list[float], list[float]]:
-        """By device of the ensemble: workers that hold its members, and seconds that they are at it still.
+    def _adopt(self, policy: SelectionPolicy) -> None:
+        self._policy = policy
+        self._by_lot = draws_lots(policy)
+        self._choices: dict[tuple[int, int, int], Choice] = {}  # by evidence, as the state has them
+        self.state = policy.init()
 
-        One that holds members of several counts for each in part.
-        """
-        workers, busy_s = [0.0] * self._ensemble.devices, [0.0] * self._ensemble.devices
-        for worker in self._workers.values():
-            devices = {self._ensemble.members[member].device for member in worker.members}
-            left_s = worker.starts_s(now_s) - now_s
-            for device in devices:
-                workers[device] += 1 / len(devices)
-                busy_s[device] += left_s / len(devices)
-        return workers, busy_s
+    def _choice(self, subset: int, under_way: int, state: int) -> Choice:
+        """What rows of that evidence need next, where no lots are drawn."""
+        key = (subset, under_way, state)
+        found = self._choices.get(key)
+        if found is None:
+            found = self._choices[key] = self._policy.select(self.state, RowEvidence(*key))
+        return found
 
     def _decide_anew(self) -> None:
-        for row in self._waiting.drain():
-            self._decide(row)
+        for bucket in list(self._waiting):
+            if not self._by_lot and not bucket.lot:
+                choice = self._choice(bucket.subset, bucket.under_way, bucket.state)
+                if self._asks(bucket.subset, choice):
+                    bucket.choice = choice
+                    continue
+            groups = bucket.groups[:]
+            self._waiting.take(groups)
+            for group in groups:
+                self._decide(group)
         self._stirred = True
 
-    def _decide(self, row: PooledRow) -> None:
-        """Ask the policy what the row needs next; what nobody holds is not waited for."""
-        if row.is_late:
-            self._end(row)
+    def _decide(self, group: RowGroup) -> None:
+        """Ask the policy what the rows need next."""
+        if group.is_late:
+            self._end(group)
+        elif self._by_lot:
+            drawn: dict[Choice, list[int]] = {}
+            for index, row in enumerate(group.rows):
+                draw = group.request.draw_of(row)
+                evidence = RowEvidence(group.subset, group.under_way, group.state, draw)
+                drawn.setdefault(self._policy.select(self.state, evidence), []).append(index)
+            for choice, part in self._parts(group, drawn):
+                self._go_on(part, choice, lot=True)
+        else:
+            self._go_on(group, self._choice(group.subset, group.under_way, group.state))
+
+    def _decide_by_state(self, group: RowGroup, states: Sequence[int]) -> None:
+        """The same, where its rows are in these states now. Those that are done leave together."""
+        if group.is_late:
+            self._end(group)
             return
-        choice = row.choice = self._policy.select(self.state, row.evidence)
-        if not row.evidence.subset:
-            if choice.ask:
-                self._waiting.put(row)
-        elif choice.ask and any(self._members[member].holders for member in choice.ask):
-            self._waiting.put(row)
-        elif not choice.waits and not row.evidence.under_way:
-            self._answers.append((row.number, row.evidence.subset))
-            del self._rows[row.number]
+        alike: dict[int, list[int]] = {}
+        ends: dict[int, bool] = {}  # by state, whether its rows are done
+        for index, state in enumerate(states):
+            is_done = ends.get(state)
+            if is_done is None:
+                is_done = ends[state] = self._is_done(group, state)
+            alike.setdefault(_DONE if is_done else state, []).append(index)
+        for state, part in self._parts(group, alike):
+            if state == _DONE:
+                self._answer(part)
+            else:
+                part.state = state
+                self._decide(part)
 
-    def _offer(self, now_s: float, worker: _Worker) -> Offer | float:
-        offers: list[Offer] = []
-        until_s = math.inf
-        # Else a wrong l̂ could have all rows refused, and never learn that it is wrong.
-        may_try = worker.free_at_s is not None and now_s - self._sent_s > _SILENCE_S
-        tried: Offer | None = None
-        for member in worker.members:
-            rows = self._asking(now_s, member, strays=member == worker.cheapest)
-            while rows:
-                found = self._cut(now_s, worker, member, rows)
-                if isinstance(found, Offer):
-                    offers.append(found)
-                    break
-                if isinstance(found, float):
-                    until_s = min(until_s, found)
-                    break
-                lost, rows = rows[:found], rows[found:]
-                if may_try and worker.starts_s(now_s) <= now_s:
-                    tried = Offer(member, lost[:1], self._members[member].latency_s(1))
-                    break
-                self._end_all([row for row in lost if self._is_lost(now_s, row, member)])
-        if not offers and tried is not None:
-            return tried
-        if not offers and len(self._workers) > 1 and until_s == math.inf:
-            offers = self._stolen(now_s, worker) or self._filling(now_s, worker)
-        return self._chosen(worker.starts_s(now_s), offers) if offers else until_s
+    def _parts(self, group: RowGroup, alike: Mapping[_Key, Sequence[int]]) -> list[tuple[_Key, RowGroup]]:
+        """The group in parts, which it is no longer one with: alike are rows by their place in it."""
+        if len(alike) == 1:
+            return [(key, group) for key in alike]
+        parts = [(key, group.pick(indices)) for key, indices in alike.items()]
+        for batch_id in group.places:
+            self._batches[batch_id].groups += (part for _, part in parts)
+        group.places.clear()
+        del group.request.groups[group]
+        return parts
 
-    def _cut(self, now_s: float, worker: _Worker, member: int, rows: list[PooledRow]) -> Offer | float | int:
-        """A batch of these rows, until when to wait for it, or how many of the first are lost to it."""
-        known = self._members[member]
-        about = self._ensemble.members[member]
-        view = FunctionView(
-            now_s=now_s,
-            slo_s=self._slo_s,
-            max_batch=self._max_batch,
-            batch_sizes=self._batch_sizes,
-            queue=[row.run for row in rows],
-            queued_rows=len(rows),
-            members=(MemberView(about.name, about.accuracy, known.latency_s, worker.starts_s(now_s)),),
-        )
-        state, decision = self._batching.decide(known.batching, view)
-        if isinstance(decision, Dispatch):
-            taken = rows[decision.skip : decision.skip + decision.rows]
-            takes_s = decision.expected_s or known.latency_s(len(taken))
-            return Offer(member, taken, takes_s, state)
-        known.batching = state
-        if isinstance(decision, Wait):
-            return max(decision.until_s, now_s + _SHORTEST_WAIT_S)
-        assert isinstance(decision, Refuse)
-        return min(decision.rows, len(rows))
+    def _go_on(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
+        if self._asks(group.subset, choice):
+            self._waiting.put(group, choice, lot)
+        elif group.subset and not choice.waits and not group.under_way:
+            self._answer(group)
 
-    def _is_lost(self, now_s: float, row: PooledRow, member: int) -> bool:
-        """Whether nobody else can answer the row in time, which this member cannot."""
-        if not self._refuses or row.evidence.under_way:
+    def _is_done(self, group: RowGroup, state: int) -> bool:
+        """Whether its rows would be answered from what is known, were they in that state."""
+        if self._by_lot or group.under_way:
             return False
-        able = row.choice.ask if row.choice.only or row.evidence.subset else range(len(self._members))
-        return not any(each != member and self._fits(now_s, each, row) for each in able)
+        choice = self._choice(group.subset, 0, state)
+        return not choice.waits and not self._asks(group.subset, choice)
 
-    def _asking(self, now_s: float, member: int, *, strays: bool) -> list[PooledRow]:
-        """Waiting rows that want the member, the soonest goal first; with `strays` those too."""
-        most = _IN_VIEW * self._max_batch
-        lists: list[list[PooledRow]] = []
-        for choice, rows in self._waiting.items():
-            if member in choice.ask:
-                lists.append(rows[:most])
-            elif strays and self._refuses and not choice.only and not rows[0].evidence.subset:
-                lists.append(self._strays(now_s, member, rows[:most]))
-        if len(lists) == 1:
-            return lists[0]
-        merged = [row for rows in lists for row in rows]
-        merged.sort(key=order_of)
-        return merged
-
-    def _strays(self, now_s: float, member: int, rows: list[PooledRow]) -> list[PooledRow]:
-        """Of these fresh rows those that are too late for the members that they ask, but not for this one."""
-        strays = []
-        for row in rows:
-            if any(self._fits(now_s, asked, row) for asked in row.choice.ask):
-                break  # those behind have more time
-            if not row.evidence.subset and self._fits(now_s, member, row):
-                strays.append(row)
-        return strays
-
-    def _fits(self, now_s: float, member: int, row: PooledRow) -> bool:
-        """Whether the member could still answer the row, alone, after what its worker is at."""
-        return self._finish_s(now_s, member, 1) <= row.run.due_s
-
-    def _finish_s(self, now_s: float, member: int, rows: int) -> float:
-        """When the member could have answered so many rows; inf if nobody holds it."""
-        known = self._members[member]
-        starts_s = min((worker.starts_s(now_s) for worker in known.holders), default=math.inf)
-        return starts_s + known.latency_s(rows)
-
-    def _stolen(self, now_s: float, worker: _Worker) -> list[Offer]:
-        """Fresh rows that ask for others, and that this worker would finish sooner."""
-        found: list[Offer] = []
-        for choice, rows in self._waiting.items():
-            fresh = [row for row in rows[: self._max_batch] if not row.evidence.subset]
-            if not fresh or choice.beside or choice.only:
-                continue
-            theirs_s = min(self._finish_s(now_s, asked, len(fresh)) for asked in choice.ask)
-            for member in worker.members:
-                cut = self._cut(now_s, worker, member, fresh)
-                if isinstance(cut, Offer) and worker.starts_s(now_s) + cut.takes_s < theirs_s:
-                    found.append(cut)
-        return found
-
-    def _filling(self, now_s: float, worker: _Worker) -> list[Offer]:
-        """Rows that wait for others, and would gain by a member of this idle worker."""
-        found: list[Offer] = []
-        for member in worker.members:
-            mine = 1 << member
-            rows = [
-                row
-                for choice, bucket in self._waiting.items()
-                if choice.worth and not choice.beside and choice.worth[member] > _FILL_GAIN
-                for row in bucket[:_FILL_ROWS]
-                if not (row.evidence.subset | row.evidence.under_way) & mine
-            ]
-            rows.sort(key=order_of)
-            cut = self._cut(now_s, worker, member, rows[:_FILL_ROWS]) if rows else 0
-            if isinstance(cut, Offer):
-                found.append(cut)
-        return found
-
-    def _chosen(self, start_s: float, offers: list[Offer]) -> Offer:
-        """The fullest batch, if all others can still start after it; else by Moore and Hodgson's rule."""
-        if len(offers) == 1:
-            return offers[0]
-        fullest = max(offers, key=self._fullness)
-        after_s = start_s + fullest.takes_s
-        if all(after_s + each.takes_s <= each.due_s for each in offers if each is not fullest):
-            return fullest
-        kept: list[Offer] = []
-        for offer in sorted(offers, key=lambda each: each.due_s):
-            kept.append(offer)
-            if start_s + sum(each.takes_s for each in kept) > offer.due_s:
-                kept.remove(min(kept, key=lambda each: each.density))
-        return kept[0] if kept else max(offers, key=lambda each: each.density)
-
-    def _fullness(self, offer: Offer) -> float:
-        whole_s = self._members[offer.member].latency_s(self._max_batch)
-        return len(offer.rows) * whole_s / offer.takes_s
+    def _asks(self, subset: int, choice: Choice) -> bool:
+        """Whether rows wait for those that the choice names; with an answer, only if somebody holds one."""
+        return bool(choice.ask) and (not subset or self._workers.is_held(choice.ask))

@@ -6,7 +6,7 @@ Knows nothing of workers or of when rows run.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -15,7 +15,7 @@ from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
 from server.scheduling.policy import RowRun
 from server.scheduling.pooled_lane import PooledLane
-from server.scheduling.terms import FunctionSpec, Submission
+from server.scheduling.terms import FunctionSpec, Slice, Submission
 
 __all__ = ["Queues"]
 
@@ -154,7 +154,7 @@ class Queues:
                 return lanes[0], self.withdraw(request_id)
         return None
 
-    def settle(self, lane: Lane, gone: Sequence[RowRun]) -> None:
+    def settle(self, lane: Lane, gone: Iterable[RowRun | Slice]) -> None:
         """Rows left a lane: forget requests of which nothing waits any more, and the lane if it is empty."""
         for run in gone:
             lanes = self._lanes_of.get(run.request_id)

@@ -1,80 +1,137 @@
-"""Rows that wait for a member, by what they need next: those of higher priority first, then by their goal.
+"""Rows that wait for a member, in buckets of those about which the same is known, and which need the same.
 
-Knows neither members nor devices; a row knows its evidence and its choice.
+Within a bucket those of higher priority come first, then by their goal. Knows neither members nor devices.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import overload
 
-from server.ensemble.selection import Choice, RowEvidence
+from server.ensemble.selection import Choice
 from server.scheduling.policy import RowRun
+from server.scheduling.row_group import RowGroup
 
-__all__ = ["PooledRow", "RowBuckets", "order_of"]
+__all__ = ["RowBucket", "RowBuckets", "WaitingRuns", "in_order"]
+
+_order = attrgetter("order")
+_Key = tuple[int, int, int, Choice | None]
 
 
 @dataclass(slots=True, eq=False)
-class PooledRow:
-    """A row of the pool; `waits`: in a bucket, and not only under way. is_late: its goal has passed."""
+class RowBucket:
+    """Groups of the same subset, under way on the same members, in one state of evidence, and their choice.
 
-    number: int
-    run: RowRun
-    evidence: RowEvidence
+    lot: whether that is what they drew, and other rows of the same evidence may have drawn another one.
+    """
+
+    subset: int
+    under_way: int
+    state: int
     choice: Choice
-    waits: bool = False
-    is_late: bool = False
+    lot: bool = False
+    groups: list[RowGroup] = field(default_factory=list)
+    rows: int = 0
+
+    @property
+    def key(self) -> _Key:
+        """By which it is found."""
+        return self.subset, self.under_way, self.state, self.choice if self.lot else None
 
 
-def order_of(row: PooledRow) -> tuple[int, float]:
-    """Higher priority first, then the sooner goal."""
-    return -row.run.priority, row.run.due_s
+class WaitingRuns(Sequence[RowRun]):
+    """The first `rows` rows of groups, as a batching policy sees them: made as far as it looks at them."""
+
+    def __init__(self, groups: Sequence[RowGroup], rows: int) -> None:
+        self._groups, self._rows = groups, rows
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[RowRun]:
+        left = self._rows
+        for group in self._groups:
+            if left <= 0:
+                return
+            yield group.run(left)
+            left -= group.count
+
+    @overload
+    def __getitem__(self, at: int) -> RowRun: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[RowRun]: ...
+    def __getitem__(self, at: int | slice) -> RowRun | list[RowRun]:
+        return self._groups[0].run(self._rows) if at == 0 else list(self)[at]
 
 
 class RowBuckets:
     """`states`: how many states of evidence there are."""
 
     def __init__(self, states: int) -> None:
-        self._buckets: dict[Choice, list[PooledRow]] = {}
+        self._buckets: dict[_Key, RowBucket] = {}
         self.counts = [0] * states  # waiting rows, by state of evidence
 
-    def items(self) -> Iterable[tuple[Choice, list[PooledRow]]]:
-        """Every need that a row has, and its rows; none is empty."""
-        return self._buckets.items()
+    def __iter__(self) -> Iterator[RowBucket]:
+        """None of them is empty."""
+        return iter(self._buckets.values())
 
-    def put(self, row: PooledRow) -> None:
-        """Have it wait for what its choice says."""
-        bucket = self._buckets.get(row.choice)
+    def __bool__(self) -> bool:
+        return bool(self._buckets)
+
+    def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
+        """Have rows wait for what they need; with others of their request that do, they are one group."""
+        key = (group.subset, group.under_way, group.state, choice if lot else None)
+        bucket = self._buckets.get(key)
         if bucket is None:
-            self._buckets[row.choice] = [row]
-        elif order_of(bucket[-1]) <= order_of(row):
-            bucket.append(row)
-        else:
-            insort(bucket, row, key=order_of)
-        row.waits = True
-        self.counts[row.evidence.state] += 1
+            bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot)
+        groups = bucket.groups
+        bucket.rows += group.count
+        self.counts[group.state] += group.count
+        at = len(groups)
+        if groups and group.order < groups[-1].order:
+            at = bisect_right(groups, group.order, key=_order)
+        if at and groups[at - 1].join(group):
+            return
+        group.bucket = bucket
+        groups.insert(at, group)
 
-    def take(self, row: PooledRow) -> None:
-        """Take out one row."""
-        self.take_all((row,))
+    def take(self, groups: Iterable[RowGroup]) -> None:
+        """Take out groups that wait."""
+        taken: dict[RowBucket, list[RowGroup]] = {}
+        for group in groups:
+            bucket = group.bucket
+            assert bucket is not None, "it waits"
+            group.bucket = None
+            self.counts[group.state] -= group.count
+            bucket.rows -= group.count
+            taken.setdefault(bucket, []).append(group)
+        for bucket, gone in taken.items():
+            self._remove(bucket, gone)
 
-    def take_all(self, rows: Iterable[PooledRow]) -> None:
-        """Take out rows that wait."""
-        touched: dict[Choice, None] = {}
-        for row in rows:
-            row.waits = False
-            self.counts[row.evidence.state] -= 1
-            touched[row.choice] = None
-        for choice in touched:
-            left = [row for row in self._buckets[choice] if row.waits]
-            if left:
-                self._buckets[choice] = left
-            else:
-                del self._buckets[choice]
+    def head(self, group: RowGroup, count: int) -> RowGroup:
+        """Take out the first rows of a group that waits; the others stay."""
+        assert group.bucket is not None, "it waits"
+        self.counts[group.state] -= count
+        group.bucket.rows -= count
+        return group.head(count)
 
-    def drain(self) -> Iterator[PooledRow]:
-        """Take out all."""
-        rows = [row for bucket in self._buckets.values() for row in bucket]
-        self.take_all(rows)
-        return iter(rows)
+    def _remove(self, bucket: RowBucket, gone: Sequence[RowGroup]) -> None:
+        groups = bucket.groups
+        if len(gone) == len(groups):
+            groups.clear()
+            del self._buckets[bucket.key]
+            return
+        orders = [gone[0].order] if len(gone) == 1 else [each.order for each in gone]
+        first = bisect_left(groups, min(orders), key=_order)
+        end = bisect_right(groups, max(orders), lo=first, key=_order)
+        groups[first:end] = [each for each in groups[first:end] if each.bucket is bucket]
+
+
+def in_order(lists: Sequence[Sequence[RowGroup]]) -> list[RowGroup]:
+    """Groups of several buckets, as they would be asked."""
+    merged = [group for groups in lists for group in groups]
+    merged.sort(key=_order)
+    return merged

@@ -15,6 +15,7 @@ class Asynchronous(Steady):
     """State: whose turn it is on the devices."""
 
     name = "async"
+    draws_lots = False
 
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__(ensemble)

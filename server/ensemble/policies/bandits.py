@@ -22,6 +22,7 @@ class Exp3(Steady):
     """State: by member, the logarithm of its weight s. A row asks member i with probability s_i / Σ s."""
 
     name = "exp3"
+    draws_lots = True
 
     def __init__(self, ensemble: Ensemble, rate: float = 0.1) -> None:
         super().__init__(ensemble)
@@ -57,6 +58,7 @@ class Exp4(Steady):
     """State: as `Exp3`'s. Every member answers every row; they are averaged by their weights."""
 
     name = "exp4"
+    draws_lots = False
 
     def __init__(self, ensemble: Ensemble, rate: float = 0.1) -> None:
         super().__init__(ensemble)

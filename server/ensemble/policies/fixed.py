@@ -16,6 +16,7 @@ class Static(Steady):
     """
 
     name = "static"
+    draws_lots = False
 
     def __init__(self, ensemble: Ensemble, subset: int) -> None:
         super().__init__(ensemble)

@@ -20,6 +20,8 @@ __all__ = ["Gear", "Value"]
 class _Geared(Steady):
     """State: the gear, 0 the richest."""
 
+    draws_lots = False
+
     def __init__(self, ensemble: Ensemble, plans: Sequence[Plan]) -> None:
         super().__init__(ensemble)
         self.plans = tuple(plans)

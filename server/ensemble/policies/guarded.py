@@ -20,6 +20,7 @@ from server.ensemble.selection import (
     RowEvidence,
     SelectionPolicy,
     State,
+    draws_lots,
 )
 
 __all__ = ["GuardedSelection", "SelectionFault"]
@@ -49,6 +50,7 @@ class GuardedSelection:
         faulted: Callable[[SelectionFault], None] = lambda fault: None,
     ) -> None:
         self.name = policy.name
+        self.draws_lots = draws_lots(policy)
         self._members = len(ensemble.members)
         self._own = policy
         self._value = Value(ensemble)

@@ -24,6 +24,7 @@ class SlackFit(Steady):
     """State: the subset for rows that come now. Batches are cut by the pool; `max_batch` bounds the table."""
 
     name = "slackfit"
+    draws_lots = False
 
     def __init__(self, ensemble: Ensemble, max_batch: int = 64) -> None:
         super().__init__(ensemble)

@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from random import Random
 
 from server.ensemble.selection import Ensemble, SelectionPolicy
-from server.scheduling.pool import AnswerRows, MemberPool, RefuseRow, RunOn, Sleep
+from server.scheduling.policy import RowRun
+from server.scheduling.pool import AnswerRows, MemberPool, RunOn, Sleep
 
 __all__ = ["EnsembleLoad", "EnsembleResult", "MemberOutcomes", "simulate_ensemble"]
 
@@ -118,41 +119,45 @@ def simulate_ensemble(
     sure, correct = load.outcomes.confidence, load.outcomes.correct
     result = EnsembleResult(offered=len(picks))
     ends: list[tuple[float, int, RunOn]] = []
+    answered = [0] * len(picks)  # by row, which members have
     arrived, wake_s, now_s = 0, 0.0, 0.0
-
-    def confidence(row: int, subset: int) -> float:
-        return sure[subset][picks[row]]
 
     while arrived < len(picks) or ends or wake_s < math.inf:
         arrives_s = load.arrivals_s[arrived] if arrived < len(picks) else math.inf
         now_s = max(now_s, min(arrives_s, ends[0][0] if ends else math.inf, wake_s))
         while arrived < len(picks) and load.arrivals_s[arrived] <= now_s:
-            pool.submit(now_s, arrived, load.arrivals_s[arrived] + load.slo_s, lots[arrived])
+            due_s = load.arrivals_s[arrived] + load.slo_s
+            pool.submit(now_s, RowRun(arrived, 1, now_s, due_s, due_s=due_s), lots[arrived])
             arrived += 1
         while ends and ends[0][0] <= now_s:
-            _, batch_id, _ = heappop(ends)
-            pool.finished(now_s, batch_id, confidence)
+            _, batch_id, sent = heappop(ends)
+            found: list[float] = []
+            for part in sent.slices:
+                subset = answered[part.request_id] = answered[part.request_id] | 1 << sent.member
+                found.append(sure[subset][picks[part.request_id]])
+            pool.finished(now_s, batch_id, found)
         while not isinstance(action := pool.next_action(now_s), Sleep):
             if isinstance(action, RunOn):
-                took_s = load.latencies[action.member](len(action.rows))
+                took_s = load.latencies[action.member](action.rows)
                 if load.jitter:
                     took_s *= math.exp(pace.gauss(0.0, load.jitter))
                 result.busy_s += took_s
                 result.batches += 1
                 heappush(ends, (now_s + took_s, action.batch_id, action))
             elif isinstance(action, AnswerRows):
-                for row, subset in action.rows:
+                for part, subset in action.parts:
+                    row = part.request_id
                     latency_s = now_s - load.arrivals_s[row]
                     _count(result, latency_s, load.slo_s, bool(correct[subset][picks[row]]))
                     result.asked += subset.bit_count()
                     result.answered_at.append(
                         (load.arrivals_s[row], latency_s, bool(correct[subset][picks[row]]))
                     )
-            elif isinstance(action, RefuseRow):
-                result.refused += 1
-                result.refused_at_s.append(load.arrivals_s[action.row])
+            else:
+                result.refused += len(action.runs)
+                result.refused_at_s += (load.arrivals_s[run.request_id] for run in action.runs)
         wake_s = action.until_s
-    result.refused += pool.waiting  # which a policy never got round to
+    result.refused += pool.rows  # which a policy never got round to
     return result
 
 

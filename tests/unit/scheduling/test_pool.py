@@ -13,10 +13,11 @@ from server.ensemble.policies.fixed import Static
 from server.ensemble.policies.guarded import SelectionFault
 from server.scheduling.arbitration import least_recently_served
 from server.scheduling.policy import RowRun
-from server.scheduling.pool import AnswerRows, MemberPool, Offer, RefuseRow, RunOn, Sleep
+from server.scheduling.pool import AnswerRows, GiveUpRows, MemberPool, Offer, RunOn, Sleep
 from server.scheduling.simulation.arrivals import bursty, poisson
 from server.scheduling.simulation.ensembles import EnsembleLoad, simulate_ensemble
 from server.scheduling.simulation.simulator import FunctionLoad, Workload, simulate
+from server.scheduling.terms import Slice
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
 OUTCOMES = outcomes_of(*drawn([0.6, 0.75, 0.9]))
@@ -96,6 +97,22 @@ def pool_of(policy, of, **options):
     return pool
 
 
+def submit(pool, number, due_s=0.05, rows=1, **fields):
+    run = RowRun(number, rows, 0.0, **{"deadline_s": due_s, "due_s": due_s} | fields)
+    pool.submit(0.0, run)
+    return run
+
+
+def rows_of(action):
+    """(request, row), in the order of the batch or of what is said."""
+    parts = action.slices if isinstance(action, RunOn) else [part for part, _ in action.parts]
+    return [(part.request_id, part.offset + row) for part in parts for row in range(part.rows)]
+
+
+def answer(number, subset, first=0, rows=1):
+    return AnswerRows(((Slice(number, first, rows), subset),))
+
+
 def offered(pool, now_s=0.0, worker="w0"):
     offer = pool.offer(now_s, worker)
     assert isinstance(offer, Offer)
@@ -105,32 +122,32 @@ def offered(pool, now_s=0.0, worker="w0"):
 def test_at_its_goal_a_row_is_answered_from_what_is_known_and_the_late_member_is_dropped():
     of = ensemble()
     pool = pool_of(selection_policy("all", of), of)
-    pool.submit(0.0, 7, 0.05)
+    submit(pool, 7)
     first = pool.next_action(0.0)
     assert isinstance(first, RunOn)
-    pool.finished(0.01, first.batch_id, lambda row, subset: 0.5)
+    pool.finished(0.01, first.batch_id, [0.5])
     second = pool.next_action(0.01)
     assert isinstance(second, RunOn)
     assert second.member != first.member
     assert pool.next_action(0.01) == Sleep(0.05)
-    assert pool.next_action(0.05) == AnswerRows(((7, 1 << first.member),))
-    assert pool.waiting == 0
-    pool.finished(0.06, second.batch_id, lambda row, subset: pytest.fail("the row is gone"))
+    assert pool.next_action(0.05) == answer(7, 1 << first.member)
+    assert pool.rows == 0
+    pool.finished(0.06, second.batch_id, [0.9])
     assert isinstance(pool.next_action(0.06), Sleep)
 
 
 def test_a_row_that_nobody_answered_by_its_goal_is_refused():
     of = ensemble()
     pool = pool_of(Static(of, 0b100), of)
-    pool.submit(0.0, 1, 0.05)
+    run = submit(pool, 1)
     assert isinstance(pool.next_action(0.0), RunOn)
-    assert pool.next_action(0.05) == RefuseRow(1)
+    assert pool.next_action(0.05) == GiveUpRows((run,))
 
 
 def test_a_fresh_row_too_late_for_its_member_goes_to_the_cheapest_that_can_answer_it():
     of = ensemble()
     pool = pool_of(selection_policy("gear", of), of)
-    pool.submit(0.0, 1, 0.002)  # only the first member takes less
+    submit(pool, 1, 0.002)  # only the first member takes less
     action = pool.next_action(0.0)
     assert isinstance(action, RunOn)
     assert action.member == 0
@@ -139,7 +156,7 @@ def test_a_fresh_row_too_late_for_its_member_goes_to_the_cheapest_that_can_answe
 def test_members_on_several_devices_run_beside_one_another_where_all_are_asked():
     of = ensemble([0, 1, 2])
     pool = pool_of(selection_policy("all", of), of)
-    pool.submit(0.0, 1, 0.05)
+    submit(pool, 1)
     actions = [pool.next_action(0.0) for _ in range(4)]
     assert {action.member for action in actions[:3] if isinstance(action, RunOn)} == {0, 1, 2}
     assert isinstance(actions[3], Sleep)
@@ -150,82 +167,81 @@ def test_two_workers_that_hold_the_same_members_share_the_rows():
     pool = pool_of(selection_policy("value", of), of)
     pool.set_worker(0.0, "other", range(3))
     for number in range(12):
-        pool.submit(0.0, number, 0.05)
+        submit(pool, number)
     first, second = pool.next_action(0.0), pool.next_action(0.0)
     assert isinstance(first, RunOn)
     assert isinstance(second, RunOn)
     assert {first.worker, second.worker} == {"w0", "other"}
-    assert sorted(first.rows + second.rows) == list(range(12))
+    assert sorted(rows_of(first) + rows_of(second)) == [(number, 0) for number in range(12)]
 
 
 def test_the_rows_of_a_lost_worker_are_answered_by_another():
     of = ensemble()
     pool = pool_of(selection_policy("best", of), of)
-    pool.submit(0.0, 1, 0.05)
+    submit(pool, 1)
     lost = pool.next_action(0.0)
     assert isinstance(lost, RunOn)
     pool.set_worker(0.001, "other", range(3))
     pool.set_worker(0.002, lost.worker, ())
     again = pool.next_action(0.002)
     assert isinstance(again, RunOn)
-    assert (again.worker, again.rows) == ("other", (1,))
-    pool.finished(0.003, lost.batch_id, lambda row, subset: pytest.fail("it was lost"))
-    pool.finished(0.004, again.batch_id, lambda row, subset: 0.9)
-    assert pool.next_action(0.004) == AnswerRows(((1, 0b100),))
+    assert (again.worker, rows_of(again)) == ("other", [(1, 0)])
+    pool.finished(0.003, lost.batch_id, [0.9])
+    pool.finished(0.004, again.batch_id, [0.9])
+    assert pool.next_action(0.004) == answer(1, 0b100)
 
 
 def test_a_row_does_not_wait_for_members_that_nobody_holds_any_more():
     of = ensemble([0, 1, 2])
     pool = pool_of(selection_policy("all", of), of)
-    pool.submit(0.0, 1, 0.05)
+    submit(pool, 1)
     actions = [pool.next_action(0.0) for _ in range(3)]
     for action in actions:
         assert isinstance(action, RunOn)
         if action.member:
             pool.set_worker(0.001, action.worker, ())
     (kept,) = (action for action in actions if isinstance(action, RunOn) and not action.member)
-    pool.finished(0.002, kept.batch_id, lambda row, subset: 0.9)
-    assert pool.next_action(0.002) == AnswerRows(((1, 0b001),))
+    pool.finished(0.002, kept.batch_id, [0.9])
+    assert pool.next_action(0.002) == answer(1, 0b001)
 
 
 def test_an_offer_changes_nothing_until_it_is_sent():
     of = ensemble()
     pool = pool_of(selection_policy("value", of), of)
     for number in range(5):
-        pool.submit(0.0, number, 0.05)
+        submit(pool, number)
     first, second = pool.offer(0.0, "w0"), pool.offer(0.0, "w0")
     assert isinstance(first, Offer)
     assert isinstance(second, Offer)
-    assert (first.member, first.rows) == (second.member, second.rows)
+    assert (first.member, first.parts) == (second.member, second.parts)
     assert 0 < first.gain <= 5
-    assert pool.send(0.0, "w0", second).rows == tuple(range(5))
-    assert pool.waiting == 5
+    assert rows_of(pool.send(0.0, "w0", second)) == [(number, 0) for number in range(5)]
+    assert pool.rows == 5
 
 
 def test_a_row_with_a_deadline_past_its_goal_is_answered_by_what_comes_first():
     of = ensemble()
     pool = pool_of(selection_policy("all", of), of)
-    run = RowRun(1, 1, 0.0, deadline_s=1.0, due_s=0.05)
-    pool.submit(0.0, 1, 0.05, run=run)
+    submit(pool, 1, deadline_s=1.0)
     sent = pool.send(0.0, "w0", offered(pool))
     assert pool.tell(0.06) is None
-    assert pool.waiting == 1
-    pool.finished(0.07, sent.batch_id, lambda row, subset: 0.1)
-    assert pool.tell(0.07) == AnswerRows(((1, 1 << sent.member),))
+    assert pool.rows == 1
+    pool.finished(0.07, sent.batch_id, [0.1])
+    assert pool.tell(0.07) == answer(1, 1 << sent.member)
 
 
 def test_a_batch_that_failed_takes_its_rows_with_it_and_the_others_stay():
     of = ensemble()
     pool = pool_of(selection_policy("value", of), of)
     for number in range(10):
-        pool.submit(0.0, number, 0.05)
+        submit(pool, number)
     sent = pool.send(0.0, "w0", offered(pool), batch_id=77)
     assert sent.batch_id == 77
-    assert pool.drop(0.001, 77) == list(sent.rows)
-    assert pool.waiting == 10 - len(sent.rows) > 0
-    pool.finished(0.002, 77, lambda row, subset: pytest.fail("it is forgotten"))
+    assert [run.request_id for run in pool.drop(0.001, 77)] == [number for number, _ in rows_of(sent)]
+    assert pool.rows == 10 - sent.rows > 0
+    pool.finished(0.002, 77, [0.9])
     again = pool.send(0.002, "w0", offered(pool, 0.002))
-    assert set(again.rows).isdisjoint(sent.rows)
+    assert set(rows_of(again)).isdisjoint(rows_of(sent))
 
 
 def test_a_worker_that_others_keep_busy_is_offered_what_it_can_still_do_in_time():
@@ -233,28 +249,28 @@ def test_a_worker_that_others_keep_busy_is_offered_what_it_can_still_do_in_time(
     pool = MemberPool(of, selection_policy("value", of), latencies(of), slo_s=0.05, max_batch=8)
     free_s = 0.048
     pool.set_worker(0.0, "w", range(3), lambda now_s: free_s)
-    pool.submit(0.0, 1, 0.05)
+    run = submit(pool, 1)
     offer = offered(pool, worker="w")
     assert offer.member == 0, "only the first takes less than the 2 ms that are left"
     free_s = 0.0
     assert offered(pool, worker="w").member != 0
     free_s = 0.0499
     assert pool.offer(0.0, "w") == float("inf")
-    assert pool.tell(0.0) == RefuseRow(1)
+    assert pool.tell(0.0) == GiveUpRows((run,))
 
 
 def test_higher_priority_goes_first():
     of = ensemble()
     pool = pool_of(selection_policy("value", of), of)
     for number, priority in enumerate([0] * 8 + [1]):
-        pool.submit(0.0, number, 0.05, run=RowRun(number, 1, 0.0, 0.05, priority=priority, due_s=0.05))
-    assert offered(pool).rows[0].number == 8
+        submit(pool, number, priority=priority)
+    assert offered(pool).parts[0][0].request.run.request_id == 8
 
 
 def test_other_plans_are_followed_while_rows_wait():
     of = ensemble()
     pool = pool_of(selection_policy("value", of), of)
-    pool.submit(0.0, 1, 0.05)
+    submit(pool, 1)
     assert offered(pool).member != 0
     pool.follow(of, Static(of, 0b001))
     assert offered(pool).member == 0
@@ -266,13 +282,13 @@ def test_a_cancelled_row_is_neither_answered_nor_refused():
     of = ensemble()
     pool = pool_of(selection_policy("value", of), of)
     for number in (1, 2):
-        pool.submit(0.0, number, 0.05)
+        submit(pool, number)
     pool.cancel(1)
     sent = pool.next_action(0.0)
     assert isinstance(sent, RunOn)
-    assert sent.rows == (2,)
+    assert rows_of(sent) == [(2, 0)]
     pool.cancel(2)
-    pool.finished(0.01, sent.batch_id, lambda row, subset: 0.9)
+    pool.finished(0.01, sent.batch_id, [0.9])
     assert pool.next_action(1.0) == Sleep(float("inf"))
 
 

@@ -293,8 +293,11 @@ def test_every_row_is_answered_or_refused_once_whatever_happens(policy, seed):
     def settle(slices, where=open_rows):
         for part in slices:
             for row in range(part.offset, part.offset + part.rows):
-                where[part.request_id, row] -= 1
-                assert where[part.request_id, row] >= 0, "it was answered before"
+                key = part.request_id, row
+                if key in submitted_again and not where[key]:
+                    continue  # what was known of it was on its way as its batch failed: the shell drops this
+                where[key] -= 1
+                assert where[key] >= 0, "it was answered before"
 
     def again(batch):
         for part in batch.slices:

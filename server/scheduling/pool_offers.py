@@ -1,0 +1,281 @@
+"""Which of the rows of a pool a free worker could run next, as one batch, and on which member.
+
+Those whose choice asks for a member that it holds; fresh ones that are too late for the members they ask, but
+not for this one; else, of several workers, fresh ones that it would finish sooner; else up to 32 that would
+gain by it. How many rows a batch takes is the batching policy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.scheduling.policy import Dispatch, FunctionView, MemberView, Policy, Refuse, Wait
+from server.scheduling.pool_workers import PoolWorker, PoolWorkers
+from server.scheduling.row_buckets import RowBucket, RowBuckets, WaitingRuns, in_order
+from server.scheduling.row_group import RowGroup
+
+__all__ = ["Offer", "Offers"]
+
+_FILL_ROWS = 32
+_FILL_GAIN = 1e-3
+_IN_VIEW = 6  # batches of waiting rows that a decision looks at
+_SHORTEST_WAIT_S = 1e-4  # a batching policy that waits for a time gone by must not spin the shell
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """Rows that a free worker could run next on a member: of each group so many, `rows` in all."""
+
+    member: int
+    parts: list[tuple[RowGroup, int]]
+    rows: int
+    takes_s: float
+    batching: dict[str, Any] | None = None  # the batching policy's state, once it is sent
+
+    @property
+    def priority(self) -> int:
+        """The highest of its rows: that of the first."""
+        return -self.parts[0][0].order[0]
+
+    @property
+    def due_s(self) -> float:
+        """The soonest goal of its rows."""
+        (first, _), (last, _) = self.parts[0], self.parts[-1]
+        if first.order[0] == last.order[0]:  # one priority: they come by their goals
+            return first.order[1]
+        return min(group.order[1] for group, _ in self.parts)
+
+    @property
+    def gain(self) -> float:
+        """How many more of its rows will be right for it, in expectation."""
+        gain = 0.0
+        for group, rows in self.parts:
+            if group.bucket is not None and group.bucket.choice.worth:
+                gain += rows * group.bucket.choice.worth[self.member]
+        return gain
+
+    @property
+    def density(self) -> float:
+        """What it brings per second; a row that nobody has answered counts for one more."""
+        fresh = sum(rows for group, rows in self.parts if not group.subset)
+        return (self.gain + fresh) / self.takes_s
+
+
+class Offers:
+    """Of the rows in `waiting`, to `workers`.
+
+    give_up: is told of rows that nobody can answer in time · refuses: whether such rows are given up at all
+    """
+
+    def __init__(
+        self,
+        waiting: RowBuckets,
+        workers: PoolWorkers,
+        batching: Policy,
+        give_up: Callable[[Sequence[RowGroup]], None],
+        *,
+        slo_s: float,
+        max_batch: int,
+        batch_sizes: tuple[int, ...],
+        refuses: bool,
+    ) -> None:
+        self._waiting, self._workers, self._batching = waiting, workers, batching
+        self._give_up, self._refuses = give_up, refuses
+        self._slo_s, self._max_batch, self._batch_sizes = slo_s, max_batch, batch_sizes
+        self._most = _IN_VIEW * max_batch
+        self._soonest_s: dict[int, float] = {}  # by member: when it could have answered one row, now
+
+    def to(self, now_s: float, worker: PoolWorker, *, may_try: bool = False) -> Offer | float:
+        """What the worker could run next, or until when it has nothing to do here, if nothing happens.
+
+        may_try: a row that is too late for it, to learn what that takes; else a wrong l̂ could have all rows
+        refused, and never learn that it is wrong.
+        """
+        self._soonest_s.clear()
+        offers: list[Offer] = []
+        until_s = math.inf
+        tried: Offer | None = None
+        for member in worker.members:
+            groups = self._asking(now_s, member, strays=member == worker.cheapest)
+            while groups:
+                found = self._cut(now_s, worker, member, groups)
+                if isinstance(found, Offer):
+                    offers.append(found)
+                    break
+                if isinstance(found, float):
+                    until_s = min(until_s, found)
+                    break
+                lost, groups = groups[:found], groups[found:]
+                if may_try and worker.starts_s(now_s) <= now_s:
+                    takes_s = self._workers.members[member].latency_s(1)
+                    tried = Offer(member, [(lost[0], 1)], 1, takes_s)
+                    break
+                self._give_up([group for group in lost if self._is_lost(now_s, group, member)])
+        if not offers and tried is not None:
+            return tried
+        if not offers and len(self._workers.by_name) > 1 and until_s == math.inf:
+            offers = self._stolen(now_s, worker) or self._filling(now_s, worker)
+        return self._chosen(worker.starts_s(now_s), offers) if offers else until_s
+
+    def _cut(
+        self, now_s: float, worker: PoolWorker, member: int, groups: list[RowGroup], most: int | None = None
+    ) -> Offer | float | int:
+        """A batch of these rows, until when to wait for it, or how many of the first groups are lost to it.
+
+        most: how many of the rows are to be had.
+        """
+        known = self._workers.members[member]
+        about = self._workers.ensemble.members[member]
+        rows = sum([group.count for group in groups])
+        if most is not None:
+            rows = min(rows, most)
+        view = FunctionView(
+            now_s=now_s,
+            slo_s=self._slo_s,
+            max_batch=self._max_batch,
+            batch_sizes=self._batch_sizes,
+            queue=WaitingRuns(groups, rows),
+            queued_rows=rows,
+            members=(MemberView(about.name, about.accuracy, known.latency_s, worker.starts_s(now_s)),),
+        )
+        state, decision = self._batching.decide(known.batching, view)
+        if isinstance(decision, Dispatch):
+            taken = min(decision.rows, rows - decision.skip)
+            takes_s = decision.expected_s or known.latency_s(taken)
+            return Offer(member, _portion(groups, decision.skip, taken), taken, takes_s, state)
+        known.batching = state
+        if isinstance(decision, Wait):
+            return max(decision.until_s, now_s + _SHORTEST_WAIT_S)
+        assert isinstance(decision, Refuse)
+        return _holding(groups, decision.rows)
+
+    def _is_lost(self, now_s: float, group: RowGroup, member: int) -> bool:
+        """Whether nobody else can answer the rows in time, which this member cannot."""
+        if not self._refuses or group.under_way or group.bucket is None:
+            return False
+        choice = group.bucket.choice
+        able = choice.ask if choice.only or group.subset else range(len(self._workers.members))
+        return not any(each != member and self._fits(now_s, each, group) for each in able)
+
+    def _asking(self, now_s: float, member: int, *, strays: bool) -> list[RowGroup]:
+        """Waiting rows that want the member, the soonest goal first; with `strays` those too."""
+        lists: list[list[RowGroup]] = []
+        for bucket in self._waiting:
+            if member in bucket.choice.ask:
+                lists.append(bucket.groups[: self._most])
+            elif strays and self._may_stray(bucket, member):
+                lists.append(self._strays(now_s, member, bucket))
+        return lists[0] if len(lists) == 1 else in_order(lists)
+
+    def _may_stray(self, bucket: RowBucket, member: int) -> bool:
+        """Whether its rows may go to a member that they do not ask, which is not at them already."""
+        fresh = not bucket.subset and not bucket.under_way >> member & 1
+        return fresh and self._refuses and not bucket.choice.only
+
+    def _strays(self, now_s: float, member: int, bucket: RowBucket) -> list[RowGroup]:
+        """Fresh rows that are too late for those whom they ask, and not for this one."""
+        strays: list[RowGroup] = []
+        asked_s = min(self._answers_s(now_s, asked) for asked in bucket.choice.ask)
+        mine_s = self._answers_s(now_s, member)
+        for group in bucket.groups[: self._most]:
+            due_s = group.order[1]
+            if asked_s <= due_s:
+                break  # those behind have more time
+            if mine_s <= due_s:
+                strays.append(group)
+        return strays
+
+    def _fits(self, now_s: float, member: int, group: RowGroup) -> bool:
+        """Whether the member could still answer a row of them, alone, after what its worker is at."""
+        return self._answers_s(now_s, member) <= group.order[1]
+
+    def _answers_s(self, now_s: float, member: int) -> float:
+        """When the member could have answered one row."""
+        found = self._soonest_s.get(member)
+        if found is None:
+            found = self._soonest_s[member] = self._workers.finish_s(now_s, member, 1)
+        return found
+
+    def _stolen(self, now_s: float, worker: PoolWorker) -> list[Offer]:
+        """Fresh rows that ask for others, and that this worker would finish sooner."""
+        found: list[Offer] = []
+        for bucket in self._waiting:
+            choice = bucket.choice
+            if bucket.subset or choice.beside or choice.only:
+                continue
+            rows = min(bucket.rows, self._max_batch)
+            theirs_s = min(self._workers.finish_s(now_s, asked, rows) for asked in choice.ask)
+            for member in worker.members:
+                cut = self._cut(now_s, worker, member, bucket.groups[: self._max_batch], rows)
+                if isinstance(cut, Offer) and worker.starts_s(now_s) + cut.takes_s < theirs_s:
+                    found.append(cut)
+        return found
+
+    def _filling(self, now_s: float, worker: PoolWorker) -> list[Offer]:
+        """Rows that wait for others, and would gain by a member of this idle worker."""
+        found: list[Offer] = []
+        for member in worker.members:
+            groups = in_order(
+                [
+                    bucket.groups[:_FILL_ROWS]
+                    for bucket in self._waiting
+                    if bucket.choice.worth
+                    and not bucket.choice.beside
+                    and bucket.choice.worth[member] > _FILL_GAIN
+                    and not (bucket.subset | bucket.under_way) >> member & 1
+                ]
+            )
+            cut = self._cut(now_s, worker, member, groups[:_FILL_ROWS], _FILL_ROWS) if groups else 0
+            if isinstance(cut, Offer):
+                found.append(cut)
+        return found
+
+    def _chosen(self, start_s: float, offers: list[Offer]) -> Offer:
+        """The fullest batch, if all others can still start after it; else by Moore and Hodgson's rule."""
+        if len(offers) == 1:
+            return offers[0]
+        fullest = max(offers, key=self._fullness)
+        after_s = start_s + fullest.takes_s
+        if all(after_s + each.takes_s <= each.due_s for each in offers if each is not fullest):
+            return fullest
+        kept: list[Offer] = []
+        for offer in sorted(offers, key=lambda each: each.due_s):
+            kept.append(offer)
+            if start_s + sum(each.takes_s for each in kept) > offer.due_s:
+                kept.remove(min(kept, key=lambda each: each.density))
+        return kept[0] if kept else max(offers, key=lambda each: each.density)
+
+    def _fullness(self, offer: Offer) -> float:
+        whole_s = self._workers.members[offer.member].latency_s(self._max_batch)
+        return offer.rows * whole_s / offer.takes_s
+
+
+def _portion(groups: Sequence[RowGroup], skip: int, rows: int) -> list[tuple[RowGroup, int]]:
+    """So many rows, after the `skip` first ones; of a group it matters not which."""
+    parts: list[tuple[RowGroup, int]] = []
+    for group in groups:
+        count = group.count
+        if skip >= count:
+            skip -= count
+            continue
+        count = min(count - skip, rows)
+        skip = 0
+        parts.append((group, count))
+        rows -= count
+        if not rows:
+            break
+    return parts
+
+
+def _holding(groups: Sequence[RowGroup], rows: int) -> int:
+    """How many of the first groups hold so many rows."""
+    number = 0
+    for group in groups:
+        if rows <= 0:
+            break
+        rows -= group.count
+        number += 1
+    return number

@@ -1,0 +1,166 @@
+"""Rows of one request that are alike: the same members answered them, are at it, and left them as sure.
+
+A thousand rows are one thing until something tells them apart: a batch that takes some of them, or a member
+that is surer of some than of others. Knows neither members nor policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from server.scheduling.policy import RowRun
+from server.scheduling.terms import Slice
+
+if TYPE_CHECKING:
+    from server.scheduling.row_buckets import RowBucket
+
+__all__ = ["GOLDEN", "Order", "PooledRequest", "RowGroup", "in_one_piece", "slices_of"]
+
+GOLDEN = 0.6180339887498949  # its multiples spread evenly over [0, 1)
+
+Order = tuple[int, float]  # higher priority first, then the sooner goal
+
+
+class PooledRequest:
+    """What rows that came together have in common.
+
+    groups: those of its rows that have neither been answered nor given up · left: how many rows those are
+    """
+
+    __slots__ = ("draw", "groups", "left", "order", "run")
+
+    def __init__(self, run: RowRun, draw: float) -> None:
+        self.run = run
+        self.draw = draw
+        self.order: Order = (-run.priority, run.due_s)
+        self.groups: dict[RowGroup, None] = {}
+        self.left = run.rows
+
+    def draw_of(self, row: int) -> float:
+        """A row's own number in [0, 1)."""
+        at = row - self.run.offset
+        return (self.draw + at * GOLDEN) % 1 if at else self.draw
+
+    def part(self, first: int, rows: int) -> RowRun:
+        """So many consecutive rows of it, as others know them."""
+        run = self.run
+        if rows == run.rows:
+            return run
+        return RowRun(
+            request_id=run.request_id,
+            rows=rows,
+            arrived_s=run.arrived_s,
+            deadline_s=run.deadline_s,
+            priority=run.priority,
+            due_s=run.due_s,
+            offset=first,
+            row_bytes=run.row_bytes,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class RowGroup:
+    """`rows`: their numbers within the request. subset, under_way: bit masks of members.
+
+    order: of its request · places: batch under way → which rows of the batch these are
+    bucket: where they wait, if they do · is_late: their goal has passed, and what comes first is their answer
+    """
+
+    request: PooledRequest
+    order: Order
+    rows: Sequence[int]
+    count: int
+    subset: int = 0
+    under_way: int = 0
+    state: int = 0
+    places: dict[int, Sequence[int]] = field(default_factory=dict)
+    bucket: RowBucket | None = None
+    is_late: bool = False
+
+    @classmethod
+    def of(cls, request: PooledRequest) -> RowGroup:
+        """All rows of a request that has just come."""
+        run = request.run
+        group = cls(request, request.order, range(run.offset, run.offset + run.rows), run.rows)
+        request.groups[group] = None
+        return group
+
+    def run(self, most: int) -> RowRun:
+        """So many of the rows, or all, as a batching policy sees them."""
+        return self.request.part(self.rows[0], min(most, self.count))
+
+    def runs(self) -> list[RowRun]:
+        """The rows, as others know them."""
+        return [self.request.part(first, rows) for first, rows in in_one_piece(self.rows)]
+
+    def head(self, count: int) -> RowGroup:
+        """The first rows, cut off as a group of their own; the others stay."""
+        head = self._like(self.rows[:count], {batch: at[:count] for batch, at in self.places.items()})
+        self.rows = self.rows[count:]
+        self.count -= count
+        self.places = {batch: at[count:] for batch, at in self.places.items()}
+        return head
+
+    def pick(self, indices: Sequence[int]) -> RowGroup:
+        """These of the rows as a group of their own; to be done with all before this group is forgotten."""
+        places: dict[int, Sequence[int]] = {
+            batch: [at[index] for index in indices] for batch, at in self.places.items()
+        }
+        return self._like([self.rows[index] for index in indices], places)
+
+    def join(self, other: RowGroup) -> bool:
+        """Take in rows of the same evidence, if they are of the same request and none is under way."""
+        if other.request is not self.request or self.places or other.places:
+            return False
+        if not isinstance(self.rows, list):
+            self.rows = list(self.rows)
+        self.rows.extend(other.rows)
+        self.count += other.count
+        del self.request.groups[other]
+        return True
+
+    def _like(self, rows: Sequence[int], places: dict[int, Sequence[int]]) -> RowGroup:
+        other = RowGroup(
+            self.request,
+            self.order,
+            rows,
+            len(rows),
+            self.subset,
+            self.under_way,
+            self.state,
+            places,
+            is_late=self.is_late,
+        )
+        self.request.groups[other] = None
+        return other
+
+
+def in_one_piece(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, how many) of the rows that follow one another."""
+    if isinstance(rows, range):
+        yield rows.start, len(rows)
+        return
+    first = last = rows[0]
+    for row in rows[1:]:
+        if row != last + 1:
+            yield first, last + 1 - first
+            first = row
+        last = row
+    yield first, last + 1 - first
+
+
+def slices_of(groups: Iterable[RowGroup]) -> tuple[Slice, ...]:
+    """The rows of groups, in their order; those that follow one another in a request are one slice."""
+    slices: list[Slice] = []
+    last: Slice | None = None
+    for group in groups:
+        request_id = group.request.run.request_id
+        for first, rows in in_one_piece(group.rows):
+            if last is not None and last.request_id == request_id and last.offset + last.rows == first:
+                last = slices[-1] = Slice(request_id, last.offset, last.rows + rows)
+            else:
+                last = Slice(request_id, first, rows)
+                slices.append(last)
+    return tuple(slices)
