@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-rafiki bench-clipper bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -49,6 +49,12 @@ bench-combination: $(READY) ## Rules of combination on held-out predictions of r
 
 bench-ensembles: $(READY) ## Which members answer: every selection policy under load, in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.ensembles $(FLAGS)
+
+bench-rafiki: $(READY) ## Rafiki's Figures 14 to 16: three models over a cycle, in the simulator (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.ensembles_rafiki $(FLAGS)
+
+bench-clipper: $(READY) ## Clipper's Figures 8 to 10: a member fails, straggles, suits one context (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.clipper $(FLAGS)
 
 bench-selection: $(READY) ## What selection adds to a row's cost in the scheduler's core
 	$(BIN)/python -m tests.benchmarks.selection_cost $(FLAGS)

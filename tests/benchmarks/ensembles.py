@@ -15,13 +15,11 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
 from server.ensemble.selection import Choice, LoadView, RowAnswer, RowEvidence, SelectionPolicy
-from tests.benchmarks import ensembles_rafiki as rafiki
 from tests.benchmarks.ensembles_cases import (
     BOUND,
     CONTENDERS,
@@ -41,7 +39,7 @@ from tests.benchmarks.ensembles_cases import (
     run,
 )
 from tests.benchmarks.ensembles_data import split_of
-from tests.benchmarks.report import RESULTS, console, write_json
+from tests.benchmarks.report import console, write_json
 from tests.benchmarks.schedule import half_width
 
 Figures = dict[tuple[Cell, str, str], list[float]]  # by cell, contender, measure: one of each split
@@ -87,7 +85,6 @@ def main() -> None:
         _print_goodput(name, [cell for cell in cells if cell.setting == name], figures, bounds)
     _print_measures(cells, figures)
     _print_impaired(impairments)
-    experiment = {} if flags.quick else _rafiki(flags.first)
     targets = _targets(cells, figures, thrift)
     for what, figure, is_met in targets:
         console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {figure}", soft_wrap=True)
@@ -105,7 +102,6 @@ def main() -> None:
             "selection_us_a_row": cost,
             "thrift": thrift,
             "impaired": [[cell.title, name, each] for (cell, name, _), each in impairments.items()],
-            "rafiki": experiment,
             "cells": [_record(cell, figures, bounds[cell]) for cell in cells],
         },
     )
@@ -243,23 +239,6 @@ def _targets(
         what = f"{name}, all's accuracy at 0.6 of its device time or less"
         figure = f"{100 * mine:.1f} against {100 * all_of_them:.1f} at {share:.2f}"
         found.append((what, figure, share <= 0.6 and mine >= all_of_them - 0.002))
-    return found
-
-
-def _rafiki(number: int) -> dict[str, list[dict[str, Any]]]:
-    """Figures 14 to 16 on the first split, printed and drawn."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name, rate in rafiki.RATES.items():
-        shown = rafiki.cycles(rate, number)
-        betas = list(shown[0].rewards)
-        heads = ["accuracy", "overdue/s", *(f"β={beta}" for beta in betas)]
-        _line(f"\nRafiki §7.2.2, {name} = {rate:.0f}/s, a cycle of {rafiki.CYCLE_S:.0f} s", heads)
-        for each in shown:
-            rewards = [f"{each.rewards[beta]:.1f}" for beta in betas]
-            _line(each.name, [f"{each.accuracy:.1f}", f"{each.overdue_per_s:.2f}", *rewards])
-        for what, svg in rafiki.charts(rate, shown).items():
-            (RESULTS / f"ensembles-rafiki-{name}-{what}.svg").write_text(svg)
-        found[name] = [asdict(each) for each in shown]
     return found
 
 

@@ -66,6 +66,7 @@ class EnsembleResult:
     batches: int = 0
     asked: int = 0  # members that the answered rows rest on
     answered_at: list[tuple[float, float, bool]] = field(default_factory=list)  # arrival, latency, right
+    members_of: list[int] = field(default_factory=list)  # by answered row: how many members it rests on
     refused_at_s: list[float] = field(default_factory=list)
 
     @property
@@ -150,6 +151,7 @@ def simulate_ensemble(
                     latency_s = now_s - load.arrivals_s[row]
                     _count(result, latency_s, load.slo_s, bool(correct[subset][picks[row]]))
                     result.asked += subset.bit_count()
+                    result.members_of.append(subset.bit_count())
                     result.answered_at.append(
                         (load.arrivals_s[row], latency_s, bool(correct[subset][picks[row]]))
                     )
