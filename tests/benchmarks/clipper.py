@@ -13,21 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
-from sklearn.exceptions import ConvergenceWarning
 
 from ml_udf.cli.chart import line_chart
 from tests.benchmarks import clipper_contexts as contexts
 from tests.benchmarks import clipper_failure as failure
 from tests.benchmarks import clipper_stragglers as stragglers
-from tests.benchmarks.clipper_data import dialects, failing_split, forests
-from tests.benchmarks.figures import apart, drawn, mean_curve, mean_of, spread
+from tests.benchmarks.clipper_data import ANGLES, dialects, failing_split, forests
+from tests.benchmarks.figures import WIDTH, apart, drawn, mean_curve, mean_of, spread
 from tests.benchmarks.report import console, write_json
 
 Targets = list[tuple[str, str, bool]]
@@ -50,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _modest() -> None:
     os.nice(10)
-    warnings.simplefilter("ignore", ConvergenceWarning)
 
 
 # ── Figure 8 ────────────────────────────────────────────────────────────────────────────────────────
@@ -86,7 +83,7 @@ def _figure_8(pool: Executor, splits: Sequence[int], quick: bool, targets: Targe
                 "" if name == failure.OURS else apart(whole[name], whole[failure.OURS], 2),
                 ", ".join(f"{rate:g}" for rate in rates),
             )
-        console.print(table)
+        console.print(table, width=WIDTH)
         if label == "10 %":
             ours = runs[failure.OURS]
             for what, most, values in (
@@ -171,7 +168,7 @@ def _figure_9(pool: Executor, splits: Sequence[int], quick: bool, targets: Targe
                 spread([each.accuracy for each in mine], 2),
                 "" if name == stragglers.OURS else apart([each.accuracy for each in mine], ours, 2),
             )
-    console.print(table)
+    console.print(table, width=WIDTH)
     worst_ms = max(each[stragglers.OURS].p99_ms for by_split in outcomes.values() for each in by_split)
     late = max(each[stragglers.OURS].late for by_split in outcomes.values() for each in by_split)
     targets.append(
@@ -249,7 +246,7 @@ def _figure_10(pool: Executor, splits: Sequence[int], quick: bool, targets: Targ
     half = {name: [each[name].last_half for each in curves] for name in contexts.CONTENDERS}
     table = Table(
         *("", "wrong, %", "in the last half", "− ours", "− ours, last half"),
-        title=f"Figure 10: {len(contexts.ANGLES)} contexts, {rows_each} labelled rows of each",
+        title=f"Figure 10: {len(ANGLES)} contexts, {rows_each} labelled rows of each",
     )
     for name in contexts.CONTENDERS:
         is_ours = name == contexts.OURS
@@ -260,7 +257,7 @@ def _figure_10(pool: Executor, splits: Sequence[int], quick: bool, targets: Targ
             "" if is_ours else apart(whole[name], whole[contexts.OURS], 2),
             "" if is_ours else apart(half[name], half[contexts.OURS], 2),
         )
-    console.print(table)
+    console.print(table, width=WIDTH)
     for other in (contexts.GLOBAL, contexts.OWN):
         behind = [mine - theirs for mine, theirs in zip(half[contexts.OURS], half[other], strict=True)]
         targets.append(

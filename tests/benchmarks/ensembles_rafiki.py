@@ -37,7 +37,7 @@ from tests.benchmarks.ensembles_cases import (
     policy_of,
     prepared,
 )
-from tests.benchmarks.figures import apart, drawn, mean_curve, mean_of, spread
+from tests.benchmarks.figures import WIDTH, apart, drawn, mean_curve, mean_of, spread
 from tests.benchmarks.report import console, write_json
 
 TAU_S = SETTINGS["C"].slo_s
@@ -92,9 +92,9 @@ def _modest() -> None:
 
 
 def _job(job: tuple[str, float, int, float]) -> Cycle:
-    name, *rest = job
+    name, rate, number, length_s = job
     (contender,) = (each for each in CONTENDERS if each.name == name)
-    return cycle_of(contender, *rest)
+    return cycle_of(contender, rate, number, length_s)
 
 
 def _print(at: str, rate: float, cycles: Mapping[str, Sequence[Cycle]]) -> None:
@@ -113,7 +113,7 @@ def _print(at: str, rate: float, cycles: Mapping[str, Sequence[Cycle]]) -> None:
             "" if name == OURS else apart(overdue, [each.overdue_per_s for each in ours], 2),
             *(spread([each.rewards[f"{beta:g}"] for each in mine]) for beta in BETAS),
         )
-    console.print(table)
+    console.print(table, width=WIDTH)
     for beta in BETAS:
         of = {name: [each.rewards[f"{beta:g}"] for each in mine] for name, mine in cycles.items()}
         other = max((name for name in of if name != OURS), key=lambda name: mean_of(of[name]))

@@ -9,8 +9,9 @@ from pathlib import Path
 from tests.benchmarks.report import RESULTS, console
 from tests.benchmarks.schedule import half_width
 
-__all__ = ["apart", "drawn", "mean_curve", "mean_of", "spread"]
+__all__ = ["WIDTH", "apart", "drawn", "mean_curve", "mean_of", "spread"]
 
+WIDTH = 150  # of a table: more than what a log's console is taken to be
 _CHART = 'viewBox="0 0 880 360"'  # as `line_chart` begins
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ml_udf.cli.chart import line_chart
+from server.ensemble.fit import combined
 from tests.benchmarks import clipper, ensembles_rafiki
 from tests.benchmarks import clipper_contexts as contexts
 from tests.benchmarks import clipper_failure as failure
@@ -37,7 +38,7 @@ def test_figure_8_without_labels_what_learns_answers_by_its_first_weights():
     wrong, _ = failure.by_learned_weights(stream)
     assert not stream.labelled.any()
     everybody = tuple(range(len(stream.told)))
-    answers = failure.combined(stream.fit, everybody, stream.told).argmax(axis=1)
+    answers = combined(stream.fit, everybody, stream.told).argmax(axis=1)
     assert np.array_equal(wrong, answers != stream.labels)
 
 
