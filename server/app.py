@@ -21,6 +21,7 @@ from server.access.rules import Access
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
 from server.catalog.latencies import Latencies
+from server.catalog.selections import Selections
 from server.errors import Overloaded
 from server.housekeeping import Housekeeping, Measured
 from server.http.backpressure import Route
@@ -127,6 +128,8 @@ class App:
                 services.latencies.of_rows,
                 settings.max_reply_bytes,
                 services.dispatcher.saved_s,
+                services.dispatcher.held,
+                services.dispatcher.followed,
             )
             infer = InferRoute(
                 services.catalog,
@@ -273,6 +276,7 @@ async def _running(
         await pool.start(trainers)
         housekeeping.start()
         calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows)
+        selections = Selections(dispatcher, latencies.of_rows)
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -281,11 +285,12 @@ async def _running(
             residency=residency,
             pool=pool,
             metrics=metrics,
-            exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor),
+            exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all),
             calls=calls,
             feedback=FeedbackService(FeedbackRepository(storage.engine), catalog, dispatcher, calls, metrics),
             large=LargeJson(),
             latencies=latencies,
+            selections=selections,
             datasets=taken,
             training=jobs,
             deployer=Deployer(trainers, publisher, catalog, trained),

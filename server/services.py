@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from server.catalog.catalog import Catalog
 from server.catalog.latencies import Latencies
+from server.catalog.selections import Selections
 from server.http.large_json import LargeJson
 from server.observability.metrics import Exposition, Metrics
 from server.placement.residency import Residency
@@ -41,6 +42,7 @@ class Services:
     feedback: FeedbackService
     large: LargeJson
     latencies: Latencies
+    selections: Selections
     datasets: Datasets
     training: Training
     deployer: Deployer

@@ -136,12 +136,14 @@ class Client:
         output_name: str | None = None,
         deadline_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
+        detail: bool = False,
     ) -> Prediction:
         """Answer a column: order and length kept, None for None, equal values sent once.
 
         version      of the function; None = the current one
         deadline_s   on `time.monotonic()`'s clock; travels to the server
         on_wait      called in this thread at least every 50 ms; what it raises aborts the call
+        detail       whether to ask how each row was answered, in `Prediction.details`
 
         With `on_error='error'` the lowest faulty row raises its error; with 'null' it is reported in
         `Prediction.errors`. Raises the errors of `ml_udf.errors`.
@@ -161,7 +163,8 @@ class Client:
                 raise
             return all_failed(values, error, time.monotonic() - started_s)
         column = InputColumn.of(values, info.input_datatype)
-        exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
+        until_s = math.inf if deadline_s is None else deadline_s
+        exchange = Exchange(self._transport, info, options, until_s, detail)
         answers, batches = self._answers(column, exchange, on_wait)
         prediction = spread(column, answers, info.version, batches=batches, retries=exchange.retries)
         prediction.stats.elapsed_s = time.monotonic() - started_s
@@ -183,6 +186,7 @@ class Client:
         output_name: str | None = None,
         deadline_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
+        detail: bool = False,
     ) -> PendingCall | None:
         """`predict` cut in two: send, and let `PendingCall.wait` wait for the answers, which hold the faults.
 
@@ -204,7 +208,8 @@ class Client:
         batches = list(column.sub_batches(rows))
         if len(batches) > 2 * options.max_in_flight:
             return None
-        exchange = Exchange(self._transport, info, options, math.inf if deadline_s is None else deadline_s)
+        until_s = math.inf if deadline_s is None else deadline_s
+        exchange = Exchange(self._transport, info, options, until_s, detail)
         return PendingCall(
             column, exchange, self._request_pool.begin(batches, exchange.answer, on_wait=on_wait)
         )

@@ -37,29 +37,49 @@ from ml_udf.oip import (
     encode_request,
 )
 
-__all__ = ["ROW_FAULTS", "Exchange", "Outcomes"]
+__all__ = ["ROW_FAULTS", "AnswerDetail", "Exchange", "Outcomes"]
 
 # Faults that concern the rows of one request; every other error fails the whole call.
 ROW_FAULTS = (ServerUnreachable, ConnectionLost, Overloaded, ServerFault, DeadlineExceeded)
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerDetail:
+    """How a row was answered, as a server of ours says it.
+
+    answered_by: the members, or `default` · expected_accuracy: how often such answers are right on held-out
+    rows; None where that is not known · device_seconds: that the members take for a row, by what was learned
+    """
+
+    answered_by: tuple[str, ...]
+    expected_accuracy: float | None
+    device_seconds: float | None
+
+
+_DETAIL = ("answered_by", "expected_accuracy", "device_seconds")
+
+
 @dataclass(slots=True)
 class Outcomes:
-    """One entry per row: a value with its confidence (None where the server gives none), or an error."""
+    """One entry per row: a value with its confidence (None where the server gives none), or an error.
+
+    details: None of a row where it was not asked for, or not said.
+    """
 
     values: list[Any]
     confidences: list[float | None]
     errors: list[MlUdfError | None]
+    details: list[AnswerDetail | None]
 
     @classmethod
     def empty(cls, rows: int) -> Outcomes:
         """Room for `rows` answers."""
-        return cls([None] * rows, [None] * rows, [None] * rows)
+        return cls([None] * rows, [None] * rows, [None] * rows, [None] * rows)
 
     @classmethod
     def failed(cls, rows: int, error: MlUdfError) -> Outcomes:
         """`rows` rows that all met the same error."""
-        return cls([None] * rows, [None] * rows, [error] * rows)
+        return cls([None] * rows, [None] * rows, [error] * rows, [None] * rows)
 
     def fill(self, batch: SubBatch, reply: Outcomes) -> None:
         """Put the answers to one sub-batch into their places."""
@@ -67,6 +87,7 @@ class Outcomes:
         self.values[rows] = reply.values
         self.confidences[rows] = reply.confidences
         self.errors[rows] = reply.errors
+        self.details[rows] = reply.details
 
 
 @dataclass(slots=True)
@@ -77,6 +98,7 @@ class Exchange:
     info: FunctionInfo
     options: Options
     deadline_s: float  # on time.monotonic()'s clock; inf = none
+    detail: bool = False  # whether to ask how each row was answered
     retries: int = 0
     _down: MlUdfError | None = None  # once the server is found gone, the other sub-batches are not tried
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -111,6 +133,8 @@ class Exchange:
         request = InferRequest([input_tensor(self.info, rows)], [RequestedOutput(self.info.output_name)])
         if self.info.ours:
             told = ["confidence", "error"] if self.info.has_confidence else ["error"]
+            if self.detail:
+                told += _DETAIL
             request.outputs += [RequestedOutput(name) for name in told]
             request.parameters["ml_udf_class"] = self.options.row_class
             if self.options.slo_ms is not None:
@@ -142,16 +166,19 @@ class Exchange:
         try:
             values = _column(reply, self.info.output_name, rows)
             if not self.info.ours:
-                return Outcomes(values, [None] * rows, [None] * rows)
+                return Outcomes(values, [None] * rows, [None] * rows, [None] * rows)
             sure = self.info.has_confidence
             confidences = _column(reply, "confidence", rows) if sure else [None] * rows
             errors = [_row_error(text) if text else None for text in _column(reply, "error", rows)]
+            details: list[AnswerDetail | None] = [None] * rows
+            if self.detail:
+                details = _details(reply, rows)
         except WireError as exc:
             raise ServerFault(f"the endpoint's answer does not fit the question: {exc}") from exc
         for row, error in enumerate(errors):
             if error is not None:
-                values[row] = confidences[row] = None
-        return Outcomes(values, confidences, errors)
+                values[row] = confidences[row] = details[row] = None
+        return Outcomes(values, confidences, errors, details)
 
 
 def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
@@ -159,6 +186,19 @@ def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
     if tensor is None:
         raise WireError(f"output {output!r} is missing")
     return values_of(tensor, rows)
+
+
+def _details(reply: InferResponse, rows: int) -> list[AnswerDetail | None]:
+    members, right, taken_s = (_column(reply, name, rows) for name in _DETAIL)
+    return [
+        AnswerDetail(tuple(who.split(",")) if who else (), _known(expected), _known(took_s))
+        for who, expected, took_s in zip(members, right, taken_s, strict=True)
+    ]
+
+
+def _known(number: float) -> float | None:
+    """A number that is −1 where it is not known."""
+    return number if number >= 0 else None
 
 
 def _row_error(text: str) -> MlUdfError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_udf.client.column import Value
+from ml_udf.client.exchange import AnswerDetail
 from ml_udf.errors import MlUdfError
 
 __all__ = ["MEMO_BYTES", "Memo", "Outcome", "memo_key"]
@@ -21,6 +22,7 @@ __all__ = ["MEMO_BYTES", "Memo", "Outcome", "memo_key"]
 MEMO_BYTES = 32 << 20
 _ENTRY_BYTES = 200  # of a dictionary's slot, an answer and its confidence
 _NUMBER_BYTES = 24
+_DETAIL_NUMBERS = 10  # that take about as much as a detail
 _ERROR_BYTES = 320  # without its message
 _HASHED_ABOVE_BYTES = 256
 _HASHED_ABOVE_NUMBERS = 32
@@ -33,6 +35,7 @@ class Outcome:
     value: Any = None
     confidence: float | None = None
     error: MlUdfError | None = None
+    detail: AnswerDetail | None = None  # how it was answered, where that was asked for
 
 
 class Memo:
@@ -99,6 +102,7 @@ def _entry_bytes(key: Hashable, answer: Outcome) -> int:
     numbers = len(answer.value) if isinstance(answer.value, list) else 0  # an array holds its own
     if isinstance(key, tuple):
         numbers += len(key)
+    numbers += 0 if answer.detail is None else _DETAIL_NUMBERS
     fault = 0 if answer.error is None else _ERROR_BYTES + sys.getsizeof(answer.error.message)
     return _ENTRY_BYTES + sys.getsizeof(key) + sys.getsizeof(answer.value) + _NUMBER_BYTES * numbers + fault
 

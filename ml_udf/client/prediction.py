@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ml_udf.client.column import InputColumn, Value
-from ml_udf.client.exchange import Outcomes
+from ml_udf.client.exchange import AnswerDetail, Outcomes
 from ml_udf.errors import MlUdfError
 
 __all__ = ["CallStats", "Prediction", "all_failed", "short", "spread"]
@@ -44,12 +44,13 @@ class Prediction:
     """The answers to a column, one per row, in its order.
 
     A NULL row has no value and no error; an answered one a value (and a confidence, where the server gives
-    one); a faulty one an error and no value.
+    one); a faulty one an error and no value. details: of answered rows, where they were asked for.
     """
 
     values: list[Any]
     confidences: list[float | None]
     errors: list[MlUdfError | None]
+    details: list[AnswerDetail | None]
     model_version: str
     stats: CallStats
 
@@ -76,7 +77,12 @@ def spread(column: InputColumn, answers: Outcomes, version: str, *, batches: int
         failed_rows=sum(error is not None for error in errors),
     )
     return Prediction(
-        column.spread(answers.values), column.spread(answers.confidences), errors, version, stats
+        column.spread(answers.values),
+        column.spread(answers.confidences),
+        errors,
+        column.spread(answers.details),
+        version,
+        stats,
     )
 
 
@@ -86,7 +92,7 @@ def all_failed(values: Sequence[Value], error: MlUdfError, elapsed_s: float) -> 
     errors = [None if value is None else error for value in values]
     failed = sum(found is not None for found in errors)
     stats = CallStats(rows=rows, nulls=rows - failed, failed_rows=failed, elapsed_s=elapsed_s)
-    return Prediction([None] * rows, [None] * rows, errors, "", stats)
+    return Prediction([None] * rows, [None] * rows, errors, [None] * rows, "", stats)
 
 
 def short(value: Value) -> str:

@@ -32,12 +32,14 @@ _MAX_NULLED = 100_000  # so many inputs are counted exactly
 class Binding:
     """Which function of which server an SQL function stands for.
 
-    `input_name` and `output_name` are needed only where a server that is not ours has several.
+    `input_name` and `output_name` are needed only where a server that is not ours has several. `detail`:
+    whether it is also asked how each row was answered.
     """
 
     function: str
     input_name: str | None = None
     output_name: str | None = None
+    detail: bool = False
 
 
 _NULL = Outcome()
@@ -134,6 +136,7 @@ class Statement:
                 output_name=self.binding.output_name,
                 deadline_s=self._deadline_s,
                 on_wait=on_wait,
+                detail=self.binding.detail,
             )
         except ROW_FAULTS:  # asking for the answers will meet it again, under on_error's rule
             return True
@@ -261,14 +264,20 @@ class Statement:
             output_name=self.binding.output_name,
             deadline_s=self._deadline_s,
             on_wait=on_wait,
+            detail=self.binding.detail,
         )
         return self._learnt(unknown, prediction)
 
     def _learnt(self, keys: Iterable[Hashable], prediction: Prediction) -> dict[Hashable, Outcome]:
         fresh = {
-            key: Outcome(value, confidence, error)
-            for key, value, confidence, error in zip(
-                keys, prediction.values, prediction.confidences, prediction.errors, strict=True
+            key: Outcome(*found)
+            for key, *found in zip(
+                keys,
+                prediction.values,
+                prediction.confidences,
+                prediction.errors,
+                prediction.details,
+                strict=True,
             )
         }
         with self._lock:

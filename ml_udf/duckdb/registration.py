@@ -22,14 +22,22 @@ from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.scalar import Scalar, parted
 from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function_macro
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
-from ml_udf.duckdb.vectors import TEXT, TEXTS, ArrowVector, column_of, fitting, try_array
+from ml_udf.duckdb.vectors import (
+    TEXT,
+    TEXTS,
+    ArrowVector,
+    column_of,
+    detail_array,
+    fitting,
+    try_array,
+)
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import literal, quoted
 
 __all__ = ["Registration", "register"]
 
 _PREFIX = "ml_udf_call_"  # of the Arrow functions behind the macros of the catalog
-_INPUTS = {"predict": TEXT, "try_predict": TEXT, "predict_many": TEXTS}
+_INPUTS = {"predict": TEXT, "try_predict": TEXT, "detail": TEXT, "predict_many": TEXTS}
 
 # DuckDB counts functions made in Python as its own; those made here take columns of any number and type.
 _BUILTIN = """
@@ -182,6 +190,7 @@ class Registration:
         bodies: dict[str, Callable[..., pa.Array]] = {
             "predict": lambda *vectors: self._generic("predict", self._predict, vectors),
             "try_predict": lambda *vectors: self._generic("try_predict", self._try_predict, vectors),
+            "detail": lambda *vectors: self._generic("detail", self._detail, vectors),
             "predict_many": lambda *vectors: self._generic("predict_many", self._predict_many, vectors),
             "feedback": self._feedback,
         }
@@ -255,6 +264,12 @@ class Registration:
             return self._calls.answers(Binding(function), statement, column)
 
         return try_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Outcome(), None)))
+
+    def _detail(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
+        def ask(function: str, column: list[Any]) -> list[tuple[Outcome, str | None]]:
+            return self._calls.answers(Binding(function, detail=True), statement, column)
+
+        return detail_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Outcome(), None)))
 
     def _predict_many(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
         lists: list[list[Any] | None] = inputs.to_pylist()

@@ -45,6 +45,11 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
         ("fn", "input"),
         "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR)",
     ),
+    "detail": (
+        ("fn", "input"),
+        "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR, "
+        "answered_by VARCHAR[], expected_accuracy DOUBLE, device_seconds DOUBLE)",
+    ),
     "predict_many": (("fn", "inputs"), "VARCHAR[]"),
     "feedback": (("fn", "input", "label"), "VARCHAR"),
 }

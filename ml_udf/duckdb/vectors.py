@@ -27,6 +27,7 @@ __all__ = [
     "ArrowVector",
     "VectorType",
     "column_of",
+    "detail_array",
     "fitting",
     "input_vector",
     "output_vector",
@@ -42,6 +43,14 @@ _TRY_ARROW = pa.struct(
         ("confidence", pa.float64()),
         ("model_version", pa.string()),
         ("error", pa.string()),
+    ]
+)
+_DETAIL_ARROW = pa.struct(
+    [
+        *_TRY_ARROW,
+        ("answered_by", pa.list_(pa.string())),
+        ("expected_accuracy", pa.float64()),
+        ("device_seconds", pa.float64()),
     ]
 )
 _SQL_NAMES = {
@@ -156,18 +165,31 @@ def column_of(vector: ArrowVector) -> list[Value]:
 
 def try_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
     """`try_predict`'s composite per row: *(value, confidence, model_version, error)*; NULL for NULL."""
-    rows = [
-        None
-        if answer.error is None and answer.value is None
-        else {
-            "value": None if answer.value is None else _as_text(answer.value),
-            "confidence": answer.confidence,
-            "model_version": version,
-            "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
-        }
-        for answer, version in found
-    ]
-    return pa.array(rows, _TRY_ARROW)
+    return pa.array([_tried(answer, version) for answer, version in found], _TRY_ARROW)
+
+
+def detail_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
+    """The same with how each row was answered: *(…, answered_by, expected_accuracy, device_seconds)*."""
+    rows = []
+    for answer, version in found:
+        tried, told = _tried(answer, version), answer.detail
+        if tried is not None and told is not None:
+            tried["answered_by"] = list(told.answered_by)
+            tried["expected_accuracy"] = told.expected_accuracy
+            tried["device_seconds"] = told.device_seconds
+        rows.append(tried)
+    return pa.array(rows, _DETAIL_ARROW)
+
+
+def _tried(answer: Outcome, version: str | None) -> dict[str, Any] | None:
+    if answer.error is None and answer.value is None:
+        return None
+    return {
+        "value": None if answer.value is None else _as_text(answer.value),
+        "confidence": answer.confidence,
+        "model_version": version,
+        "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
+    }
 
 
 def _as_text(value: Any) -> str:  # noqa: ANN401  # of the wire's types

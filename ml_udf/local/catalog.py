@@ -50,6 +50,9 @@ class LocalFunction:
     columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
     features: int = 0  # numbers of a vector, where it answers one
     fit: dict[str, Any] | None = None  # of its members, as its file has it
+    plan: tuple[
+        int, ...
+    ] = ()  # by state of the fit's evidence, which member is asked next; none: all are asked
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
 
     @property
@@ -130,6 +133,7 @@ class LocalCatalog:
                 form=deployed["input"]["form"],
                 combine=deployed["combine"],
                 fit=deployed.get("fit"),
+                plan=tuple(int(member) for member in deployed.get("plan") or ()),
                 members=tuple(member for member, _ in found),
                 classes=tuple(found[0][1].get("classes") or ()),
                 features=int(deployed.get("features") or _features(found[0][1])),
@@ -138,7 +142,7 @@ class LocalCatalog:
                 default=deployed.get("default"),
                 media_roots=None if deployed.get("media_roots") is None else tuple(deployed["media_roots"]),
             )
-        except (KeyError, TypeError, IndexError) as exc:
+        except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise BadOption(
                 f"a function of {self._home} cannot be read: {exc!r} is missing or wrong"
             ) from exc

@@ -11,6 +11,7 @@ looking for a cancel meanwhile.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, MlUdfError, VersionGone
-from ml_udf.local.catalog import LocalCatalog, LocalFunction
+from ml_udf.local.catalog import LocalCatalog, LocalFunction, LocalMember
 from ml_udf.oip import (
     HEADER_LENGTH,
     InferRequest,
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
     from gpu_worker.pipeline.batch import Batch
     from gpu_worker.wire.protocol import Answer, Column
     from server.ensemble.answer import AnswerRule
+    from server.ensemble.by_plan import AnsweredRows
 
 __all__ = ["LocalTransport"]
 
+_NOT_KNOWN = -1.0
 _LOOK_S = 0.05  # between two looks whether the call still waits
 DEFAULT_HOME = "~/.ml_udf"
 _STATUS = {"bad_option": 400, "unknown_function": 404, "version_gone": 410}
@@ -130,17 +133,40 @@ class LocalTransport:
                 )
             return bool(abort)
 
-        rule = _rule(function)
-        engine, batch = self._begun(function, function.inputs[asked.inputs[0].name], rows, cancelled)
-        answer = engine.answer(batch, cancelled)
-        response = InferResponse(function.name, _outputs(rule, answer, len(rows)), function.version, asked.id)
+        found = self._answered(function, function.inputs[asked.inputs[0].name], rows, cancelled)
+        response = InferResponse(function.name, found, function.version, asked.id)
         body, headers = encode_response(response, _binary(asked))
         return HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)
 
-    def _begun(
+    def _answered(
         self, function: LocalFunction, form: str, rows: Sequence[bytes], cancelled: Callable[[], bool]
+    ) -> list[Tensor]:
+        """The columns of the answer: of all members, or as the function's plan says of each row."""
+        from server.ensemble.by_plan import answer_by_plan, answered_rows
+
+        def ask(members: Sequence[LocalMember], some: Sequence[bytes]) -> Answer:
+            engine, batch = self._begun(function, members, form, some, cancelled)
+            return engine.answer(batch, cancelled)
+
+        rule = _rule(function)
+        if not function.plan or not rows:
+            return _outputs(rule, answered_rows(rule.answer(ask(function.members, rows))))
+        members = {member.key: member for member in function.members}
+
+        def ask_one(key: str, numbers: Sequence[int]) -> Answer:
+            return ask([members[key]], [rows[number] for number in numbers])
+
+        return _outputs(rule, answer_by_plan(rule, function.plan, len(rows), ask_one))
+
+    def _begun(
+        self,
+        function: LocalFunction,
+        members: Sequence[LocalMember],
+        form: str,
+        rows: Sequence[bytes],
+        cancelled: Callable[[], bool],
     ) -> tuple[Engine, Batch]:
-        """Set the rows on their way through all members. Raises `Cancelled`, and what `cancelled` raises.
+        """Set the rows on their way through these. Raises `Cancelled`, and what `cancelled` raises.
 
         One thread at a time: else another could load its own models, and evict these, before the batch holds
         them.
@@ -150,19 +176,19 @@ class LocalTransport:
 
         task = task_named(function.task)
         needed = needs_of(function.combine, len(function.members), is_fitted=function.fit is not None)
-        keys = [member.key for member in function.members]
+        keys = [member.key for member in members]
         while not self._lock.acquire(timeout=_LOOK_S):
             _check(cancelled)
         try:
             if self._engine is None:
                 self._engine = Engine(self._settings)
-            for member in function.members:
+            for member in members:
                 while member.key not in self._engine.resident():
                     try:
                         self._engine.load(member.key, str(member.directory))
                     except NoRoom as refused:
                         self._sizes[member.key] = refused.wanted_bytes
-                        if not self._make_room(self._engine, function):
+                        if not self._make_room(self._engine, function, members):
                             _check(cancelled)
                             time.sleep(_LOOK_S)
             outputs = (*task.default_outputs, *needed)
@@ -173,7 +199,7 @@ class LocalTransport:
         finally:
             self._lock.release()
 
-    def _make_room(self, engine: Engine, function: LocalFunction) -> bool:
+    def _make_room(self, engine: Engine, function: LocalFunction, wanted: Sequence[LocalMember]) -> bool:
         """Unload what a server's `lru` would, of the models that no batch is using; False if they must end.
 
         Raises `BadOption` if the function's models can never fit together.
@@ -182,7 +208,7 @@ class LocalTransport:
 
         residents = engine.residents()
         sizes = self._sizes | {there.key: there.network.resident_bytes for there in residents}
-        members = {member.key: sizes.get(member.key, 0) for member in function.members}
+        members = {member.key: sizes.get(member.key, 0) for member in wanted}
         staying = {there.key: sizes[there.key] for there in residents if there.users}
         order = {there.key: Stay(sizes[there.key], turn) for turn, there in enumerate(residents)}
         capacity = Capacity(engine.device.capacity_bytes, engine.settings.resident_models)
@@ -241,6 +267,9 @@ def _rule(function: LocalFunction) -> AnswerRule:
 
     try:
         fit = None if function.fit is None else Fit.from_json(function.fit)
+        states = 0 if fit is None or fit.evidence is None else fit.evidence.states
+        if function.plan and len(function.plan) != states:
+            raise ValueError(f"its plan is of {len(function.plan)} states, and there are {states}")
     except ValueError as exc:
         raise BadOption(
             f"what was fitted of {function.name} cannot be read: {exc}",
@@ -258,12 +287,19 @@ def _rule(function: LocalFunction) -> AnswerRule:
     )
 
 
-def _outputs(rule: AnswerRule, answer: Answer, rows: int) -> list[Tensor]:
-    found = rule.answer(answer)
-    errors = {error.index: f"{error.code}: {error.message}" for error in found.errors}
+def _outputs(rule: AnswerRule, found: AnsweredRows) -> list[Tensor]:
+    from server.ensemble.by_plan import expected_accuracies
+
+    rows = range(len(found.answered_by))
+    errors = {row: f"{error.code}: {error.message}" for row, error in found.errors.items()}
+    who = ["default" if row in found.defaulted else found.answered_by[row] for row in rows]
+    expected = [_NOT_KNOWN if math.isnan(each) else each for each in expected_accuracies(rule, found)]
     return [
         *(_tensor(found.columns[name]) for name in rule.task.default_outputs),
-        Tensor.of_bytes("error", [errors.get(row, "").encode() for row in range(rows)]),
+        Tensor.of_bytes("error", [errors.get(row, "").encode() for row in rows]),
+        Tensor.of_bytes("answered_by", [names.encode() for names in who]),
+        Tensor.of_numbers("expected_accuracy", "FP64", expected),
+        Tensor.of_numbers("device_seconds", "FP64", [_NOT_KNOWN for _ in rows]),  # nobody learns them here
     ]
 
 
@@ -306,6 +342,7 @@ def _function_row(function: LocalFunction) -> dict[str, Any]:
         "models": [member.model for member in function.members],
         "outputs": _described_outputs(function),
         "combine": function.combine,
+        "selection": {"policy": "richest plan" if function.plan else "all"},
     }
 
 

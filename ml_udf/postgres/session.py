@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ml_udf.client.column import Value, asked_by_key
-from ml_udf.client.statement import Binding, Statement
+from ml_udf.client.statement import Binding, Outcome, Statement
 from ml_udf.errors import MlUdfError
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.binary import binary_array
@@ -27,7 +27,7 @@ from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.training import TrainingVerbs
-from ml_udf.postgres.values import Composite, composite, fitted, unwrapped, wrapped
+from ml_udf.postgres.values import Composite, composite, detailed, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
 
 __all__ = ["Session"]
@@ -120,6 +120,22 @@ class Session:
 
         def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
             return self._tried(_generic(*pair), own)
+
+        return asked_by_key(_pairs(servers, functions), values, ask, None)
+
+    @reported
+    def detail(self, function: str, value: Value, server: str) -> Composite | None:
+        """`ml_udf.detail`."""
+        return self._tried(_generic(server, function, detail=True), [value], detailed)[0]
+
+    @reported
+    def detail_batch(
+        self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
+    ) -> list[Any]:
+        """`ml_udf.detail`'s twin."""
+
+        def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
+            return self._tried(_generic(*pair, detail=True), own, detailed)
 
         return asked_by_key(_pairs(servers, functions), values, ask, None)
 
@@ -218,10 +234,15 @@ class Session:
             found = statement.values(values, self._statements.check_interrupts, fit)
             return fitted(found, returns) if fit is None else found
 
-    def _tried(self, target: Target, values: Sequence[Value]) -> list[Composite | None]:
+    def _tried(
+        self,
+        target: Target,
+        values: Sequence[Value],
+        write: Callable[[Outcome, str | None], Composite | None] = composite,
+    ) -> list[Composite | None]:
         with self._asking(target, values) as statement:
             answers = statement.answers(values, self._statements.check_interrupts)
-            return [composite(answer, statement.version) for answer in answers]
+            return [write(answer, statement.version) for answer in answers]
 
     @contextlib.contextmanager
     def _asking(self, target: Target, values: Sequence[Value]) -> Iterator[Statement]:
@@ -240,8 +261,8 @@ class Session:
             raise
 
 
-def _generic(server: str, function: str) -> Target:
-    return Target(server, Binding(function), needs_usage=True)
+def _generic(server: str, function: str, *, detail: bool = False) -> Target:
+    return Target(server, Binding(function, detail=detail), needs_usage=True)
 
 
 def _pairs(servers: Sequence[str | None], functions: Sequence[str | None]) -> list[tuple[str, str] | None]:

@@ -14,7 +14,7 @@ from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
 from ml_udf.errors import BadOption
 
-__all__ = ["Composite", "composite", "fitted", "unwrapped", "wrapped"]
+__all__ = ["Composite", "composite", "detailed", "fitted", "unwrapped", "wrapped"]
 
 Composite = dict[str, Any]
 
@@ -41,6 +41,18 @@ def composite(answer: Outcome, version: str | None) -> Composite | None:
         "confidence": answer.confidence,
         "model_version": version or None,
         "error": None if answer.error is None else f"{answer.error.code}: {answer.error.message}",
+    }
+
+
+def detailed(answer: Outcome, version: str | None) -> Composite | None:
+    """An answer as `ml_udf.detailed_prediction`; None for a NULL row."""
+    tried, told = composite(answer, version), answer.detail
+    if tried is None:
+        return None
+    return tried | {
+        "answered_by": None if told is None else list(told.answered_by),
+        "expected_accuracy": None if told is None else told.expected_accuracy,
+        "device_seconds": None if told is None else told.device_seconds,
     }
 
 

@@ -138,6 +138,23 @@ class Function:
         return len(self.members) > 1 and self.combine == "log_pool" and self.fit is not None
 
     @property
+    def held_out(self) -> dict[frozenset[str], float]:
+        """By the keys of members that were fitted together: how often they are right on other rows.
+
+        Empty where that is not known of the function's own rule.
+        """
+        if self.fit is None or self.combine != "log_pool":
+            return {}
+        keys = {model.name: model.key for model in self.members}
+        names = self.fit.members
+        subsets = {tuple(names[place] for place in each.members): each for each in self.fit.subsets}
+        return {
+            frozenset(keys[name] for name in subset): each.accuracy
+            for subset, each in subsets.items()
+            if all(name in keys for name in subset)
+        }
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The sizes by which the shapes of its answers are given (`ColumnSpec.dims`)."""
         return {"classes": len(self.classes), "features": self.features or self.members[0].features}

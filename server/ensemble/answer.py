@@ -6,6 +6,7 @@ and without a server. Knows the worker's form of an answer, and no wire of the f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,3 +74,21 @@ class AnswerRule:
         refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
         errors = [*told.errors, *refused] if refused else told.errors
         return FunctionAnswer(rows, found.columns, errors, answered_by, found.defaulted)
+
+    def expected_accuracies(self, members: Sequence[str], confidences: Sequence[float]) -> list[float]:
+        """How often answers of these members are right that are as sure as each of these; nan: not known.
+
+        Counted on held-out rows, where the rule is the one that was fitted: of the rows that the members
+        answered as surely, else of all rows. Of one member alone, by no fit, it is that member's accuracy.
+        """
+        fit = self.fit if self.combine == "log_pool" else None
+        if fit is None or not set(members) <= set(fit.members):
+            alone = dict(self.members.values()).get(members[0], 0.0) if len(members) == 1 else 0.0
+            return [alone or math.nan] * len(confidences)  # 0: nobody has measured it
+        places = fit.subset(members)
+        evidence, subset = fit.evidence, sum(1 << place for place in places)
+        if evidence is not None and subset in evidence.edges:
+            right: list[float] = evidence.right.tolist()
+            return [right[evidence.state_of(subset, each)] for each in confidences]
+        together = fit.of(places)
+        return [math.nan if together is None else together.accuracy] * len(confidences)

@@ -26,7 +26,16 @@ from server.ensemble.log_pool import (
     unfitted_weight,
 )
 
-__all__ = ["Fit", "Subset", "SubsetFit", "combined", "fit_combination", "rows_to_fit", "subsets_of"]
+__all__ = [
+    "Fit",
+    "HeldOutRows",
+    "Subset",
+    "SubsetFit",
+    "combined",
+    "fit_combination",
+    "rows_to_fit",
+    "subsets_of",
+]
 
 Subset = tuple[int, ...]  # places among the fit's members, ascending
 
@@ -188,22 +197,9 @@ def fit_combination(
         raise ValueError(f"{len(names)} names for {count} members")
     if subsets is None:
         subsets = subsets_of(count, [float((each.argmax(axis=1) == truth).mean()) for each in told])
-    taking_part = _taking_part(subsets, count)
-    logs = np.ascontiguousarray(log_floored(told).transpose(0, 2, 1))
-
-    temperatures, weights = _fitted(logs, truth, taking_part)
-    right, loss = np.zeros(len(subsets)), np.zeros(len(subsets))
-    folds = _folds(rows, None if groups is None else np.asarray(groups))
-    for fold in range(int(folds.max()) + 1):
-        held_out = folds == fold
-        rest = ~held_out
-        if rest.any():
-            t, w = _fitted(np.ascontiguousarray(logs[:, :, rest]), truth[rest], taking_part)
-        else:
-            t, w = np.ones(count), taking_part / np.sqrt(taking_part.sum(axis=1, keepdims=True))
-        found_right, found_loss = _judged(logs[:, :, held_out], truth[held_out], t, w)
-        right += found_right
-        loss += found_loss
+    temperatures, members_told = _calibrated(_logs(told), truth)
+    weights = fit_weights(members_told, truth, _taking_part(subsets, count))
+    right, loss = HeldOutRows(told, truth, groups).judged(subsets)
     return Fit(
         names,
         tuple(_rounded(t) for t in temperatures),
@@ -219,6 +215,51 @@ def fit_combination(
         rows,
         classes,
     )
+
+
+class HeldOutRows:
+    """How right subsets are on rows that they were not fitted on: by folds, each judged by the other four.
+
+    probabilities, labels, groups: as in `fit_combination`.
+    """
+
+    def __init__(
+        self,
+        probabilities: ArrayLike,
+        labels: Sequence[int] | NDArray[np.integer[Any]],
+        groups: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        logs, truth = _logs(np.asarray(probabilities, np.float64)), np.asarray(labels, np.intp)
+        self._members, self._rows = len(logs), len(truth)
+        self._folds: list[tuple[Floats, Labels, Floats, Labels]] = []  # fitted on, judged on
+        fold_of = _folds(len(truth), None if groups is None else np.asarray(groups))
+        for fold in range(int(fold_of.max()) + 1):
+            held_out, rest = fold_of == fold, fold_of != fold
+            temperatures, fitted = _calibrated(np.ascontiguousarray(logs[:, :, rest]), truth[rest])
+            pairs = zip(logs[:, :, held_out], temperatures, strict=True)
+            judged = np.stack([calibrated(log, t) for log, t in pairs])
+            self._folds.append((fitted, truth[rest], judged, truth[held_out]))
+
+    def accuracies(self, subsets: Sequence[Subset]) -> list[float]:
+        """Of each of these subsets. Raises ValueError for one that is none."""
+        right: list[float] = (self.judged(subsets)[0] / self._rows).tolist()
+        return right
+
+    def judged(self, subsets: Sequence[Subset]) -> tuple[Floats, Floats]:
+        """How many rows each subset answers rightly, and the sum of its NLL."""
+        taking_part = _taking_part(subsets, self._members)
+        right, loss = np.zeros(len(subsets)), np.zeros(len(subsets))
+        for fitted, labels, held_out, truth in self._folds:
+            if len(labels):
+                weights = fit_weights(fitted, labels, taking_part)
+            else:
+                weights = taking_part / np.sqrt(taking_part.sum(axis=1, keepdims=True))
+            rows = np.arange(len(truth))
+            for place, each in enumerate(weights):
+                pool = log_softmax(np.tensordot(each, held_out, axes=1))
+                right[place] += (pool.argmax(axis=0) == truth).sum()
+                loss[place] -= pool[truth, rows].sum()
+        return right, loss
 
 
 def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> NDArray[Any]:
@@ -245,22 +286,15 @@ def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> NDArr
     return pool
 
 
-def _fitted(logs: Floats, labels: Labels, taking_part: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    temperatures = np.array([fit_temperature(log, labels) for log in logs])
-    members = np.stack([calibrated(log, t) for log, t in zip(logs, temperatures, strict=True)])
-    return temperatures, fit_weights(members, labels, taking_part)
+def _logs(probabilities: Floats) -> Floats:
+    """[members, classes, rows] of [members, rows, classes]."""
+    return np.ascontiguousarray(log_floored(probabilities).transpose(0, 2, 1))
 
 
-def _judged(logs: Floats, labels: Labels, temperatures: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """How many rows each subset answers rightly, and the sum of its NLL."""
-    members = np.stack([calibrated(log, t) for log, t in zip(logs, temperatures, strict=True)])
-    rows = np.arange(len(labels))
-    right, loss = np.zeros(len(weights)), np.zeros(len(weights))
-    for place, each in enumerate(weights):
-        pool = log_softmax(np.tensordot(each, members, axes=1))
-        right[place] = (pool.argmax(axis=0) == labels).sum()
-        loss[place] = -pool[labels, rows].sum()
-    return right, loss
+def _calibrated(logs: Floats, labels: Labels) -> tuple[Floats, Floats]:
+    """The temperature of each member, and its log-probabilities at it; 1 where there are no rows."""
+    temperatures = np.array([fit_temperature(log, labels) if len(labels) else 1.0 for log in logs])
+    return temperatures, np.stack([calibrated(log, t) for log, t in zip(logs, temperatures, strict=True)])
 
 
 def _folds(rows: int, groups: NDArray[Any] | None) -> NDArray[np.intp]:

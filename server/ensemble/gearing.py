@@ -8,19 +8,34 @@ Poorer at once; richer one step at a time, and only where that one's load stays 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from server.ensemble.evidence import NOTHING
 from server.ensemble.plan import Plan
-from server.ensemble.selection import LoadView
+from server.ensemble.selection import LoadView, SelectionPolicy, State
 
-__all__ = ["Gears"]
+__all__ = ["FollowedPlans", "Gears", "followed_by"]
 
 _FULL = 1.0
 _NOBODY = 1e-9  # workers that a device without any counts for
 _ROOM = 0.9  # below which a richer plan is tried
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedPlans:
+    """Plans, the richest first, and the number of the one that is followed now."""
+
+    plans: tuple[Plan, ...]
+    gear: int
+
+
+def followed_by(policy: SelectionPolicy, state: State) -> FollowedPlans | None:
+    """What a policy follows in that state; None for one that has no plans."""
+    plans, gear = getattr(policy, "plans", ()), state.get("gear")
+    return FollowedPlans(plans, gear) if plans and gear is not None else None
 
 
 class Gears:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
 from server.ensemble.selection import ENOUGH, Choice, Ensemble
 
-__all__ = ["Plan", "fit_plans", "fixed_plan", "solve", "undominated"]
+__all__ = ["Plan", "drawn_together", "fit_plans", "fixed_plan", "solve", "undominated"]
 
 Floats = NDArray[np.float64]
 
@@ -47,6 +47,11 @@ class Plan:
     def uses_s(self) -> float:
         """Seconds that a row takes of the device that it takes most of."""
         return float(self.remaining_s[NOTHING].max())
+
+    @property
+    def device_s(self) -> float:
+        """Seconds that a row takes of all devices together."""
+        return float(self.remaining_s[NOTHING].sum())
 
     def to_json(self) -> dict[str, Any]:
         """What a page or a log shows of it."""
@@ -83,7 +88,7 @@ def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
             following = evidence.following.get((subset, number))
             if following is not None:
                 after = following @ worth[evidence.states_of(subset | 1 << number)]
-                gain = _drawn_together(after - evidence.right[here], evidence.rows[here])
+                gain = drawn_together(after - evidence.right[here], evidence.rows[here])
                 table[:, number] = evidence.right[here] + gain - prices[member.device] * member.cost_s
         asked[at] = table
         best = table.max(axis=1)
@@ -128,7 +133,7 @@ def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     return tuple(reversed(kept))
 
 
-def _drawn_together(gains: Floats, rows: Floats) -> Floats:
+def drawn_together(gains: Floats, rows: Floats) -> Floats:
     """What a member gains in each bin of a subset, drawn to what it gains over all bins."""
     return (rows * gains + _KAPPA * (rows @ gains) / rows.sum()) / (rows + _KAPPA)  # type: ignore[no-any-return]
 

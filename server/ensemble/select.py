@@ -1,19 +1,36 @@
 """Which members of a function take part in an answer.
 
-Pure. `best`, `all` and a static subset are fixed when a function is deployed; `members_within` narrows them
-for one request that brings its own goals (INFaaS §3: accuracy and latency instead of a model's name).
+Pure. `best`, `all` and a static subset are fixed when a function is deployed; `subset_within` narrows them
+for one request that brings limits of its own (INFaaS §3: accuracy and latency instead of a model's name), by
+what subsets have been found to answer, and `members_within` where only single members are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["POLICIES", "MemberEstimate", "is_policy", "members_within", "select_members"]
+__all__ = [
+    "POLICIES",
+    "Limits",
+    "MemberEstimate",
+    "is_policy",
+    "members_within",
+    "select_members",
+    "subset_within",
+]
 
 # Of server/ensemble/policies those that decide row by row, and learn nothing.
 POLICIES = ("value", "gear", "slackfit", "async")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request asks of its answers: how soon they come, how often they are right. None: nothing."""
+
+    slo_s: float | None = None
+    min_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,103 @@ def select_members(select: Any, accuracies: Sequence[tuple[str, float]]) -> tupl
 def is_policy(select: object) -> bool:
     """Whether it names a policy that selects members row by row."""
     return isinstance(select, str) and select in POLICIES
+
+
+def subset_within(
+    candidates: Sequence[MemberEstimate],
+    accuracies: Mapping[frozenset[str], float],
+    rows: int,
+    limits: Limits,
+    *,
+    workers: Collection[Collection[str]] = (),
+    saved_s: float = 0.0,
+) -> tuple[str, ...]:
+    """The members that keep a request's limits together, in the given order.
+
+    All of them where they do; else the most accurate subset that does, of equally accurate ones the fastest.
+    Where nothing is fast enough, and no accuracy is asked for, the fastest: a goal may be missed.
+
+    accuracies: of the subsets that may answer, by the function's own rule, on rows that they were not fitted
+    on. workers: the members that each of them holds. On one of them members run one after the other, each
+    after the first less `saved_s` for what it shares with the others; on several side by side.
+
+    Raises ValueError, naming what can be had, where no subset keeps the limits.
+    """
+    latency_s = {each.name: each.latency_s(rows) for each in candidates}
+    names = tuple(latency_s)
+
+    def takes_s(subset: frozenset[str]) -> float:
+        return _takes_s([name for name in names if name in subset], latency_s, workers, saved_s)
+
+    least, most_s = limits.min_accuracy, limits.slo_s
+    everybody = frozenset(names)
+    able = {each: found for each, found in accuracies.items() if each <= everybody}
+    right = {each: found for each, found in able.items() if least is None or found >= least}
+    if not right:
+        best = min(able, key=lambda each: (-able[each], takes_s(each)), default=everybody)
+        reached = f"the best, {_named(names, best)}, has {able[best]:g}" if able else "none was counted"
+        raise ValueError(f"no members have an accuracy of {least:g} together; {reached}")
+    duration_s = {each: takes_s(each) for each in right}
+    timely = [each for each in right if most_s is None or duration_s[each] <= most_s]
+    if everybody in timely:
+        return names
+    if timely:
+        chosen = min(timely, key=lambda each: (-right[each], duration_s[each], len(each)))
+    else:
+        chosen = min(right, key=lambda each: (duration_s[each], -right[each]))
+        if least is not None and most_s is not None:
+            raise ValueError(_too_slow(names, able, rows, least, most_s, chosen, takes_s))
+    return tuple(name for name in names if name in chosen)
+
+
+def _too_slow(
+    names: Sequence[str],
+    able: Mapping[frozenset[str], float],
+    rows: int,
+    least: float,
+    most_s: float,
+    fastest: frozenset[str],
+    takes_s: Callable[[frozenset[str]], float],
+) -> str:
+    """Why there is no subset both so accurate and so fast, and the nearest on either side."""
+    timely = [each for each in able if takes_s(each) <= most_s]
+    best = max(timely, key=lambda each: able[each], default=None)
+    reached = (
+        "" if best is None else f"; within that time the best, {_named(names, best)}, has {able[best]:g}"
+    )
+    return (
+        f"no members answer {rows} rows in {most_s * 1000:g} ms with an accuracy of {least:g}: "
+        f"{_named(names, fastest)} would take {takes_s(fastest) * 1000:.3g} ms{reached}"
+    )
+
+
+def _takes_s(
+    members: Sequence[str],
+    latency_s: Mapping[str, float],
+    workers: Collection[Collection[str]],
+    saved_s: float,
+) -> float:
+    """How long they take together: on one worker if one holds them all, else on as few as hold them."""
+    if not any(all(name in held for name in members) for held in workers):
+        parts: list[list[str]] = []
+        left = list(members)
+        while left:
+            held = max(workers, key=lambda each: sum(name in each for name in left), default=())
+            part = [name for name in left if name in held] or left  # nobody has the rest: one will load it
+            parts.append(part)
+            left = [name for name in left if name not in part]
+    else:
+        parts = [list(members)]
+    return max(_one_after_the_other_s([latency_s[name] for name in part], saved_s) for part in parts)
+
+
+def _one_after_the_other_s(each_s: Sequence[float], saved_s: float) -> float:
+    return max(sum(each_s) - saved_s * (len(each_s) - 1), *each_s)
+
+
+def _named(names: Sequence[str], subset: frozenset[str]) -> str:
+    """A subset for a message, in the function's order, without the versions."""
+    return " + ".join(name.rpartition("/")[0] or name for name in names if name in subset)
 
 
 def members_within(

@@ -29,6 +29,7 @@ from server.ensemble.evidence import EvidenceStates
 
 __all__ = [
     "ENOUGH",
+    "TYPICAL_ROWS",
     "Choice",
     "Combination",
     "Ensemble",
@@ -37,13 +38,14 @@ __all__ = [
     "RowAnswer",
     "RowEvidence",
     "SelectionPolicy",
+    "State",
     "draws_lots",
 ]
 
 State = dict[str, Any]
 Probabilities = Sequence[float]
 Combination = Callable[[Mapping[int, Probabilities]], Sequence[float]]  # of members' into one distribution
-_TYPICAL_ROWS = 32  # of a batch, by which a row's cost is reckoned
+TYPICAL_ROWS = 32  # of a batch, by which a row's cost is reckoned
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class EnsembleMember:
     @property
     def cost_s(self) -> float:
         """Device seconds of one row in a batch of usual size."""
-        return self.fixed_s / _TYPICAL_ROWS + self.per_row_s
+        return self.fixed_s / TYPICAL_ROWS + self.per_row_s
 
 
 @dataclass(frozen=True, slots=True)

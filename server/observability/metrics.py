@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from server.catalog.functions import Function
+from server.catalog.selections import Selection
 from server.observability.stats import FunctionStats, Histogram
 from server.supervision import Supervisor
 from server.workers.pool import WorkerStatus
@@ -69,7 +70,8 @@ class Metrics:
 class Exposition(Collector):
     """The counts, the queues, the workers and the background tasks in the Prometheus text format.
 
-    `queue_depth()`: (function, version) → rows and bytes that wait.
+    `queue_depth()`: (function, version) → rows and bytes that wait. `selections()`: the same → how its
+    members are selected now.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Exposition(Collector):
         queue_depth: Callable[[], Mapping[tuple[str, int], tuple[int, int]]],
         workers: Callable[[], Sequence[WorkerStatus]],
         supervisor: Supervisor,
+        selections: Callable[[], Mapping[tuple[str, int], Selection]] = dict,
     ) -> None:
         self._metrics = metrics
+        self._selections = selections
         self._queue_depth = queue_depth
         self._workers = workers
         self._supervisor = supervisor
@@ -93,6 +97,7 @@ class Exposition(Collector):
     def collect(self) -> Iterable[Metric]:
         """See `Collector`."""
         yield from self._of_functions()
+        yield from self._of_selections()
         yield from self._of_queues()
         yield from self._of_workers()
         yield from self._of_tasks()
@@ -104,6 +109,8 @@ class Exposition(Collector):
             ("batches", "Batches run on workers", lambda s: s.batches),
             ("rerun_rows", "Rows run again because their worker died", lambda s: s.rerun_rows),
             ("policy_faults", "Policies put aside for goodput after a fault", lambda s: s.policy_faults),
+            ("goal_rows", "Rows answered at their goal, from a part of their members", lambda s: s.goal_rows),
+            ("late_members", "Members of such rows that were at it still", lambda s: s.late_members),
         ]
         for name, text, read in counters:
             family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
@@ -129,6 +136,7 @@ class Exposition(Collector):
         histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
             ("latency_seconds", "From arrival of a request to its answer", lambda s: s.latency),
             ("batch_rows", "Rows per batch", lambda s: s.batch_rows),
+            ("answer_members", "Members per answered row", lambda s: s.answer_members),
         ]
         for name, text, histogram_of in histograms:
             histograms_family = HistogramMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
@@ -138,6 +146,34 @@ class Exposition(Collector):
                     (function, str(version)), _buckets(histogram), sum_value=histogram.total
                 )
             yield histograms_family
+
+    def _of_selections(self) -> Iterable[Metric]:
+        gauges: list[tuple[str, str, Callable[[Selection], float | None]]] = [
+            ("gear", "The plan that is followed, 0 the richest", lambda s: s.gear),
+            (
+                "price_per_device_second",
+                "Right answers that a second of a device has to bring, by the plan",
+                lambda s: s.price_per_device_second,
+            ),
+            (
+                "expected_accuracy",
+                "Of rows that are not cut short, by held-out rows",
+                lambda s: s.expected_accuracy,
+            ),
+            (
+                "device_seconds_a_row",
+                "Seconds of devices that a row takes, in expectation",
+                lambda s: s.device_seconds_a_row,
+            ),
+        ]
+        selections = self._selections()
+        for name, text, read in gauges:
+            family = GaugeMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
+            for (function, version), selection in selections.items():
+                value = read(selection)
+                if value is not None:
+                    family.add_metric((function, str(version)), value)
+            yield family
 
     def _of_queues(self) -> Iterable[Metric]:
         rows = GaugeMetricFamily("ml_udf_queue_rows", "Rows waiting", labels=("function", "version"))

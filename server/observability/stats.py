@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["BATCH_ROWS", "LATENCY_S", "Durations", "FunctionStats", "Histogram"]
+__all__ = ["ANSWER_MEMBERS", "BATCH_ROWS", "LATENCY_S", "Durations", "FunctionStats", "Histogram"]
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+ANSWER_MEMBERS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0)
 
 
 class Histogram:
@@ -27,10 +29,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, times: int = 1) -> None:
         """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class FunctionStats:
     batches: int = 0
     rerun_rows: int = 0
     policy_faults: int = 0  # 1: its policy was put aside
+    goal_rows: int = 0  # answered at their goal, from a part of the members that they waited for
+    late_members: int = 0  # that such rows waited for: one of each row
     last_ms: int = 0  # Unix time of the last answer, in milliseconds
     success: Durations = field(default_factory=Durations)
     fail: Durations = field(default_factory=Durations)
@@ -73,6 +77,7 @@ class FunctionStats:
     errors: Counter[str] = field(default_factory=Counter)
     latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))
     batch_rows: Histogram = field(default_factory=lambda: Histogram(BATCH_ROWS))
+    answer_members: Histogram = field(default_factory=lambda: Histogram(ANSWER_MEMBERS))
     by_size: dict[int, BatchSizeStats] = field(default_factory=dict)
 
     def batch_done(self, rows: int, decode_s: float, forward_s: float, combine_s: float) -> None:

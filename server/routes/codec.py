@@ -6,14 +6,15 @@ Pure. Owns the names of inputs, outputs and parameters of docs/architecture.md; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access.rules import NOBODY, Caller
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
-from server.ensemble.select import MemberEstimate, members_within
+from server.ensemble.gearing import FollowedPlans
+from server.ensemble.select import Limits, MemberEstimate, members_within, subset_within
 from server.errors import (
     BadInput,
     BadOption,
@@ -25,17 +26,21 @@ from server.errors import (
 )
 from server.scheduling.policy import RowClass
 from server.scheduling.terms import Latency
+from server.serving.answers import device_seconds, expected_accuracies
 from server.serving.calls import Call, Reply
 
 __all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
 
-OWN_OUTPUTS = ("error", "answered_by")  # BYTES, beside the columns of the function's task
+# Beside the columns of the function's task, of each row: the members that answered it, how often such answers
+# are right, and the seconds of a device that they take for a row.
+OWN_OUTPUTS = ("error", "answered_by", "expected_accuracy", "device_seconds")
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _OWN_PARAMETERS = {"ml_udf_deadline_ms", "ml_udf_slo_ms", "ml_udf_min_accuracy", "ml_udf_class"}
 # Triton's priority 1 is the most urgent; the core's highest number is. None named comes after all of them.
 _MOST_URGENT = 1 << 32
 _LARGEST = 1e30  # of a number among the parameters
 _JSON_NUMBER_BYTES = 24  # of a float32 as JSON has it
+_NOT_KNOWN = -1.0
 _FOR_EVER_S = 1e7  # a deadline so far away is none; timers cannot count to it
 
 
@@ -44,13 +49,16 @@ class Codec:
     """The limits and the knowledge with which requests are read.
 
     `latency_of(model, form)`: l̂ of rows of that form. `saved_s(function, form, rows)`: what each member after
-    the first takes less than alone.
+    the first takes less than alone. `workers()`: the models that each worker holds. `plans(function, form)`:
+    those that its rows follow; None where they follow none yet.
     """
 
     max_rows: int
     latency_of: Callable[[ModelVersion, Form], Latency]
     max_reply_bytes: int = 64 << 20
     saved_s: Callable[[Function, Form, int], float] = lambda function, form, rows: 0.0
+    workers: Callable[[], Collection[Collection[str]]] = lambda: ()
+    plans: Callable[[Function, Form], FollowedPlans | None] = lambda function, form: None
 
     def call_of(
         self, function: Function, request: InferRequest, now_s: float, caller: Caller = NOBODY
@@ -70,7 +78,8 @@ class Codec:
         _check_parameters(parameters)
         slo_ms = _number(parameters, "ml_udf_slo_ms", above=0.0)
         accuracy = _number(parameters, "ml_udf_min_accuracy", above=-math.inf)
-        slo_s = None if slo_ms is None else slo_ms / 1000
+        limits = Limits(None if slo_ms is None else slo_ms / 1000, accuracy)
+        asked_class = _row_class(parameters.get("ml_udf_class"), caller)
         return Call(
             function,
             form,
@@ -78,10 +87,10 @@ class Codec:
             nbytes,
             outputs=outputs,
             deadline_s=_deadline_s(parameters, now_s),
-            row_class=_row_class(parameters.get("ml_udf_class"), caller),
+            row_class=asked_class,
             priority=_priority(parameters.get("priority", 0), caller),
-            slo_s=slo_s,
-            members=self._members(function, form, len(rows), slo_s, accuracy),
+            slo_s=limits.slo_s,
+            members=self._members(function, form, len(rows), limits, asked_class),
             caller=caller.key,
         )
 
@@ -131,28 +140,29 @@ class Codec:
         return form, rows, sum(map(len, rows))
 
     def _members(
-        self,
-        function: Function,
-        form: Form,
-        rows: int,
-        slo_s: float | None,
-        min_accuracy: float | None,
+        self, function: Function, form: Form, rows: int, limits: Limits, row_class: RowClass
     ) -> tuple[str, ...] | None:
-        if slo_s is None and min_accuracy is None:
+        """The members that the call's limits leave; None for as many as answer without any."""
+        if limits == Limits():
             return None
-        if min_accuracy is not None and not function.task.metrics:
+        if limits.min_accuracy is not None and not function.task.metrics:
             raise BadOption(
                 f"{function.name} answers {function.task.name}, which has no accuracy; ask for none"
             )
         candidates = [MemberEstimate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
         rows = min(rows, function.max_batch)
         saved_s = self.saved_s(function, form, rows)
-        chosen = members_within(candidates, rows, slo_s=slo_s, min_accuracy=min_accuracy, saved_s=saved_s)
-        if not chosen:
-            best = max(model.accuracy for model in function.members)
-            raise BadOption(
-                f"no model of {function.name} has an accuracy of {min_accuracy:g}; the best has {best:g}"
+        accuracies = function.held_out
+        if not accuracies:
+            return _by_members(function, candidates, rows, limits, saved_s)
+        if function.follows_plans and row_class == "interactive" and limits.min_accuracy is None:
+            return None  # the goal is its rows' own, and the plan asks nobody who cannot keep it
+        try:
+            chosen = subset_within(
+                candidates, accuracies, rows, limits, workers=self.workers(), saved_s=saved_s
             )
+        except ValueError as exc:
+            raise BadOption(f"{function.name}: {exc}") from exc
         return None if len(chosen) == len(candidates) else chosen
 
     def response_of(self, reply: Reply, request: InferRequest) -> InferResponse:
@@ -169,8 +179,31 @@ class Codec:
             model_name=reply.function.name,
             model_version=str(reply.function.version),
             id=request.id,
-            outputs=[_output(name, reply) for name in names],
+            outputs=[self._output(name, reply, request) for name in names],
         )
+
+    def _output(self, name: str, reply: Reply, request: InferRequest) -> Tensor:
+        if name == "expected_accuracy":
+            return _numbers(name, expected_accuracies(reply))
+        if name == "device_seconds":
+            form = _FORMS[request.inputs[0].name]
+            return _numbers(name, device_seconds(reply, lambda model: self.latency_of(model, form)))
+        return _output(name, reply)
+
+
+def _by_members(
+    function: Function, candidates: Sequence[MemberEstimate], rows: int, limits: Limits, saved_s: float
+) -> tuple[str, ...] | None:
+    """As `Codec._members`, where it is not known what the members answer together."""
+    chosen = members_within(
+        candidates, rows, slo_s=limits.slo_s, min_accuracy=limits.min_accuracy, saved_s=saved_s
+    )
+    if not chosen:
+        best = max(model.accuracy for model in function.members)
+        raise BadOption(
+            f"no model of {function.name} has an accuracy of {limits.min_accuracy:g}; the best has {best:g}"
+        )
+    return None if len(chosen) == len(candidates) else chosen
 
 
 def raw_request(function: Function, body: bytes) -> InferRequest:
@@ -243,6 +276,11 @@ def _output(name: str, reply: Reply) -> Tensor:
         for row in reply.defaulted:
             column[row] = b"default"
     return Tensor(name, "BYTES", (rows,), column)
+
+
+def _numbers(name: str, values: Sequence[float]) -> Tensor:
+    """What is not known is −1: JSON has no word for what is no number."""
+    return Tensor.of_numbers(name, "FP64", [_NOT_KNOWN if math.isnan(value) else value for value in values])
 
 
 # ── parameters ────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
@@ -272,6 +273,12 @@ class Scheduler:
             for lane, worker in found
             if worker is not None
         ]
+
+    def followed(self, function: str, bucket: str) -> FollowedPlans | None:
+        """The plans that rows of a function follow, of that bucket or else of another one; None for none."""
+        pools = {lane.key[2]: lane.pool for lane in self._queues.pooled.values() if lane.key[0] == function}
+        pool = pools.get(bucket) or next(iter(pools.values()), None)
+        return None if pool is None else pool.followed
 
     def queue_depth(self) -> dict[str, tuple[int, int]]:
         """Function → rows and bytes that wait."""

@@ -30,6 +30,7 @@ from typing import TypeVar
 import numpy as np
 
 from server.ensemble.evidence import EvidenceStates
+from server.ensemble.gearing import FollowedPlans, followed_by
 from server.ensemble.selection import (
     Choice,
     Ensemble,
@@ -114,6 +115,11 @@ class MemberPool:
     def evidence(self) -> EvidenceStates:
         """The states of evidence by which rows are told apart."""
         return self._ensemble.evidence
+
+    @property
+    def followed(self) -> FollowedPlans | None:
+        """The plans that rows follow now; None by a policy that has none."""
+        return followed_by(self._policy, self.state)
 
     @property
     def is_asking(self) -> bool:

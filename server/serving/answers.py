@@ -1,18 +1,22 @@
-"""A worker's raw answer to a batch → the function's answer, or why it cannot be used.
+"""A worker's raw answer to a batch → the function's answer, or why it cannot be used; and what answers cost.
 
 Pure. Knows the worker's form of an answer and the server's; the rule itself is `server.ensemble.answer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection
 
 from gpu_worker.wire.protocol import Answer
-from server.catalog.functions import Function
+from server.catalog.functions import Function, ModelVersion
+from server.catalog.selections import row_s
 from server.ensemble.answer import FunctionAnswer
 from server.errors import ServiceError
+from server.scheduling.terms import Latency
+from server.serving.calls import Reply
 
-__all__ = ["answers_of", "check_members"]
+__all__ = ["answers_of", "check_members", "device_seconds", "expected_accuracies"]
 
 
 def answers_of(function: Function, answer: Answer, rows: int) -> FunctionAnswer:
@@ -36,3 +40,31 @@ def check_members(function: Function, answer: Answer, members: Collection[str], 
     for member in answer.members:
         if any(column.rows != rows for column in member.columns):
             raise ServiceError(f"{member.model} answered other than {rows} rows for {function.name}")
+
+
+def expected_accuracies(reply: Reply) -> list[float]:
+    """By row, how often such an answer is right; nan where that is not known, as of a default answer."""
+    function = reply.function
+    expected = [math.nan] * reply.rows
+    if not function.task.metrics:
+        return expected
+    confidence = reply.columns.get(function.task.confidence or "")
+    sure = [math.nan] * reply.rows if confidence is None else list(confidence.values)
+    for first, end, members in reply.answered_by:
+        expected[first:end] = function.rule.expected_accuracies(members.split(","), sure[first:end])
+    for row in (*reply.errors, *reply.defaulted):
+        expected[row] = math.nan
+    return expected
+
+
+def device_seconds(reply: Reply, latency_of: Callable[[ModelVersion], Latency]) -> list[float]:
+    """By row, the seconds of a device that the members which answered it take for a row, each alone.
+
+    By l̂, in a batch of usual size.
+    """
+    each_s = {model.name: row_s(reply.function, model, latency_of) for model in reply.function.members}
+    taken_s = [0.0] * reply.rows
+    for first, end, members in reply.answered_by:
+        together_s = sum(each_s.get(name, math.nan) for name in members.split(","))
+        taken_s[first:end] = [together_s] * (end - first)
+    return taken_s

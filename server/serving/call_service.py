@@ -86,7 +86,11 @@ class CallService:
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
             return failure
         reply = pending.future.result()
-        self._metrics.of(call.function).answered(
+        stats = self._metrics.of(call.function)
+        stats.answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s
         )
+        for first, end, members in reply.answered_by:
+            if members:
+                stats.answer_members.add(members.count(",") + 1, end - first)
         return reply

@@ -18,12 +18,13 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVarTuple
 
 from gpu_worker.wire.protocol import Answer, Failed, Message
 from server.catalog.functions import Form, Function
+from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
@@ -132,6 +133,18 @@ class Dispatcher:
     def saved_s(self, function: Function, form: Form, rows: int) -> float:
         """What each member of a batch after the first saves by what it shares with the others."""
         return self._core.saved_s(function.key, form, rows) if function.key in self._functions else 0.0
+
+    def held(self) -> Collection[frozenset[str]]:
+        """The models that each worker holds."""
+        return self._resident.values()
+
+    def followed(self, function: Function, form: Form) -> FollowedPlans | None:
+        """The plans that its rows of that form follow, or those of another; None where they follow none."""
+        return self._core.followed(function.key, form) if function.follows_plans else None
+
+    def served(self) -> Collection[Function]:
+        """Every version that is served."""
+        return self._functions.values()
 
     def queue_depth(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(function, version) → rows and bytes that wait."""

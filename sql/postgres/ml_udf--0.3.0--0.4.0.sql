@@ -2,7 +2,8 @@
 
 -- What 0.4.0 adds to 0.3.0: a function's answer may be a vector. A new function returns what the server says of
 -- its answers, where nothing is said, and the view of functions shows their columns, by which rule several
--- models answer together, and what feedback says of them. ml_udf.feedback gives it.
+-- models answer together, what feedback says of them, and which of them answer now. ml_udf.feedback gives it, and
+-- ml_udf.detail says how a row was answered.
 
 -- combine: the rule by which several models answer together; empty for one alone. fitted_rows: the validation rows
 -- on which their weights were fitted. held_out: for each rule, the share of those rows that it answers rightly
@@ -90,7 +91,7 @@ DROP FUNCTION ml_udf._deploy_0_3(text, bigint, text, double precision, text, nam
 -- PRIVATE
 CREATE FUNCTION ml_udf._served_functions(
     OUT server text, OUT name text, OUT version text, OUT task text, OUT models text[], OUT policy text,
-    OUT slo_ms double precision, OUT outputs jsonb, OUT combine text, OUT feedback jsonb
+    OUT slo_ms double precision, OUT outputs jsonb, OUT combine text, OUT feedback jsonb, OUT selection jsonb
 ) RETURNS SETOF record
     LANGUAGE plpython3u STABLE PARALLEL UNSAFE ROWS 20
     SET search_path = pg_catalog, pg_temp
@@ -102,7 +103,9 @@ COMMENT ON FUNCTION ml_udf._served_functions() IS 'the functions of every server
 REVOKE ALL ON FUNCTION ml_udf._served_functions() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ml_udf._served_functions() TO ml_udf_reader;
 
--- PUBLIC. With three columns behind the others.
+-- PUBLIC. With four columns behind the others. selection: which models answer now, by which plan; gear: of so many
+-- gears, 0 the richest; price_per_device_second: right answers that a second of a device has to bring; what accuracy
+-- is expected of it, and how many seconds of devices a row takes.
 CREATE OR REPLACE VIEW ml_udf.functions AS
     SELECT server, name, f.version, f.task, f.models, f.policy, f.slo_ms,
            w.oid::pg_catalog.regprocedure AS sql_function,
@@ -110,7 +113,8 @@ CREATE OR REPLACE VIEW ml_udf.functions AS
            w.record -> 'options' AS options,
            f.outputs,
            f.combine,
-           f.feedback
+           f.feedback,
+           f.selection
     FROM ml_udf._served_functions() f
     FULL JOIN (
         SELECT oid, record, record ->> 'server' AS server, record ->> 'function' AS name
@@ -186,3 +190,99 @@ GRANT EXECUTE ON FUNCTION
     ml_udf.feedback_batch(text[], text[], text[], text[]),
     ml_udf.feedback_batch(text[], bytea[], text[], text[])
     TO ml_udf_admin;
+
+
+-- ── How a row was answered ─────────────────────────────────────────────────────────────────────────
+
+-- PUBLIC
+CREATE TYPE ml_udf.detailed_prediction AS (
+    value text,                         -- the answer; NULL where there is an error
+    confidence double precision,        -- how sure it is, 0 to 1; NULL where the server does not say
+    model_version text,                 -- the version of the function that answered
+    error text,                         -- "code: message"; NULL where there is a value
+    answered_by text[],                 -- the models that answered the row; {default} for the default answer
+    expected_accuracy double precision, -- how often such answers are right on held-out rows; NULL = not known
+    device_seconds double precision     -- that these models take for a row, by what was learned; NULL = not known
+);
+COMMENT ON TYPE ml_udf.detailed_prediction IS 'an answer of ml_udf.detail: a value and how it came about, or an error';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.detail(
+    function text,               -- name of the function, or model, on the server
+    input text,                  -- one value: a path, a text
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS ml_udf.detailed_prediction
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].detail(function, input, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.detail(text, text, text) IS
+    'the answer to one value and how it came about, or the error of that value; call it in LATERAL to use its fields';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.detail_batch(functions text[], inputs text[], servers text[])
+    RETURNS ml_udf.detailed_prediction[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].detail_batch(functions, inputs, servers)
+$python$;
+COMMENT ON FUNCTION ml_udf.detail_batch(text[], text[], text[]) IS 'ml_udf.detail for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.detail(
+    function text,               -- name of the function, or model, on the server
+    input bytea,                 -- one value: an encoded image
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS ml_udf.detailed_prediction
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].detail(function, input, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.detail(text, bytea, text) IS
+    'the answer to one value and how it came about, or the error of that value; call it in LATERAL to use its fields';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.detail_batch(functions text[], inputs bytea[], servers text[])
+    RETURNS ml_udf.detailed_prediction[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].detail_batch(functions, inputs, servers)
+$python$;
+COMMENT ON FUNCTION ml_udf.detail_batch(text[], bytea[], text[]) IS 'ml_udf.detail for many rows at once, in order';
+
+REVOKE ALL ON FUNCTION
+    ml_udf.detail(text, text, text),
+    ml_udf.detail(text, bytea, text),
+    ml_udf.detail_batch(text[], text[], text[]),
+    ml_udf.detail_batch(text[], bytea[], text[])
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    ml_udf.detail(text, text, text),
+    ml_udf.detail(text, bytea, text),
+    ml_udf.detail_batch(text[], text[], text[]),
+    ml_udf.detail_batch(text[], bytea[], text[])
+    TO ml_udf_reader;
+
+-- As the other calls: from PostgreSQL 17 on, a parallel plan may contain them.
+DO $do$
+DECLARE
+    called regprocedure;
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::int >= 170000 THEN
+        FOR called IN
+            SELECT p.oid FROM pg_catalog.pg_proc p
+            WHERE p.pronamespace = 'ml_udf'::regnamespace AND p.proname IN ('detail', 'detail_batch')
+        LOOP
+            EXECUTE pg_catalog.format('ALTER FUNCTION %s PARALLEL RESTRICTED', called);
+        END LOOP;
+    END IF;
+END
+$do$;

@@ -252,6 +252,11 @@ def test_the_metrics_count_what_happened(house: InferenceServer, f: str) -> None
         f'ml_udf_batch_rows_bucket{{function="{f}",le="4.0",version="1"}} 1.0',
         f'ml_udf_latency_seconds_count{{function="{f}",version="1"}} 1.0',
         f'ml_udf_queue_rows{{function="{f}",version="1"}} 0.0',
+        f'ml_udf_answer_members_bucket{{function="{f}",le="1.0",version="1"}} 3.0',
+        f'ml_udf_goal_rows_total{{function="{f}",version="1"}} 0.0',
+        f'ml_udf_late_members_total{{function="{f}",version="1"}} 0.0',
+        f'ml_udf_expected_accuracy{{function="{f}",version="1"}} 0.5',
+        f'ml_udf_device_seconds_a_row{{function="{f}",version="1"}}',
         'ml_udf_worker_up{worker="w0"} 1.0',
         'ml_udf_worker_restarts_total{worker="w0"} 0.0',
     ):

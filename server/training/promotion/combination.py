@@ -34,6 +34,11 @@ class Combination:
         """The rule's own."""
         return self.held_out[self.rule]
 
+    def renamed(self, names: Mapping[str, str]) -> Combination:
+        """The same of members that have other names now."""
+        members = tuple(names[member] for member in self.fit.members)
+        return replace(self, fit=replace(self.fit, members=members))
+
     def subset_accuracies(self) -> dict[tuple[str, ...], float]:
         """Of each subset that was fitted, by its members' names in order, on rows it was not fitted on."""
         return {

@@ -46,6 +46,7 @@ from server.training.promotion.combination import Combination, choose_combinatio
 from server.training.promotion.selection import (
     Combine,
     Scores,
+    SelectedMembers,
     accuracy_of,
     select_ensemble,
     subset_accuracies,
@@ -172,8 +173,9 @@ class Deployer:
         labels = answers[0].labels
         budget_ms = None if slo_ms is None else slo_ms / 2
         most = 8 if select == "ensemble" and (asked is None or asked.rules) else 1
-        chosen = select_ensemble(
-            scores, labels, latency_ms=latency_ms, budget_ms=budget_ms, most=most, margin=_MARGIN
+        clusters = await asyncio.to_thread(_clusters, run.file, "validation", len(labels))
+        chosen, combination = await asyncio.to_thread(
+            _chosen, scores, labels, clusters, latency_ms, budget_ms, most
         )
         alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
         models = _model_names(function, chosen.members, found)
@@ -181,10 +183,8 @@ class Deployer:
         alone_of = {models[name]: alone[name] for name in chosen.members}
         scores_of = {models[name]: scores[name] for name in chosen.members}
         subsets = subset_accuracies(scores_of, labels, "mean")
-        combination: Combination | None = None
-        if len(members) > 1:
-            clusters = await asyncio.to_thread(_clusters, run.file, "validation", len(labels))
-            combination = await asyncio.to_thread(choose_combination, scores_of, labels, clusters)
+        if combination is not None:
+            combination = combination.renamed(models)
             if combination.rule == "log_pool":
                 subsets |= combination.subset_accuracies()
         champion = await self._champion(run, function) if promote == "if_better" else None
@@ -413,6 +413,36 @@ class Deployer:
         path = await run.weights(candidate.checkpoint.digest)
         with path.open("rb") as weights:
             return await self._publisher.register(manifest, weights)
+
+
+def _chosen(
+    scores: Mapping[str, Scores],
+    labels: NDArray[np.int64],
+    clusters: NDArray[np.int64] | None,
+    latency_ms: Mapping[str, float],
+    budget_ms: float | None,
+    most: int,
+) -> tuple[SelectedMembers, Combination | None]:
+    """The members, by the rule by which they then answer, and that rule; None of one alone."""
+    rule: Combine = "log_pool"
+    while True:
+        chosen = select_ensemble(
+            scores,
+            labels,
+            latency_ms=latency_ms,
+            budget_ms=budget_ms,
+            combine=rule,
+            groups=clusters,
+            most=most,
+            margin=_MARGIN,
+        )
+        if len(chosen.members) == 1:
+            return chosen, None
+        told = {name: scores[name] for name in chosen.members}
+        combination = choose_combination(told, labels, clusters)
+        if combination.rule == rule or rule != "log_pool":
+            return chosen, combination
+        rule = combination.rule
 
 
 def _rule_of(champion: Function) -> Combine:

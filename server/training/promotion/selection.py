@@ -6,15 +6,15 @@ they are counted over whole matrices, since hundreds of subsets are tried.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ensemble.fit import Fit, combined
+from server.ensemble.fit import Fit, HeldOutRows, combined, rows_to_fit
 
 __all__ = [
     "Combine",
@@ -88,6 +88,7 @@ def select_ensemble(
     latency_ms: Mapping[str, float] | None = None,
     budget_ms: float | None = None,
     combine: Combine = "mean",
+    groups: NDArray[np.integer[Any]] | None = None,
     most: int = 8,
     margin: float = 1.0,
 ) -> SelectedMembers:
@@ -100,6 +101,9 @@ def select_ensemble(
     than `margin` less accurate than the first is left out: that it helps on these rows is chance (Rafiki §4.1
     too wants models of similar accuracy).
 
+    combine: the rule by which they will answer. By `log_pool` subsets are judged on rows that they were not
+    fitted on, by folds; groups: [n], rows of equal numbers are one observation, never on both sides.
+
     Raises ValueError when there are no models, or a latency is missing.
     """
     if not scores:
@@ -110,10 +114,11 @@ def select_ensemble(
         raise ValueError(f"the latency of {missing[0]!r} is not known")
     within = [name for name in scores if budget_ms is None or cost[name] <= budget_ms]
     first = within or [min(scores, key=lambda name: cost[name])]
-    alone = {name: accuracy_of([name], scores, labels, combine) for name in scores}
+    judge = _judge(scores, labels, combine, groups)
+    alone = {name: accuracy_of([name], scores, labels, "mean") for name in scores}
     # Of equally good ones the faster, then the first by name: the choice depends on nothing else.
     chosen = [min(first, key=lambda name: (-alone[name], cost[name], name))]
-    nested = [SelectedMembers(tuple(chosen), alone[chosen[0]], cost[chosen[0]])]
+    nested = [SelectedMembers(tuple(chosen), judge([chosen])[0], cost[chosen[0]])]
     while len(chosen) < most:
         left_ms = np.inf if budget_ms is None else budget_ms - nested[-1].latency_ms
         fitting = [
@@ -121,13 +126,34 @@ def select_ensemble(
             for name in scores
             if name not in chosen and cost[name] <= left_ms and alone[name] >= alone[chosen[0]] - margin
         ]
-        together = {name: accuracy_of([*chosen, name], scores, labels, combine) for name in fitting}
-        if not together:
+        if not fitting:
             break
+        together = dict(zip(fitting, judge([[*chosen, name] for name in fitting]), strict=True))
         best = min(together, key=lambda name: (-together[name], -alone[name], cost[name], name))
         chosen.append(best)
         nested.append(SelectedMembers(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
     return max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
+
+
+def _judge(
+    scores: Mapping[str, Scores],
+    labels: LabelIndices,
+    combine: Combine,
+    groups: NDArray[np.integer[Any]] | None,
+) -> Callable[[Sequence[Sequence[str]]], Sequence[float]]:
+    """The accuracies of several subsets at once, by the rule."""
+    if combine != "log_pool":
+        return lambda subsets: [accuracy_of(names, scores, labels, combine) for names in subsets]
+    rows = rows_to_fit(len(labels), next(iter(scores.values())).shape[1])
+    places = {name: place for place, name in enumerate(scores)}
+    held_out = HeldOutRows(
+        np.stack([each[rows] for each in scores.values()]),
+        labels[rows],
+        None if groups is None else groups[rows],
+    )
+    return lambda subsets: held_out.accuracies(
+        [tuple(sorted(places[name] for name in names)) for names in subsets]
+    )
 
 
 def subset_accuracies(

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ml_udf.client.column import SubBatch
-from ml_udf.client.exchange import Exchange, Outcomes
+from ml_udf.client.exchange import AnswerDetail, Exchange, Outcomes
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
 from ml_udf.errors import (
@@ -50,6 +50,37 @@ def test_ours_is_asked_with_the_goals_and_the_time_that_is_left():
     assert asked.parameters["ml_udf_min_accuracy"] == 0.9
     assert asked.parameters["ml_udf_class"] == "interactive"
     assert 4_000 < asked.parameters["ml_udf_deadline_ms"] <= 5_000
+
+
+class Detailed(FakeTransport):
+    """One that says of each row how it was answered: of the second nothing is expected."""
+
+    def send(self, request: HttpRequest, *, timeout_s: float, abort: Abort) -> HttpResponse:
+        super().send(request, timeout_s=timeout_s, abort=abort)
+        tensors = [
+            Tensor.of_bytes("label", [b"laksa", b"none", b""]),
+            Tensor.of_numbers("confidence", "FP32", [0.5, 0.25, 0.0]),
+            Tensor.of_bytes("error", [b"", b"", b"input_not_found: gone"]),
+            Tensor.of_bytes("answered_by", [b"a,b", b"default", b"a"]),
+            Tensor.of_numbers("expected_accuracy", "FP64", [0.75, -1, -1]),
+            Tensor.of_numbers("device_seconds", "FP64", [0.002, 0.001, 0.001]),
+        ]
+        body, headers = encode_response(InferResponse("f", tensors, "3"), InferRequest([]))
+        return HttpResponse(200, headers, body)
+
+
+def test_how_a_row_was_answered_is_said_where_it_is_asked_for():
+    transport = Detailed()
+    exchange = exchange_of(transport)
+    exchange.detail = True
+    answers = ask(exchange, b"a", b"b", b"c")
+    names = [output.name for output in transport.requests[0].outputs]
+    assert names == ["label", "confidence", "error", "answered_by", "expected_accuracy", "device_seconds"]
+    assert answers.details == [
+        AnswerDetail(("a", "b"), 0.75, 0.002),
+        AnswerDetail(("default",), None, 0.001),
+        None,
+    ]
 
 
 def test_goals_that_nobody_set_are_not_sent():
@@ -171,6 +202,6 @@ def test_infer_requests_may_be_sent_again_on_a_new_connection():
 
 
 def test_room_for_answers_and_for_one_error_of_all():
-    assert Outcomes.empty(2) == Outcomes([None] * 2, [None] * 2, [None] * 2)
+    assert Outcomes.empty(2) == Outcomes([None] * 2, [None] * 2, [None] * 2, [None] * 2)
     error = ServerFault("x")
-    assert Outcomes.failed(2, error) == Outcomes([None] * 2, [None] * 2, [error] * 2)
+    assert Outcomes.failed(2, error) == Outcomes([None] * 2, [None] * 2, [error] * 2, [None] * 2)

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from gpu_worker.wire.protocol import RowError
 from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_request
 from server.access.rules import Caller
+from server.catalog.functions import Function
+from server.ensemble.fit import Fit, SubsetFit
 from server.errors import (
     BadInput,
     BadOption,
@@ -98,6 +100,54 @@ def test_goals_of_the_request_choose_the_members() -> None:
     assert CODEC.call_of(both, texts(b"x", ml_udf_slo_ms=100), NOW_S).members is None
     with pytest.raises(BadOption, match=r"accuracy of 0.95; the best has 0.9"):
         CODEC.call_of(both, texts(b"x", ml_udf_min_accuracy=0.95), NOW_S)
+
+
+# The slow one is the better one; together they are better still.
+FIT = Fit(
+    ("fast", "slow"),
+    (1.0, 1.0),
+    (
+        SubsetFit((0,), (1.0,), 0.7, 0.5),
+        SubsetFit((1,), (1.0,), 0.9, 0.4),
+        SubsetFit((0, 1), (1.0, 1.0), 0.95, 0.3),
+    ),
+    rows=100,
+    classes=3,
+)
+
+
+def fitted(**fields: Any) -> Function:
+    members = text_model("fast", accuracy=0.75), text_model("slow", accuracy=0.85)
+    return function(*members, **{"combine": "log_pool", "fit": FIT, **fields})
+
+
+def test_goals_of_the_request_are_limits_on_what_members_answer_together() -> None:
+    def members(**parameters: Any) -> tuple[str, ...] | None:
+        return CODEC.call_of(fitted(), texts(b"x", **parameters), NOW_S).members
+
+    assert members(ml_udf_min_accuracy=0.94) is None, "no member alone is so accurate"
+    assert members(ml_udf_min_accuracy=0.8, ml_udf_slo_ms=10.5) == ("slow/1",)
+    assert members(ml_udf_slo_ms=5) == ("fast/1",)
+    with pytest.raises(
+        BadOption, match=r"f: no members .* accuracy of 0\.96 together; the best, fast \+ slow"
+    ):
+        members(ml_udf_min_accuracy=0.96)
+    with pytest.raises(BadOption, match=r"1 rows in 5 ms with an accuracy of 0\.8: slow would take 10 ms"):
+        members(ml_udf_min_accuracy=0.8, ml_udf_slo_ms=5)
+
+
+def test_members_of_other_workers_are_taken_to_run_beside_one_another() -> None:
+    apart = replace(CODEC, workers=lambda: [{"fast/1"}, {"slow/1"}])
+    asked = texts(b"x", ml_udf_slo_ms=10.5)
+    assert CODEC.call_of(fitted(), asked, NOW_S).members == ("slow/1",)
+    assert apart.call_of(fitted(), asked, NOW_S).members is None
+
+
+def test_where_only_members_are_known_each_has_to_be_accurate_enough() -> None:
+    voting = fitted(combine="majority_vote")
+    assert CODEC.call_of(voting, texts(b"x", ml_udf_min_accuracy=0.8), NOW_S).members == ("slow/1",)
+    with pytest.raises(BadOption, match=r"no model of f has an accuracy of 0\.9; the best has 0\.85"):
+        CODEC.call_of(voting, texts(b"x", ml_udf_min_accuracy=0.9), NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +299,38 @@ def test_a_default_answer_says_that_it_is_one() -> None:
     asked = InferRequest([], [RequestedOutput("answered_by")])
     response = CODEC.response_of(reply("laksa", "none", defaulted={1}), asked)
     assert response.outputs[0].data == [b"net", b"default"]
+
+
+def test_an_answer_says_what_is_expected_of_it_and_what_it_took() -> None:
+    two = reply(
+        "laksa",
+        "pizza",
+        "none",
+        "",
+        function=fitted(max_batch=32),
+        answered_by=[(0, 1, "fast"), (1, 4, "fast,slow")],
+        defaulted={2},
+        errors={3: RowError(3, "input_not_found", "gone")},
+    )
+    names = ("expected_accuracy", "device_seconds", "error")
+    expected, taken_s, _ = CODEC.response_of(two, texts_asking(*names)).outputs
+    assert (expected.datatype, expected.numbers()) == ("FP64", [0.7, 0.95, -1, -1])
+    assert taken_s.numbers() == pytest.approx([0.001, 0.011, 0.011, 0.011])
+
+
+def test_of_a_vote_nothing_is_expected_but_of_one_member_alone() -> None:
+    voted = reply(
+        "laksa",
+        "pizza",
+        function=fitted(combine="majority_vote"),
+        answered_by=[(0, 1, "fast"), (1, 2, "fast,slow")],
+    )
+    (expected,) = CODEC.response_of(voted, texts_asking("expected_accuracy")).outputs
+    assert expected.numbers() == [0.75, -1]
+
+
+def texts_asking(*outputs: str) -> InferRequest:
+    return InferRequest([Tensor.of_bytes("text", [b"x"])], [RequestedOutput(name) for name in outputs])
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,13 @@ def test_a_policy_selects_among_all_that_were_fitted_in_the_order_of_the_fit(cat
     function = function_of("f", 1, spec_from("f", body, catalog), catalog, DEFAULTS, counted("other", "net"))
     assert function.follows_plans
     assert [model.name for model in function.members] == ["other", "net"]
-    assert file_form(function)["fit"].get("evidence") is None, "without a server nobody waits: all answer"
+    file = file_form(function)
+    fit = Fit.from_json(file["fit"])
+    assert fit.evidence is not None
+    assert file["plan"] == [], "by so few rows nobody stops, and all are asked at once"
+    everybody = replace(function, select="all")
+    assert "plan" not in file_form(everybody)
+    assert "evidence" not in file_form(everybody)["fit"], "nobody reads it where all answer"
     assert not deploy(catalog, models=["net", "other"]).follows_plans
 
 

@@ -193,6 +193,33 @@ async def test_at_the_goal_a_row_is_answered_by_those_that_came(worker):
     served.house.dispatcher.end(pending)
 
 
+@pytest.mark.parametrize("default", ["none", None])
+@runs
+async def test_below_the_threshold_the_default_is_answered_by_the_goal_and_by_the_plan(worker, default):
+    served = Planned(worker, slo_ms=150.0, min_confidence=0.8, default=default)
+    await served.start()
+    sure = {"sure": 0.999, "unsure": 0.34}
+    pending = served.ask("unsure", "sure")
+    await settle()
+    answer(worker, sure)
+    await asyncio.sleep(0.3)
+    cut_short = pending.future.result()
+    while worker.batches:
+        answer(worker, sure)
+    whole = served.ask("unsure", "sure")
+    await answered(worker, whole, sure)
+    for reply, call in ((cut_short, pending), (whole.future.result(), whole)):
+        assert reply.columns["confidence"].values[0] < 0.8 <= reply.columns["confidence"].values[1]
+        assert reply.columns["label"].values[1] == "laksa"
+        if default is None:
+            assert reply.errors[0].code == "no_confident_answer"
+            assert reply.errors.keys() == {0}
+        else:
+            assert (reply.columns["label"].values[0], reply.defaulted) == (default, {0})
+        served.house.dispatcher.end(call)
+    assert len(cut_short.answered_by[0][2].split(",")) < 3, "it was answered from a part of the members"
+
+
 @runs
 async def test_without_an_answer_a_row_waits_for_its_deadline_and_no_longer(worker):
     served = Planned(worker, slo_ms=20.0)

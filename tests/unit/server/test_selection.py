@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from server.ensemble.select import MemberEstimate, members_within, select_members
+from server.ensemble.select import (
+    Limits,
+    MemberEstimate,
+    members_within,
+    select_members,
+    subset_within,
+)
 
 ACCURACIES = [("small", 0.7), ("large", 0.9), ("medium", 0.8)]
 COST_S = {"small": 0.001, "large": 0.010, "medium": 0.003}  # per row
@@ -71,3 +79,75 @@ def test_what_members_share_counts_once() -> None:
 def test_when_nothing_fits_the_fastest_model_that_is_accurate_enough_answers() -> None:
     assert members_within(candidates(), 10, slo_s=0.0001, min_accuracy=None) == ("small",)
     assert members_within(candidates(), 10, slo_s=0.0001, min_accuracy=0.75) == ("medium",)
+
+
+# By what they answer together: two of them are worth more than the best, and all three less than those.
+TOGETHER = {
+    frozenset(subset): accuracy
+    for subset, accuracy in (
+        (("small",), 0.7),
+        (("large",), 0.9),
+        (("medium",), 0.8),
+        (("small", "medium"), 0.91),
+        (("small", "large"), 0.93),
+        (("medium", "large"), 0.95),
+        (("small", "medium", "large"), 0.94),
+    )
+}
+
+
+def within(slo_s: float | None = None, min_accuracy: float | None = None, **fields: Any) -> tuple[str, ...]:
+    return subset_within(candidates(), TOGETHER, 10, Limits(slo_s, min_accuracy), **fields)
+
+
+def test_limits_that_all_members_keep_leave_all() -> None:
+    assert within(slo_s=1.0, min_accuracy=0.94) == ("small", "large", "medium")
+    assert within(min_accuracy=0.5) == ("small", "large", "medium")
+
+
+def test_an_accuracy_is_that_of_a_subset_and_not_of_its_members() -> None:
+    assert within(min_accuracy=0.945) == ("large", "medium"), "all of them are right less often"
+    assert within(slo_s=0.05, min_accuracy=0.85) == ("small", "medium"), "neither alone is so accurate"
+
+
+def test_of_the_subsets_that_are_fast_enough_the_most_accurate_answers() -> None:
+    assert within(slo_s=0.135) == ("large", "medium")
+    assert within(slo_s=0.115) == ("small", "large")
+    assert within(slo_s=0.045) == ("small", "medium")
+    assert within(slo_s=0.03) == ("medium",)
+
+
+def test_members_of_several_workers_run_side_by_side() -> None:
+    assert within(slo_s=0.1) == ("small", "medium"), "one after the other the large one leaves time for none"
+    apart = [{"small", "medium"}, {"large"}]
+    assert within(slo_s=0.1, workers=apart) == ("small", "large", "medium")
+    assert within(slo_s=0.1, workers=[*apart, {"small", "medium", "large"}]) == ("small", "medium"), (
+        "who holds them all runs them all"
+    )
+    assert within(slo_s=0.1, workers=[{"large"}]) == ("small", "large", "medium"), "the others load elsewhere"
+
+
+def test_what_members_of_one_worker_share_counts_once() -> None:
+    assert within(slo_s=0.126) == ("small", "large")
+    assert within(slo_s=0.126, saved_s=0.005) == ("large", "medium")
+
+
+def test_a_goal_alone_may_be_missed_by_the_fastest() -> None:
+    assert within(slo_s=0.0001) == ("small",)
+
+
+def test_an_accuracy_that_no_subset_has_names_the_best_that_can_be_had() -> None:
+    with pytest.raises(ValueError, match=r"accuracy of 0\.96 together; the best, large \+ medium, has 0\.95"):
+        within(min_accuracy=0.96)
+
+
+def test_limits_that_no_subset_keeps_together_name_the_nearest_on_both_sides() -> None:
+    with pytest.raises(ValueError, match=r"10 rows in 50 ms with an accuracy of 0\.92: ") as caught:
+        within(slo_s=0.05, min_accuracy=0.92)
+    assert "small + large would take 110 ms" in str(caught.value)
+    assert "in that time the best, small + medium, has 0.91" in str(caught.value)
+
+
+def test_members_of_a_fit_that_do_not_answer_here_are_left_out() -> None:
+    two = [each for each in candidates() if each.name != "small"]
+    assert subset_within(two, TOGETHER, 10, Limits(min_accuracy=0.85)) == ("large", "medium")

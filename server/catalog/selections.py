@@ -1,0 +1,97 @@
+"""What is said of how a function's members are selected now: its plan, its price, what is expected of it.
+
+Pure: from a function, the plans that its rows follow and l̂ to numbers with units. Pages, views and metrics
+show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from server.catalog.functions import Form, Function, ModelVersion
+from server.ensemble.gearing import FollowedPlans
+from server.ensemble.selection import TYPICAL_ROWS
+from server.scheduling.terms import Latency
+
+__all__ = ["Selection", "Selections", "row_s", "selection_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """policy: `select` of the function, `static` where that is a list of names.
+
+    gear: of so many `gears`, 0 the richest · price_per_device_second: right answers that a second of a device
+    has to bring, by the present plan · expected_accuracy: of rows that are not cut short, by held-out rows ·
+    device_seconds_a_row: in expectation, by l̂. None: there is no plan, or it is not known.
+    """
+
+    policy: str
+    gear: int | None = None
+    gears: int | None = None
+    price_per_device_second: float | None = None
+    expected_accuracy: float | None = None
+    device_seconds_a_row: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the routes say it."""
+        return asdict(self)
+
+
+class Followed(Protocol):
+    """Who knows what is served, and by which plans."""
+
+    def served(self) -> Collection[Function]:
+        """Every version that is served."""
+        ...
+
+    def followed(self, function: Function, form: Form) -> FollowedPlans | None:
+        """The plans that its rows follow; None where they follow none."""
+        ...
+
+
+class Selections:
+    """Of all functions. `latency_of(model, form)`: l̂ of rows of that form."""
+
+    def __init__(self, followed: Followed, latency_of: Callable[[ModelVersion, Form], Latency]) -> None:
+        self._followed = followed
+        self._latency_of = latency_of
+
+    def of(self, function: Function) -> Selection:
+        """How the members of one are selected now."""
+        form = function.form
+        plans = self._followed.followed(function, form)
+        return selection_of(function, plans, lambda model: self._latency_of(model, form))
+
+    def all(self) -> Mapping[tuple[str, int], Selection]:
+        """The same of all that are served, by (function, version)."""
+        return {(each.name, each.version): self.of(each) for each in self._followed.served()}
+
+
+def selection_of(
+    function: Function, followed: FollowedPlans | None, latency_of: Callable[[ModelVersion], Latency]
+) -> Selection:
+    """followed: by its rows; None where they go to all members."""
+    policy = function.select if isinstance(function.select, str) else "static"
+    if followed is not None:
+        plan = followed.plans[followed.gear]
+        return Selection(
+            policy,
+            followed.gear,
+            len(followed.plans),
+            max(plan.prices, default=None),
+            plan.accuracy,
+            plan.device_s,
+        )
+    everybody = frozenset(model.key for model in function.members)
+    alone = function.members[0].accuracy if len(function.members) == 1 else 0.0
+    expected = function.held_out.get(everybody) or alone or None  # 0: nobody has measured it
+    taken_s = sum(row_s(function, model, latency_of) for model in function.members)
+    return Selection(policy, expected_accuracy=expected, device_seconds_a_row=taken_s)
+
+
+def row_s(function: Function, model: ModelVersion, latency_of: Callable[[ModelVersion], Latency]) -> float:
+    """Seconds of a device that a member takes for a row of a batch of usual size, by l̂."""
+    rows = min(TYPICAL_ROWS, function.max_batch)
+    return latency_of(model)(rows) / rows
