@@ -6,8 +6,9 @@ documentation are all read from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ml_udf.errors import BadOption
@@ -17,12 +18,16 @@ __all__ = ["SETTINGS", "Options", "Setting"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of a session: its name and its bounds. What it does: docs/using.md."""
+    """A setting of a session: its name and its bounds. What it does: docs/using.md.
+
+    longest: of a text, in characters; 0 for what is none.
+    """
 
     name: str
     low: float = 0
     high: float = float("inf")
     choices: tuple[str, ...] = ()
+    longest: int = 0
 
 
 SETTINGS = (
@@ -33,9 +38,11 @@ SETTINGS = (
     Setting("max_in_flight", 1, 64),
     Setting("timeout_ms", 1, 86_400_000),
     Setting("row_class", choices=("interactive", "bulk")),
+    Setting("context", longest=200),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _WHOLE = {"batch_rows", "max_in_flight"}
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class Options:
     min_accuracy: least accuracy that a model must have to answer. on_error: what a faulty row does.
     batch_rows: most rows in one request. max_in_flight: most requests of a call under way at once.
     timeout_ms: longest wait for one request. row_class: how the server schedules the rows.
+    context: for whom or what is asked, such as a user: labels given in it weigh the members' answers there.
     """
 
     slo_ms: float | None = None
@@ -55,6 +63,7 @@ class Options:
     max_in_flight: int = 4
     timeout_ms: float = 60_000
     row_class: Literal["interactive", "bulk"] = "bulk"
+    context: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -74,7 +83,7 @@ class Options:
             setting = _BY_NAME.get(name)
             if setting is None:
                 raise BadOption(f"there is no setting {name!r}", hint="settings: " + ", ".join(_BY_NAME))
-            values[name] = text if setting.choices else _number(name, text)
+            values[name] = text if setting.choices or setting.longest else _number(name, text)
         return replace(self, **values)
 
 
@@ -86,7 +95,9 @@ def _number(name: str, text: str) -> float:
 
 
 def _check(setting: Setting, value: object) -> None:
-    if setting.choices:
+    if setting.longest:
+        _check_text(setting, value)
+    elif setting.choices:
         if value not in setting.choices:
             raise BadOption(
                 f"ml_udf.{setting.name} = {value!r} is not known", hint="use " + " or ".join(setting.choices)
@@ -95,4 +106,13 @@ def _check(setting: Setting, value: object) -> None:
         raise BadOption(
             f"ml_udf.{setting.name} = {value!r} is out of bounds",
             hint=f"use a number from {setting.low:g} to {setting.high:g}",
+        )
+
+
+def _check_text(setting: Setting, value: object) -> None:
+    """Its words do not say what the value is: it may be somebody's name."""
+    if not isinstance(value, str) or len(value) > setting.longest or _UNFIT.search(value):
+        raise BadOption(
+            f"ml_udf.{setting.name} is not a short text",
+            hint=f"use up to {setting.longest} characters, none of them a control character",
         )

@@ -73,6 +73,8 @@ def give_feedback(
         }
         if name:
             body["input"] = name
+        if statement.options.context:
+            body["context"] = statement.options.context
         reply = _asked(client, statement, body, on_wait)
         for row, outcome in zip(rows, reply["outcomes"], strict=True):
             outcomes[row] = outcome

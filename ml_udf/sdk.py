@@ -22,8 +22,10 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ml_udf.client import Client
+from ml_udf.client import Client, Options
+from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import BadOption, MlUdfError
+from ml_udf.feedback import give_feedback
 from ml_udf.training import TrainingCalls
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Query",
     "Train",
     "extend",
+    "feedback",
     "get_models",
     "import_images",
     "pause",
@@ -257,14 +260,35 @@ class Inference:
         )
 
 
-def query(ask: Query, images: Sequence[str | Path | bytes]) -> list[str]:
-    """The label of each image: a path on the server's host, or the encoded image itself."""
+def query(ask: Query, images: Sequence[str | Path | bytes], *, context: str | None = None) -> list[str]:
+    """The label of each image: a path on the server's host, or the encoded image itself.
+
+    context: for whom or what is asked, such as a user; what `feedback` says in it weighs the models there.
+    """
+    options = Options(context=context)
     encoded = [image for image in images if isinstance(image, bytes)]
     paths = [str(image) for image in images if not isinstance(image, bytes)]
     with contextlib.closing(_client(ask)) as client:
-        of_encoded = iter(client.predict(ask.function, encoded, input_name="image").values)
-        of_paths = iter(client.predict(ask.function, paths).values)
+        of_encoded = iter(client.predict(ask.function, encoded, options, input_name="image").values)
+        of_paths = iter(client.predict(ask.function, paths, options).values)
     return [next(of_encoded if isinstance(image, bytes) else of_paths) for image in images]
+
+
+def feedback(
+    ask: Query,
+    images: Sequence[str | Path | bytes],
+    labels: Sequence[str | None],
+    *,
+    context: str | None = None,
+) -> list[str | None]:
+    """Say what images show: `counted`, `changed` or `repeated` for each, None where the label is None.
+
+    context: in which that is true, as in `query`. Raises the errors of `ml_udf.errors`.
+    """
+    inputs = [str(image) if isinstance(image, Path) else image for image in images]
+    with contextlib.closing(_client(ask)) as client:
+        statement = Statement(client, Binding(ask.function), Options(context=context))
+        return give_feedback(client, statement, inputs, labels)
 
 
 @contextlib.contextmanager

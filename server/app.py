@@ -41,6 +41,7 @@ from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
 from server.services import Services
 from server.serving.call_service import CallService
+from server.serving.contexts import MOST_CONTEXTS, Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.serving.scheduler_adapter import QueueBounds
@@ -130,6 +131,7 @@ class App:
                 services.dispatcher.saved_s,
                 services.dispatcher.held,
                 services.dispatcher.followed,
+                context=services.contexts.digest,
             )
             infer = InferRoute(
                 services.catalog,
@@ -224,7 +226,11 @@ async def _running(
             patience_s=settings.worker_start_s,
             tasks=supervisor.tasks(),
         )
-        dispatcher = Dispatcher(Scheduler(), bounds, latencies, metrics, residency_of, supervisor.tasks())
+        labelled = FeedbackRepository(storage.engine, MOST_CONTEXTS)
+        contexts = Contexts(labelled.key())
+        dispatcher = Dispatcher(
+            Scheduler(), bounds, latencies, metrics, residency_of, supervisor.tasks(), contexts
+        )
         residency = dispatcher.residency
         housekeeping = Housekeeping(
             storage.repository,
@@ -277,6 +283,11 @@ async def _running(
         housekeeping.start()
         calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows)
         selections = Selections(dispatcher, latencies.of_rows)
+        learning = FeedbackService(
+            labelled, catalog, dispatcher, calls, metrics, contexts, supervisor.tasks()
+        )
+        stack.push_async_callback(learning.close)
+        await learning.start()
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -287,7 +298,8 @@ async def _running(
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all),
             calls=calls,
-            feedback=FeedbackService(FeedbackRepository(storage.engine), catalog, dispatcher, calls, metrics),
+            feedback=learning,
+            contexts=contexts,
             large=LargeJson(),
             latencies=latencies,
             selections=selections,

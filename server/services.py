@@ -15,6 +15,7 @@ from server.observability.metrics import Exposition, Metrics
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.serving.call_service import CallService
+from server.serving.contexts import Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.settings import Settings
@@ -40,6 +41,7 @@ class Services:
     exposition: Exposition
     calls: CallService
     feedback: FeedbackService
+    contexts: Contexts
     large: LargeJson
     latencies: Latencies
     selections: Selections

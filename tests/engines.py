@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import duckdb
@@ -52,9 +53,9 @@ class Engine(Protocol):
 class DuckDb:
     name = "duckdb"
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, functions: Sequence[str]) -> None:
         self._con = duckdb.connect()
-        self._registration = ml_udf.duckdb.register(self._con, endpoint, functions=FUNCTIONS)
+        self._registration = ml_udf.duckdb.register(self._con, endpoint, functions=functions)
         self._warnings = warnings.catch_warnings(record=True)
         self._caught = self._warnings.__enter__()
         warnings.simplefilter("always")
@@ -92,14 +93,14 @@ class DuckDb:
 class Postgres:
     """A session with the batching module, or one that calls row by row as if it were not there."""
 
-    def __init__(self, dsn: str, endpoint: str, *, batching: bool) -> None:
+    def __init__(self, dsn: str, endpoint: str, functions: Sequence[str], *, batching: bool) -> None:
         self.name = "postgres" if batching else "postgres-by-row"
         self._con = psycopg.connect(dsn, autocommit=True)
         self._notices: list[str] = []
         self._con.add_notice_handler(lambda notice: self._notices.append(_told(notice)))
         self._con.execute("DROP SERVER IF EXISTS ml_udf CASCADE")
         self._con.execute(f"CREATE SERVER ml_udf FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{endpoint}')")
-        for function in FUNCTIONS:
+        for function in functions:
             self._con.execute("SELECT ml_udf.drop_function(%s, if_exists => true)", [function])
             self._con.execute("SELECT ml_udf.create_function(%s)", [function])
         self._batching = batching
@@ -134,9 +135,12 @@ class Postgres:
         self._con.close()
 
 
-def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Engine:
+def make_engine(
+    name: str, endpoint: str, request: pytest.FixtureRequest, functions: Sequence[str] = FUNCTIONS
+) -> Engine:
+    """functions: of the endpoint, to be called by their names."""
     if name == "duckdb":
-        return DuckDb(endpoint)
+        return DuckDb(endpoint, functions)
     cluster: Sandbox = request.getfixturevalue("cluster")
     installed = cluster.installed
     if endpoint.startswith("local:") and installed is not None and installed.local_path is None:
@@ -144,7 +148,7 @@ def make_engine(name: str, endpoint: str, request: pytest.FixtureRequest) -> Eng
     if not cluster.sql("SELECT 1 FROM pg_database WHERE datname = 'contract'"):
         cluster.sql("CREATE DATABASE contract")
         cluster.sql("CREATE EXTENSION ml_udf CASCADE", "contract")
-    return Postgres(cluster.dsn("contract"), endpoint, batching=name == "postgres")
+    return Postgres(cluster.dsn("contract"), endpoint, functions, batching=name == "postgres")
 
 
 def _told(diagnostic: psycopg.errors.Diagnostic) -> str:

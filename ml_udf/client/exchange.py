@@ -141,6 +141,8 @@ class Exchange:
                 request.parameters["ml_udf_slo_ms"] = self.options.slo_ms
             if self.options.min_accuracy is not None:
                 request.parameters["ml_udf_min_accuracy"] = self.options.min_accuracy
+            if self.options.context:
+                request.parameters["ml_udf_context"] = self.options.context
         return request
 
     def _send(

@@ -31,7 +31,7 @@ ValueKinds: TypeAlias = Sequence[tuple[str, str]]
 
 CATALOG = "ml_udf"
 _KINDS = {"number": "DOUBLE", "text": "VARCHAR", "boolean": "BOOLEAN"}
-_SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting
+_SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting that is taken
 _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for setting in SETTINGS]
 STATEMENT = "ml_udf_statement"  # the struct's one field
 # A constant to DuckDB, evaluated anew by every execution. current_query() would tell statements of one
@@ -114,7 +114,7 @@ def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]
 
 def options_of(statement: str, defaults: Options) -> Options:
     """The options of a statement: the session's variables over `defaults`. Raises `BadOption`."""
-    texts = statement.split(_SEPARATOR)[1:]
+    texts = statement.split(_SEPARATOR, len(SETTINGS))[1:]
     if not texts:  # called past the macro
         return defaults
     given = {setting.name: text for setting, text in zip(SETTINGS, texts, strict=True) if text}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Answer, Column, RowError
@@ -52,6 +52,10 @@ class AnswerRule:
     min_confidence: float = 0.0
     default: str | None = None
     fit: Fit | None = None
+
+    def in_context(self, shifts: tuple[float, ...]) -> AnswerRule:
+        """How it answers in a context; shifts: as in `Fit.in_context`. Without a fit there are no weights."""
+        return self if self.fit is None else replace(self, fit=self.fit.in_context(shifts))
 
     def answer(self, told: Answer) -> FunctionAnswer:
         """Raises KeyError for a member or a column that is not known, ValueError as `combine` does."""

@@ -4,11 +4,13 @@
 
 Exponentiated gradient on one labelled row after another (Kivinen & Warmuth 1997), for every subset that was
 fitted and whose members all answered. The pull brings a weight back once nothing speaks against its fit any
-more. Pure: state in, state out, JSON both ways; numpy alone. Knows no row, no label's name and no registry.
+more. Rows of a context teach everybody's weights, and by the same rule its own, which are pulled to those.
+Pure: state in, state out, JSON both ways; numpy alone. Knows no row, no label's name and no registry.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,16 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from server.ensemble.contexts import Context
 from server.ensemble.fit import Fit
 from server.ensemble.log_pool import LARGEST_STEP, WEIGHTS, Floats
 
-__all__ = ["RECENT_ROWS", "Feedback", "adapted", "begun", "learned"]
+__all__ = ["RECENT_ROWS", "Feedback", "adapted", "begun", "learned", "learned_in", "shifts_in"]
 
 RECENT_ROWS = 100  # of which it is known who was right
 
 _FORMAT = 1
 _RATE = 0.2
 _PULL = 0.003  # a labelled row
+_RATE_IN_CONTEXT = 0.1  # a context has few labels, and each is noise too
+_SLOWLY = 0.02  # of the way to everybody's weights, a labelled row
 _LEAST = 1e-30  # of a probability: a member that rules the label out counts as very wrong, not as infinitely
 
 Weights = tuple[float, ...]
@@ -44,6 +49,7 @@ class Feedback:
     rows: int = 0
     recent: tuple[int, ...] = ()
     weights: tuple[Weights, ...] | None = None
+    slow: tuple[float, ...] | None = None  # of all members together, the slow mean of their weights' logs
 
     @property
     def accuracy(self) -> float | None:
@@ -66,6 +72,7 @@ class Feedback:
             "rows": self.rows,
             "recent": list(self.recent),
             "weights": None if self.weights is None else [list(each) for each in self.weights],
+            "slow": None if self.slow is None else list(self.slow),
         }
 
     @classmethod
@@ -81,12 +88,15 @@ class Feedback:
                 int(kept["rows"]),
                 tuple(int(each) for each in kept["recent"][-RECENT_ROWS:]),
                 None if weights is None else tuple(tuple(map(_weight, each)) for each in weights),
+                None if kept.get("slow") is None else tuple(map(float, kept["slow"])),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
         sizes = None if fit is None else [len(each.members) for each in fit.subsets]
         if (None if found.weights is None else [len(each) for each in found.weights]) != sizes:
             raise ValueError("its weights are those of other subsets than were fitted")
+        if found.slow is not None and len(found.slow) != len(members):
+            raise ValueError("its slow mean is that of other members")
         return found
 
 
@@ -96,12 +106,28 @@ def begun(members: Sequence[str], fit: Fit | None) -> Feedback:
     return Feedback(tuple(members), weights=weights)
 
 
-def adapted(fit: Fit, feedback: Feedback | None) -> Fit:
-    """The fit with the weights that feedback has taught."""
+def adapted(fit: Fit, feedback: Feedback | None, context: Context | None = None) -> Fit:
+    """The fit with the weights that feedback has taught; those of a context, where one is given."""
     if feedback is None or feedback.weights is None:
         return fit
     subsets = zip(fit.subsets, feedback.weights, strict=True)
-    return replace(fit, subsets=tuple(replace(each, weights=weights) for each, weights in subsets))
+    everybody = replace(fit, subsets=tuple(replace(each, weights=weights) for each, weights in subsets))
+    return everybody if context is None else everybody.in_context(shifts_in(context, feedback, everybody))
+
+
+def shifts_in(context: Context, feedback: Feedback, fit: Fit) -> tuple[float, ...]:
+    """How far, in the log, a context's weights lie from everybody's, for `Fit.in_context`.
+
+    fit: everybody's, `adapted`. Raises KeyError for a member that was not fitted.
+    """
+    place_of = {name: place for place, name in enumerate(feedback.members)}
+    everybody = fit.subset(feedback.members)
+    shifts = [0.0] * len(fit.members)
+    for member, weight in zip(everybody, fit.weights(everybody), strict=True):
+        place, now = place_of[fit.members[member]], math.log(weight)
+        slow = now if feedback.slow is None else feedback.slow[place]
+        shifts[member] = slow - now + context.shifts[place]
+    return tuple(shifts)
 
 
 def learned(
@@ -122,6 +148,40 @@ def learned(
 
     Raises ValueError for shapes that do not fit and a label that is no class.
     """
+    return _learned(feedback, None, fit, probabilities, labels, answered, new)[0]
+
+
+def learned_in(
+    context: Context | None,
+    feedback: Feedback,
+    fit: Fit | None,
+    probabilities: ArrayLike,
+    labels: Sequence[int],
+    answered: Sequence[bool] | None = None,
+    *,
+    new: int | None = None,
+) -> tuple[Feedback, Context]:
+    """As `learned`, of rows of one context: what is known of everybody's then, and of the context.
+
+    context: None for one that was taught nothing yet. By its weights the function's answers are judged where
+    `answered` is None. Where no weights are learned, or none of all members together, it learns nothing.
+    """
+    context = context or Context((0.0,) * len(feedback.members))
+    if len(context.shifts) != len(feedback.members):
+        raise ValueError(f"a context of {len(context.shifts)} members, and {len(feedback.members)} answer")
+    known, shifts = _learned(feedback, context.shifts, fit, probabilities, labels, answered, new)
+    return known, Context(shifts or context.shifts, context.rows + len(labels))
+
+
+def _learned(
+    feedback: Feedback,
+    shifts: tuple[float, ...] | None,
+    fit: Fit | None,
+    probabilities: ArrayLike,
+    labels: Sequence[int],
+    answered: Sequence[bool] | None,
+    new: int | None,
+) -> tuple[Feedback, tuple[float, ...] | None]:
     given = np.asarray(probabilities, np.float64)
     truth = np.asarray(labels, np.intp)
     if given.ndim != 3 or len(given) != len(feedback.members) or truth.shape != given.shape[1:2]:
@@ -129,10 +189,10 @@ def learned(
     if len(truth) and not 0 <= truth.min() <= truth.max() < given.shape[2]:
         raise ValueError(f"a label is no place among {given.shape[2]} classes")
     right = given.argmax(axis=2) == truth
-    weights = feedback.weights
+    weights, slow = feedback.weights, feedback.slow
     if fit is not None and weights is not None:
         logs = np.log(np.clip(np.nan_to_num(given, nan=0.0), _LEAST, 1.0))
-        weights, together = _descended(feedback, fit, logs, truth)
+        weights, slow, together, shifts = _descended(feedback, fit, logs, truth, shifts)
         answered = together if answered is None else answered
     if answered is None or len(answered) != len(truth):
         raise ValueError("whether the function's answers were right is not given for each row")
@@ -140,20 +200,27 @@ def learned(
         int(function) | sum(int(member) << place for place, member in enumerate(of_members, 1))
         for function, of_members in zip(answered, right.T.tolist(), strict=True)
     ]
-    return replace(
+    known = replace(
         feedback,
         rows=feedback.rows + (len(truth) if new is None else new),
         recent=(*feedback.recent, *bits)[-RECENT_ROWS:],
         weights=weights,
+        slow=slow,
     )
+    return known, shifts
 
 
 def _descended(
-    feedback: Feedback, fit: Fit, logs: Floats, labels: NDArray[np.intp]
-) -> tuple[tuple[Weights, ...], list[bool]]:
-    """The weights after these rows, and whether all members together answered each rightly before it.
+    feedback: Feedback,
+    fit: Fit,
+    logs: Floats,
+    labels: NDArray[np.intp],
+    shifts: tuple[float, ...] | None,
+) -> tuple[tuple[Weights, ...], tuple[float, ...] | None, list[bool], tuple[float, ...] | None]:
+    """The weights after these rows, their slow mean, whether all members together answered each rightly
+    before it, and the shifts of the rows' context.
 
-    logs: [members, rows, classes].
+    logs: [members, rows, classes]. shifts: before these rows; None for no context.
     """
     assert feedback.weights is not None
     place_of = {name: place for place, name in enumerate(feedback.members)}
@@ -169,25 +236,43 @@ def _descended(
         aim[row, columns[s]] = np.log(np.clip(fit.subsets[s].weights, *WEIGHTS))
     whole = next((row for row, part in enumerate(taking_part) if part.all()), None)
     low, high = np.log(WEIGHTS)
+    answering, rate = whole, np.full((len(learning), 1), _RATE)
+    slow = None if whole is None else np.asarray(feedback.slow or log_w[whole])
+    if shifts is not None and slow is not None:  # a context's own weights, which aim at everybody's
+        answering = len(learning)
+        taking_part = np.vstack([taking_part, taking_part[whole]])
+        log_w = np.vstack([log_w, np.clip(slow + shifts, low, high)])
+        aim, rate = np.vstack([aim, slow]), np.vstack([rate, [_RATE_IN_CONTEXT]])
     right: list[bool] = []
     for row, label in enumerate(labels.tolist()):
         log = logs[:, row]
-        if whole is None:  # nothing was fitted of all together: each counts alike
+        if answering is None:  # nothing was fitted of all together: each counts alike
             right.append(int(log.sum(axis=0).argmax()) == label)
         q = np.where(taking_part, np.exp(log_w), 0.0) @ log
-        if whole is not None:
-            right.append(int(q[whole].argmax()) == label)
+        if answering is not None:
+            right.append(int(q[answering].argmax()) == label)
         q -= q.max(axis=1, keepdims=True)
         np.exp(q, out=q)
         q /= q.sum(axis=1, keepdims=True)
         slope = q @ log.T - log[:, label]
         # The gradient in log w would carry a factor w: without it a weight that has fallen can rise again.
-        log_w = log_w - np.clip(_RATE * slope, -LARGEST_STEP, LARGEST_STEP)
+        log_w = log_w - np.clip(rate * slope, -LARGEST_STEP, LARGEST_STEP)
+        if slow is not None:
+            slow = slow + _SLOWLY * (log_w[whole] - slow)
+        if answering != whole:
+            aim[answering] = slow
         log_w = np.clip(log_w + _PULL * (aim - log_w), low, high)
+    if slow is not None and answering != whole:
+        shifts = tuple((log_w[answering] - slow).tolist())
     found = list(feedback.weights)
     for row, s in enumerate(learning):
-        found[s] = tuple(float(f"{weight:.6g}") for weight in np.exp(log_w[row, columns[s]]))
-    return tuple(found), right
+        found[s] = tuple(map(_rounded, np.exp(log_w[row, columns[s]])))
+    return tuple(found), None if slow is None else tuple(map(_rounded, slow)), right, shifts
+
+
+def _rounded(value: float) -> float:
+    """As many digits as mean something, and the same when it is read back."""
+    return float(f"{value:.6g}")
 
 
 def _weight(value: object) -> float:

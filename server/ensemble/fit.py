@@ -7,7 +7,7 @@ made from it. A fit is a value: JSON both ways, and never changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -23,6 +23,7 @@ from server.ensemble.log_pool import (
     fit_weights,
     log_floored,
     log_softmax,
+    shifted,
     unfitted_weight,
 )
 
@@ -66,6 +67,7 @@ class Fit:
 
     members: their names · temperatures: of each · subsets: those whose weights were fitted · evidence: how
     often the subsets are right by how sure they are, for plans (plan.py); None where that was not counted
+    shifts: of each member, in the log of its weight in every subset; not kept: those of a context
     """
 
     members: tuple[str, ...]
@@ -74,6 +76,7 @@ class Fit:
     rows: int
     classes: int
     evidence: EvidenceStates | None = field(default=None, compare=False)
+    shifts: tuple[float, ...] = ()
     _places: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _subsets: Mapping[Subset, SubsetFit] = field(init=False, repr=False, compare=False)
 
@@ -95,7 +98,12 @@ class Fit:
     def weights(self, subset: Subset) -> tuple[float, ...]:
         """The fitted weights of a subset, in its order; 1/√|S| each where none were fitted."""
         found = self._subsets.get(subset)
-        return (unfitted_weight(len(subset)),) * len(subset) if found is None else found.weights
+        weights = (unfitted_weight(len(subset)),) * len(subset) if found is None else found.weights
+        return shifted(weights, [self.shifts[member] for member in subset]) if self.shifts else weights
+
+    def in_context(self, shifts: tuple[float, ...]) -> Fit:
+        """The same, with another weight for each member: see `contexts`. shifts: of all, in their order."""
+        return replace(self, shifts=shifts)
 
     def to_json(self) -> dict[str, Any]:
         """As the registry and a function's file keep it; `from_json` reads it."""

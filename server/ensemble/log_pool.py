@@ -13,6 +13,7 @@ or the same for every class) changes nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "fit_weights",
     "log_floored",
     "log_softmax",
+    "shifted",
     "unfitted_weight",
 ]
 
@@ -71,6 +73,15 @@ def calibrated(log_probabilities: Floats, temperature: float, axis: int = -2) ->
 def unfitted_weight(members: int) -> float:
     """The weight of each of so many members where none was fitted: between a product and its mean."""
     return 1.0 / math.sqrt(members)
+
+
+def shifted(weights: Sequence[float], shifts: Sequence[float]) -> tuple[float, ...]:
+    """Weights moved by so much in the log, within [0.02, 2]; one alone has nobody to be weighed against."""
+    if len(weights) < 2:
+        return tuple(weights)
+    low, high = WEIGHTS
+    pairs = zip(weights, shifts, strict=True)
+    return tuple(min(high, max(low, weight * math.exp(shift))) for weight, shift in pairs)
 
 
 def fit_temperature(log_probabilities: Floats, labels: Labels) -> float:

@@ -28,6 +28,7 @@ from server.scheduling.policy import RowClass
 from server.scheduling.terms import Latency
 from server.serving.answers import device_seconds, expected_accuracies
 from server.serving.calls import Call, Reply
+from server.serving.contexts import Contexts
 
 __all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
 
@@ -35,7 +36,13 @@ __all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
 # are right, and the seconds of a device that they take for a row.
 OWN_OUTPUTS = ("error", "answered_by", "expected_accuracy", "device_seconds")
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
-_OWN_PARAMETERS = {"ml_udf_deadline_ms", "ml_udf_slo_ms", "ml_udf_min_accuracy", "ml_udf_class"}
+_OWN_PARAMETERS = {
+    "ml_udf_deadline_ms",
+    "ml_udf_slo_ms",
+    "ml_udf_min_accuracy",
+    "ml_udf_class",
+    "ml_udf_context",
+}
 # Triton's priority 1 is the most urgent; the core's highest number is. None named comes after all of them.
 _MOST_URGENT = 1 << 32
 _LARGEST = 1e30  # of a number among the parameters
@@ -50,7 +57,8 @@ class Codec:
 
     `latency_of(model, form)`: l̂ of rows of that form. `saved_s(function, form, rows)`: what each member after
     the first takes less than alone. `workers()`: the models that each worker holds. `plans(function, form)`:
-    those that its rows follow; None where they follow none yet.
+    those that its rows follow; None where they follow none yet. `context(function's name, context)`: as
+    `Contexts.digest`.
     """
 
     max_rows: int
@@ -59,6 +67,7 @@ class Codec:
     saved_s: Callable[[Function, Form, int], float] = lambda function, form, rows: 0.0
     workers: Callable[[], Collection[Collection[str]]] = lambda: ()
     plans: Callable[[Function, Form], FollowedPlans | None] = lambda function, form: None
+    context: Callable[[str, object], str] = Contexts().digest
 
     def call_of(
         self, function: Function, request: InferRequest, now_s: float, caller: Caller = NOBODY
@@ -92,6 +101,7 @@ class Codec:
             slo_s=limits.slo_s,
             members=self._members(function, form, len(rows), limits, asked_class),
             caller=caller.key,
+            context=self.context(function.name, parameters.get("ml_udf_context")),
         )
 
     def _check_reply(

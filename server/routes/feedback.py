@@ -22,7 +22,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/feedback", tags=["feedback"])
 
-_FIELDS = {"function", "inputs", "labels", "input"}
+_FIELDS = {"function", "inputs", "labels", "input", "context"}
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _INVALID = "input_invalid"
 
@@ -39,10 +39,13 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
     function = services.catalog.resolve(body["function"])
     form = _form(function, body.get("input"))
     inputs, labels = _columns(services, body)
+    context = services.contexts.digest(function.name, body.get("context"))
     rows = await asyncio.to_thread(_rows, form, inputs)
     caller: Caller = request.scope["ml_udf.caller"]
     try:
-        given = await services.feedback.give(function, form, rows, labels, request.receive, caller.key)
+        given = await services.feedback.give(
+            function, form, rows, labels, request.receive, caller.key, context
+        )
     except ClientGone:
         return Response(status_code=499)  # nobody reads it
     return json_reply(

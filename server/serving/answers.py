@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from gpu_worker.wire.protocol import Answer
+from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.selections import row_s
 from server.ensemble.answer import FunctionAnswer
@@ -16,13 +16,19 @@ from server.errors import ServiceError
 from server.scheduling.terms import Latency
 from server.serving.calls import Reply
 
-__all__ = ["answers_of", "check_members", "device_seconds", "expected_accuracies"]
+__all__ = ["answers_of", "check_members", "device_seconds", "expected_accuracies", "part_of"]
 
 
-def answers_of(function: Function, answer: Answer, rows: int) -> FunctionAnswer:
-    """The function's answers to a batch of `rows` rows. Raises `ServiceError` if the worker's do not fit."""
+def answers_of(
+    function: Function, answer: Answer, rows: int, shifts: tuple[float, ...] | None = None
+) -> FunctionAnswer:
+    """The function's answers to a batch of `rows` rows. Raises `ServiceError` if the worker's do not fit.
+
+    shifts: of the context of these rows, as in `Fit.in_context`; None for none.
+    """
+    rule = function.rule if shifts is None else function.rule.in_context(shifts)
     try:
-        found = function.rule.answer(answer)
+        found = rule.answer(answer)
     except (KeyError, ValueError, TypeError) as exc:
         raise ServiceError(f"a worker's answer for {function.name} cannot be used: {exc}") from exc
     value = found.columns.get(function.task.value.name)
@@ -68,3 +74,17 @@ def device_seconds(reply: Reply, latency_of: Callable[[ModelVersion], Latency]) 
         together_s = sum(each_s.get(name, math.nan) for name in members.split(","))
         taken_s[first:end] = [together_s] * (end - first)
     return taken_s
+
+
+def part_of(answer: Answer, first: int, rows: int) -> Answer:
+    """What a worker answered to rows [first, first + rows) of a batch."""
+    members = [
+        MemberAnswer(told.model, [column.part(first, rows) for column in told.columns])
+        for told in answer.members
+    ]
+    errors = [
+        RowError(error.index - first, error.code, error.message)
+        for error in answer.errors
+        if first <= error.index < first + rows
+    ]
+    return Answer(0, members, errors)

@@ -26,6 +26,7 @@ class Call:
     """Rows for a function. `deadline_s` is absolute, on `time.monotonic`.
 
     outputs: the columns of the answer that are wanted; none for those that it has by default.
+    context: in which it is asked, as `Contexts` writes it; "" for none.
     """
 
     function: Function
@@ -39,6 +40,7 @@ class Call:
     slo_s: float | None = None
     members: tuple[str, ...] | None = None  # model keys; None = all of the function's
     caller: str = ""  # who shares the queue with others
+    context: str = ""
 
 
 @dataclass(slots=True)

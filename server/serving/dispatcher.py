@@ -24,6 +24,7 @@ from typing import TypeVarTuple
 
 from gpu_worker.wire.protocol import Answer, Failed, Message
 from server.catalog.functions import Form, Function
+from server.ensemble.answer import FunctionAnswer
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
@@ -32,8 +33,9 @@ from server.placement.policy import WaitingRows
 from server.placement.residency import Group, Residency, ResidencyListener
 from server.scheduling.core import AnswerKnown, RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
 from server.scheduling.policies.by_name import check_policy
-from server.serving.answers import answers_of, check_members
+from server.serving.answers import answers_of, check_members, part_of
 from server.serving.calls import Call, PendingReply
+from server.serving.contexts import Contexts
 from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.known import combine_known
@@ -75,6 +77,7 @@ class Dispatcher:
         metrics: Metrics,
         residency_of: Callable[[ResidencyListener], Residency],
         tasks: Tasks | None = None,
+        contexts: Contexts | None = None,
     ) -> None:
         self._core = scheduler
         self._bounds = bounds
@@ -86,6 +89,7 @@ class Dispatcher:
         self._pending: dict[int, PendingReply] = {}
         self._in_flight = InFlight(self._returned)
         self._quarantine = Quarantine(self)
+        self._contexts = contexts or Contexts()
         self._plans = Plans(latency_of, self._follow, tasks or Tasks())
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
@@ -128,6 +132,7 @@ class Dispatcher:
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
         self._plans.forget(function)
+        self._contexts.forget(function)
         self._metrics.forget(function)
 
     def saved_s(self, function: Function, form: Form, rows: int) -> float:
@@ -365,8 +370,7 @@ class Dispatcher:
 
     def _scatter(self, sent: BatchInFlight, reply: Answer) -> None:
         began_s = time.monotonic()
-        whole = len(sent.apart) < len(sent.batch.slices)
-        answers = answers_of(sent.function, reply, sent.batch.rows) if whole else None
+        answers: FunctionAnswer | None = None  # to all rows of the batch, in no context
         if sent.apart:
             check_members(sent.function, reply, sent.batch.members, sent.batch.rows)
         first = 0
@@ -374,7 +378,12 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is not None and part.request_id in sent.apart:
                 self.collect(pending, part, first, reply)
-            elif pending is not None and answers is not None:
+            elif pending is not None and (shifts := self._shifts(pending.call)) is not None:
+                own = part_of(reply, first, part.rows)
+                pending.answer(part, 0, answers_of(sent.function, own, part.rows, shifts))
+            elif pending is not None:
+                if answers is None:
+                    answers = answers_of(sent.function, reply, sent.batch.rows)
                 pending.answer(part, first, answers)
             first += part.rows
         self._batch_done(sent, reply, began_s)
@@ -409,7 +418,8 @@ class Dispatcher:
             if pending is not None and pending.evidence is not None and not pending.done:
                 spans += ((pending, span) for span in pending.evidence.keep(part, first, reply))
             first += part.rows
-        sure = combine_known(sent.function, [span for _, span in spans], reply, batch.rows)
+        known = [(span, self._shifts(pending.call)) for pending, span in spans]
+        sure = combine_known(sent.function, known, reply, batch.rows)
         for pending, span in spans:
             if span.is_complete:
                 self._answer_span(pending, span)
@@ -451,8 +461,15 @@ class Dispatcher:
             self._wake()
 
     def _combine(self, pending: PendingReply, span: Span) -> None:
-        answers = answers_of(pending.call.function, span.answer(), span.rows)
+        call = pending.call
+        answers = answers_of(call.function, span.answer(), span.rows, self._shifts(call))
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
+
+    def _shifts(self, call: Call) -> tuple[float, ...] | None:
+        """How its members are weighed in the context in which it is asked; None as everywhere."""
+        if not call.context:
+            return None
+        return self._contexts.shifts(self._functions.get(call.function.key, call.function), call.context)
 
     def _want(self, pending: PendingReply) -> None:
         if not self.residency.is_resident(pending.call.function.members):

@@ -12,34 +12,39 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_worker.wire.protocol import RowError
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
-from server.ensemble.feedback import Feedback, begun, learned
+from server.ensemble.contexts import Context
+from server.ensemble.feedback import Feedback, begun, learned, learned_in
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
-from server.errors import BadOption
+from server.errors import BadOption, ServiceError
 from server.http.body import Receive
 from server.observability.metrics import Metrics
 from server.serving.call_service import CallService
 from server.serving.calls import Call, Reply
+from server.serving.contexts import Contexts
 from server.serving.dispatcher import Dispatcher
-from server.store.feedback import FeedbackRepository, LabelledRow
+from server.store.feedback import FeedbackRepository, LabelledRow, Learn, Learned
+from server.supervision import Tasks
 
-__all__ = ["FeedbackService", "Given", "feedback_of", "with_feedback"]
+__all__ = ["FeedbackService", "Given", "context_of", "feedback_of", "with_feedback"]
 
 log = logging.getLogger("ml_udf.server.feedback")
 
 _UNKNOWN_LABEL = "unknown_label"
 _SHOWN_CLASSES = 10
 _SHOWN = 100  # characters of a label
+_REFRESH_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +77,35 @@ class FeedbackService:
         dispatcher: Dispatcher,
         calls: CallService,
         metrics: Metrics,
+        contexts: Contexts | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
+        self._contexts = contexts or Contexts()
+        self._tasks = tasks or Tasks()
         self._repository = repository
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._calls = calls
         self._metrics = metrics
         self._one_at_a_time = asyncio.Lock()
+        self._turns: dict[str, int] = {}  # function's key → the last turn of its contexts that is known here
+
+    async def start(self) -> None:
+        """Answer by what the registry's servers have learned, now and from now on."""
+        await self.refresh()
+        self._tasks.always("follow feedback", self._follow)
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        await self._tasks.close()
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_EVERY_S)
+            try:
+                await self.refresh()
+            except (SQLAlchemyError, ServiceError) as error:  # what is known here goes on answering
+                log.error("feedback not read error=%r", str(error.__cause__ or error))
 
     async def give(
         self,
@@ -88,15 +115,17 @@ class FeedbackService:
         labels: Sequence[str | None],
         receive: Receive,
         caller: str = "",
+        context: str = "",
     ) -> Given:
         """Keep the label of each row and learn from it. A row or a label that is None counts nothing.
 
         rows: as the function takes them in that form; an error for one that cannot be read. receive: as in
-        `CallService.ask`. Raises `BadOption` for a function without classes, `VersionGone` for one that was
-        deployed anew meanwhile, and what `CallService.ask` raises: nothing is kept then.
+        `CallService.ask`. context: in which they are given, as `Contexts.digest` writes it. Raises
+        `BadOption` for a function without classes, `VersionGone` for one that was deployed anew meanwhile,
+        and what `CallService.ask` raises: nothing is kept then.
         """
         _check(function)
-        labelled = await asyncio.to_thread(_labelled, function, form, rows, labels)
+        labelled = await asyncio.to_thread(_labelled, function, form, rows, labels, context)
         errors, of_input = labelled.errors, labelled.of_input
         last = {digest: places[-1] for digest, places in of_input.items()}
         outcomes: list[str | None] = [None] * len(rows)
@@ -118,7 +147,7 @@ class FeedbackService:
                 for place in of_input[digest]:
                     errors[place], outcomes[place] = RowError(place, fault.code, fault.message), None
             told = [(asked[number][0], str(labels[asked[number][1]])) for number in fine]
-            kept = await self._kept(function, told, fine, of_members)
+            kept = await self._kept(function, told, fine, of_members, context)
             for number, what in zip(fine, kept, strict=True):
                 outcomes[asked[number][1]] = what
         for outcome in filter(None, outcomes):
@@ -153,6 +182,7 @@ class FeedbackService:
         labelled: Sequence[tuple[str, str]],
         fine: Sequence[int],
         of_members: Sequence[Reply],
+        context: str,
     ) -> Sequence[str]:
         if not labelled:
             return []
@@ -164,14 +194,49 @@ class FeedbackService:
         place_of = {label: place for place, label in enumerate(function.classes)}
         truth = [place_of[label] for _, label in labelled]
         answered = None if function.learns else _answered(function, of_members, fine, labelled)
-        learn = _learn(function, probabilities, truth, answered)
+        learn = _learn(function, probabilities, truth, answered, is_in_context=bool(context))
         async with self._one_at_a_time:
             keep = self._repository.keep
-            outcomes, state = await asyncio.to_thread(keep, function.name, function.version, rows, learn)
-            taught = replace(function, feedback=feedback_of(function, state))
-            if self._catalog.replace(taught):
-                self._dispatcher.answer_as(taught)
+            outcomes, learned = await asyncio.to_thread(
+                keep, function.name, function.version, rows, learn, context
+            )
+            self._answer_as(function, learned.deployment)
+            if learned.context is not None:
+                self._contexts.learn(function, [(context, context_of(function, learned.context))])
         return outcomes
+
+    def _answer_as(self, function: Function, state: Mapping[str, Any] | None) -> None:
+        taught = replace(function, feedback=feedback_of(function, state))
+        if self._catalog.replace(taught):
+            self._dispatcher.answer_as(taught)
+
+    async def refresh(self) -> None:
+        """Learn what other servers on this registry have been taught: of everybody's labels, and of contexts.
+
+        Raises the registry's errors.
+        """
+        async with self._one_at_a_time:
+            learned = await asyncio.to_thread(self._repository.learned)
+            served = [each for each in self._catalog if not each.bare]
+            self._turns = {each.key: self._turns.get(each.key, 0) for each in served}
+            for function in served:
+                known = function.feedback and function.feedback.to_json()
+                state = learned.get((function.name, function.version))
+                try:
+                    if state is not None and state != known:
+                        self._answer_as(function, state)
+                    await self._refresh_contexts(function)
+                except ValueError as exc:
+                    log.error("feedback not used function=%s reason=%s", function.key, exc)
+
+    async def _refresh_contexts(self, function: Function) -> None:
+        if not function.learns:
+            return
+        contexts, after = self._repository.contexts, self._turns[function.key]
+        found = await asyncio.to_thread(contexts, function.name, function.version, after)
+        if found:
+            self._contexts.learn(function, [(name, context_of(function, kept)) for name, kept, _ in found])
+            self._turns[function.key] = found[-1][2]
 
 
 def with_feedback(function: Function, kept: Mapping[str, Any] | None) -> Function:
@@ -195,27 +260,34 @@ def feedback_of(function: Function, kept: Mapping[str, Any] | None) -> Feedback:
     return found
 
 
+def context_of(function: Function, kept: Mapping[str, Any]) -> Context:
+    """What a context of a function has learned. Raises ValueError for what cannot be read."""
+    return Context.from_json(kept, len(function.members))
+
+
 def _learn(
     function: Function,
     probabilities: NDArray[np.float32],
     truth: Sequence[int],
     answered: Sequence[bool] | None,
-) -> Callable[[dict[str, Any] | None, Sequence[int], int], dict[str, Any]]:
-    def learn(kept: dict[str, Any] | None, teaching: Sequence[int], new: int) -> dict[str, Any]:
+    *,
+    is_in_context: bool,
+) -> Learn:
+    fit = function.fit if function.learns else None
+
+    def learn(kept: Learned, teaching: Sequence[int], new: int) -> Learned:
         try:
-            before = feedback_of(function, kept)
+            before = feedback_of(function, kept.deployment)
+            own = None if kept.context is None else context_of(function, kept.context)
         except ValueError as exc:
             log.error("feedback begun anew function=%s reason=%s", function.name, exc)
-            before = feedback_of(function, None)
-        after = learned(
-            before,
-            function.fit if function.learns else None,
-            probabilities[:, list(teaching)],
-            [truth[row] for row in teaching],
-            None if answered is None else [answered[row] for row in teaching],
-            new=new,
-        )
-        return after.to_json()
+            before, own = feedback_of(function, None), None
+        told = probabilities[:, list(teaching)], [truth[row] for row in teaching]
+        right = None if answered is None else [answered[row] for row in teaching]
+        if fit is None or not is_in_context:
+            return Learned(learned(before, fit, *told, right, new=new).to_json())
+        after, context = learned_in(own, before, fit, *told, right, new=new)
+        return Learned(after.to_json(), context.to_json())
 
     return learn
 
@@ -232,6 +304,7 @@ def _labelled(
     form: Form,
     rows: Sequence[bytes | RowError | None],
     labels: Sequence[str | None],
+    context: str,
 ) -> _Labelled:
     """Blocking: images are many bytes to digest."""
     classes = frozenset(function.classes)
@@ -245,7 +318,7 @@ def _labelled(
         elif label not in classes:
             errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
         else:
-            of_input.setdefault(_digest(form, row), []).append(place)
+            of_input.setdefault(_digest(form, row, context), []).append(place)
     return _Labelled(of_input, errors)
 
 
@@ -256,8 +329,10 @@ def _no_class(function: Function, label: str) -> str:
     return f"{label[:_SHOWN]!r} is no class of {function.name}; there are {named}"
 
 
-def _digest(form: Form, row: bytes) -> str:
-    return hashlib.sha256(form.encode() + b"\0" + row).hexdigest()
+def _digest(form: Form, row: bytes, context: str) -> str:
+    """Of a row in a context: what somebody says there is true there, whatever was said elsewhere."""
+    place = form.encode() if not context else f"{form}\0{context}".encode()
+    return hashlib.sha256(place + b"\0" + row).hexdigest()
 
 
 def _fault(of_members: Sequence[Reply], row: int) -> RowError | None:

@@ -16,7 +16,12 @@ from server.serving.evidence import Span
 __all__ = ["combine_known"]
 
 
-def combine_known(function: Function, spans: Sequence[Span], reply: Answer, rows: int) -> list[float]:
+Shifts = tuple[float, ...] | None  # of the context that rows are asked in; None for none
+
+
+def combine_known(
+    function: Function, spans: Sequence[tuple[Span, Shifts]], reply: Answer, rows: int
+) -> list[float]:
     """Combine what has come of each span, `reply` included, a batch of so many rows for one member.
 
     By row of the batch, how probable the combined answer is; not a number for a row that is in no span.
@@ -24,16 +29,18 @@ def combine_known(function: Function, spans: Sequence[Span], reply: Answer, rows
     """
     sure = [math.nan] * rows
     (member,) = (told.model for told in reply.members)
-    groups: dict[tuple[str, ...], list[Span]] = {}
-    for span in spans:
-        groups.setdefault(tuple(name for name in span.wanted if name in span.found), []).append(span)
-    for members, group in groups.items():
+    groups: dict[tuple[tuple[str, ...], Shifts], list[Span]] = {}
+    for span, shifts in spans:
+        answered = tuple(name for name in span.wanted if name in span.found)
+        # One alone has nobody to be weighed against, in no context.
+        groups.setdefault((answered, shifts if len(answered) > 1 else None), []).append(span)
+    for (members, shifts), group in groups.items():
         if members == (member,):  # nobody answered before: the batch as it came
             found = answers_of(function, reply, rows)
             for span in group:
                 span.known = (found, span.found[member][1])
         else:
-            found = answers_of(function, _joined(group), sum(span.rows for span in group))
+            found = answers_of(function, _joined(group), sum(span.rows for span in group), shifts)
             first = 0
             for span in group:
                 span.known = (found, first)

@@ -12,23 +12,33 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.errors import VersionGone
 from server.store.database import reading
 from server.store.retries import retried
-from server.store.tables import DeploymentRow, FeedbackRow
+from server.store.tables import DeploymentRow, FeedbackContextRow, FeedbackRow, SecretRow
 
-__all__ = ["FeedbackRepository", "LabelledRow", "Learn", "Outcome"]
+__all__ = ["FeedbackRepository", "LabelledRow", "Learn", "Learned", "Outcome"]
 
 Outcome = Literal["counted", "changed", "repeated"]
-# What a deployment has learned so far (None: nothing), which of the rows are to teach it, and how many of
-# these inputs had no label yet → what it has learned then.
-Learn = Callable[[dict[str, Any] | None, Sequence[int], int], dict[str, Any]]
 
 _AT_A_TIME = 500  # digests of one statement
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a deployment has learned, and a context of it; None for nothing, or for no context."""
+
+    deployment: dict[str, Any] | None
+    context: dict[str, Any] | None = None
+
+
+# What has been learned so far, which of the rows are to teach it, and how many of these inputs had no label
+# yet → what has been learned then.
+Learn = Callable[[Learned, Sequence[int], int], Learned]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +51,11 @@ class LabelledRow:
 
 
 class FeedbackRepository:
-    """The feedback of one database."""
+    """The feedback of one database. most_contexts: of a deployment; the last taught are kept."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, most_contexts: int = 10_000) -> None:
         self._engine = engine
+        self._most_contexts = most_contexts
         self._reading = reading(engine)
 
     @retried
@@ -65,22 +76,23 @@ class FeedbackRepository:
 
     @retried
     def keep(
-        self, function: str, version: int, rows: Sequence[LabelledRow], learn: Learn
-    ) -> tuple[list[Outcome], dict[str, Any] | None]:
+        self, function: str, version: int, rows: Sequence[LabelledRow], learn: Learn, context: str = ""
+    ) -> tuple[list[Outcome], Learned]:
         """Keep labels of inputs, each input once among `rows`, and what they teach; all or nothing.
 
-        What became of each, and what the deployment has learned. An input counts once, by its last label: one
+        context: the digest of the one in which all were given; "" for none. What became of each, and what
+        the deployment, and the context, have learned. An input counts once, by its last label: one
         with the label that it has teaches nothing. Raises `VersionGone` where the deployment is no longer
         served.
         """
         try:
-            return self._keep(function, version, rows, learn)
+            return self._keep(function, version, rows, learn, context)
         except IntegrityError:  # another deployment has kept one of these inputs; now it is there
-            return self._keep(function, version, rows, learn)
+            return self._keep(function, version, rows, learn, context)
 
     def _keep(
-        self, function: str, version: int, rows: Sequence[LabelledRow], learn: Learn
-    ) -> tuple[list[Outcome], dict[str, Any] | None]:
+        self, function: str, version: int, rows: Sequence[LabelledRow], learn: Learn, context: str
+    ) -> tuple[list[Outcome], Learned]:
         now = datetime.now(UTC)
         with Session(self._engine) as session:
             deployment = session.get(DeploymentRow, (function, version), with_for_update=True)
@@ -102,10 +114,71 @@ class FeedbackRepository:
                     session.add(kept)
                 kept.version, kept.label, kept.labelled_at = version, row.label, now
                 kept.probabilities = row.probabilities
+            own = session.get(FeedbackContextRow, (function, version, context)) if context else None
+            learned = Learned(deployment.feedback, None if own is None else own.state)
             if teaching:
-                deployment.feedback = learn(deployment.feedback, teaching, outcomes.count("counted"))
+                learned = learn(learned, teaching, outcomes.count("counted"))
+                deployment.feedback = learned.deployment
+                if context and learned.context is not None:
+                    self._keep_context(session, own, (function, version, context), learned.context)
             session.commit()
-            return outcomes, deployment.feedback
+            return outcomes, learned
+
+    def _keep_context(
+        self,
+        session: Session,
+        own: FeedbackContextRow | None,
+        key: tuple[str, int, str],
+        state: dict[str, Any],
+    ) -> None:
+        """The deployment is locked: nobody else gives this turn."""
+        function, version, digest = key
+        row = FeedbackContextRow
+        of_deployment = (row.function == function, row.version == version)
+        turn = 1 + (session.scalar(select(func.max(row.turn)).where(*of_deployment)) or 0)
+        if own is not None:
+            own.state, own.turn = state, turn
+            return
+        session.add(row(function=function, version=version, digest=digest, state=state, turn=turn))
+        session.flush()
+        oldest = (
+            select(row.turn)
+            .where(*of_deployment)
+            .order_by(row.turn.desc())
+            .offset(self._most_contexts)
+            .limit(1)
+        )
+        if (forgotten := session.scalar(oldest)) is not None:
+            session.execute(delete(row).where(*of_deployment, row.turn <= forgotten))
+
+    @retried
+    def key(self) -> bytes:
+        """By which contexts are written: of this registry alone."""
+        with Session(self._reading) as session:
+            return session.get_one(SecretRow, "feedback").value
+
+    @retried
+    def contexts(self, function: str, version: int, after: int = 0) -> list[tuple[str, dict[str, Any], int]]:
+        """(digest, what it has learned, turn) of the contexts that were taught after a turn, in order."""
+        row = FeedbackContextRow
+        with Session(self._reading) as session:
+            found = session.execute(
+                select(row.digest, row.state, row.turn)
+                .where(row.function == function, row.version == version, row.turn > after)
+                .order_by(row.turn)
+            )
+            return [(digest, state, turn) for digest, state, turn in found]
+
+    @retried
+    def learned(self) -> dict[tuple[str, int], dict[str, Any] | None]:
+        """(function, version) → what each deployment that is served has learned of everybody's labels."""
+        with Session(self._reading) as session:
+            found = session.execute(
+                select(DeploymentRow.function, DeploymentRow.version, DeploymentRow.feedback).where(
+                    DeploymentRow.retired_at.is_(None)
+                )
+            )
+            return {(function, version): feedback for function, version, feedback in found}
 
 
 def _outcome(known: FeedbackRow | None, row: LabelledRow, version: int) -> Outcome:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, delete, func, select, update
+from sqlalchemy import Delete, Engine, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,7 +21,13 @@ from server.errors import BadOption
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
-from server.store.tables import DeploymentRow, FeedbackRow, FunctionRow, ModelVersionRow
+from server.store.tables import (
+    DeploymentRow,
+    FeedbackContextRow,
+    FeedbackRow,
+    FunctionRow,
+    ModelVersionRow,
+)
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
 
@@ -175,6 +181,7 @@ class Repository:
             ).all()
             for old in served[SERVED_DEPLOYMENTS:]:
                 old.retired_at = now
+                session.execute(_contexts_of(function).where(FeedbackContextRow.version == old.version))
             session.flush()
             prepare(version)
             session.commit()
@@ -192,6 +199,7 @@ class Repository:
             for row in served:
                 row.retired_at = datetime.now(UTC)
             session.execute(delete(FeedbackRow).where(FeedbackRow.function == function))
+            session.execute(_contexts_of(function))
             session.commit()
         return bool(served)
 
@@ -216,6 +224,10 @@ class Repository:
     def _stored(self, directory: Path) -> str:
         # Relative, so that a home folder can be moved or mounted elsewhere.
         return str(directory.relative_to(self._home) if directory.is_relative_to(self._home) else directory)
+
+
+def _contexts_of(function: str) -> Delete:
+    return delete(FeedbackContextRow).where(FeedbackContextRow.function == function)
 
 
 def _deployment(row: DeploymentRow) -> Deployment:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     DateTime,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -27,11 +28,13 @@ __all__ = [
     "Base",
     "DatasetRow",
     "DeploymentRow",
+    "FeedbackContextRow",
     "FeedbackRow",
     "FunctionRow",
     "JobRow",
     "LookRow",
     "ModelVersionRow",
+    "SecretRow",
     "SnapshotRow",
 ]
 
@@ -102,8 +105,9 @@ class DeploymentRow(Base):
 class FeedbackRow(Base):
     """The last label that an input of a function was given. Not the input, and not who gave it.
 
-    digest: of the input, SHA-256 in hex · version: the deployment that has learned from it · probabilities:
-    what each of that one's members answered, float32 [members, classes], at the temperatures of its fit
+    digest: of the input, and of the context where it was given in one, SHA-256 in hex · version: the
+    deployment that has learned from it · probabilities: what each of that one's members answered, float32
+    [members, classes], at the temperatures of its fit
     """
 
     __tablename__ = "feedback"
@@ -114,6 +118,36 @@ class FeedbackRow(Base):
     label: Mapped[str] = mapped_column(Text)
     probabilities: Mapped[bytes] = mapped_column(LargeBinary)
     labelled_at: Mapped[datetime]
+
+
+class FeedbackContextRow(Base):
+    """What labels given in a context have taught a deployment. Not the context itself.
+
+    digest: of the context, by the secret "feedback" · state: as `server.ensemble.contexts` writes it · turn:
+    of the deployment's contexts the one that was taught last has the highest
+    """
+
+    __tablename__ = "feedback_contexts"
+
+    function: Mapped[str] = mapped_column(String(100), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    digest: Mapped[str] = mapped_column(String(32), primary_key=True)
+    state: Mapped[dict[str, Any]]
+    turn: Mapped[int] = mapped_column(BigInteger)
+
+    __table_args__ = (
+        ForeignKeyConstraint(["function", "version"], ["deployments.function", "deployments.version"]),
+        Index(None, "function", "version", "turn"),
+    )
+
+
+class SecretRow(Base):
+    """A key of this registry, made with it: what servers that share it must agree on."""
+
+    __tablename__ = "secrets"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    value: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class DatasetRow(Base):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ml_udf.client import Client
+from ml_udf.client import Client, Options
 from ml_udf.client.transport import HttpRequest
 from ml_udf.errors import BadOption, Forbidden, MlUdfError, UnknownFunction
 from server.ensemble.fit import Fit, SubsetFit
@@ -70,10 +70,10 @@ def give(server: InferenceServer, inputs: list[Any], labels: list[Any], **more: 
         client.close()
 
 
-def answers(server: InferenceServer, function: str, texts: list[str]) -> list[Any]:
+def answers(server: InferenceServer, function: str, texts: list[str], context: str = "") -> list[Any]:
     client = Client(server.url)
     try:
-        return list(client.predict(function, texts).values)
+        return list(client.predict(function, texts, Options(context=context)).values)
     finally:
         client.close()
 
@@ -108,6 +108,33 @@ def test_feedback_makes_answers_better_and_a_restart_forgets_nothing(server: Inf
     server.start()
     assert known(server) == shown
     assert answers(server, "udf_dish", UNSEEN) == after
+
+
+def test_each_context_is_answered_by_what_it_was_taught_also_after_a_restart(server: InferenceServer) -> None:
+    loud, right = answers(server, "text_loud", TEXTS), answers(server, "text_right", TEXTS)
+    for first in range(0, len(TEXTS), 100):
+        part = slice(first, first + 100)
+        for context, labels in (("user:17", right), ("user:18", loud)):
+            told = give(server, TEXTS[part], labels[part], context=context)
+            assert told["outcomes"] == ["counted"] * 100
+    truth = {
+        "user:17": answers(server, "text_right", UNSEEN),
+        "user:18": answers(server, "text_loud", UNSEEN),
+    }
+    found = {context: answers(server, "udf_dish", UNSEEN, context) for context in truth}
+    for context, labels in truth.items():
+        assert share(found[context], labels) > 0.9
+    everybody = answers(server, "udf_dish", UNSEEN)
+    assert all(share(everybody, labels) > 0.1 for labels in truth.values())
+    assert answers(server, "udf_dish", UNSEEN, "user:19") == everybody
+    server.stop()
+    server.start()
+    assert {context: answers(server, "udf_dish", UNSEEN, context) for context in truth} == found
+    assert "user:1" not in server.log
+    client = Client(server.url)
+    client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
+    client.close()
+    assert answers(server, "udf_dish", UNSEEN, "user:17") == answers(server, "udf_dish", UNSEEN)
 
 
 def test_what_is_told_again_counts_once_and_the_last_label_wins(server: InferenceServer) -> None:
@@ -196,6 +223,8 @@ def test_what_cannot_be_fed_back_is_refused_in_words(server: InferenceServer) ->
         give(server, ["a"], [])
     with pytest.raises(BadOption, match="unknown field 'user'"):
         give(server, ["a"], ["pizza"], user="me")
+    with pytest.raises(BadOption, match="a context must be a text of up to 200 characters"):
+        give(server, ["a"], ["pizza"], context=17)
 
 
 def test_a_function_that_votes_keeps_feedback_and_says_that_it_does_not_learn(

@@ -68,6 +68,8 @@ def body_of(draw: random.Random) -> bytes:
             body[field] = draw.choice(_ODD)
     if draw.random() < 0.3:
         body["input"] = draw.choice(_INPUTS)
+    if draw.random() < 0.3:
+        body["context"] = draw.choice(["me", "you", *_ODD])
     if draw.random() < 0.05:
         body[draw.choice(["user", "", "\ud800"])] = draw.choice(_ODD)
     if draw.random() < 0.05:
@@ -81,6 +83,7 @@ def test_every_body_gets_a_reply_and_each_input_counts_once(registry: Engine) ->
     services: Any = SimpleNamespace(
         catalog=place.catalog,
         feedback=place.service,
+        contexts=place.contexts,
         large=large,
         settings=SimpleNamespace(max_rows=4),
     )

@@ -78,6 +78,14 @@ def test_the_parameters_become_deadline_class_and_goal() -> None:
     assert CODEC.call_of(function(), texts(b"x", timeout=0), NOW_S).deadline_s == math.inf
 
 
+def test_a_context_is_kept_as_its_digest() -> None:
+    call = CODEC.call_of(function(), texts(b"x", ml_udf_context="user:17"), NOW_S)
+    assert len(call.context) == 32
+    assert "user" not in call.context
+    for none in ("", None):
+        assert CODEC.call_of(function(), texts(b"x", ml_udf_context=none), NOW_S).context == ""
+
+
 def test_a_deadline_further_away_than_timers_count_is_none() -> None:
     assert CODEC.call_of(function(), texts(b"x", ml_udf_deadline_ms=1e25), NOW_S).deadline_s == math.inf
 
@@ -163,6 +171,8 @@ def test_where_only_members_are_known_each_has_to_be_accurate_enough() -> None:
         ({"timeout": True}, BadOption, "timeout"),
         ({"timeout": 10**400}, BadOption, "timeout"),
         ({"sequence_id": 7}, Unsupported, "sequences"),
+        ({"ml_udf_context": 17}, BadOption, "a context must be a text"),
+        ({"ml_udf_context": "x" * 201}, BadOption, "of up to 200 characters"),
     ],
 )
 def test_a_parameter_that_cannot_be_is_named(

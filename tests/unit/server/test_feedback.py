@@ -14,15 +14,18 @@ from sqlalchemy import Engine
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
+from server.ensemble.contexts import Context
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, Overloaded, VersionGone
 from server.observability.metrics import Metrics
 from server.serving.answers import answers_of
 from server.serving.calls import Call, Reply
+from server.serving.contexts import Contexts
 from server.serving.feedback import FeedbackService, Given, with_feedback
 from server.store.database import migrate, open_database
 from server.store.feedback import FeedbackRepository
 from server.store.repository import Repository
+from server.store.tables import Base
 from tests.answers import classified
 from tests.unit.server.served import CLASSES, function, text_model
 
@@ -91,25 +94,34 @@ class Place:
         self.catalog = Catalog(lambda model: function(model, name=model.name, bare=True))
         self.catalog.add_function(function(*MEMBERS, **{"combine": "log_pool", "fit": FIT, **fields}), 2)
         self.members, self.dispatched, self.metrics = Members(), Dispatched(), Metrics()
+        self.contexts = Contexts(b"key")
         self.service = FeedbackService(
             FeedbackRepository(database),
             self.catalog,
             self.dispatched,  # type: ignore[arg-type]  # as far as it is asked
             self.members,  # type: ignore[arg-type]
             self.metrics,
+            self.contexts,
         )
 
     @property
     def function(self) -> Function:
         return self.catalog.resolve("f")
 
-    def give(self, labelled: Mapping[str, str | None] | list[tuple[Any, Any]]) -> Given:
-        return asyncio.run(self.giving(labelled))
+    def give(self, labelled: Mapping[str, str | None] | list[tuple[Any, Any]], context: str = "") -> Given:
+        return asyncio.run(self.giving(labelled, context))
 
-    async def giving(self, labelled: Mapping[str, str | None] | list[tuple[Any, Any]]) -> Given:
+    async def giving(
+        self, labelled: Mapping[str, str | None] | list[tuple[Any, Any]], context: str = ""
+    ) -> Given:
         pairs = list(labelled.items()) if isinstance(labelled, Mapping) else labelled
         rows = [row.encode() if isinstance(row, str) else row for row, _ in pairs]
-        return await self.service.give(self.function, "text", rows, [label for _, label in pairs], nobody)
+        labels = [label for _, label in pairs]
+        digest = self.contexts.digest("f", context)
+        return await self.service.give(self.function, "text", rows, labels, nobody, context=digest)
+
+    def shifts(self, context: str) -> tuple[float, ...] | None:
+        return self.contexts.shifts(self.function, self.contexts.digest("f", context))
 
 
 async def nobody() -> dict[str, Any]:
@@ -251,3 +263,116 @@ def test_models_and_functions_without_classes_take_no_feedback(registry: Engine)
     with pytest.raises(BadOption, match="loud is a model"):
         asyncio.run(place.service.give(place.catalog.resolve("loud"), "text", [b"a"], ["laksa"], nobody))
     assert place.members.asked == []
+
+
+def test_labels_of_a_context_teach_it_and_everybody_and_no_other_context(place: Place) -> None:
+    wrong = dict.fromkeys((f"{number} p" for number in range(60)), "laksa")  # there `loud` is right
+    everybody = place.function.rule.fit
+    assert place.shifts("user:17") is None
+    assert place.give(wrong, "user:17").outcomes == ["counted"] * 60
+    assert place.function.rule.fit != everybody
+    place.give(labelled(60))
+    assert place.shifts("user:18") is None
+    own, others = place.function.rule, place.function.rule
+    shifts = place.shifts("user:17")
+    assert shifts is not None
+    own = own.in_context(shifts)
+    assert own.fit is not None
+    assert others.fit is not None
+    (loud, right), (loud_elsewhere, right_elsewhere) = own.fit.weights((0, 1)), others.fit.weights((0, 1))
+    assert loud > 2 * loud_elsewhere
+    assert right < right_elsewhere / 2
+
+
+def test_an_input_counts_once_in_each_context(place: Place) -> None:
+    assert place.give({"a l": "laksa"}).outcomes == ["counted"]
+    assert place.give({"a l": "pizza"}, "me").outcomes == ["counted"], "it is so for me"
+    assert place.give({"a l": "pizza"}, "you").outcomes == ["counted"]
+    assert place.give({"a l": "pizza"}, "me").outcomes == ["repeated"]
+    assert place.give({"a l": "satay"}, "me").outcomes == ["changed"]
+    assert place.give({"a l": "laksa"}).outcomes == ["repeated"]
+
+
+def test_a_function_that_does_not_learn_has_nothing_of_contexts(registry: Engine) -> None:
+    place = Place(registry, combine="majority_vote", fit=None)
+    assert place.give(labelled(5), "me").outcomes == ["counted"] * 5
+    assert place.shifts("me") is None
+
+
+def test_another_server_on_the_registry_answers_by_what_this_one_was_taught(
+    place: Place, registry: Engine
+) -> None:
+    other = Place.__new__(Place)
+    other.__init__(registry, version=2)  # type: ignore[misc]  # deploys the second version, which both serve
+    place.catalog.add_function(other.function, 2)
+    other.give(labelled(30))
+    other.give(labelled(30, first=30), "me")
+    asyncio.run(place.service.refresh())
+    assert place.function.feedback == other.function.feedback
+    assert place.shifts("me") == pytest.approx(other.shifts("me"), rel=1e-3)
+    other.give(labelled(5, first=60), "you")
+    asyncio.run(place.service.refresh())
+    for context in ("you", "me"):
+        assert place.shifts(context) == pytest.approx(other.shifts(context), rel=1e-3)
+    mine = place.function
+    asyncio.run(place.service.refresh())
+    assert place.function is mine, "nothing new came"
+
+
+def test_contexts_are_there_after_a_restart(place: Place) -> None:
+    place.give(labelled(30), "me")
+    before = place.shifts("me")
+    place.contexts.forget(place.function)
+    assert place.shifts("me") is None
+
+    async def restarted() -> None:
+        service = FeedbackService(
+            FeedbackRepository(place.repository._engine),
+            place.catalog,
+            place.dispatched,  # type: ignore[arg-type]
+            place.members,  # type: ignore[arg-type]
+            place.metrics,
+            place.contexts,
+        )
+        await service.start()
+        await service.close()
+
+    asyncio.run(restarted())
+    assert place.shifts("me") == pytest.approx(before, rel=1e-3)
+
+
+@pytest.mark.security
+def test_no_name_of_a_context_lies_in_the_registry(place: Place, registry: Engine) -> None:
+    place.give(labelled(10), "Ada Lovelace")
+    found = []
+    with registry.connect() as connection:
+        for table in Base.metadata.sorted_tables:
+            found += [repr(row) for row in connection.execute(table.select())]
+    assert any(place.contexts.digest("f", "Ada Lovelace") in row for row in found)
+    assert not any("Ada" in row or "Lovelace" in row for row in found)
+
+
+@pytest.mark.security
+def test_digests_of_contexts_differ_by_key_function_and_name() -> None:
+    contexts = Contexts(b"key")
+    digests = {
+        contexts.digest("f", "me"),
+        contexts.digest("g", "me"),
+        contexts.digest("f", "you"),
+        Contexts(b"other").digest("f", "me"),
+    }
+    assert len(digests) == 4
+    assert contexts.digest("f", None) == contexts.digest("f", "") == ""
+    for unfit in (17, True, ["me"], "x" * 201, "a\nb", "a\x00", "\ud800"):
+        with pytest.raises(BadOption, match="a text of up to 200 characters"):
+            contexts.digest("f", unfit)
+
+
+def test_only_so_many_contexts_are_at_hand(place: Place) -> None:
+    contexts = Contexts(b"key", most=3)
+    place.give(labelled(3))
+    served = place.function
+    for name in "abcad":
+        contexts.learn(served, [(name, Context((0.1, 0.2)))])
+    known = [name for name in "abcd" if contexts.shifts(served, name) is not None]
+    assert known == ["a", "c", "d"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
 from server.errors import VersionGone
-from server.store.feedback import FeedbackRepository, LabelledRow
+from server.store.feedback import FeedbackRepository, LabelledRow, Learned
 from server.store.repository import Repository
 
 
@@ -25,10 +24,20 @@ def row(digest: str, label: str) -> LabelledRow:
     return LabelledRow(digest, label, b"\0" * 8)
 
 
-def count(kept: dict[str, Any] | None, teaching: Sequence[int], new: int) -> dict[str, Any]:
+def count(kept: Learned, teaching: Sequence[int], new: int) -> Learned:
     """What is learned here: how often anybody taught, and how many inputs there are."""
-    before = kept or {"taught": 0, "rows": 0}
-    return {"taught": before["taught"] + len(teaching), "rows": before["rows"] + new}
+    before = kept.deployment or {"taught": 0, "rows": 0}
+    return learned(before["taught"] + len(teaching), before["rows"] + new)
+
+
+def count_in_context(kept: Learned, teaching: Sequence[int], new: int) -> Learned:
+    """The same, and how often the context taught."""
+    before = kept.context or {"taught": 0}
+    return Learned(count(kept, teaching, new).deployment, {"taught": before["taught"] + len(teaching)})
+
+
+def learned(taught: int, rows: int) -> Learned:
+    return Learned({"taught": taught, "rows": rows})
 
 
 def test_the_last_label_of_an_input_counts_and_the_same_again_teaches_nothing(
@@ -37,11 +46,11 @@ def test_the_last_label_of_an_input_counts_and_the_same_again_teaches_nothing(
     keep = repository.keep
     assert keep("f", 1, [row("a", "x"), row("b", "x")], count) == (
         ["counted", "counted"],
-        {"taught": 2, "rows": 2},
+        learned(2, 2),
     )
     assert keep("f", 1, [row("a", "x"), row("b", "y"), row("c", "x")], count) == (
         ["repeated", "changed", "counted"],
-        {"taught": 4, "rows": 3},
+        learned(4, 3),
     )
     assert repository.labels("f", 1, ["a", "b", "c", "d"]) == {"a": "x", "b": "y", "c": "x"}
     many = [row(f"{number:064x}", "x") for number in range(1200)]
@@ -56,7 +65,7 @@ def test_a_deployment_that_has_learned_nothing_of_an_input_counts_it(
     deployments = Repository(database, Path("/home"))
     deployments.deploy("f", {})
     assert repository.labels("f", 2, ["a"]) == {}
-    assert repository.keep("f", 2, [row("a", "x")], count) == (["counted"], {"taught": 1, "rows": 1})
+    assert repository.keep("f", 2, [row("a", "x")], count) == (["counted"], learned(1, 1))
     first, second = deployments.served()
     assert (first.feedback, second.feedback) == ({"taught": 1, "rows": 1}, {"taught": 1, "rows": 1})
     deployments.delete_function("f")
@@ -65,7 +74,7 @@ def test_a_deployment_that_has_learned_nothing_of_an_input_counts_it(
 
 
 def test_what_cannot_be_learned_is_not_kept(repository: FeedbackRepository) -> None:
-    def fails(*_: object) -> dict[str, Any]:
+    def fails(*_: object) -> Learned:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -97,3 +106,48 @@ def test_servers_that_keep_the_same_labels_at_once_count_each_once(
     assert failures == []
     (served,) = Repository(database, Path("/home")).served()
     assert served.feedback == {"taught": 50, "rows": 50}
+
+
+def test_what_a_context_has_learned_is_kept_beside_what_everybody_has(
+    repository: FeedbackRepository, database: Engine
+) -> None:
+    keep = repository.keep
+    assert keep("f", 1, [row("a", "x"), row("b", "x")], count_in_context, "me")[1] == Learned(
+        {"taught": 2, "rows": 2}, {"taught": 2}
+    )
+    assert keep("f", 1, [row("c", "x")], count_in_context, "you")[1].context == {"taught": 1}
+    assert keep("f", 1, [row("d", "x")], count)[1] == learned(4, 4)
+    assert keep("f", 1, [row("e", "x")], count_in_context, "me")[1].context == {"taught": 3}
+    first = repository.contexts("f", 1)
+    assert [(digest, state) for digest, state, _ in first] == [("you", {"taught": 1}), ("me", {"taught": 3})]
+    keep("f", 1, [row("g", "x")], count_in_context, "new")
+    ((digest, _, turn),) = repository.contexts("f", 1, after=first[-1][2])
+    assert digest == "new"
+    assert repository.contexts("f", 1, after=turn) == []
+    deployments = Repository(database, Path("/home"))
+    deployments.deploy("f", {})
+    assert repository.contexts("f", 2) == [], "a new deployment begins at its fit"
+    assert repository.learned() == {("f", 1): {"taught": 6, "rows": 6}, ("f", 2): None}
+    deployments.deploy("f", {})
+    assert repository.contexts("f", 1) == [], "it is no longer served"
+    keep("f", 3, [row("h", "x")], count_in_context, "me")
+    deployments.delete_function("f")
+    assert repository.contexts("f", 3) == []
+
+
+def test_of_more_contexts_than_there_is_room_for_those_taught_last_are_kept(database: Engine) -> None:
+    Repository(database, Path("/home")).deploy("f", {})
+    repository = FeedbackRepository(database, most_contexts=3)
+    for number, context in enumerate("abcadbe"):
+        repository.keep("f", 1, [row(f"{number}", "x")], count_in_context, context)
+        assert len(repository.contexts("f", 1)) <= 3
+    assert [digest for digest, _, _ in repository.contexts("f", 1)] == ["d", "b", "e"]
+    outcomes, found = repository.keep("f", 1, [row("new", "x")], count_in_context, "c")
+    assert (outcomes, found.context) == (["counted"], {"taught": 1}), "it begins anew"
+
+
+def test_every_server_on_a_registry_has_its_key_and_no_other_has_it(
+    repository: FeedbackRepository, database: Engine
+) -> None:
+    assert len(repository.key()) == 32
+    assert FeedbackRepository(database).key() == repository.key()

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_worker.wire.protocol import Answer, MemberAnswer
+from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
+from server.ensemble.contexts import Context
+from server.ensemble.feedback import begun
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import DeadlineExceeded, ServiceError
 from server.observability.metrics import Metrics
 from server.scheduling.core import Scheduler
 from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import Call, PendingReply
+from server.serving.contexts import Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.scheduler_adapter import QueueBounds
 from tests.answers import classified, confidences_of, labels_of, scores_of
@@ -57,6 +60,7 @@ class House:
     def __init__(self, members: tuple[ModelVersion, ...] = MEMBERS, **fields: Any) -> None:
         self.metrics = Metrics()
         self.placed = Placed()
+        self.contexts = Contexts()
         self.latencies = {model.key: LatencyModel({1: 0.001, 64: 0.01}) for model in members}
         self.dispatcher = Dispatcher(
             Scheduler(),
@@ -64,6 +68,7 @@ class House:
             lambda model: self.latencies[model.key],
             self.metrics,
             lambda listener: self.placed,  # type: ignore[arg-type,return-value]  # as far as it is asked
+            contexts=self.contexts,
         )
         self.function: Function = function(
             *members, **{"max_batch": 4, "batch_sizes": (1, 4), "policy": "goodput", "slo_ms": 50.0, **fields}
@@ -458,5 +463,46 @@ def test_an_overdue_worker_that_holds_all_members_does_not_keep_rows_from_others
             house.workers[name].answer()
         assert labels_of(pending.future.result()) == ["y"]
         assert not stuck.future.done()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("places", [{"w0": "a b"}, {"w0": "a", "w1": "b"}])
+def test_rows_of_several_contexts_share_a_batch_and_each_is_answered_by_its_own(
+    places: dict[str, str],
+) -> None:
+    async def scenario() -> None:
+        fit = Fit(("a", "b"), (1.0, 1.0), (SubsetFit((0, 1), (0.8, 0.7), 0.5, 1.0),), 10, 3)
+        known = begun(("a", "b"), fit)
+        house = House(MEMBERS[:2], combine="log_pool", fit=fit, feedback=known)
+        house.place(**places)
+        taught = [("ours", Context((-2.0, 1.0))), ("theirs", Context((1.0, -2.0)))]
+        house.contexts.learn(house.function, taught)
+        calls = [
+            house.ask("x", "y"),
+            house.ask("z", context="ours"),
+            house.ask("u", context="theirs"),
+        ]
+        await settle()
+        sent = [rows for name in places for _, rows in house.on(name)]
+        assert sent == [[b"x", b"y", b"z", b"u"]] * len(places), "one batch for each worker"
+        for name in places:
+            message, on_reply = house.workers[name].batches.pop(0)
+            told = []
+            for model in message.models:  # `a` says laksa, and `b` pizza
+                scores = np.full((4, 3), 0.1, "<f4")
+                named = int(model == "b/1")
+                scores[:, named] = 0.8
+                told.append(classified(model, [CLASSES[named]] * 4, [0.8] * 4, scores.tobytes()))
+            on_reply(Answer(message.id, told, [RowError(3, "input_invalid", "bad row")]))
+        replies = [call.future.result() for call in calls]
+        assert [labels_of(reply) for reply in replies[:2]] == [["laksa", "laksa"], ["pizza"]]
+        assert [list(reply.errors) for reply in replies] == [[], [], [0]]
+        assert confidences_of(replies[1])[0] > 0.8
+        assert [reply.answered_by[0][2] for reply in replies] == ["a,b"] * 3
+        later = house.ask("v", context="unheard of")
+        house.dispatcher.remove(house.function)
+        assert house.contexts.shifts(house.function, "ours") is None
+        house.dispatcher.end(later)
 
     asyncio.run(scenario())

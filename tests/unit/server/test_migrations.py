@@ -46,7 +46,8 @@ def test_servers_that_start_at_once_on_one_database_do_not_collide(empty_databas
 
 def test_deployments_from_before_fits_have_none_and_are_served(database: Engine, tmp_path: Path) -> None:
     with database.begin() as connection:
-        connection.execute(text("DROP TABLE feedback"))
+        for table in ("feedback", "feedback_contexts", "secrets"):
+            connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN feedback"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN fit"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))

@@ -15,6 +15,8 @@ import pytest
 
 from gpu_worker.wire.protocol import Answer
 from server.catalog.functions import Function
+from server.ensemble.contexts import Context
+from server.ensemble.feedback import adapted, begun
 from server.ensemble.fit import Fit
 from server.ensemble.plan import solve
 from server.ensemble.policies.geared import Value
@@ -358,3 +360,32 @@ def test_what_a_row_costs_is_read_off_the_learned_latency():
     ensemble = ensemble_of(planned(), latency_of(), "cpu", "text")
     assert [member.name for member in ensemble.members] == ["a/1", "b/1", "c/1"]
     assert ensemble.members[0].per_row_s == pytest.approx(0.001 / 3, rel=0.3)
+
+
+@runs
+async def test_a_row_is_as_sure_as_the_weights_of_its_context_say(worker):
+    known = begun(NAMES, FIT)
+    served = Planned(worker, feedback=known)
+    await served.start()
+    served.follow(PRICE)
+    doubts = Context((-3.0, -3.0, -3.0))
+    served.house.dispatcher._contexts.learn(served.function, [("doubts", doubts)])
+    plain, doubted = served.ask("x"), served.ask("x", context="doubts")
+    for _ in range(300):
+        await asyncio.sleep(0.002)
+        while worker.batches:
+            answer(worker, {"x": 0.36})
+        if plain.done and doubted.done:
+            break
+    sure = []
+    for call, context in ((plain, None), (doubted, doubts)):
+        reply = call.future.result()
+        names = reply.answered_by[0][2].split(",")
+        told = struct.pack("<3f", 0.36, 0.32, 0.32)
+        evidence = [classified(f"{name}/1", ["laksa"], [0.36], told) for name in names]
+        rule = replace(served.function.rule, fit=adapted(FIT, known, context))
+        expected = rule.answer(Answer(0, evidence, [])).columns["confidence"].values[0]
+        sure.append(reply.columns["confidence"].values[0])
+        assert len(names) > 1
+        assert sure[-1] == pytest.approx(expected)
+    assert sure[0] > sure[1]
