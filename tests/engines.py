@@ -53,7 +53,7 @@ class Engine(Protocol):
 class DuckDb:
     name = "duckdb"
 
-    def __init__(self, endpoint: str, functions: Sequence[str]) -> None:
+    def __init__(self, endpoint: str, functions: Sequence[str] = FUNCTIONS) -> None:
         self._con = duckdb.connect()
         self._registration = ml_udf.duckdb.register(self._con, endpoint, functions=functions)
         self._warnings = warnings.catch_warnings(record=True)

@@ -31,6 +31,7 @@ _RATE = 0.2
 _PULL = 0.003  # a labelled row
 _RATE_IN_CONTEXT = 0.1  # a context has few labels, and each is noise too
 _SLOWLY = 0.02  # of the way to everybody's weights, a labelled row
+_ALIKE = 20  # rows: a context that gives several of so many counts for one of them
 _LEAST = 1e-30  # of a probability: a member that rules the label out counts as very wrong, not as infinitely
 
 Weights = tuple[float, ...]
@@ -50,6 +51,7 @@ class Feedback:
     recent: tuple[int, ...] = ()
     weights: tuple[Weights, ...] | None = None
     slow: tuple[float, ...] | None = None  # of all members together, the slow mean of their weights' logs
+    taught: int = 0  # labels that were learned from, also those that took the place of others
 
     @property
     def accuracy(self) -> float | None:
@@ -73,6 +75,7 @@ class Feedback:
             "recent": list(self.recent),
             "weights": None if self.weights is None else [list(each) for each in self.weights],
             "slow": None if self.slow is None else list(self.slow),
+            "taught": self.taught,
         }
 
     @classmethod
@@ -89,6 +92,7 @@ class Feedback:
                 tuple(int(each) for each in kept["recent"][-RECENT_ROWS:]),
                 None if weights is None else tuple(tuple(map(_weight, each)) for each in weights),
                 None if kept.get("slow") is None else tuple(map(float, kept["slow"])),
+                int(kept.get("taught", kept["rows"])),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
@@ -169,13 +173,13 @@ def learned_in(
     context = context or Context((0.0,) * len(feedback.members))
     if len(context.shifts) != len(feedback.members):
         raise ValueError(f"a context of {len(context.shifts)} members, and {len(feedback.members)} answer")
-    known, shifts = _learned(feedback, context.shifts, fit, probabilities, labels, answered, new)
-    return known, Context(shifts or context.shifts, context.rows + len(labels))
+    known, shifts = _learned(feedback, context, fit, probabilities, labels, answered, new)
+    return known, Context(shifts or context.shifts, context.rows + len(labels), known.taught)
 
 
 def _learned(
     feedback: Feedback,
-    shifts: tuple[float, ...] | None,
+    context: Context | None,
     fit: Fit | None,
     probabilities: ArrayLike,
     labels: Sequence[int],
@@ -189,10 +193,10 @@ def _learned(
     if len(truth) and not 0 <= truth.min() <= truth.max() < given.shape[2]:
         raise ValueError(f"a label is no place among {given.shape[2]} classes")
     right = given.argmax(axis=2) == truth
-    weights, slow = feedback.weights, feedback.slow
+    weights, slow, shifts = feedback.weights, feedback.slow, None
     if fit is not None and weights is not None:
         logs = np.log(np.clip(np.nan_to_num(given, nan=0.0), _LEAST, 1.0))
-        weights, slow, together, shifts = _descended(feedback, fit, logs, truth, shifts)
+        weights, slow, together, shifts = _descended(feedback, fit, logs, truth, context)
         answered = together if answered is None else answered
     if answered is None or len(answered) != len(truth):
         raise ValueError("whether the function's answers were right is not given for each row")
@@ -206,6 +210,7 @@ def _learned(
         recent=(*feedback.recent, *bits)[-RECENT_ROWS:],
         weights=weights,
         slow=slow,
+        taught=feedback.taught + len(truth),
     )
     return known, shifts
 
@@ -215,12 +220,12 @@ def _descended(
     fit: Fit,
     logs: Floats,
     labels: NDArray[np.intp],
-    shifts: tuple[float, ...] | None,
+    context: Context | None,
 ) -> tuple[tuple[Weights, ...], tuple[float, ...] | None, list[bool], tuple[float, ...] | None]:
     """The weights after these rows, their slow mean, whether all members together answered each rightly
     before it, and the shifts of the rows' context.
 
-    logs: [members, rows, classes]. shifts: before these rows; None for no context.
+    logs: [members, rows, classes]. context: as it was before; None for none.
     """
     assert feedback.weights is not None
     place_of = {name: place for place, name in enumerate(feedback.members)}
@@ -238,11 +243,14 @@ def _descended(
     low, high = np.log(WEIGHTS)
     answering, rate = whole, np.full((len(learning), 1), _RATE)
     slow = None if whole is None else np.asarray(feedback.slow or log_w[whole])
-    if shifts is not None and slow is not None:  # a context's own weights, which aim at everybody's
+    shifts, since = None, _ALIKE
+    if context is not None and slow is not None:  # a context's own weights, which aim at everybody's
         answering = len(learning)
         taking_part = np.vstack([taking_part, taking_part[whole]])
-        log_w = np.vstack([log_w, np.clip(slow + shifts, low, high)])
+        log_w = np.vstack([log_w, np.clip(slow + context.shifts, low, high)])
         aim, rate = np.vstack([aim, slow]), np.vstack([rate, [_RATE_IN_CONTEXT]])
+        if context.rows:
+            since = min(_ALIKE, 1 + feedback.taught - context.at)
     right: list[bool] = []
     for row, label in enumerate(labels.tolist()):
         log = logs[:, row]
@@ -258,9 +266,9 @@ def _descended(
         # The gradient in log w would carry a factor w: without it a weight that has fallen can rise again.
         log_w = log_w - np.clip(rate * slope, -LARGEST_STEP, LARGEST_STEP)
         if slow is not None:
-            slow = slow + _SLOWLY * (log_w[whole] - slow)
+            slow = slow + _SLOWLY * since / _ALIKE * (log_w[whole] - slow)
         if answering != whole:
-            aim[answering] = slow
+            aim[answering], since = slow, 1
         log_w = np.clip(log_w + _PULL * (aim - log_w), low, high)
     if slow is not None and answering != whole:
         shifts = tuple((log_w[answering] - slow).tolist())

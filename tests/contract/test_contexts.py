@@ -82,8 +82,8 @@ def test_each_context_is_answered_by_what_it_was_taught(engine: Engine) -> None:
     assert answers(engine) == everybody, "it was taught nothing"
     teach(engine, ours, "text_one")
     teach(engine, theirs, "text_two")
-    assert share(engine, ours, "text_one") > 0.9
-    assert share(engine, theirs, "text_two") > 0.9
+    assert share(engine, ours, "text_one") > 0.8
+    assert share(engine, theirs, "text_two") > 0.8
     assert share(engine, ours, "text_two") < 0.8
 
 

@@ -88,6 +88,27 @@ def test_where_contexts_do_not_differ_next_to_nothing_is_lost() -> None:
     assert apart.mean() < together.mean() + 0.01
 
 
+def test_a_context_that_tells_much_at_once_leaves_the_others_alone() -> None:
+    draw = np.random.default_rng(7)
+    fit = fitted(draw, [0.8, 0.8])
+    labels = draw.integers(0, CLASSES, 200)
+    first, second = (at_temperatures(fit, np.stack(pair)) for pair in told_by_turns(draw, labels))
+    feedback, ours = learned_in(None, begun(fit.members, fit), fit, first, labels.tolist())
+    feedback, theirs = learned_in(None, feedback, fit, second, labels.tolist())
+    for context, believed in ((ours, 0), (theirs, 1)):
+        weights = adapted(fit, feedback, context).weights((0, 1))
+        assert weights[believed] > 2 * weights[1 - believed]
+
+
+def told_by_turns(draw: np.random.Generator, labels: NDArray[np.intp]) -> list[tuple[Floats, Floats]]:
+    """What two members say of rows for which the first is right, and of rows for which the second is."""
+    good, bad = (
+        said(labels, draw.beta(8, 2, len(labels))),
+        said((labels + 1) % CLASSES, draw.beta(8, 2, len(labels))),
+    )
+    return [(good, bad), (bad, good)]
+
+
 def test_a_member_that_breaks_is_left_by_contexts_that_say_little_of_it() -> None:
     draw = np.random.default_rng(3)
     accuracies = np.repeat([[0.95], [0.8], [0.75]], 300, axis=1)
@@ -132,7 +153,6 @@ def test_everybody_learns_of_a_context_as_of_anybody() -> None:
     assert in_context.weights is not None
     for weights, others in zip(in_context.weights, plain.weights, strict=True):
         assert weights == pytest.approx(others, rel=1e-5)
-    assert in_context.slow == pytest.approx(plain.slow, rel=1e-5)
     assert (in_context.rows, in_context.by_member) == (plain.rows, plain.by_member)
     assert in_context.recent != plain.recent, "the function's own answer is judged by the context's weights"
 
@@ -191,11 +211,12 @@ def test_the_members_of_a_function_may_be_some_of_the_fits_in_another_order() ->
 def test_without_weights_a_context_learns_nothing() -> None:
     told = np.array([[[0.9, 0.1]], [[0.1, 0.9]]])
     feedback, context = learned_in(None, begun(("a", "b"), None), None, told, [0], [True])
-    assert (feedback, context) == (Feedback(("a", "b"), 1, (0b011,), None), Context((0.0, 0.0), 1))
+    assert feedback == Feedback(("a", "b"), 1, (0b011,), None, None, 1)
+    assert context == Context((0.0, 0.0), 1, 1)
 
 
 def test_what_is_no_context_is_not_read() -> None:
-    assert Context.from_json({"shifts": [0.5, -1], "rows": 3}, 2) == Context((0.5, -1.0), 3)
+    assert Context.from_json({"shifts": [0.5, -1], "rows": 3, "at": 9}, 2) == Context((0.5, -1.0), 3, 9)
     for wrong in (
         {},
         {"shifts": [0.5], "rows": 3},
@@ -205,6 +226,6 @@ def test_what_is_no_context_is_not_read() -> None:
         with pytest.raises(ValueError, match=r".+"):
             Context.from_json(wrong, 2)
     with pytest.raises(ValueError, match="no context"):
-        Context.from_json({"shifts": [0.5, float("nan")], "rows": 3}, 2)
+        Context.from_json({"shifts": [0.5, float("nan")], "rows": 3, "at": 3}, 2)
     with pytest.raises(ValueError, match="a context of 1 members"):
         learned_in(Context((0.0,)), begun(("a", "b"), None), None, np.ones((2, 1, 2)), [0], [True])
