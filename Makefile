@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-rafiki bench-clipper bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,6 +40,7 @@ serve: $(READY) ## Serve the demo's home folder on http://127.0.0.1:8080
 
 bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-row forms
 	$(BIN)/python -m tests.benchmarks.sql
+	$(BIN)/python -m tests.benchmarks.sql_ensemble
 
 bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a single model
 	$(BIN)/python -m tests.benchmarks.ensemble
@@ -49,6 +50,9 @@ bench-combination: $(READY) ## Rules of combination on held-out predictions of r
 
 bench-ensembles: $(READY) ## Which members answer: every selection policy under load, in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.ensembles $(FLAGS)
+
+bench-ensembles-live: $(READY) ## The same on a running server, beside the simulator; its members fail (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.ensembles_live $(FLAGS)
 
 bench-rafiki: $(READY) ## Rafiki's Figures 14 to 16: three models over a cycle, in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.ensembles_rafiki $(FLAGS)

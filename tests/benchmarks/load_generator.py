@@ -22,11 +22,15 @@ _PATIENCE_S = 10.0  # for answers after the last row has left
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one row: seconds since it was due to leave, and the HTTP status; 0 = no answer."""
+    """What became of one row: seconds since it was due to leave, and the HTTP status; 0 = no answer.
+
+    body: the answer's, where answers are kept.
+    """
 
     at_s: float
     latency_s: float
     status: int
+    body: bytes = b""
 
 
 @dataclass(slots=True)
@@ -61,13 +65,13 @@ class Replay:
 
 
 class _Connection(asyncio.Protocol):
-    """One kept-alive connection, one request at a time: `ask` returns the status."""
+    """One kept-alive connection, one request at a time: `ask` returns the status and the body."""
 
     def __init__(self, idle: list[_Connection]) -> None:
         self._idle = idle
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._answer: asyncio.Future[int] | None = None
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -76,13 +80,13 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._answer is not None and not self._answer.done():
-            self._answer.set_result(0)
+            self._answer.set_result((0, b""))
 
     @property
     def alive(self) -> bool:
         return self._transport is not None
 
-    def ask(self, request: bytes) -> asyncio.Future[int]:
+    def ask(self, request: bytes) -> asyncio.Future[tuple[int, bytes]]:
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -104,6 +108,7 @@ class _Connection(asyncio.Protocol):
                 length = int(line.partition(b":")[2])
         if len(self._received) < end + 4 + length:
             return
+        body = bytes(self._received[end + 4 : end + 4 + length])
         del self._received[: end + 4 + length]
         answer, self._answer = self._answer, None
         if b"connection: close" in head:
@@ -111,7 +116,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._idle.append(self)
         if answer is not None and not answer.done():
-            answer.set_result(int(head[9:12]))
+            answer.set_result((int(head[9:12]), body))
 
 
 def request_bytes(url: str, path: str, body: bytes, content_type: str = "application/json") -> bytes:
@@ -126,10 +131,13 @@ def request_bytes(url: str, path: str, body: bytes, content_type: str = "applica
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
-async def replay(url: str, arrivals_s: Sequence[float], request_of: Callable[[int], bytes]) -> Replay:
+async def replay(
+    url: str, arrivals_s: Sequence[float], request_of: Callable[[int], bytes], *, keeps_answers: bool = False
+) -> Replay:
     """Send `request_of(number)` at each arrival, seconds from now; the answers, in the order of the trace.
 
-    Raises OSError if the server cannot be reached at the beginning.
+    keeps_answers: whether the outcomes hold the answers' bodies. Raises OSError if the server cannot be
+    reached at the beginning.
     """
     host, port = urlsplit(url).hostname or "", urlsplit(url).port or 80
     loop = asyncio.get_running_loop()
@@ -143,13 +151,14 @@ async def replay(url: str, arrivals_s: Sequence[float], request_of: Callable[[in
         return connection
 
     async def one(number: int, due_s: float) -> Outcome:
-        status = 0
+        status, body = 0, b""
         try:
             connection = next_idle() or await connect()
-            status = await connection.ask(request_of(number))
+            status, body = await connection.ask(request_of(number))
         except OSError:
             pass
-        return Outcome(arrivals_s[number], time.perf_counter() - due_s, status)
+        took_s = time.perf_counter() - due_s
+        return Outcome(arrivals_s[number], took_s, status, body if keeps_answers else b"")
 
     def next_idle() -> _Connection | None:
         while idle:
@@ -196,7 +205,7 @@ async def closed_loop(
         _, connection = await loop.create_connection(lambda: _Connection([]), host, port)
         turn = 0
         while time.perf_counter() < end_s:
-            status = await connection.ask(request_of(number + connections * turn))
+            status, _ = await connection.ask(request_of(number + connections * turn))
             if status != 200:
                 raise ValueError(f"a caller was answered {status}")
             turn += 1

@@ -56,6 +56,11 @@ def print_series(title: str, series: Sequence[Series], *, against: Series) -> No
     console.print(table)
 
 
+def say(text: str = "") -> None:
+    """A line as it is, however long: what is not a console cuts none."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def write_json(name: str, result: dict[str, Any]) -> Path:
     """Write `bench-results/NAME.json` with the machine and the date."""
     RESULTS.mkdir(exist_ok=True)
