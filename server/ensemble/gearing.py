@@ -38,6 +38,18 @@ def followed_by(policy: SelectionPolicy, state: State) -> FollowedPlans | None:
     return FollowedPlans(plans, gear) if plans and gear is not None else None
 
 
+def held_to(policy: SelectionPolicy, state: State, least_accuracy: float) -> State:
+    """That state, or where its plan is expected to be right less often, that of the poorest plan that is not.
+
+    The richest where none is right so often. The state itself by a policy that has no plans.
+    """
+    followed = followed_by(policy, state)
+    if followed is None:
+        return state
+    poorest = sum(plan.accuracy >= least_accuracy for plan in followed.plans) - 1
+    return state if followed.gear <= poorest else {**state, "gear": max(0, poorest)}
+
+
 class Gears:
     """`plans`: the richest first. Immutable."""
 

@@ -89,6 +89,7 @@ class Codec:
         accuracy = _number(parameters, "ml_udf_min_accuracy", above=-math.inf)
         limits = Limits(None if slo_ms is None else slo_ms / 1000, accuracy)
         asked_class = _row_class(parameters.get("ml_udf_class"), caller)
+        members = self._members(function, form, len(rows), limits, asked_class)
         return Call(
             function,
             form,
@@ -99,7 +100,8 @@ class Codec:
             row_class=asked_class,
             priority=_priority(parameters.get("priority", 0), caller),
             slo_s=limits.slo_s,
-            members=self._members(function, form, len(rows), limits, asked_class),
+            members=members,
+            min_accuracy=limits.min_accuracy,
             caller=caller.key,
             context=self.context(function.name, parameters.get("ml_udf_context")),
         )
@@ -152,7 +154,11 @@ class Codec:
     def _members(
         self, function: Function, form: Form, rows: int, limits: Limits, row_class: RowClass
     ) -> tuple[str, ...] | None:
-        """The members that the call's limits leave; None for as many as answer without any."""
+        """The members that the call's limits leave; None for as many as answer without any.
+
+        Rows that follow plans keep the limits by themselves: their goal is their own, the plan asks nobody
+        who cannot keep it, and is never poorer than their accuracy.
+        """
         if limits == Limits():
             return None
         if limits.min_accuracy is not None and not function.task.metrics:
@@ -165,15 +171,21 @@ class Codec:
         accuracies = function.held_out
         if not accuracies:
             return _by_members(function, candidates, rows, limits, saved_s)
-        if function.follows_plans and row_class == "interactive" and limits.min_accuracy is None:
-            return None  # the goal is its rows' own, and the plan asks nobody who cannot keep it
+        planned = function.follows_plans and row_class == "interactive"
+        if planned and self._plan_is_right(function, form, limits.min_accuracy):
+            return None
         try:
             chosen = subset_within(
                 candidates, accuracies, rows, limits, workers=self.workers(), saved_s=saved_s
             )
         except ValueError as exc:
             raise BadOption(f"{function.name}: {exc}") from exc
-        return None if len(chosen) == len(candidates) else chosen
+        return chosen if planned or len(chosen) < len(candidates) else None
+
+    def _plan_is_right(self, function: Function, form: Form, least: float | None) -> bool:
+        """Whether the richest plan is expected to be right so often."""
+        followed = self.plans(function, form)
+        return least is None or (followed is not None and least <= followed.plans[0].accuracy)
 
     def response_of(self, reply: Reply, request: InferRequest) -> InferResponse:
         """The response to a call. Raises `BadInput` for a row's error if `error` was not asked for."""

@@ -300,7 +300,7 @@ class Scheduler:
                     self._queues.put_aside(now_s, run, lane)
             self._queues.settle(lane, [*(part for part, _ in answered), *lost])
             if answered:
-                self._to_tell.append(AnswerKnown(lane.key[0], tuple(answered)))
+                self._to_tell.append(AnswerKnown(lane.key[0], tuple(answered), *lane.take_cut_short()))
             if refused:
                 reason = f"{lane.key[0]} is too busy to answer before the deadline"
                 self._to_tell.append(RefuseRows(_slices(refused), lane.key[0], now_s, reason))

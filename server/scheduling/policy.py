@@ -49,6 +49,7 @@ class RowRun:
     due_s: float = math.inf  # when its latency goal is missed: the earlier of arrival + SLO and deadline
     offset: int = 0  # of its first row within the request
     row_bytes: float = 0.0
+    min_accuracy: float | None = None  # that is asked for, by who selects members row by row
 
 
 @record

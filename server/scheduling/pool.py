@@ -24,13 +24,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 import numpy as np
 
 from server.ensemble.evidence import EvidenceStates
-from server.ensemble.gearing import FollowedPlans, followed_by
+from server.ensemble.gearing import FollowedPlans, followed_by, held_to
 from server.ensemble.selection import (
     Choice,
     Ensemble,
@@ -105,6 +106,7 @@ class MemberPool:
         self._arrived = 0  # how many rows those are
         self._answers: list[tuple[PooledRequest, Sequence[int], int]] = []
         self._given_up: list[RowRun] = []
+        self._cut_short = (0, 0)
         self._batches: dict[int, PooledBatch] = {}
         self._next_batch_id = 1
         self._sent_s = -math.inf  # when a batch last left
@@ -398,9 +400,17 @@ class MemberPool:
         for group in groups:
             self._end(group)
 
+    def take_cut_short(self) -> tuple[int, int]:
+        """Since it was last asked: rows answered from a part of what they asked; members at them still."""
+        cut_short, self._cut_short = self._cut_short, (0, 0)
+        return cut_short
+
     def _end(self, group: RowGroup) -> None:
         run = group.request.run
         if group.subset:
+            if group.under_way or not group.is_late:  # else the first that came was all that was asked
+                rows, late = self._cut_short
+                self._cut_short = rows + group.count, late + group.count * group.under_way.bit_count()
             self._answer(group)
         elif group.under_way and run.deadline_s > run.due_s:
             group.is_late = True  # what comes first is its answer
@@ -453,21 +463,28 @@ class MemberPool:
     def _adopt(self, policy: SelectionPolicy) -> None:
         self._policy = policy
         self._by_lot = draws_lots(policy)
-        self._choices: dict[tuple[int, int, int], Choice] = {}  # by evidence, as the state has them
+        # By evidence and by what is asked for, as the state has them.
+        self._choices: dict[tuple[int, int, int, float | None], Choice] = {}
         self.state = policy.init()
 
-    def _choice(self, subset: int, under_way: int, state: int) -> Choice:
-        """What rows of that evidence need next, where no lots are drawn."""
-        key = (subset, under_way, state)
+    def _choice(self, subset: int, under_way: int, state: int, least: float | None) -> Choice:
+        """What rows of that evidence need next, where no lots are drawn. least: the accuracy asked for."""
+        key = (subset, under_way, state, least)
         found = self._choices.get(key)
         if found is None:
-            found = self._choices[key] = self._policy.select(self.state, RowEvidence(*key))
+            found = self._choices[key] = self._select(RowEvidence(subset, under_way, state), least)
         return found
+
+    def _select(self, evidence: RowEvidence, least: float | None) -> Choice:
+        if least is None:
+            return self._policy.select(self.state, evidence)
+        choice = self._policy.select(held_to(self._policy, self.state, least), evidence)
+        return replace(choice, only=True)  # another member would be poorer than was asked for
 
     def _decide_anew(self) -> None:
         for bucket in list(self._waiting):
             if not self._by_lot and not bucket.lot:
-                choice = self._choice(bucket.subset, bucket.under_way, bucket.state)
+                choice = self._choice(bucket.subset, bucket.under_way, bucket.state, bucket.least)
                 if self._asks(bucket.subset, choice):
                     bucket.choice = choice
                     continue
@@ -486,11 +503,11 @@ class MemberPool:
             for index, row in enumerate(group.rows):
                 draw = group.request.draw_of(row)
                 evidence = RowEvidence(group.subset, group.under_way, group.state, draw)
-                drawn.setdefault(self._policy.select(self.state, evidence), []).append(index)
+                drawn.setdefault(self._select(evidence, group.least), []).append(index)
             for choice, part in self._parts(group, drawn):
                 self._go_on(part, choice, lot=True)
         else:
-            self._go_on(group, self._choice(group.subset, group.under_way, group.state))
+            self._go_on(group, self._choice(group.subset, group.under_way, group.state, group.least))
 
     def _decide_by_state(self, group: RowGroup, states: Sequence[int]) -> None:
         """The same, where its rows are in these states now. Those that are done leave together."""
@@ -532,7 +549,7 @@ class MemberPool:
         """Whether its rows would be answered from what is known, were they in that state."""
         if self._by_lot or group.under_way:
             return False
-        choice = self._choice(group.subset, 0, state)
+        choice = self._choice(group.subset, 0, state, group.least)
         return not choice.waits and not self._asks(group.subset, choice)
 
     def _asks(self, subset: int, choice: Choice) -> bool:

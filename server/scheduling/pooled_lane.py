@@ -63,6 +63,7 @@ class PooledLane(Lane):
             due_s=self.goal_s(now_s, submission),
             offset=submission.offset,
             row_bytes=submission.nbytes / submission.rows,
+            min_accuracy=submission.min_accuracy,
         )
         self.pool.submit(now_s, run, self._rows_come * GOLDEN % 1)
         self._rows_come += submission.rows
@@ -129,6 +130,10 @@ class PooledLane(Lane):
             else:
                 lost += told.runs
         return answered, lost
+
+    def take_cut_short(self) -> tuple[int, int]:
+        """Of the rows that were told: those answered from a part of their members; members still at them."""
+        return (0, 0) if self.pool is None else self.pool.take_cut_short()
 
     def send(self, now_s: float, worker: str, offer: Offer, batch_id: int) -> RunOn:
         """The worker runs what was offered to it."""

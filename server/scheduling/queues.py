@@ -119,10 +119,13 @@ class Queues:
         return lane
 
     def put_aside(self, now_s: float, run: RowRun, pooled: PooledLane) -> None:
-        """A row of a pool has missed its goal, though not its deadline: one member answers it, as it can."""
+        """A row of a pool has missed its goal, though not its deadline: one member answers it, as it can.
+
+        All do, where an accuracy is asked for.
+        """
         function, _, bucket = pooled.key
-        member = pooled.first_member()
-        lane = self.lane_for(now_s, Submission(0, function, 1, 0, members=(member,), bucket=bucket))
+        members = (pooled.first_member(),) if run.min_accuracy is None else None
+        lane = self.lane_for(now_s, Submission(0, function, 1, 0, members=members, bucket=bucket))
         lane.put_aside(now_s, run)
         self._waits(run.request_id, lane)
 

@@ -18,14 +18,15 @@ from server.scheduling.row_group import RowGroup
 __all__ = ["RowBucket", "RowBuckets", "WaitingRuns", "in_order"]
 
 _order = attrgetter("order")
-_Key = tuple[int, int, int, Choice | None]
+_Key = tuple[int, int, int, Choice | None, float | None]
 
 
 @dataclass(slots=True, eq=False)
 class RowBucket:
     """Groups of the same subset, under way on the same members, in one state of evidence, and their choice.
 
-    lot: whether that is what they drew, and other rows of the same evidence may have drawn another one.
+    lot: whether that is what they drew, and other rows of the same evidence may have drawn another one
+    least: the accuracy that is asked for them
     """
 
     subset: int
@@ -33,13 +34,14 @@ class RowBucket:
     state: int
     choice: Choice
     lot: bool = False
+    least: float | None = None
     groups: list[RowGroup] = field(default_factory=list)
     rows: int = 0
 
     @property
     def key(self) -> _Key:
         """By which it is found."""
-        return self.subset, self.under_way, self.state, self.choice if self.lot else None
+        return self.subset, self.under_way, self.state, self.choice if self.lot else None, self.least
 
 
 class WaitingRuns(Sequence[RowRun]):
@@ -83,10 +85,10 @@ class RowBuckets:
 
     def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
         """Have rows wait for what they need; with others of their request that do, they are one group."""
-        key = (group.subset, group.under_way, group.state, choice if lot else None)
+        key = (group.subset, group.under_way, group.state, choice if lot else None, group.least)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot)
+            bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot, group.least)
         groups = bucket.groups
         bucket.rows += group.count
         self.counts[group.state] += group.count

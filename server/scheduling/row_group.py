@@ -57,6 +57,7 @@ class PooledRequest:
             due_s=run.due_s,
             offset=first,
             row_bytes=run.row_bytes,
+            min_accuracy=run.min_accuracy,
         )
 
 
@@ -86,6 +87,11 @@ class RowGroup:
         group = cls(request, request.order, range(run.offset, run.offset + run.rows), run.rows)
         request.groups[group] = None
         return group
+
+    @property
+    def least(self) -> float | None:
+        """The accuracy that is asked for them."""
+        return self.request.run.min_accuracy
 
     def run(self, most: int) -> RowRun:
         """So many of the rows, or all, as a batching policy sees them."""

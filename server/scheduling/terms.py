@@ -101,6 +101,9 @@ class Submission:
     slo_s: float | None = None  # a goal of its own, from arrival; None = the function's
     bucket: str = ""  # shape bucket: rows of different buckets never share a batch
     offset: int = 0
+    min_accuracy: float | None = (
+        None  # where a plan is followed: no plan that is expected to be right less often
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class AnswerKnown:
 
     function: str
     parts: tuple[tuple[Slice, tuple[str, ...]], ...]
+    cut_rows: int = 0  # of them, answered from a part of the members that they asked
+    late_members: int = 0  # that were at those rows still
 
     @property
     def slices(self) -> tuple[Slice, ...]:

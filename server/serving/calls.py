@@ -39,6 +39,7 @@ class Call:
     priority: int = 0
     slo_s: float | None = None
     members: tuple[str, ...] | None = None  # model keys; None = all of the function's
+    min_accuracy: float | None = None  # that plans which its rows follow are expected to have
     caller: str = ""  # who shares the queue with others
     context: str = ""
 

@@ -435,6 +435,10 @@ class Dispatcher:
         )
 
     def _answer_known(self, action: AnswerKnown) -> None:
+        if action.cut_rows:
+            stats = self._metrics.of(self._functions[action.function])
+            stats.goal_rows += action.cut_rows
+            stats.late_members += action.late_members
         for part, _ in action.parts:
             pending = self._pending.get(part.request_id)
             if pending is not None and pending.evidence is not None:
@@ -462,6 +466,11 @@ class Dispatcher:
 
     def _combine(self, pending: PendingReply, span: Span) -> None:
         call = pending.call
+        late = len(span.wanted) - len(span.found)
+        if late:
+            stats = self._metrics.of(call.function)
+            stats.goal_rows += span.rows
+            stats.late_members += late * span.rows
         answers = answers_of(call.function, span.answer(), span.rows, self._shifts(call))
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 

@@ -85,6 +85,7 @@ def submission_of(
         slo_s=call.slo_s,
         bucket=call.form,
         offset=offset,
+        min_accuracy=call.min_accuracy,
     )
 
 

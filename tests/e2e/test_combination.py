@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.client import Client
+from ml_udf.client.exchange import AnswerDetail
+from ml_udf.config import Options
 from ml_udf.errors import BadOption, UnknownFunction
 from server.ensemble.fit import Fit, combined
 from tests.inference_server import InferenceServer, inference_server
@@ -233,6 +235,61 @@ def test_by_value_rows_rest_on_fewer_members_under_load_and_on_more_when_it_is_g
     assert agree > 0.8
     put(deployed, "log_pool")
     assert set(answered_by(url, ASKED[:5])) == {len(deployed.said["models"])}
+
+
+def test_a_plan_says_what_it_costs_and_a_query_limits_it(deployed: Deployed) -> None:
+    url, models = deployed.server.url, set(deployed.fit.members)
+    client = Client(url)
+    local = Client(f"local:{deployed.server.home}")
+    body = {"models": deployed.said["models"], "combine": "log_pool", "select": "value", "slo_ms": 2000}
+    interactive = Options(row_class="interactive")
+
+    def asked_of(asked: Client, options: Options = interactive) -> list[AnswerDetail]:
+        details = asked.predict("udf_kind", ASKED, options, detail=True).details
+        assert all(detail is not None and set(detail.answered_by) <= models for detail in details)
+        return [detail for detail in details if detail is not None]
+
+    try:
+        client.put("/v1/functions/udf_kind", body)
+        client.predict("udf_kind", ASKED[:1], interactive)
+        wait_until(lambda: client.get("/v1/functions/udf_kind")["selection"]["gear"] is not None, 60)
+        selection = client.get("/v1/functions/udf_kind")["selection"]
+        assert selection["policy"] == "value"
+        assert 0 <= selection["gear"] < selection["gears"]
+        assert 0.5 < selection["expected_accuracy"] <= 1
+        assert selection["device_seconds_a_row"] > 0
+        assert selection["price_per_device_second"] >= 0
+        ((policy, gears),) = deployed.con.execute(
+            "SELECT selection.policy, selection.gears FROM ml_udf.functions"
+        ).fetchall()
+        assert (policy, gears) == ("value", selection["gears"])
+        for detail in asked_of(client):
+            assert 0 < (detail.expected_accuracy or 0) <= 1
+            assert (detail.device_seconds or 0) > 0
+        (one,) = {detail.answered_by for detail in asked_of(client, Options(slo_ms=0.1))}
+        assert len(one) == 1, "nothing is so fast, and the fastest answers"
+        with pytest.raises(BadOption, match=r"no members have an accuracy of 1 together; the best, "):
+            client.predict("udf_kind", ASKED, Options(min_accuracy=1.0))
+        everybody = asked_of(client, Options())
+        planned = asked_of(local)
+        members = [len(detail.answered_by) for detail in planned]
+        assert all(0 < (detail.expected_accuracy or 0) <= 1 for detail in planned)
+        assert np.mean(members) <= np.mean([len(detail.answered_by) for detail in everybody])
+        agree = np.mean(
+            [
+                one == other
+                for one, other in zip(
+                    local.predict("udf_kind", ASKED).values,
+                    client.predict("udf_kind", ASKED).values,
+                    strict=True,
+                )
+            ]
+        )
+        assert agree > 0.85
+    finally:
+        client.close()
+        local.close()
+    put(deployed, "log_pool")
 
 
 def test_a_fit_that_cannot_be_read_is_said_and_its_function_does_not_answer_otherwise(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
-from server.ensemble.policies.fixed import Static
+from server.ensemble.policies.fixed import Static, all_members
+from server.ensemble.policies.geared import Value
 from server.ensemble.policies.guarded import SelectionFault
 from server.scheduling.arbitration import least_recently_served
 from server.scheduling.policy import RowRun
@@ -301,3 +303,71 @@ def test_more_load_costs_accuracy_before_it_costs_rows():
     assert idle.refused == strained.refused == 0
     assert strained.asked / strained.answered < idle.asked / idle.answered
     assert strained.goodput > 0.6
+
+
+def answered_by(pool, *requests, seconds=20.0):
+    """Run all batches as predicted: request → the subset that answered each of its rows; the poorest gear."""
+    found: dict[int, list[int]] = {request: [] for request in requests}
+    now_s, poorest = 0.0, 0
+    while now_s < seconds:
+        action = pool.next_action(now_s)
+        poorest = max(poorest, pool.followed.gear)
+        if isinstance(action, RunOn):
+            now_s += action.predicted_s
+            told = OUTCOMES.confidence[1 << action.member]
+            sure = [told[row % OUTCOMES.rows] for _, row in rows_of(action)]
+            pool.finished(now_s, action.batch_id, sure)
+        elif isinstance(action, AnswerRows):
+            for part, subset in action.parts:
+                found[part.request_id] += [subset] * part.rows
+        elif isinstance(action, GiveUpRows):
+            pass
+        elif action.until_s == math.inf:
+            break
+        else:
+            now_s = max(now_s, action.until_s)
+    return found, poorest
+
+
+def test_rows_that_ask_for_an_accuracy_follow_no_poorer_plan_whatever_the_load():
+    of = ensemble()
+    policy = Value(of)
+    best = policy.plans[0].accuracy
+    asked = {}
+    for least in (None, policy.plans[-1].accuracy, best):
+        pool = pool_of(policy, of)
+        submit(pool, 1, due_s=5.0, rows=20_000)
+        submit(pool, 2, due_s=5.0, rows=50, min_accuracy=least, priority=1)
+        found, poorest = answered_by(pool, 1, 2)
+        assert poorest > 0, "the load is such that all others follow a poorer plan"
+        assert len(found[2]) == 50
+        asked[least] = sum(subset.bit_count() for subset in found[2]) / 50
+    assert asked[best] > asked[None] + 0.2
+    assert asked[policy.plans[-1].accuracy] == asked[None], "the poorest plan is right that often"
+
+
+def test_rows_that_ask_for_an_accuracy_go_to_no_member_that_their_plan_does_not_ask():
+    of = ensemble()
+    policy = Value(of)
+    first = policy.plans[0].choices[0].ask
+    pool = pool_of(policy, of)
+    late_s = of.members[first[0]].fixed_s * 0.9  # too late for whom the plan asks first
+    cheapest = min(range(3), key=lambda member: of.members[member].cost_s)
+    assert cheapest not in first
+    submit(pool, 1, due_s=late_s, min_accuracy=policy.plans[0].accuracy)
+    assert isinstance(pool.next_action(0.0), GiveUpRows), "all will answer it late, and no poorer ones now"
+    submit(pool, 2, due_s=late_s)
+    assert pool.next_action(0.0).member == cheapest
+
+
+def test_rows_cut_short_are_counted_with_the_members_that_were_at_them():
+    of = ensemble([0, 1, 2])
+    pool = pool_of(all_members(of), of)
+    submit(pool, 1, rows=3)
+    sent = [action for _ in range(3) if isinstance(action := pool.next_action(0.0), RunOn)]
+    assert len(sent) == 3
+    pool.finished(0.01, sent[0].batch_id, [0.5] * 3)
+    assert pool.take_cut_short() == (0, 0)
+    assert isinstance(pool.next_action(0.06), AnswerRows)
+    assert pool.take_cut_short() == (3, 6)
+    assert pool.take_cut_short() == (0, 0)

@@ -106,7 +106,7 @@ def test_at_its_goal_a_row_is_answered_from_what_is_known():
         late.append(action)
     assert action.until_s <= GOAL_S
     told = scheduler.next_action(GOAL_S)
-    assert told == AnswerKnown("e", ((first.slices[0], first.members),))
+    assert told == AnswerKnown("e", ((first.slices[0], first.members),), cut_rows=1, late_members=2)
     for batch in late:
         scheduler.finished(0.06, batch.batch_id, sure=[0.5])
     assert isinstance(scheduler.next_action(0.06), Idle)

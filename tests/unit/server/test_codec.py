@@ -9,6 +9,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,9 @@ from ml_udf.oip import InferRequest, RequestedOutput, Tensor, WireError, decode_
 from server.access.rules import Caller
 from server.catalog.functions import Function
 from server.ensemble.fit import Fit, SubsetFit
+from server.ensemble.gearing import FollowedPlans
+from server.ensemble.plan import Plan
+from server.ensemble.selection import ENOUGH
 from server.errors import (
     BadInput,
     BadOption,
@@ -28,7 +32,7 @@ from server.errors import (
     Unsupported,
 )
 from server.routes.codec import Codec, raw_request
-from server.serving.calls import Reply
+from server.serving.calls import Call, Reply
 from tests.answers import label_columns
 from tests.unit.server.served import CLASSES, function, image_model, text_model
 
@@ -149,6 +153,27 @@ def test_members_of_other_workers_are_taken_to_run_beside_one_another() -> None:
     asked = texts(b"x", ml_udf_slo_ms=10.5)
     assert CODEC.call_of(fitted(), asked, NOW_S).members == ("slow/1",)
     assert apart.call_of(fitted(), asked, NOW_S).members is None
+
+
+def test_rows_that_follow_plans_keep_the_limits_by_themselves() -> None:
+    plans = tuple(
+        Plan((ENOUGH,), np.array([[cost_s]]), right) for cost_s, right in ((0.01, 0.94), (0.001, 0.7))
+    )
+    following = replace(CODEC, plans=lambda function, form: FollowedPlans(plans, 1))
+    planned = fitted(select="value")
+
+    def call(codec: Codec = following, **parameters: Any) -> Call:
+        return codec.call_of(planned, texts(b"x", **parameters), NOW_S)
+
+    limited = call(ml_udf_min_accuracy=0.94, ml_udf_slo_ms=3)
+    assert (limited.members, limited.min_accuracy, limited.slo_s) == (None, 0.94, 0.003)
+    assert call(ml_udf_slo_ms=0.1).members is None, "the goal is the rows' own"
+    everybody = ("fast/1", "slow/1")
+    assert call(ml_udf_min_accuracy=0.945).members == everybody, "no plan is right that often"
+    assert call(CODEC, ml_udf_min_accuracy=0.9).members == everybody, "there is no plan yet"
+    assert call(ml_udf_min_accuracy=0.8, ml_udf_slo_ms=10.5, ml_udf_class="bulk").members == ("slow/1",)
+    with pytest.raises(BadOption, match=r"the best, fast \+ slow, has 0\.95"):
+        call(ml_udf_min_accuracy=0.96)
 
 
 def test_where_only_members_are_known_each_has_to_be_accurate_enough() -> None:

@@ -190,6 +190,9 @@ async def test_at_the_goal_a_row_is_answered_by_those_that_came(worker):
     await asyncio.sleep(0.2)
     assert pending.done
     assert pending.future.result().answered_by == [(0, 1, first.removesuffix("/1"))]
+    stats = served.house.metrics.of(served.function)
+    assert stats.goal_rows == 1
+    assert stats.late_members == (1 if worker.batches else 0)
     while worker.batches:
         answer(worker, {"unsure": 0.34})
     served.house.dispatcher.end(pending)
@@ -319,6 +322,25 @@ async def test_under_load_answers_rest_on_fewer_members(worker):
             break
     asked = [len(call.future.result().answered_by[0][2].split(",")) for call in calls]
     assert sum(asked) / len(asked) < len(alone)
+
+
+@runs
+async def test_under_load_a_call_with_an_accuracy_is_answered_by_as_many_as_without(worker):
+    served = Planned(worker, slo_ms=1000.0)
+    await served.start()
+    followed = served.house.dispatcher.followed(served.function, "text")
+    assert followed is not None
+    one = served.ask("u", min_accuracy=followed.plans[0].accuracy)
+    alone = await answered(worker, one, {"u": 0.34})
+    crowd = [served.ask(*["u"] * 100, priority=1) for _ in range(9)]
+    limited = served.ask("u", min_accuracy=followed.plans[0].accuracy, priority=2)
+    await answered(worker, limited, {"u": 0.34})
+    followed = served.house.dispatcher.followed(served.function, "text")
+    assert followed is not None
+    assert followed.gear > 0, "others are answered by fewer"
+    assert len(limited.future.result().answered_by[0][2].split(",")) == len(alone)
+    for call in crowd:
+        served.house.dispatcher.end(call)
 
 
 @runs
