@@ -63,8 +63,9 @@ bench-clipper: $(READY) ## Clipper's Figures 8 to 10: a member fails, straggles,
 bench-selection: $(READY) ## What selection adds to a row's cost in the scheduler's core
 	$(BIN)/python -m tests.benchmarks.selection_cost $(FLAGS)
 
-bench-schedule: $(READY) ## Every batching policy in the simulator
+bench-schedule: $(READY) ## Every batching policy in the simulator; the same cells with ensembles of three
 	$(BIN)/python -m tests.benchmarks.schedule
+	$(BIN)/python -m tests.benchmarks.schedule_ensembles
 
 bench-live: $(READY) ## The simulator beside the running server, a scan beside callers, clients that vanish
 	$(BIN)/python -m tests.benchmarks.schedule_live

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class EvidenceStates:
     right: Floats
     rows: Floats
     following: Mapping[tuple[int, int], Floats]
+    _gains: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def states(self) -> int:
@@ -74,6 +75,23 @@ class EvidenceStates:
         """The states of a subset."""
         first = self.first[subset]
         return slice(first, first + (len(self.edges[subset]) + 1 if subset else 1))
+
+    def accuracy(self, subset: int) -> float:
+        """How often the subset is right over all rows; 0 for nobody. KeyError if it was not counted."""
+        if not subset:
+            return 0.0
+        states = self.states_of(subset)
+        return float(np.average(self.right[states], weights=self.rows[states]))
+
+    def gain(self, subset: int, member: int) -> float:
+        """How much likelier right a row of the subset is with that member too; 0 where it was not counted."""
+        known = self._gains.get((subset, member))
+        if known is None:
+            both = subset | 1 << member
+            is_known = both in self.first and subset in self.first
+            known = max(0.0, self.accuracy(both) - self.accuracy(subset)) if is_known else 0.0
+            self._gains[subset, member] = known
+        return known
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as plain values."""

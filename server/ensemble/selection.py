@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from server.ensemble.actor import ActorNetwork
 from server.ensemble.evidence import EvidenceStates
 
 __all__ = [
@@ -69,11 +70,13 @@ class Ensemble:
     """What a policy knows of its function: members, where they are, and what their answers are worth.
 
     combination: of the members that have answered; None = the mean of their probabilities.
+    actor: of `actor_critic`, where one was trained.
     """
 
     members: tuple[EnsembleMember, ...]
     evidence: EvidenceStates
     combination: Combination | None = None
+    actor: ActorNetwork | None = None
 
     @property
     def devices(self) -> int:

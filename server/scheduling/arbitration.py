@@ -37,6 +37,7 @@ class ReadyBatch:
     priority: int = 0
     workers: int = 1  # how many may run it
     offer: Offer | None = None  # where its rows wait in a pool
+    right: float | None = None  # answers that it makes right, in expectation; None: every row's is
 
 
 Arbitration = Callable[[float, Sequence[ReadyBatch]], ReadyBatch]
@@ -54,13 +55,13 @@ def earliest_start(now_s: float, candidates: Sequence[ReadyBatch]) -> ReadyBatch
 
 @dataclass(frozen=True, slots=True)
 class MostInTime:
-    """The most rows within their goals: Moore and Hodgson's rule, weighted.
+    """The most right answers within their goals, in expectation: Moore and Hodgson's rule, weighted.
 
     Line the batches up by goal. Whenever one would miss its goal, give up the one of those lined up so far
-    that answers the fewest rows per second of the worker. Of what is left, the first runs. So nothing is lost
-    as long as all can be met (earliest deadline first), and under overload the worker's time goes where it
-    answers most. (J. M. Moore, An n job, one machine sequencing algorithm for minimizing the number of late
-    jobs, Management Science 15, 1968.)
+    that brings the fewest right answers per second of the worker. Of what is left, the first runs. So nothing
+    is lost as long as all can be met (earliest deadline first), and under overload the worker's time goes
+    where it brings most. (J. M. Moore, An n job, one machine sequencing algorithm for minimizing the number
+    of late jobs, Management Science 15, 1968.)
 
     Higher priority goes first. `floor`: the share of a worker's time within which no function starves; a lane
     that was not served for (its batch · lanes / floor) goes before everything.
@@ -114,7 +115,6 @@ def _in_time(now_s: float, candidates: Sequence[ReadyBatch]) -> list[ReadyBatch]
 
 
 def _rate(candidate: ReadyBatch) -> float:
-    """Rows answered per second; more members for rows that are answered already count for what they add."""
-    if candidate.offer is not None:
-        return candidate.offer.density
-    return candidate.decision.rows / candidate.takes_s if candidate.takes_s > 0 else math.inf
+    """Right answers per second: of another member for rows that are answered already, what it adds."""
+    right = candidate.decision.rows if candidate.right is None else candidate.right
+    return right / candidate.takes_s if candidate.takes_s > 0 else math.inf

@@ -29,6 +29,7 @@ from server.scheduling.pool import Offer
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.queues import Queues
 from server.scheduling.routing import backlog_s, runner_for, sooner_on, worker_for
+from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
 from server.scheduling.terms import (
     Action,
@@ -65,6 +66,9 @@ __all__ = [
     "Wanted",
     "WorkerView",
 ]
+
+
+_SHARES_HOLD_S = 0.005  # as long as the shares of workers hold
 
 
 @dataclass(slots=True)
@@ -115,6 +119,7 @@ class Scheduler:
         self._workers: dict[str, WorkerState] = {}
         self._in_flight: dict[int, tuple[WorkerState, _Cut]] = {}
         self._to_tell: deque[AnswerKnown | RefuseRows] = deque()  # of rows that have left their pools
+        self._shared_until_s = -math.inf
 
     def configure(self, now_s: float, spec: FunctionSpec) -> None:
         """Add a function, or replace its specification; rows that wait stay, if their members do.
@@ -158,6 +163,8 @@ class Scheduler:
         lanes = self._queues.of(submission.function)
         if submission.row_class == "interactive":
             lane.rhythm.came(now_s)  # also if refused: that they keep coming is why fillers must make room
+            if self._queues.pooled:
+                lane.pace.came(now_s, submission.rows, lane.spec.slo_s)
         rejection = admit(now_s, submission, lane, lanes, self._workers.values())
         if rejection is None:
             self._queues.add(now_s, lane, submission)
@@ -315,6 +322,7 @@ class Scheduler:
     def _offers(self, now_s: float, survey: _Survey) -> None:
         """Ask every pool what it would have run by workers that are free, or nearly."""
         survey.wake_s = min(survey.wake_s, self._next_due_s())
+        self._share_out(now_s)
         for lane in self._queues.pooled.values():
             pool = lane.pool
             if pool is None or not pool.is_asking:
@@ -335,6 +343,28 @@ class Scheduler:
                     survey.wake_s = min(survey.wake_s, offer)
                     survey.spare_until_s = min(survey.spare_until_s, offer)
 
+    def _share_out(self, now_s: float) -> None:
+        """Tell the pools how much of each worker they may count on, where they do not have it to themselves.
+
+        Functions that share a worker have smaller batches than plans reckon with, and so get less done in it.
+        """
+        if now_s < self._shared_until_s:
+            return
+        self._shared_until_s = now_s + _SHARES_HOLD_S
+        lanes = [lane for lane in self._queues.all() if lane.pace.rate(now_s, lane.spec.slo_s) > 0]
+        shares = shares_of((lane, self._need(now_s, lane)) for lane in lanes)
+        for lane in self._queues.pooled.values():
+            if lane.pool is not None:
+                of_workers = shares.get(lane, {}).items()
+                lane.pool.count_on({name: share * lane.fullness for name, share in of_workers if share < 1})
+
+    def _need(self, now_s: float, lane: Lane) -> Need:
+        able = [worker for worker in self._workers.values() if lane.may_use(worker)]
+        row_s = min((lane.least_row_s(worker.view.device) for worker in able), default=0.0)
+        has_choice = isinstance(lane, PooledLane) and lane.pool is not None
+        rate = lane.pace.rate(now_s, lane.spec.slo_s)
+        return Need(rate * row_s, [worker.name for worker in able], has_choice)
+
     def _offered(self, lane: PooledLane, worker: WorkerState, offer: Offer) -> ReadyBatch:
         member = lane.names[offer.member]
         return ReadyBatch(
@@ -346,6 +376,7 @@ class Scheduler:
             priority=offer.priority,
             workers=max(1, sum(member in other.view.resident for other in self._workers.values())),
             offer=offer,
+            right=lane.right_of(offer),
         )
 
     def _survey(self, now_s: float) -> _Survey | RefuseRows | AnswerKnown | None:
@@ -422,6 +453,7 @@ class Scheduler:
             due_s=head.due_s,
             priority=head.priority,
             workers=max(1, sum(lane.can_run_on(other) for other in self._workers.values())),
+            right=decision.rows * lane.right_share(decision.members),
         )
 
     def _run(self, now_s: float, chosen: ReadyBatch) -> RunBatch:

@@ -23,6 +23,7 @@ from server.scheduling.policy import (
 )
 from server.scheduling.rhythm import Rhythm
 from server.scheduling.row_queue import RowQueue
+from server.scheduling.sharing import Pace
 from server.scheduling.team import Runner, Team
 from server.scheduling.terms import (
     BatchTimes,
@@ -53,6 +54,7 @@ class Lane:
         self.served_s = now_s  # when it last got a worker, or came to be
         self.filler_served_s = now_s  # when its fillers last did, or began to wait
         self.rhythm = Rhythm()  # of its interactive rows
+        self.pace = Pace()  # of the same, where pools have to know what others need
         self.typical_s = 0.0  # moving average of what its interactive batches are predicted to take
         self._waiting: tuple[str, int, Wait] | None = None  # worker, epoch, answer
         self.reconfigure(spec, policy)
@@ -178,6 +180,15 @@ class Lane:
         saved = self._saved.get((device, names))
         all_s = sum(each_s)
         return all_s if saved is None else max(all_s - saved.typical_s(rows), *each_s)
+
+    def least_row_s(self, device: str) -> float:
+        """What a row takes there at the least, in a full batch."""
+        return self.predicted_s(self.spec.max_batch, device) / self.spec.max_batch
+
+    def right_share(self, members: Collection[str] = ()) -> float:
+        """How many of a batch's answers are right, as far as that is known; the best member's share."""
+        known = [one.accuracy for one in self.members if not members or one.name in members]
+        return max(known, default=0.0) or 1.0
 
     def saved_s(self, rows: int) -> float:
         """What each member after the first of a batch saves by what it shares, as far as that was seen."""

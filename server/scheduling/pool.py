@@ -137,6 +137,10 @@ class MemberPool:
         """Whether rows of the request wait here."""
         return request_id in self._requests
 
+    def count_on(self, shares: Mapping[str, float]) -> None:
+        """Of workers that other functions use too, how much of each is this one's; all of those not named."""
+        self._workers.shares = shares
+
     def set_worker(
         self,
         now_s: float,

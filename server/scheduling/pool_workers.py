@@ -6,7 +6,7 @@ Knows nothing of rows, but how many of them make a batch take how long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class PoolWorkers:
         self.ensemble = ensemble
         self.members = tuple(members)
         self.by_name: dict[str, PoolWorker] = {}
+        self.shares: Mapping[str, float] = {}  # of those that others use too
 
     def set(
         self,
@@ -94,15 +95,16 @@ class PoolWorkers:
     def busy_s(self, now_s: float) -> tuple[list[float], list[float]]:
         """By device of the ensemble: workers that hold its members, and seconds that they are at it still.
 
-        One that holds members of several counts for each in part.
+        One that holds members of several counts for each in part, and so does one that others use too.
         """
         workers, busy_s = [0.0] * self.ensemble.devices, [0.0] * self.ensemble.devices
         for worker in self.by_name.values():
             devices = {self.ensemble.members[member].device for member in worker.members}
             left_s = worker.starts_s(now_s) - now_s
+            share = self.shares.get(worker.name, 1.0) / len(devices)
             for device in devices:
-                workers[device] += 1 / len(devices)
-                busy_s[device] += left_s / len(devices)
+                workers[device] += share
+                busy_s[device] += share * left_s
         return workers, busy_s
 
     def _cheapest(self, members: Collection[int]) -> int:

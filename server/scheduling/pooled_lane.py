@@ -20,6 +20,8 @@ from server.scheduling.worker_state import WorkerState
 
 __all__ = ["PooledLane"]
 
+_FULLNESS_GAIN = 0.1
+
 
 class PooledLane(Lane):
     """Of all members of a function. It is an ordinary lane until it is told what to `follow`."""
@@ -30,6 +32,8 @@ class PooledLane(Lane):
         self._device = ""  # the kind by whose l̂ batches are cut
         self._names: dict[int, tuple[str, ...]] = {}  # by subset
         self._rows_come = 0  # to the pool, ever
+        self._costs_s: list[float] = []  # of a row on each member, as plans reckon it
+        self.fullness = 1.0  # what batches were to take by that, of what they take: less where they are small
 
     @property
     def rows(self) -> int:
@@ -83,6 +87,7 @@ class PooledLane(Lane):
         """Have rows asked of the members that the policy says. Raises ValueError for other members."""
         if [member.name for member in ensemble.members] != list(self.names):
             raise ValueError(f"a plan for {self.key[0]} is of other members")
+        self._costs_s = [member.cost_s for member in ensemble.members]
         if self.pool is not None and self.pool.evidence is ensemble.evidence:
             self.pool.follow(ensemble, policy)
             return
@@ -116,6 +121,23 @@ class PooledLane(Lane):
         ask = self.pool.asked_of(RowEvidence())
         return self.names[ask[0] if ask else 0]
 
+    def least_row_s(self, device: str) -> float:
+        """What a row takes there at the least, in a full batch; of a pool, on the cheapest member."""
+        if self.pool is None:
+            return super().least_row_s(device)
+        return min(latency(self.spec.max_batch) for latency in self.latencies(device)) / self.spec.max_batch
+
+    def right_of(self, offer: Offer) -> float:
+        """How many more answers are right for what is offered, in expectation."""
+        assert self.pool is not None
+        evidence, member, right = self.pool.evidence, offer.member, 0.0
+        for group, rows in offer.parts:
+            worth = group.bucket.choice.worth if group.bucket is not None else ()
+            right += rows * (
+                worth[member] if worth else evidence.gain(group.subset | group.under_way, member)
+            )
+        return right
+
     def tell(self, now_s: float) -> tuple[list[tuple[Slice, tuple[str, ...]]], list[RowRun]]:
         """The rows to be answered now, with the members that have answered each; and those that are lost.
 
@@ -138,6 +160,8 @@ class PooledLane(Lane):
     def send(self, now_s: float, worker: str, offer: Offer, batch_id: int) -> RunOn:
         """The worker runs what was offered to it."""
         assert self.pool is not None
+        planned_s = self._costs_s[offer.member] * offer.rows
+        self.fullness += _FULLNESS_GAIN * (min(1.0, planned_s / offer.takes_s) - self.fullness)
         return self.pool.send(now_s, worker, offer, batch_id)
 
     def finished(self, now_s: float, batch_id: int, sure: Sequence[float], took_s: float) -> None:

@@ -143,11 +143,10 @@ def run(cell: Cell, contender: Contender, seed: int, rows: int) -> SimulationRes
     truths = [latencies[number % len(latencies)] for number in range(cell.functions)]
     rates = [truth.capacity * cell.load / cell.functions for truth in truths]
     duration_s = rows / sum(rates)
-    draw = _bursty if cell.arrivals == "bursty" else poisson
     functions = tuple(
         FunctionLoad(
             name=f"f{number}",
-            arrivals_s=draw(Random(f"{seed} {number}"), rate, duration_s),
+            arrivals_s=arrivals_of(cell, seed, number, rate, duration_s),
             slo_s=SLO_S,
             max_batch=MAX_BATCH,
             latency_s=truth,
@@ -161,5 +160,9 @@ def run(cell: Cell, contender: Contender, seed: int, rows: int) -> SimulationRes
     return simulate(Workload(functions, seed=seed, arbitration=papers_turns(contender.policy)))
 
 
-def _bursty(random: Random, rate: float, duration_s: float) -> list[float]:
-    return bursty(random, rate, duration_s, period_s=BURST_PERIOD_S)
+def arrivals_of(cell: Cell, seed: int, number: int, rate: float, duration_s: float) -> list[float]:
+    """When rows of the function of that number come."""
+    random = Random(f"{seed} {number}")
+    if cell.arrivals == "bursty":
+        return bursty(random, rate, duration_s, period_s=BURST_PERIOD_S)
+    return poisson(random, rate, duration_s)

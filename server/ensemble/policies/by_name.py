@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from server.ensemble.policies.actor_critic import ActorCritic
 from server.ensemble.policies.asynchronous import Asynchronous
 from server.ensemble.policies.bandits import Exp3, Exp4
 from server.ensemble.policies.fixed import all_members, best_member
@@ -26,6 +27,7 @@ SELECTION_POLICIES: Mapping[str, Callable[[Ensemble], SelectionPolicy]] = Mappin
         "async": Asynchronous,
         "exp3": Exp3,
         "exp4": Exp4,
+        "actor_critic": ActorCritic,
     }
 )
 _VERBS = ("init", "steer", "select", "combine", "observe")

@@ -14,10 +14,11 @@ from random import Random
 
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.policy import RowRun
-from server.scheduling.pool import AnswerRows, MemberPool, RunOn, Sleep
+from server.scheduling.pool import AnswerRows, GiveUpRows, MemberPool, RunOn, Sleep
 
-__all__ = ["EnsembleLoad", "EnsembleResult", "MemberOutcomes", "simulate_ensemble"]
+__all__ = ["EnsembleLoad", "EnsembleResult", "MemberOutcomes", "PoolAction", "simulate_ensemble"]
 
+PoolAction = RunOn | AnswerRows | GiveUpRows
 _ROUNDING_S = 1e-9
 
 
@@ -99,8 +100,12 @@ def simulate_ensemble(
     *,
     batching: str = "goodput",
     refuses: bool = True,
+    watch: Callable[[float, PoolAction], None] = lambda now_s, action: None,
 ) -> EnsembleResult:
-    """Run a load to its end: every row is answered or refused."""
+    """Run a load to its end: every row is answered or refused.
+
+    watch: is told what the pool does, and when.
+    """
     pool = MemberPool(
         ensemble,
         policy,
@@ -138,6 +143,7 @@ def simulate_ensemble(
                 found.append(sure[subset][picks[part.request_id]])
             pool.finished(now_s, batch_id, found)
         while not isinstance(action := pool.next_action(now_s), Sleep):
+            watch(now_s, action)
             if isinstance(action, RunOn):
                 took_s = load.latencies[action.member](action.rows)
                 if load.jitter:

@@ -2,22 +2,25 @@
 
 Time passes only from event to event, so a minute of load takes as long as its decisions. The same load and
 seed give the same result to the byte. What is simulated: arrivals, what a batch takes (l(b), jitter), what
-a load of a model takes, on a link beside the device (`links.py`). Knows nothing of HTTP or processes.
+a load of a model takes, on a link beside the device (`links.py`), and whether the answers are right, of
+functions whose rows are asked of some of their members (`Following`). Knows nothing of HTTP or processes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
+from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.placement.policy import GroupKeys, WaitingRows
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (
+    AnswerKnown,
     BatchTimes,
     FunctionSpec,
     Idle,
@@ -30,9 +33,11 @@ from server.scheduling.core import (
     Submission,
     WorkerView,
 )
+from server.scheduling.simulation.ensembles import MemberOutcomes
 from server.scheduling.simulation.links import LinkedDevice, SimulatedLinks
 
 __all__ = [
+    "Following",
     "FunctionLoad",
     "FunctionResult",
     "MemberLoad",
@@ -55,10 +60,23 @@ class MemberLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Following:
+    """Rows are asked of the members that a policy selects; its ensemble's are the function's, by name.
+
+    outcomes: what every subset answers to held-out rows; each row that arrives is one of them.
+    """
+
+    ensemble: Ensemble
+    policy: SelectionPolicy
+    outcomes: MemberOutcomes
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionLoad:
     """One simulated function: what arrives, what is promised, what batches really take.
 
-    A function without `members` has one, of its own name.
+    A function without `members` has one, of its own name. Where nothing is `followed`, all of them answer
+    every row, and every answer is right.
     """
 
     name: str
@@ -76,6 +94,7 @@ class FunctionLoad:
     policy: str = "goodput"
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     members: tuple[MemberLoad, ...] = ()
+    followed: Following | None = None
 
     @property
     def group(self) -> GroupKeys:
@@ -122,11 +141,12 @@ class Workload:
 class FunctionResult:
     """Interactive rows of one function, offered = good + late + refused, and its scan.
 
-    `latencies_s` of those answered, in order of their answers.
+    `right` of the good ones are answered rightly. `latencies_s` of those answered, in order of their answers.
     """
 
     offered: int = 0
     good: int = 0
+    right: int = 0
     late: int = 0
     refused: int = 0
     batches: int = 0
@@ -139,6 +159,11 @@ class FunctionResult:
     def goodput(self) -> float:
         """Share of the offered rows answered within the SLO."""
         return self.good / self.offered if self.offered else 1.0
+
+    @property
+    def right_share(self) -> float:
+        """Share of the offered rows answered rightly within the SLO."""
+        return self.right / self.offered if self.offered else 1.0
 
     def quantile_s(self, share: float) -> float:
         """Latency that `share` of the answered rows stay within; nan if none were."""
@@ -164,6 +189,7 @@ class SimulationResult:
         for result in self.functions.values():
             total.offered += result.offered
             total.good += result.good
+            total.right += result.right
             total.late += result.late
             total.refused += result.refused
             total.batches += result.batches
@@ -197,6 +223,35 @@ class _RowsUnderWay:
     batches: int
 
 
+class _Evidence:
+    """Which held-out row every row of a followed function is, and who has answered it."""
+
+    def __init__(self, followed: Following, seed: str) -> None:
+        self._outcomes = followed.outcomes
+        self._places = {member.name: 1 << at for at, member in enumerate(followed.ensemble.members)}
+        self._random = Random(seed)
+        self._rows: dict[tuple[int, int], int] = {}
+        self._subsets: dict[tuple[int, int], int] = {}
+
+    def came(self, request_id: int, rows: int) -> None:
+        """Rows arrived."""
+        for row in range(rows):
+            self._rows[request_id, row] = self._random.randrange(self._outcomes.rows)
+
+    def answered(self, slices: Sequence[Slice], member: str) -> list[float]:
+        """A member has answered these rows: how sure all are that have, row by row."""
+        sure: list[float] = []
+        for key in _rows_of(slices):
+            subset = self._subsets[key] = self._subsets.get(key, 0) | self._places[member]
+            sure.append(self._outcomes.confidence[subset][self._rows[key]])
+        return sure
+
+    def right(self, part: Slice, members: Sequence[str]) -> int:
+        """How many of these rows those members answer rightly."""
+        subset = sum(self._places[name] for name in members)
+        return sum(bool(self._outcomes.correct[subset][self._rows[key]]) for key in _rows_of((part,)))
+
+
 class _Simulation:
     """One run: the clock, the events, the rows in flight."""
 
@@ -205,6 +260,11 @@ class _Simulation:
         self._random = Random(f"{load.seed} devices")
         self._functions = {function.name: function for function in load.functions}
         self._members = {f.name: {member.name: member for member in f.all_members} for f in load.functions}
+        self._evidence = {
+            function.name: _Evidence(function.followed, f"{load.seed} rows {function.name}")
+            for function in load.functions
+            if function.followed is not None
+        }
         self._scheduler = Scheduler(arbitration=load.arbitration)
         self._result = SimulationResult({name: FunctionResult() for name in self._functions})
         self._arrived_s: dict[int, float] = {}  # interactive request → arrival
@@ -225,6 +285,8 @@ class _Simulation:
     def run(self) -> SimulationResult:
         for function in self._load.functions:
             self._scheduler.configure(0.0, _spec(function, self._swap_of))
+            if (followed := function.followed) is not None:
+                self._scheduler.follow(0.0, function.name, "", followed.ensemble, followed.policy)
         self._free_s = dict.fromkeys(self._devices, 0.0)
         self._links.fill()
         self._is_still = self._links.everything_is_everywhere
@@ -276,6 +338,8 @@ class _Simulation:
         result = self._result.functions[function.name]
         rows = function.rows_per_request
         result.offered += rows
+        if function.name in self._evidence:
+            self._evidence[function.name].came(request_id, rows)
         rejection = self._scheduler.submit(
             now_s,
             Submission(
@@ -327,6 +391,9 @@ class _Simulation:
                 whole = _RowsUnderWay(1 + len(action.beside))
                 for batch in (action, *action.beside):
                     self._start(now_s, batch, whole)
+            elif isinstance(action, AnswerKnown):
+                for part, members in action.parts:
+                    self._answer(now_s, self._functions[action.function], part, members)
             elif isinstance(action, RefuseRows):
                 result = self._result.functions[action.function]
                 rows = sum(part.rows for part in action.slices)
@@ -351,18 +418,21 @@ class _Simulation:
         self._push(finish_s, "finish", (batch, worked, whole))
 
     def _finish(self, now_s: float, batch: RunBatch, worked: BatchTimes, whole: _RowsUnderWay) -> None:
-        self._scheduler.finished(now_s, batch.batch_id, worked=worked)
+        sure: Sequence[float] = ()
+        if batch.choices:
+            sure = self._evidence[batch.function].answered(batch.slices, batch.members[0])
+        self._scheduler.finished(now_s, batch.batch_id, worked=worked, sure=sure)
         if not self._is_still:
             self._links.over(now_s, batch.worker, batch.members)
         whole.batches -= 1
-        if whole.batches:
-            return  # its rows wait for other members
+        if whole.batches or batch.choices:
+            return  # its rows wait for other members, or for what is decided of them
         function = self._functions[batch.function]
-        result = self._result.functions[batch.function]
         for part in batch.slices:
-            self._answer(now_s, function, result, part)
+            self._answer(now_s, function, part, batch.members)
 
-    def _answer(self, now_s: float, function: FunctionLoad, result: FunctionResult, part: Slice) -> None:
+    def _answer(self, now_s: float, function: FunctionLoad, part: Slice, members: Sequence[str]) -> None:
+        result = self._result.functions[function.name]
         if part.request_id not in self._arrived_s:
             result.bulk_answered += part.rows
             result.bulk_done_s = now_s
@@ -371,6 +441,8 @@ class _Simulation:
         result.latencies_s += [latency_s] * part.rows
         if latency_s <= function.slo_s + 1e-9:  # a plan that meets the SLO exactly is not late by rounding
             result.good += part.rows
+            evidence = self._evidence.get(function.name)
+            result.right += part.rows if evidence is None else evidence.right(part, members)
         else:
             result.late += part.rows
             result.overdue_at_s += [now_s] * part.rows
@@ -402,7 +474,12 @@ def _spec(function: FunctionLoad, swap_of: Callable[[str], Callable[[str], float
         ),
         policy=function.policy,
         policy_options=function.policy_options,
+        pooled=function.followed is not None,
     )
+
+
+def _rows_of(slices: Sequence[Slice]) -> Iterator[tuple[int, int]]:
+    return ((part.request_id, part.offset + row) for part in slices for row in range(part.rows))
 
 
 def _alone_s(function: FunctionLoad, member: MemberLoad, rows: int) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from server.ensemble.actor import ActorNetwork, inputs_for
 from server.ensemble.evidence import fit_evidence, members_of
 from server.ensemble.selection import Ensemble, EnsembleMember
 from server.scheduling.simulation.ensembles import MemberOutcomes
@@ -52,4 +54,14 @@ def ensemble_of(
         )
         for number, cost_ms in enumerate(costs_ms)
     )
-    return Ensemble(members, fit_evidence(len(members), outcomes.confidence, outcomes.correct))
+    evidence = fit_evidence(len(members), outcomes.confidence, outcomes.correct)
+    ensemble = Ensemble(members, evidence)
+    return replace(ensemble, actor=untaught(len(members), ensemble.devices))
+
+
+def untaught(members: int = 3, devices: int = 1, favoured: int = 1, by: float = 0.0) -> ActorNetwork:
+    """An actor that heeds nothing, and favours a subset by its mask."""
+    biases = np.zeros((1 << members) - 1)
+    biases[favoured - 1] = by
+    weights = np.zeros((inputs_for(members, devices), len(biases)))
+    return ActorNetwork(members, devices, ((weights, biases),))

