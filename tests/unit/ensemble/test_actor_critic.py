@@ -80,7 +80,7 @@ def spoilt(path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_network_is_refused(told: Any) -> None:
-    with pytest.raises(ValueError, match=r"layer|actor of format|members|units|numbers|skill"):
+    with pytest.raises(ValueError, match=r"layer|actor of format|members|units|numbers|skill|devices"):
         ActorNetwork.from_json(told)
 
 
