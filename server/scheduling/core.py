@@ -17,10 +17,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from server.ensemble.cascade import Cascade
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
+from server.scheduling.cascade_lane import CascadeLane
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
@@ -93,6 +95,9 @@ class _Cut:
     took_s: float = 0.0  # the longest of its batches
     spoilt: bool = False  # what it took is not known
     pooled: PooledLane | None = None  # whose rows need not go to all members
+    cascade: Cascade | None = None  # says of its rows whom they are asked of next
+    runs: Sequence[RowRun] = ()  # of a cascade, in the batch's order
+    gone: set[int] = field(default_factory=set)  # requests that left while they were on their way
 
 
 class Scheduler:
@@ -159,7 +164,7 @@ class Scheduler:
 
     def submit(self, now_s: float, submission: Submission) -> Rejection | None:
         """Queue rows, or say why not. Raises KeyError for a function or a member that is not configured."""
-        lane = self._queues.lane_for(now_s, submission)
+        lane = self._lane_for(now_s, submission)
         lanes = self._queues.of(submission.function)
         if submission.row_class == "interactive":
             lane.rhythm.came(now_s)  # also if refused: that they keep coming is why fillers must make room
@@ -172,6 +177,9 @@ class Scheduler:
 
     def cancel(self, now_s: float, request_id: int) -> int:
         """Take a request's waiting rows out of the queue: how many. Rows in a batch already run on."""
+        for _, cut in self._in_flight.values():
+            if cut.cascade is not None:
+                cut.gone.add(request_id)
         return sum(run.rows for run in self._queues.withdraw(request_id))
 
     def next_action(self, now_s: float) -> Action:
@@ -226,6 +234,8 @@ class Scheduler:
                 self._queues.settle(cut.pooled, cut.pooled.drop(now_s, batch_id))
             else:
                 cut.pooled.finished(now_s, batch_id, sure, service_s)
+        if cut.cascade is not None and not failed and not cancelled:
+            self._go_on(now_s, cut, cut.cascade, sure)
         if failed or (cancelled and service_s <= sent.predicted_s):
             cut.spoilt = True
             return
@@ -426,7 +436,11 @@ class Scheduler:
         ]
         if not fillers or (survey.candidates and not starving):
             return None
-        lane, worker = min(fillers, key=lambda pair: pair[0].served_s)
+        # A batch that is not full waits for those that are: its rows come from them.
+        lane, worker = min(
+            fillers,
+            key=lambda pair: (isinstance(pair[0], CascadeLane) and pair[0].is_partial, pair[0].served_s),
+        )
         limits = filler_limits(self._filling, now_s, self._queues.all(), worker)
         # Those that starve do not wait for the worker to be free: interactive rows would always be sooner.
         full = bool(starving) or (not limits.is_limited and lane.filler_rows >= lane.spec.max_batch)
@@ -495,6 +509,9 @@ class Scheduler:
         parts = worker.running(members)
         each_s = [lane.predicted_s(rows, each.view.device, part) for each, part in parts]
         whole = _Cut(lane, members, len(parts), max(each_s, default=0.0))
+        choices: tuple[str, ...] = ()
+        if isinstance(lane, CascadeLane):
+            whole.cascade, whole.runs, choices = lane.pooled.cascade, runs, lane.pooled.names
         batches: list[RunBatch] = []
         for (each, part), predicted_s in zip(parts, each_s, strict=True):
             batch_id = self._next_batch_id
@@ -511,11 +528,59 @@ class Scheduler:
             )
             each.in_flight[batch_id] = sent
             self._in_flight[batch_id] = (each, whole)
-            batches.append(RunBatch(batch_id, lane.key[0], each.name, part, slices, rows))
+            batches.append(RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices))
         lane.sent(now_s, cut, worker, members)
         self._queues.settle(lane, runs)
         first, *others = batches
         return replace(first, beside=tuple(others)) if others else first
+
+    def _lane_for(self, now_s: float, submission: Submission) -> Lane:
+        """Where rows wait; bulk ones of a function with plans for the first member that they are asked of."""
+        lane = self._queues.lane_for(now_s, submission)
+        is_bulk = submission.row_class == "bulk" and submission.members is None
+        if (
+            not is_bulk
+            or submission.min_accuracy is not None
+            or not isinstance(lane, PooledLane)
+            or not lane.is_cascading
+        ):
+            return lane
+        assert lane.cascade is not None, "it cascades"
+        first = lane.cascade.first
+        names = tuple(lane.names[member] for member in first.ask)
+        if first.beside:  # these answer, whatever they say
+            return self._queues.lane_for(now_s, replace(submission, members=names))
+        return self._queues.cascade_lane(now_s, lane, self._there(names) or names[0]) or lane
+
+    def _there(self, names: Sequence[str]) -> str | None:
+        """The first of these members that a worker holds."""
+        workers = self._workers.values()
+        return next((name for name in names if any(name in each.view.resident for each in workers)), None)
+
+    def _go_on(self, now_s: float, cut: _Cut, cascade: Cascade, sure: Sequence[float]) -> None:
+        """Rows of a cascade that a member has answered: that is enough, or they wait for the next one."""
+        assert isinstance(cut.lane, CascadeLane), "only its rows are asked of one member after the other"
+        pooled = cut.lane.pooled
+        mine = 1 << pooled.names.index(cut.members[0])
+        answered: list[tuple[Slice, tuple[str, ...]]] = []
+        first = 0
+        for run in cut.runs:
+            told, offset = sure[first : first + run.rows], run.offset
+            first += run.rows
+            if run.request_id in cut.gone:
+                continue
+            subset = run.answered | mine
+            for rows, choice in cascade.following(subset, told):
+                part = replace(run, offset=offset, rows=rows, answered=subset)
+                offset += rows
+                member = self._there([pooled.names[member] for member in choice.ask])
+                lane = None if member is None else self._queues.cascade_lane(now_s, pooled, member)
+                if lane is None:
+                    answered.append((Slice(run.request_id, part.offset, rows), pooled.names_of(subset)))
+                else:
+                    self._queues.go_on(now_s, lane, part)
+        if answered:
+            self._to_tell.append(AnswerKnown(pooled.key[0], tuple(answered)))
 
     def _send_offer(self, now_s: float, chosen: ReadyBatch, offer: Offer) -> RunBatch:
         """Send rows of a pool to the one member that they were offered for."""

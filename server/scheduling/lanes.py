@@ -42,7 +42,8 @@ __all__ = ["Lane", "LaneKey"]
 _SHORTEST_WAIT_S = 1e-4  # a policy that waits for a time gone by must not spin its shell
 _SILENCE_S = 1.0
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
-LaneKey = tuple[str, tuple[str, ...], str]  # function, members, bucket
+# Function, members, bucket; and, of rows that may be asked of others after these, "cascade".
+LaneKey = tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], str, str]
 
 
 class Lane:
@@ -123,6 +124,10 @@ class Lane:
     def put_aside(self, now_s: float, run: RowRun) -> None:
         """Keep a row whose goal is lost, to be answered late."""
         self._add_filler(now_s, self.aside, run)
+
+    def add_bulk(self, now_s: float, run: RowRun) -> None:
+        """Queue bulk rows that have waited elsewhere before."""
+        self._add_filler(now_s, self.bulk, run)
 
     def take(self, rows: int, skip: int = 0) -> list[RowRun]:
         """Take interactive rows."""

@@ -50,6 +50,7 @@ class RowRun:
     offset: int = 0  # of its first row within the request
     row_bytes: float = 0.0
     min_accuracy: float | None = None  # that is asked for, by who selects members row by row
+    answered: int = 0  # bit mask of the members that have, where they are asked one after the other
 
 
 @record

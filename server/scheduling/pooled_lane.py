@@ -1,15 +1,17 @@
 """A lane whose interactive rows wait in a pool: each for the members that a plan asks next, and not for all.
 
-Rows of the bulk class, those for which the members are named, and those that come before there is a plan wait
-as in any lane and go to all members. Knows nothing of other lanes, nor of how plans are made.
+Rows for which the members are named, and those that come before there is a plan wait as in any lane and go to
+all members; so do rows of the bulk class, where that is cheaper than to ask one member after the other
+(`cascade`). Knows nothing of other lanes, nor of how plans are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from server.ensemble.cascade import Cascade, cascade_of
 from server.ensemble.evidence import members_of
-from server.ensemble.selection import Ensemble, RowEvidence, SelectionPolicy
+from server.ensemble.selection import TYPICAL_ROWS, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import RowRun
@@ -29,6 +31,8 @@ class PooledLane(Lane):
     def __init__(self, now_s: float, key: LaneKey, spec: FunctionSpec, policy: GuardedPolicy) -> None:
         super().__init__(now_s, key, spec, policy)
         self.pool: MemberPool | None = None
+        self.cascade: Cascade | None = None  # of bulk rows: the last one
+        self.is_cascading = False  # whether bulk rows that come now follow it; else they go to all members
         self._device = ""  # the kind by whose l̂ batches are cut
         self._names: dict[int, tuple[str, ...]] = {}  # by subset
         self._rows_come = 0  # to the pool, ever
@@ -88,6 +92,9 @@ class PooledLane(Lane):
         if [member.name for member in ensemble.members] != list(self.names):
             raise ValueError(f"a plan for {self.key[0]} is of other members")
         self._costs_s = [member.cost_s for member in ensemble.members]
+        cascade = cascade_of(ensemble, policy, self._together_row_s(ensemble))
+        self.is_cascading = cascade is not None
+        self.cascade = cascade or self.cascade  # of rows that it has begun with
         if self.pool is not None and self.pool.evidence is ensemble.evidence:
             self.pool.follow(ensemble, policy)
             return
@@ -148,7 +155,7 @@ class PooledLane(Lane):
         assert self.pool is not None
         while (told := self.pool.tell(now_s)) is not None:
             if isinstance(told, AnswerRows):
-                answered += ((part, self._names_of(subset)) for part, subset in told.parts)
+                answered += ((part, self.names_of(subset)) for part, subset in told.parts)
             else:
                 lost += told.runs
         return answered, lost
@@ -173,7 +180,14 @@ class PooledLane(Lane):
         """A batch has failed: its rows have left, as far as they were here still."""
         return [] if self.pool is None else self.pool.drop(now_s, batch_id)
 
-    def _names_of(self, subset: int) -> tuple[str, ...]:
+    def _together_row_s(self, ensemble: Ensemble) -> float:
+        """What a row takes on all members at once, in a batch of usual size."""
+        saved_s = self.saved_s(TYPICAL_ROWS) * (len(self.names) - 1) / TYPICAL_ROWS
+        each_s = [member.cost_s for member in ensemble.members]
+        return max(sum(each_s) - saved_s, *each_s)
+
+    def names_of(self, subset: int) -> tuple[str, ...]:
+        """Its members, in their order."""
         names = self._names.get(subset)
         if names is None:
             names = self._names[subset] = tuple(self.names[member] for member in members_of(subset))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
+from server.scheduling.cascade_lane import CascadeLane
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
@@ -107,6 +108,25 @@ class Queues:
             lane = lanes[key] = make(now_s, key, spec, GuardedPolicy(spec, self._put_aside))
         return lane
 
+    def cascade_lane(self, now_s: float, pooled: PooledLane, member: str) -> CascadeLane | None:
+        """Where bulk rows of a pooled lane wait for that member; None if the function is there no longer."""
+        function, _, bucket = pooled.key[:3]
+        if self.pooled.get(pooled.key) is not pooled:
+            return None
+        key = (function, (member,), bucket, "cascade")
+        lane = self._lanes[function].get(key)
+        if lane is None:
+            spec = self._specs[function]
+            guarded = GuardedPolicy(spec, self._put_aside)
+            lane = self._lanes[function][key] = CascadeLane(now_s, key, spec, guarded, pooled)
+        assert isinstance(lane, CascadeLane), "of that key there is no other"
+        return lane
+
+    def go_on(self, now_s: float, lane: Lane, run: RowRun) -> None:
+        """Bulk rows that one member has answered wait for another."""
+        lane.add_bulk(now_s, run)
+        self._waits(run.request_id, lane)
+
     def pool(self, now_s: float, function: str, bucket: str) -> PooledLane:
         """The lane of all members, whose rows wait in a pool from now on.
 
@@ -123,7 +143,7 @@ class Queues:
 
         All do, where an accuracy is asked for.
         """
-        function, _, bucket = pooled.key
+        function, _, bucket = pooled.key[:3]
         members = (pooled.first_member(),) if run.min_accuracy is None else None
         lane = self.lane_for(now_s, Submission(0, function, 1, 0, members=members, bucket=bucket))
         lane.put_aside(now_s, run)

@@ -131,4 +131,5 @@ def _part(run: RowRun, offset: int, rows: int) -> RowRun:
         due_s=run.due_s,
         offset=offset,
         row_bytes=run.row_bytes,
+        answered=run.answered,
     )

@@ -12,7 +12,7 @@ import pytest
 
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.policies.fixed import Static
-from server.ensemble.selection import Ensemble
+from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.scheduling.core import (
     AnswerKnown,
     FunctionSpec,
@@ -44,11 +44,12 @@ def pooled(name: str = "e", **fields: Any) -> FunctionSpec:
     return FunctionSpec(name, GOAL_S, 8, (1, 2, 4, 8), members, "goodput", pooled=True, **fields)
 
 
-def core(policy: str = "value", ensemble: Ensemble = ENSEMBLE, **held: str) -> Scheduler:
+def core(policy: str | SelectionPolicy = "value", ensemble: Ensemble = ENSEMBLE, **held: str) -> Scheduler:
     """A scheduler of the ensemble, on workers that hold these members: `w="012"`."""
     scheduler = Scheduler()
     scheduler.configure(0.0, pooled())
-    scheduler.follow(0.0, "e", "", ensemble, selection_policy(policy, ensemble))
+    made = selection_policy(policy, ensemble) if isinstance(policy, str) else policy
+    scheduler.follow(0.0, "e", "", ensemble, made)
     for name, members in (held or {"w": "012"}).items():
         scheduler.set_worker(0.0, WorkerView(name, True, frozenset(f"m{each}" for each in members)))
     return scheduler
