@@ -26,10 +26,10 @@ def economical(plans: Sequence[Plan]) -> int:
 
 
 class Cascade:
-    """What rows are asked by one gear of a policy. takes_s: device seconds of a row, in expectation."""
+    """What rows are asked by one gear of a policy. accuracy: of their answers, in expectation."""
 
-    def __init__(self, ensemble: Ensemble, policy: SelectionPolicy, gear: int, takes_s: float) -> None:
-        self.takes_s = takes_s
+    def __init__(self, ensemble: Ensemble, policy: SelectionPolicy, gear: int, accuracy: float) -> None:
+        self.accuracy = accuracy
         self._evidence = ensemble.evidence
         self._policy, self._state = policy, {"gear": gear}
         self._choices: dict[tuple[int, int], Choice] = {}  # by subset and state of evidence
@@ -60,8 +60,9 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, together_s: float) -
     if not plans:
         return None
     gear = economical(plans)
-    takes_s = _takes_s(plans[gear])
-    return Cascade(ensemble, policy, gear, takes_s) if takes_s < together_s else None
+    if _takes_s(plans[gear]) >= together_s:
+        return None
+    return Cascade(ensemble, policy, gear, plans[gear].accuracy)
 
 
 def _takes_s(plan: Plan) -> float:

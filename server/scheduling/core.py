@@ -537,16 +537,10 @@ class Scheduler:
     def _lane_for(self, now_s: float, submission: Submission) -> Lane:
         """Where rows wait; bulk ones of a function with plans for the first member that they are asked of."""
         lane = self._queues.lane_for(now_s, submission)
-        is_bulk = submission.row_class == "bulk" and submission.members is None
-        if (
-            not is_bulk
-            or submission.min_accuracy is not None
-            or not isinstance(lane, PooledLane)
-            or not lane.is_cascading
-        ):
+        first = lane.asked_first(submission) if isinstance(lane, PooledLane) else None
+        if first is None:
             return lane
-        assert lane.cascade is not None, "it cascades"
-        first = lane.cascade.first
+        assert isinstance(lane, PooledLane), "others ask all members"
         names = tuple(lane.names[member] for member in first.ask)
         if first.beside:  # these answer, whatever they say
             return self._queues.lane_for(now_s, replace(submission, members=names))

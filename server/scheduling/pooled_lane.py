@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from server.ensemble.cascade import Cascade, cascade_of
 from server.ensemble.evidence import members_of
-from server.ensemble.selection import TYPICAL_ROWS, Ensemble, RowEvidence, SelectionPolicy
+from server.ensemble.selection import TYPICAL_ROWS, Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import RowRun
@@ -121,6 +121,15 @@ class PooledLane(Lane):
         if members:
             self._device = worker.view.device
         self.pool.set_worker(now_s, worker.name, members, worker.starts_at_s)
+
+    def asked_first(self, submission: Submission) -> Choice | None:
+        """Whom bulk rows are asked of first, of one member after the other; None for rows that are not."""
+        if not self.is_cascading or self.cascade is None:
+            return None
+        if submission.row_class != "bulk" or submission.members is not None:
+            return None
+        least = submission.min_accuracy
+        return self.cascade.first if least is None or self.cascade.accuracy >= least else None
 
     def first_member(self) -> str:
         """Who would answer a row that came now, or would be asked first."""

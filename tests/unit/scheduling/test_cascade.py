@@ -188,3 +188,12 @@ def test_where_all_at_once_is_as_cheap_there_is_no_cascade():
     assert cascade_of(ENSEMBLE, policy, 1e-9) is None
     assert cascade_of(ENSEMBLE, policy, 1e9) is not None
     assert cascade_of(ENSEMBLE, selection_policy("all", ENSEMBLE), 1e9) is None
+
+
+def test_rows_that_ask_for_more_accuracy_than_the_plan_has_go_to_all_members():
+    scheduler = core("value")
+    scheduler.submit(0.0, asked(1, 4, row_class="bulk", min_accuracy=0.9999))
+    assert sent(scheduler).members == NAMES
+    scheduler = core("value")
+    scheduler.submit(0.0, asked(1, 4, row_class="bulk", min_accuracy=0.5))
+    assert len(sent(scheduler).members) == 1
