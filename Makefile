@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -92,6 +92,9 @@ stress-plan-node: $(READY) packages ## Random cancels and dying workers under ba
 
 stress-serving: $(READY) ## A server under every kind of caller while workers hang and die (10 minutes; MINUTES=…)
 	$(BIN)/python -m tests.stress --minutes $(or $(MINUTES),10)
+
+stress-feedback: $(READY) packages ## A million labels in one statement, on each engine, while server and client are killed
+	$(BIN)/python -m tests.stress.feedback $(FLAGS)
 
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving

@@ -20,7 +20,8 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[])[]",
         "combine": "VARCHAR",
         "feedback": "STRUCT(rows BIGINT, learns BOOLEAN, recent_rows BIGINT, accuracy DOUBLE, "
-        "by_member MAP(VARCHAR, DOUBLE), weights MAP(VARCHAR, DOUBLE))",
+        "by_member MAP(VARCHAR, DOUBLE), weights MAP(VARCHAR, DOUBLE), "
+        "refit STRUCT(at TIMESTAMPTZ, reason VARCHAR, members VARCHAR[], rows BIGINT, number BIGINT))",
         "selection": "STRUCT(policy VARCHAR, gear BIGINT, gears BIGINT, price_per_device_second DOUBLE, "
         "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE)",
     },

@@ -44,10 +44,11 @@ from server.serving.call_service import CallService
 from server.serving.contexts import MOST_CONTEXTS, Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
+from server.serving.learned_state import LearnedState
 from server.serving.scheduler_adapter import QueueBounds
 from server.settings import Settings
 from server.storage import StartError, Storage, open_storage
-from server.store.feedback import FeedbackRepository
+from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.latencies import LatencyFiles
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
@@ -226,7 +227,10 @@ async def _running(
             patience_s=settings.worker_start_s,
             tasks=supervisor.tasks(),
         )
-        labelled = FeedbackRepository(storage.engine, MOST_CONTEXTS)
+        bounds_of_feedback = FeedbackBounds(
+            settings.max_feedback_rows, settings.max_feedback_labels, MOST_CONTEXTS
+        )
+        labelled = FeedbackRepository(storage.engine, bounds_of_feedback)
         contexts = Contexts(labelled.key())
         dispatcher = Dispatcher(
             Scheduler(), bounds, latencies, metrics, residency_of, supervisor.tasks(), contexts
@@ -283,11 +287,9 @@ async def _running(
         housekeeping.start()
         calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows)
         selections = Selections(dispatcher, latencies.of_rows)
-        learning = FeedbackService(
-            labelled, catalog, dispatcher, calls, metrics, contexts, supervisor.tasks()
-        )
-        stack.push_async_callback(learning.close)
-        await learning.start()
+        learned_state = LearnedState(labelled, catalog, dispatcher, metrics, supervisor.tasks(), contexts)
+        stack.push_async_callback(learned_state.close)
+        await learned_state.start()
         yield Services(
             settings=settings,
             catalog=catalog,
@@ -298,7 +300,7 @@ async def _running(
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all),
             calls=calls,
-            feedback=learning,
+            feedback=FeedbackService(labelled, learned_state, calls, metrics),
             contexts=contexts,
             large=LargeJson(),
             latencies=latencies,

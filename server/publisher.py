@@ -19,7 +19,7 @@ from server.ensemble.fit import Fit
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
-from server.serving.feedback import with_feedback
+from server.serving.learned_state import with_feedback
 from server.store.artifacts import Artifacts
 from server.store.manifest import check_name
 from server.store.repository import SERVED_DEPLOYMENTS, Repository
@@ -77,7 +77,7 @@ class Publisher:
                     self._defaults,
                     fit_from(deployment.fit),
                 )
-                function = with_feedback(function, deployment.feedback)
+                function = with_feedback(function, deployment.feedback, deployment.refit)
                 self._dispatcher.configure(function)
             except (BadOption, UnknownFunction) as error:
                 log.error(

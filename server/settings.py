@@ -100,6 +100,13 @@ class Settings:
     max_pixels: int = _setting(64_000_000, "most pixels of an image, checked before it is decoded")
     max_queued_rows: int = _setting(200_000, "most rows waiting per function; then 503 with Retry-After")
     max_queued_bytes: int = _setting(512 * MiB, "most bytes waiting per function; then 503 with Retry-After")
+    max_feedback_rows: int = _setting(
+        100_000, "labelled rows per function whose members' answers are kept, to refit on; older ones go"
+    )
+    max_feedback_labels: int = _setting(
+        2_000_000,
+        "labels per function that are remembered, so that each counts once; older ones are forgotten",
+    )
     max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
 
     connections_file: Path | None = _setting(

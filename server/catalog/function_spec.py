@@ -13,6 +13,7 @@ from typing import Any
 from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
+from server.ensemble.breakage import RefitNote
 from server.ensemble.by_plan import members_asked, richest_plan
 from server.ensemble.fit import Fit
 from server.ensemble.select import is_policy, select_members
@@ -290,7 +291,8 @@ def _fitted(function: Function, fit: Fit) -> dict[str, Any]:
 def feedback_form(function: Function) -> dict[str, Any] | None:
     """What labelled rows say of a function: of the last of them, who was right; None where there are none.
 
-    weights: of all its members together, by which it answers now; None where nothing is learned.
+    weights: of all its members together, by which it answers now; None where nothing is learned. refit: when
+    the fit was last made anew, and why; None for never.
     """
     known, fit = function.feedback, function.rule.fit
     if known is None:
@@ -306,6 +308,18 @@ def feedback_form(function: Function) -> dict[str, Any] | None:
         "accuracy": known.accuracy,
         "by_member": known.by_member,
         "weights": weights,
+        "refit": None if known.refit is None else _refit_form(known.refit),
+    }
+
+
+def _refit_form(note: RefitNote) -> dict[str, Any]:
+    """When a member was last found to be other than expected, and what was done about it."""
+    return {
+        "at": note.at,
+        "reason": str(note),
+        "members": list(note.off),
+        "rows": note.rows,
+        "number": note.number,
     }
 
 

@@ -95,6 +95,7 @@ class Function:
     combine: str = "majority_vote"  # of the rules of its task; "" where that has none
     fit: Fit | None = None  # of its members, and perhaps others, on held-out rows
     feedback: Feedback | None = None  # what labelled rows have taught since; None for nothing
+    refit: Fit | None = None  # made anew of labelled rows since a member changed; answers in place of `fit`
     select: Any = "all"  # "best", "all", the list of member names that take part, or a selection policy
     min_confidence: float = 0.0
     default: str | None = None
@@ -127,7 +128,7 @@ class Function:
             members,
             self.min_confidence,
             self.default,
-            None if self.fit is None else adapted(self.fit, self.feedback),
+            None if self.fit is None else adapted(self.refit or self.fit, self.feedback),
         )
         set_field("rule", rule)
         set_field("follows_plans", is_policy(self.select) and len(self.members) > 1)

@@ -9,14 +9,14 @@ devices nor prices (plan.py), nor how members are combined.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOTHING", "EvidenceStates", "fit_evidence", "members_of"]
+__all__ = ["NOTHING", "EvidenceStates", "carried_over", "fit_evidence", "members_of", "renewed"]
 
 Floats = NDArray[np.float64]
 
@@ -149,8 +149,7 @@ def fit_evidence(
     number: dict[int, NDArray[np.int64]] = {0: np.zeros(rows, np.int64)}  # of each row's bin
     for subset in subsets:
         told = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
-        finite = told[np.isfinite(told)]
-        edges[subset] = tuple(np.unique(np.quantile(finite, shares)).tolist()) if len(finite) else ()
+        edges[subset] = _edges(told, shares)
         number[subset] = np.searchsorted(edges[subset], told, side="right")
     first = _numbered(subsets, edges)
     right = np.zeros(1 + sum(len(edges[subset]) + 1 for subset in subsets))
@@ -173,6 +172,86 @@ def fit_evidence(
                 # Not shrunk: shrunk twice, an answer promises a gain where nothing is learned.
                 following[subset, member] = _means(number[subset], reached, width)
     return EvidenceStates(members, subsets, edges, first, right, counts, following)
+
+
+def renewed(
+    known: EvidenceStates,
+    anew: Collection[int],
+    confidence: Mapping[int, Floats],
+    correct: Mapping[int, NDArray[np.bool_]],
+) -> EvidenceStates:
+    """The states where some subsets are counted anew, on other rows; of the others what is known holds.
+
+    anew: the subsets, and with each all that contain it. confidence, correct: as for `fit_evidence`, of the
+    new rows. How often a subset is right is counted as a difference to its largest part of which more is
+    known: few rows say that well, since the parts err on the same rows. Raises KeyError for a subset that is
+    not told of.
+    """
+    rows = len(confidence[next(iter(known.subsets))])
+    bins = _BINS if rows >= _FEW_ROWS else _FEW_BINS
+    shares = np.arange(1, bins) / bins
+    edges: dict[int, tuple[float, ...]] = {0: ()}
+    number: dict[int, NDArray[np.int64]] = {0: np.zeros(rows, np.int64)}
+    for subset in known.subsets:
+        told = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
+        edges[subset] = _edges(told, shares) if subset in anew else known.edges[subset]
+        number[subset] = np.searchsorted(edges[subset], told, side="right")
+    first = _numbered(known.subsets, edges)
+    states = 1 + sum(len(edges[subset]) + 1 for subset in known.subsets)
+    right, counts = np.zeros(states), np.full(states, known.rows[NOTHING])
+    following = dict(known.following)
+    for subset in (0, *known.subsets):
+        width = len(edges[subset]) + 1
+        here = slice(first[subset], first[subset] + width)
+        if subset in anew:
+            hits = np.asarray(correct[subset], np.float64)
+            part = _largest_part(known, subset, anew)
+            if part:
+                believed = known.right[known.states_of(part)][number[part]]
+                hits = hits - np.asarray(correct[part], np.float64) + believed
+            means = _means(number[subset], hits[:, None], width, _KAPPA)[:, 0]
+            right[here] = np.clip(means, 0.0, 1.0)
+            counts[here] = np.bincount(number[subset], minlength=width)
+        else:
+            right[here], counts[here] = (
+                known.right[known.states_of(subset)],
+                known.rows[known.states_of(subset)],
+            )
+        for member in range(known.members):
+            child = subset | 1 << member
+            if child != subset and child in anew:
+                reached = np.eye(len(edges[child]) + 1)[number[child]]
+                following[subset, member] = _means(number[subset], reached, width)
+    return EvidenceStates(known.members, known.subsets, edges, first, right, counts, following)
+
+
+def carried_over(before: EvidenceStates, after: EvidenceStates) -> list[int]:
+    """By state of `before`, the state of `after` that a row is in then: of the same subset, and as sure.
+
+    As sure among the rows of its subset: confidences themselves may mean something else by now. `NOTHING`
+    where `after` does not know the subset.
+    """
+    states = [NOTHING] * before.states
+    for subset in before.subsets:
+        if subset not in after.first:
+            continue
+        old, new = before.states_of(subset), after.states_of(subset)
+        bins, others = old.stop - old.start, new.stop - new.start
+        for number in range(bins):
+            states[old.start + number] = new.start + (2 * number + 1) * others // (2 * bins)
+    return states
+
+
+def _largest_part(known: EvidenceStates, subset: int, anew: Collection[int]) -> int:
+    """The largest part of a subset that is not counted anew; 0 where there is none."""
+    parts = [each for each in known.subsets if each & subset == each and each not in anew]
+    return max(parts, key=lambda each: each.bit_count(), default=0)
+
+
+def _edges(told: Floats, shares: Floats) -> tuple[float, ...]:
+    """Where the bins of these confidences end: at the quantiles."""
+    finite = told[np.isfinite(told)]
+    return tuple(np.unique(np.quantile(finite, shares)).tolist()) if len(finite) else ()
 
 
 def _means(number: NDArray[np.int64], values: Floats, bins: int, kappa: float = 1e-9) -> Floats:

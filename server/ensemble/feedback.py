@@ -18,11 +18,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from server.ensemble.breakage import Expected, RefitNote
 from server.ensemble.contexts import Context
 from server.ensemble.fit import Fit
 from server.ensemble.log_pool import LARGEST_STEP, WEIGHTS, Floats
 
-__all__ = ["RECENT_ROWS", "Feedback", "adapted", "begun", "learned", "learned_in", "shifts_in"]
+__all__ = [
+    "RECENT_ROWS",
+    "Feedback",
+    "adapted",
+    "begun",
+    "begun_anew",
+    "learned",
+    "learned_in",
+    "shifts_in",
+]
 
 RECENT_ROWS = 100  # of which it is known who was right
 
@@ -43,7 +53,8 @@ class Feedback:
 
     rows: inputs that have been labelled, each once · recent: of the last 100 labels, bit 0 where the
     function's answer was right and bit 1 + m where member m's was · weights: of the fit's subsets, in the
-    fit's order; None where nothing is learned
+    fit's order; None where nothing is learned · taught: labels that have taught, of inputs that had one too
+    fresh: of them, those since the fit was last made anew · refit: when and why that was; None for never
     """
 
     members: tuple[str, ...]
@@ -52,6 +63,26 @@ class Feedback:
     weights: tuple[Weights, ...] | None = None
     slow: tuple[float, ...] | None = None  # of all members together, the slow mean of their weights' logs
     taught: int = 0  # labels that were learned from, also those that took the place of others
+    fresh: int = 0
+    refit: RefitNote | None = None
+
+    @property
+    def was_wrong(self) -> dict[str, list[bool]]:
+        """Of each member, whether it was wrong on the last labels since the fit was made, the newest last."""
+        recent = self.recent[len(self.recent) - min(len(self.recent), self.fresh) :]
+        return {
+            name: [not each >> 1 + place & 1 for each in recent] for place, name in enumerate(self.members)
+        }
+
+    def expected(self, fit: Fit) -> dict[str, Expected | None]:
+        """Of each member, how often it was to be wrong; fit: as deployed, or as made anew since."""
+        if self.refit is not None:
+            return dict(zip(self.members, self.refit.expected, strict=True))
+        found: dict[str, Expected | None] = {}
+        for name in self.members:
+            alone = fit.of(fit.subset([name])) if name in fit.members else None
+            found[name] = None if alone is None else Expected(1 - alone.accuracy, fit.rows)
+        return found
 
     @property
     def accuracy(self) -> float | None:
@@ -76,6 +107,8 @@ class Feedback:
             "weights": None if self.weights is None else [list(each) for each in self.weights],
             "slow": None if self.slow is None else list(self.slow),
             "taught": self.taught,
+            "fresh": self.fresh,
+            "refit": None if self.refit is None else self.refit.to_json(),
         }
 
     @classmethod
@@ -92,7 +125,10 @@ class Feedback:
                 tuple(int(each) for each in kept["recent"][-RECENT_ROWS:]),
                 None if weights is None else tuple(tuple(map(_weight, each)) for each in weights),
                 None if kept.get("slow") is None else tuple(map(float, kept["slow"])),
+                # Feedback from before counted none of these: all that is known is of the fit as deployed.
                 int(kept.get("taught", kept["rows"])),
+                int(kept.get("fresh", kept["rows"])),
+                None if (note := kept.get("refit")) is None else RefitNote.from_json(note),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
@@ -101,6 +137,8 @@ class Feedback:
             raise ValueError("its weights are those of other subsets than were fitted")
         if found.slow is not None and len(found.slow) != len(members):
             raise ValueError("its slow mean is that of other members")
+        if found.refit is not None and len(found.refit.expected) != len(members):
+            raise ValueError("what is expected is of other members")
         return found
 
 
@@ -108,6 +146,12 @@ def begun(members: Sequence[str], fit: Fit | None) -> Feedback:
     """Before the first label: the weights as they were fitted."""
     weights = None if fit is None else tuple(each.weights for each in fit.subsets)
     return Feedback(tuple(members), weights=weights)
+
+
+def begun_anew(feedback: Feedback, fit: Fit, note: RefitNote) -> Feedback:
+    """The weights as they were fitted just now; what was counted stays, and who was right is counted anew."""
+    weights = tuple(each.weights for each in fit.subsets)
+    return replace(feedback, weights=weights, slow=None, fresh=0, refit=note)
 
 
 def adapted(fit: Fit, feedback: Feedback | None, context: Context | None = None) -> Fit:
@@ -211,6 +255,7 @@ def _learned(
         weights=weights,
         slow=slow,
         taught=feedback.taught + len(truth),
+        fresh=feedback.fresh + len(truth),
     )
     return known, shifts
 

@@ -180,13 +180,14 @@ def fit_combination(
     *,
     members: Sequence[str] | None = None,
     groups: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    temperatures: Mapping[int, float] | None = None,
 ) -> Fit:
     """Fit temperatures and the weights of each subset on held-out rows.
 
     probabilities: [members, rows, classes], as each member answers, the classes of all in one order; values
     that are no number count as 0. labels: [rows], places among the classes. subsets: of the members, all of
     them or `subsets_of` by default. members: their names, "0", "1", … by default. groups: [rows], rows of
-    equal numbers are one observation, and never on both sides.
+    equal numbers are one observation, and never on both sides. temperatures: of members whose own is known.
 
     Five folds: what is said of a subset's accuracy is counted on rows that it was not fitted on; what is
     returned is then fitted on all. The same input gives the same fit.
@@ -205,12 +206,13 @@ def fit_combination(
         raise ValueError(f"{len(names)} names for {count} members")
     if subsets is None:
         subsets = subsets_of(count, [float((each.argmax(axis=1) == truth).mean()) for each in told])
-    temperatures, members_told = _calibrated(_logs(told), truth)
+    known = temperatures or {}
+    found, members_told = _calibrated(_logs(told), truth, known)
     weights = fit_weights(members_told, truth, _taking_part(subsets, count))
-    right, loss = HeldOutRows(told, truth, groups).judged(subsets)
+    right, loss = HeldOutRows(told, truth, groups, known).judged(subsets)
     return Fit(
         names,
-        tuple(_rounded(t) for t in temperatures),
+        tuple(_rounded(t) for t in found),
         tuple(
             SubsetFit(
                 tuple(subset),
@@ -228,7 +230,7 @@ def fit_combination(
 class HeldOutRows:
     """How right subsets are on rows that they were not fitted on: by folds, each judged by the other four.
 
-    probabilities, labels, groups: as in `fit_combination`.
+    probabilities, labels, groups, temperatures: as in `fit_combination`.
     """
 
     def __init__(
@@ -236,6 +238,7 @@ class HeldOutRows:
         probabilities: ArrayLike,
         labels: Sequence[int] | NDArray[np.integer[Any]],
         groups: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        temperatures: Mapping[int, float] | None = None,
     ) -> None:
         logs, truth = _logs(np.asarray(probabilities, np.float64)), np.asarray(labels, np.intp)
         self._members, self._rows = len(logs), len(truth)
@@ -243,8 +246,9 @@ class HeldOutRows:
         fold_of = _folds(len(truth), None if groups is None else np.asarray(groups))
         for fold in range(int(fold_of.max()) + 1):
             held_out, rest = fold_of == fold, fold_of != fold
-            temperatures, fitted = _calibrated(np.ascontiguousarray(logs[:, :, rest]), truth[rest])
-            pairs = zip(logs[:, :, held_out], temperatures, strict=True)
+            part = np.ascontiguousarray(logs[:, :, rest])
+            found, fitted = _calibrated(part, truth[rest], temperatures or {})
+            pairs = zip(logs[:, :, held_out], found, strict=True)
             judged = np.stack([calibrated(log, t) for log, t in pairs])
             self._folds.append((fitted, truth[rest], judged, truth[held_out]))
 
@@ -299,9 +303,17 @@ def _logs(probabilities: Floats) -> Floats:
     return np.ascontiguousarray(log_floored(probabilities).transpose(0, 2, 1))
 
 
-def _calibrated(logs: Floats, labels: Labels) -> tuple[Floats, Floats]:
-    """The temperature of each member, and its log-probabilities at it; 1 where there are no rows."""
-    temperatures = np.array([fit_temperature(log, labels) if len(labels) else 1.0 for log in logs])
+def _calibrated(logs: Floats, labels: Labels, known: Mapping[int, float]) -> tuple[Floats, Floats]:
+    """The temperature of each member, and its log-probabilities at it; 1 where there are no rows.
+
+    known: those that are known already.
+    """
+    temperatures = np.array(
+        [
+            known[member] if member in known else fit_temperature(log, labels) if len(labels) else 1.0
+            for member, log in enumerate(logs)
+        ]
+    )
     return temperatures, np.stack([calibrated(log, t) for log, t in zip(logs, temperatures, strict=True)])
 
 

@@ -39,6 +39,7 @@ class Metrics:
         self._stats: dict[tuple[str, int], FunctionStats] = {}
         self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
         self.feedback: Counter[tuple[str, str]] = Counter()  # labelled rows, by function and outcome
+        self.refits: Counter[tuple[str, str]] = Counter()  # by function and what answers then
 
     def serve(self, function: Function) -> None:
         """Count for this version from now on."""
@@ -59,8 +60,9 @@ class Metrics:
         self._served.discard((function.name, function.version))
         self._stats.pop((function.name, function.version), None)
         if all(name != function.name for name, _ in self._served):
-            for key in [key for key in self.feedback if key[0] == function.name]:
-                del self.feedback[key]
+            for counter in (self.feedback, self.refits):
+                for key in [key for key in counter if key[0] == function.name]:
+                    del counter[key]
 
     def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:
         """(function, version) → its counts, of every version that was asked."""
@@ -133,6 +135,14 @@ class Exposition(Collector):
         for key, count in self._metrics.feedback.items():
             feedback.add_metric(key, count)
         yield feedback
+        refits = CounterMetricFamily(
+            "ml_udf_refits",
+            "Times that members were found to err other than expected, by the fit that answers since",
+            labels=("function", "fit"),
+        )
+        for key, count in self._metrics.refits.items():
+            refits.add_metric(key, count)
+        yield refits
         histograms: list[tuple[str, str, Callable[[FunctionStats], Histogram]]] = [
             ("latency_seconds", "From arrival of a request to its answer", lambda s: s.latency),
             ("batch_rows", "Rows per batch", lambda s: s.batch_rows),

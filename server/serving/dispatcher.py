@@ -25,6 +25,7 @@ from typing import TypeVarTuple
 from gpu_worker.wire.protocol import Answer, Failed, Message
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
+from server.ensemble.evidence import EvidenceStates
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
@@ -123,8 +124,13 @@ class Dispatcher:
 
     def answer_as(self, function: Function) -> None:
         """A version that is served answers by another rule from its next batch on; nothing else is new."""
-        if function.key in self._functions:
-            self._functions[function.key] = function
+        before = self._functions.get(function.key)
+        if before is None:
+            return
+        self._functions[function.key] = function
+        if function.follows_plans and _evidence(before) is not _evidence(function):
+            self._plans.forget(function)  # they rest on it
+            self._plan(time.monotonic(), function, function.form)
 
     def remove(self, function: Function) -> None:
         """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
@@ -673,3 +679,7 @@ class Dispatcher:
         )
         self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
         self._wake()
+
+
+def _evidence(function: Function) -> EvidenceStates | None:
+    return None if function.rule.fit is None else function.rule.fit.evidence

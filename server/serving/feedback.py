@@ -18,33 +18,30 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_worker.wire.protocol import RowError
-from server.catalog.catalog import Catalog
 from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
-from server.ensemble.contexts import Context
-from server.ensemble.feedback import Feedback, begun, learned, learned_in
+from server.ensemble.feedback import learned, learned_in
+from server.ensemble.log_pool import calibrated, log_floored, log_softmax
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
-from server.errors import BadOption, ServiceError
+from server.errors import BadOption, Overloaded
 from server.http.body import Receive
 from server.observability.metrics import Metrics
 from server.serving.call_service import CallService
 from server.serving.calls import Call, Reply
-from server.serving.contexts import Contexts
-from server.serving.dispatcher import Dispatcher
+from server.serving.learned_state import LearnedState, context_of, feedback_of, refits_of
 from server.store.feedback import FeedbackRepository, LabelledRow, Learn, Learned
-from server.supervision import Tasks
 
-__all__ = ["FeedbackService", "Given", "context_of", "feedback_of", "with_feedback"]
+__all__ = ["FeedbackService", "Given"]
 
 log = logging.getLogger("ml_udf.server.feedback")
 
 _UNKNOWN_LABEL = "unknown_label"
 _SHOWN_CLASSES = 10
 _SHOWN = 100  # characters of a label
-_REFRESH_EVERY_S = 5.0
+_LEAST = 1e-45  # of a probability, of which there is a logarithm
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +70,15 @@ class FeedbackService:
     def __init__(
         self,
         repository: FeedbackRepository,
-        catalog: Catalog,
-        dispatcher: Dispatcher,
+        learned_state: LearnedState,
         calls: CallService,
         metrics: Metrics,
-        contexts: Contexts | None = None,
-        tasks: Tasks | None = None,
     ) -> None:
-        self._contexts = contexts or Contexts()
-        self._tasks = tasks or Tasks()
         self._repository = repository
-        self._catalog = catalog
-        self._dispatcher = dispatcher
+        self._learned_state = learned_state
         self._calls = calls
         self._metrics = metrics
         self._one_at_a_time = asyncio.Lock()
-        self._turns: dict[str, int] = {}  # function's key → the last turn of its contexts that is known here
-
-    async def start(self) -> None:
-        """Answer by what the registry's servers have learned, now and from now on."""
-        await self.refresh()
-        self._tasks.always("follow feedback", self._follow)
-
-    async def close(self) -> None:
-        """Stop what runs in the background."""
-        await self._tasks.close()
-
-    async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_EVERY_S)
-            try:
-                await self.refresh()
-            except (SQLAlchemyError, ServiceError) as error:  # what is known here goes on answering
-                log.error("feedback not read error=%r", str(error.__cause__ or error))
 
     async def give(
         self,
@@ -186,96 +159,78 @@ class FeedbackService:
     ) -> Sequence[str]:
         if not labelled:
             return []
-        probabilities = np.stack([_scores(reply) for reply in of_members])[:, list(fine)]
+        said = np.stack([_scores(reply) for reply in of_members])[:, list(fine)]
+        probabilities = _uncalibrated(function, said) if function.learns else said
         rows = [
-            LabelledRow(digest, label, np.ascontiguousarray(probabilities[:, number]).tobytes())
+            LabelledRow(
+                digest,
+                label,
+                # To be refitted on; nothing is made anew of a function that learns nothing.
+                np.ascontiguousarray(probabilities[:, number]).tobytes() if function.learns else b"",
+            )
             for number, (digest, label) in enumerate(labelled)
         ]
         place_of = {label: place for place, label in enumerate(function.classes)}
         truth = [place_of[label] for _, label in labelled]
         answered = None if function.learns else _answered(function, of_members, fine, labelled)
-        learn = _learn(function, probabilities, truth, answered, is_in_context=bool(context))
+        keep = self._repository.keep
         async with self._one_at_a_time:
-            keep = self._repository.keep
-            outcomes, learned = await asyncio.to_thread(
-                keep, function.name, function.version, rows, learn, context
-            )
-            self._answer_as(function, learned.deployment)
-            if learned.context is not None:
-                self._contexts.learn(function, [(context, context_of(function, learned.context))])
-        return outcomes
-
-    def _answer_as(self, function: Function, state: Mapping[str, Any] | None) -> None:
-        taught = replace(function, feedback=feedback_of(function, state))
-        if self._catalog.replace(taught):
-            self._dispatcher.answer_as(taught)
-
-    async def refresh(self) -> None:
-        """Learn what other servers on this registry have been taught: of everybody's labels, and of contexts.
-
-        Raises the registry's errors.
-        """
-        async with self._one_at_a_time:
-            learned = await asyncio.to_thread(self._repository.learned)
-            served = [each for each in self._catalog if not each.bare]
-            self._turns = {each.key: self._turns.get(each.key, 0) for each in served}
-            for function in served:
-                known = function.feedback and function.feedback.to_json()
-                state = learned.get((function.name, function.version))
+            for _ in range(_TRIES):
+                served = self._learned_state.served(function)
+                learn = _learn(served, probabilities, truth, answered, is_in_context=bool(context))
                 try:
-                    if state is not None and state != known:
-                        self._answer_as(function, state)
-                    await self._refresh_contexts(function)
-                except ValueError as exc:
-                    log.error("feedback not used function=%s reason=%s", function.key, exc)
-
-    async def _refresh_contexts(self, function: Function) -> None:
-        if not function.learns:
-            return
-        contexts, after = self._repository.contexts, self._turns[function.key]
-        found = await asyncio.to_thread(contexts, function.name, function.version, after)
-        if found:
-            self._contexts.learn(function, [(name, context_of(function, kept)) for name, kept, _ in found])
-            self._turns[function.key] = found[-1][2]
+                    outcomes, learned = await asyncio.to_thread(
+                        keep, function.name, function.version, rows, learn, context
+                    )
+                except _RefittedElsewhere:
+                    await self._learned_state.follow(served)
+                    continue
+                self._learned_state.take(served, learned.deployment)
+                if learned.context is not None:
+                    self._learned_state.take_context(served, context, learned.context)
+                return outcomes
+        raise Overloaded(f"the fit of {function.name} is made anew again and again", retry_after_s=1.0)
 
 
-def with_feedback(function: Function, kept: Mapping[str, Any] | None) -> Function:
-    """A function as the registry's feedback has taught it. What cannot be read is left out, and logged."""
-    try:
-        return function if kept is None else replace(function, feedback=feedback_of(function, kept))
-    except ValueError as exc:
-        log.error("feedback not used function=%s version=%d reason=%s", function.name, function.version, exc)
-        return function
+class _RefittedElsewhere(Exception):
+    """Another server has made the fit anew, and its weights are not those that are known here."""
 
 
-def feedback_of(function: Function, kept: Mapping[str, Any] | None) -> Feedback:
-    """What is known of a function by its labelled rows. Raises ValueError for what cannot be read."""
-    fit = function.fit if function.learns else None
-    names = [member.name for member in function.members]
-    if kept is None:
-        return begun(names, fit)
-    found = Feedback.from_json(kept, fit)
-    if list(found.members) != names:
-        raise ValueError(f"it is of {', '.join(found.members)}")
+def _uncalibrated(function: Function, probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What each member said, at temperature 1 again: [members, rows, classes]."""
+    logs = np.log(np.maximum(probabilities.astype(np.float64), _LEAST))
+    raw = [log_softmax(log * t, axis=-1) for log, t in zip(logs, _temperatures(function), strict=True)]
+    found: NDArray[np.float32] = np.exp(np.stack(raw)).astype(np.float32)
     return found
 
 
-def context_of(function: Function, kept: Mapping[str, Any]) -> Context:
-    """What a context of a function has learned. Raises ValueError for what cannot be read."""
-    return Context.from_json(kept, len(function.members))
+def _temperatures(function: Function) -> list[float]:
+    """By which the members' answers are calibrated, in their order."""
+    fit = function.rule.fit
+    if fit is None:
+        return [1.0] * len(function.members)
+    return [fit.temperatures[fit.members.index(member.name)] for member in function.members]
 
 
 def _learn(
     function: Function,
-    probabilities: NDArray[np.float32],
+    probabilities: NDArray[np.floating[Any]],
     truth: Sequence[int],
     answered: Sequence[bool] | None,
     *,
     is_in_context: bool,
 ) -> Learn:
-    fit = function.fit if function.learns else None
+    """probabilities: [members, rows, classes], uncalibrated."""
+    fit = (function.refit or function.fit) if function.learns else None
+    note = None if function.feedback is None else function.feedback.refit
+    refits = 0 if note is None else note.number
+    if fit is not None:
+        pairs = zip(log_floored(probabilities), _temperatures(function), strict=True)
+        probabilities = np.exp(np.stack([calibrated(log, t, axis=-1) for log, t in pairs]))
 
     def learn(kept: Learned, teaching: Sequence[int], new: int) -> Learned:
+        if refits_of(kept.deployment) != refits:
+            raise _RefittedElsewhere
         try:
             before = feedback_of(function, kept.deployment)
             own = None if kept.context is None else context_of(function, kept.context)

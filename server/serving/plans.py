@@ -82,7 +82,7 @@ def ensemble_of(function: Function, latency_of: LatencyOf, device: str, form: Fo
 
     All its workers count as one device with several at work: where members live apart, that is the mean.
     """
-    fit = function.fit
+    fit = function.rule.fit
     if fit is None or fit.evidence is None:
         raise ValueError(f"nothing is known of what subsets of {function.name} answer")
     evidence: EvidenceStates = fit.evidence

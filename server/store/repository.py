@@ -21,13 +21,7 @@ from server.errors import BadOption
 from server.store.database import reading, utc
 from server.store.manifest import model_from_manifest
 from server.store.retries import once, retried
-from server.store.tables import (
-    DeploymentRow,
-    FeedbackContextRow,
-    FeedbackRow,
-    FunctionRow,
-    ModelVersionRow,
-)
+from server.store.tables import DeploymentRow, FeedbackContextRow, FunctionRow, ModelVersionRow
 
 __all__ = ["SERVED_DEPLOYMENTS", "Deployment", "Repository"]
 
@@ -39,8 +33,8 @@ SERVED_DEPLOYMENTS = 2
 class Deployment:
     """A deployment as it was asked for; `spec` is JSON and names its model versions.
 
-    fit: JSON as well: what was fitted of them; None where nothing was. feedback: JSON: what labelled rows
-    have taught it; None for nothing.
+    fit: JSON as well: what was fitted of them; None where nothing was. feedback, refit: JSON: what labelled
+    rows have taught it, and what was fitted anew of them; None for nothing.
     """
 
     function: str
@@ -49,6 +43,7 @@ class Deployment:
     deployed_at: datetime
     fit: dict[str, Any] | None = None
     feedback: dict[str, Any] | None = None
+    refit: dict[str, Any] | None = None
 
 
 class Repository:
@@ -189,7 +184,10 @@ class Repository:
 
     @retried
     def delete_function(self, function: str) -> bool:
-        """Retire every deployment of a function and forget its labels; whether there was one."""
+        """Retire every deployment of a function; whether there was one.
+
+        Its labels go some at a time (`FeedbackRepository.forget_old`): there may be millions.
+        """
         with Session(self._engine) as session:
             served = session.scalars(
                 select(DeploymentRow).where(
@@ -198,7 +196,6 @@ class Repository:
             ).all()
             for row in served:
                 row.retired_at = datetime.now(UTC)
-            session.execute(delete(FeedbackRow).where(FeedbackRow.function == function))
             session.execute(_contexts_of(function))
             session.commit()
         return bool(served)
@@ -231,4 +228,6 @@ def _contexts_of(function: str) -> Delete:
 
 
 def _deployment(row: DeploymentRow) -> Deployment:
-    return Deployment(row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback)
+    return Deployment(
+        row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback, row.refit
+    )

@@ -28,6 +28,7 @@ __all__ = [
     "Base",
     "DatasetRow",
     "DeploymentRow",
+    "FeedbackAnswersRow",
     "FeedbackContextRow",
     "FeedbackRow",
     "FunctionRow",
@@ -75,12 +76,16 @@ class ModelVersionRow(Base):
 
 
 class FunctionRow(Base):
-    """A function's name, and the number that its next deployment gets, kept even when it is deleted."""
+    """A function's name, and the number that its next deployment gets, kept even when it is deleted.
+
+    labels: how many its inputs have been given, which numbers them
+    """
 
     __tablename__ = "functions"
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     next_version: Mapped[int] = mapped_column(Integer)
+    labels: Mapped[int] = mapped_column(BigInteger, server_default="0")
     created_at: Mapped[datetime]
 
 
@@ -89,6 +94,8 @@ class DeploymentRow(Base):
 
     fit: what was fitted of its members on held-out rows, as `server.ensemble.fit` writes it; NULL for none.
     feedback: what labelled rows have taught since, as `server.ensemble.feedback` writes it; NULL for nothing.
+    refit: the fit that was made anew of them, where one was and it answers. revision: counts the changes of
+    these two, so that servers which share the registry see them.
     """
 
     __tablename__ = "deployments"
@@ -98,6 +105,8 @@ class DeploymentRow(Base):
     spec: Mapped[dict[str, Any]]
     fit: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     feedback: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    refit: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
+    revision: Mapped[int] = mapped_column(Integer, server_default="0")
     deployed_at: Mapped[datetime]
     retired_at: Mapped[datetime | None]
 
@@ -106,18 +115,32 @@ class FeedbackRow(Base):
     """The last label that an input of a function was given. Not the input, and not who gave it.
 
     digest: of the input, and of the context where it was given in one, SHA-256 in hex · version: the
-    deployment that has learned from it · probabilities: what each of that one's members answered, float32
-    [members, classes], at the temperatures of its fit
+    deployment that has learned from it · number: counts the labels of a function, so that the oldest can be
+    forgotten
     """
 
     __tablename__ = "feedback"
+    __table_args__ = (Index("ix_feedback_function_number", "function", "number"),)
 
     function: Mapped[str] = mapped_column(ForeignKey("functions.name"), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     version: Mapped[int] = mapped_column(Integer)
     label: Mapped[str] = mapped_column(Text)
-    probabilities: Mapped[bytes] = mapped_column(LargeBinary)
+    number: Mapped[int] = mapped_column(BigInteger, server_default="0")
     labelled_at: Mapped[datetime]
+
+
+class FeedbackAnswersRow(Base):
+    """What each member answered to a labelled input; of the newest labels, for these are refitted on.
+
+    number: of the label · probabilities: float32 [members, classes], uncalibrated
+    """
+
+    __tablename__ = "feedback_answers"
+
+    function: Mapped[str] = mapped_column(ForeignKey("functions.name"), primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    probabilities: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class FeedbackContextRow(Base):

@@ -171,7 +171,7 @@ def test_subsets_with_a_member_that_does_not_answer_learn_nothing() -> None:
 def test_without_a_fit_it_is_counted_who_was_right_and_nothing_is_learned() -> None:
     told = np.array([[[0.9, 0.1], [0.8, 0.2]], [[0.1, 0.9], [0.6, 0.4]]])
     feedback = learned(begun(("a", "b"), None), None, told, [0, 0], [True, False], new=1)
-    assert feedback == Feedback(("a", "b"), 1, (0b011, 0b110), None, None, 2)
+    assert feedback == Feedback(("a", "b"), 1, (0b011, 0b110), None, taught=2, fresh=2)
     assert (feedback.accuracy, feedback.by_member) == (0.5, {"a": 1.0, "b": 0.5})
     assert Feedback.from_json(feedback.to_json(), None) == feedback
     assert begun(("a",), None).accuracy is None

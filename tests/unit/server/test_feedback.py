@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.catalog import Catalog
+from server.catalog.function_spec import feedback_form
 from server.catalog.functions import Function
 from server.ensemble.contexts import Context
 from server.ensemble.fit import Fit, SubsetFit
@@ -21,13 +23,15 @@ from server.observability.metrics import Metrics
 from server.serving.answers import answers_of
 from server.serving.calls import Call, Reply
 from server.serving.contexts import Contexts
-from server.serving.feedback import FeedbackService, Given, with_feedback
+from server.serving.feedback import FeedbackService, Given
+from server.serving.learned_state import LearnedState, with_feedback
 from server.store.database import migrate, open_database
 from server.store.feedback import FeedbackRepository
 from server.store.repository import Repository
 from server.store.tables import Base
 from tests.answers import classified
 from tests.unit.server.served import CLASSES, function, text_model
+from tests.waiting import until
 
 MEMBERS = (text_model("loud", accuracy=0.9), text_model("right", accuracy=0.5))
 FIT = Fit(
@@ -40,6 +44,12 @@ FIT = Fit(
     ),
     100,
     3,
+)
+# The same, where it is well known how often each is right.
+SURE = replace(
+    FIT,
+    rows=1000,
+    subsets=(SubsetFit((0,), (1.0,), 0.333, 2.0), SubsetFit((1,), (1.0,), 0.97, 0.1), FIT.subsets[2]),
 )
 # The last letter of a row is the class that is right; `loud` always says laksa.
 RIGHT = {"l": "laksa", "p": "pizza", "s": "satay"}
@@ -86,22 +96,31 @@ class Dispatched:
 
 
 class Place:
-    """A service over a registry with one function, `f`."""
+    """A server's service over a registry with one function, `f`; of several each is `beside` the first."""
 
-    def __init__(self, database: Engine, **fields: Any) -> None:
+    def __init__(self, database: Engine, *, is_beside: bool = False, **fields: Any) -> None:
+        self.database = database
         self.repository = Repository(database, Path("/home"))
-        self.repository.deploy("f", {}, fit=FIT.to_json())
+        if not is_beside:
+            self.repository.deploy("f", {}, fit=FIT.to_json())
         self.catalog = Catalog(lambda model: function(model, name=model.name, bare=True))
         self.catalog.add_function(function(*MEMBERS, **{"combine": "log_pool", "fit": FIT, **fields}), 2)
         self.members, self.dispatched, self.metrics = Members(), Dispatched(), Metrics()
         self.contexts = Contexts(b"key")
-        self.service = FeedbackService(
-            FeedbackRepository(database),
+        labels = FeedbackRepository(database)
+        self.learned_state = LearnedState(
+            labels,
             self.catalog,
             self.dispatched,  # type: ignore[arg-type]  # as far as it is asked
+            self.metrics,
+            contexts=self.contexts,
+            every_s=0.02,
+        )
+        self.service = FeedbackService(
+            labels,
+            self.learned_state,
             self.members,  # type: ignore[arg-type]
             self.metrics,
-            self.contexts,
         )
 
     @property
@@ -307,15 +326,15 @@ def test_another_server_on_the_registry_answers_by_what_this_one_was_taught(
     place.catalog.add_function(other.function, 2)
     other.give(labelled(30))
     other.give(labelled(30, first=30), "me")
-    asyncio.run(place.service.refresh())
+    asyncio.run(place.learned_state.refresh())
     assert place.function.feedback == other.function.feedback
     assert place.shifts("me") == pytest.approx(other.shifts("me"), rel=1e-3)
     other.give(labelled(5, first=60), "you")
-    asyncio.run(place.service.refresh())
+    asyncio.run(place.learned_state.refresh())
     for context in ("you", "me"):
         assert place.shifts(context) == pytest.approx(other.shifts(context), rel=1e-3)
     mine = place.function
-    asyncio.run(place.service.refresh())
+    asyncio.run(place.learned_state.refresh())
     assert place.function is mine, "nothing new came"
 
 
@@ -326,16 +345,15 @@ def test_contexts_are_there_after_a_restart(place: Place) -> None:
     assert place.shifts("me") is None
 
     async def restarted() -> None:
-        service = FeedbackService(
+        state = LearnedState(
             FeedbackRepository(place.repository._engine),
             place.catalog,
             place.dispatched,  # type: ignore[arg-type]
-            place.members,  # type: ignore[arg-type]
             place.metrics,
-            place.contexts,
+            contexts=place.contexts,
         )
-        await service.start()
-        await service.close()
+        await state.start()
+        await state.close()
 
     asyncio.run(restarted())
     assert place.shifts("me") == pytest.approx(before, rel=1e-3)
@@ -376,3 +394,110 @@ def test_only_so_many_contexts_are_at_hand(place: Place) -> None:
         contexts.learn(served, [(name, Context((0.1, 0.2)))])
     known = [name for name in "abcd" if contexts.shifts(served, name) is not None]
     assert known == ["a", "c", "d"]
+
+
+def told_wrong(count: int, first: int) -> dict[str, str | None]:
+    """Labels by which `right` is always wrong, and `loud` as often right as ever."""
+    return {
+        f"{number} {'lps'[number % 3]}": RIGHT["psl"[number % 3]] for number in range(first, first + count)
+    }
+
+
+def test_a_member_that_breaks_is_refitted_on_the_labels_since_and_everybody_sees_why(
+    registry: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(registry, fit=SURE)
+
+    async def scenario() -> None:
+        for first in range(0, 120, 20):
+            await place.giving(labelled(20, first))
+        assert place.function.refit is None
+        for first in range(200, 320, 20):
+            await place.giving(told_wrong(20, first))
+            await until(lambda: not place.learned_state.is_refitting)
+
+    asyncio.run(scenario())
+    feedback = place.function.feedback
+    assert feedback is not None
+    assert feedback.refit is not None
+    assert feedback.refit.off == ("right",)
+    assert feedback.refit.rows >= 60
+    assert place.function.refit is not None
+    assert place.function.fit == SURE, "what was fitted stays"
+    assert "refitted function=f" in caplog.text
+    assert str(feedback.refit).startswith("right wrong on ")
+    assert place.metrics.refits["f", "refitted"] >= 1
+    (kept,) = place.repository.served()
+    again = with_feedback(function(*MEMBERS, combine="log_pool", fit=SURE), kept.feedback, kept.refit)
+    assert again.feedback == feedback
+    assert again.rule.fit == place.function.rule.fit
+    shown = feedback_form(place.function)
+    assert shown is not None
+    assert shown["refit"]["members"] == ["right"]
+
+
+def test_what_one_server_has_learned_the_others_answer_by_within_moments(registry: Engine) -> None:
+    one = Place(registry, fit=SURE)
+    other = Place(registry, is_beside=True, fit=SURE)
+
+    async def scenario() -> None:
+        await other.learned_state.start()
+        await one.giving(labelled(30))
+        await until(lambda: other.function.feedback is not None)
+        assert other.function.rule.fit == one.function.rule.fit
+        assert other.dispatched.functions[-1] is other.function
+        for first in range(100, 220, 20):
+            await one.giving(told_wrong(20, first))
+            await until(lambda: not one.learned_state.is_refitting)
+        assert one.function.refit is not None
+        await until(lambda: other.function.feedback == one.function.feedback)
+        assert other.function.refit == one.function.refit
+        await other.learned_state.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_does_not_know_of_a_refit_reads_it_before_it_learns(registry: Engine) -> None:
+    one = Place(registry, fit=SURE)
+    other = Place(registry, is_beside=True, fit=SURE)
+
+    async def scenario() -> None:
+        for first in range(0, 120, 20):
+            await one.giving(told_wrong(20, first))
+            await until(lambda: not one.learned_state.is_refitting)
+        assert one.function.refit is not None
+        assert other.function.refit is None
+        given = await other.giving(told_wrong(20, 200))
+        assert given.outcomes == ["counted"] * 20
+        await until(lambda: not other.learned_state.is_refitting)
+        assert other.function.refit is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_registry_that_does_not_answer_costs_the_server_nothing_but_a_delay(registry: Engine) -> None:
+    place = Place(registry, fit=SURE)
+    other = Place(registry, is_beside=True, fit=SURE)
+
+    async def scenario() -> None:
+        fails, asked = False, 0
+        revisions = other.learned_state._repository.revisions
+
+        def sometimes() -> dict[tuple[str, int], int]:
+            nonlocal asked
+            asked += 1
+            if fails:
+                raise Overloaded("the registry is locked")
+            return revisions()
+
+        other.learned_state._repository.revisions = sometimes  # type: ignore[method-assign]
+        await other.learned_state.start()
+        fails = True
+        await place.giving(labelled(30))
+        await until(lambda: asked > 3)
+        assert other.function.feedback is None
+        fails = False
+        await until(lambda: other.function.feedback is not None)
+        await other.learned_state.close()
+
+    asyncio.run(scenario())

@@ -10,7 +10,13 @@ import pytest
 from sqlalchemy import Engine, text
 
 from server.errors import VersionGone
-from server.store.feedback import FeedbackRepository, LabelledRow, Learned
+from server.store.feedback import (
+    DeploymentState,
+    FeedbackBounds,
+    FeedbackRepository,
+    LabelledRow,
+    Learned,
+)
 from server.store.repository import Repository
 
 
@@ -69,8 +75,11 @@ def test_a_deployment_that_has_learned_nothing_of_an_input_counts_it(
     first, second = deployments.served()
     assert (first.feedback, second.feedback) == ({"taught": 1, "rows": 1}, {"taught": 1, "rows": 1})
     deployments.delete_function("f")
+    while repository.forget_old():
+        pass
     with database.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM feedback")).scalar() == 0
+        for table in ("feedback", "feedback_answers"):
+            assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() == 0
 
 
 def test_what_cannot_be_learned_is_not_kept(repository: FeedbackRepository) -> None:
@@ -127,7 +136,8 @@ def test_what_a_context_has_learned_is_kept_beside_what_everybody_has(
     deployments = Repository(database, Path("/home"))
     deployments.deploy("f", {})
     assert repository.contexts("f", 2) == [], "a new deployment begins at its fit"
-    assert repository.learned() == {("f", 1): {"taught": 6, "rows": 6}, ("f", 2): None}
+    assert repository.state("f", 1) == DeploymentState({"taught": 6, "rows": 6}, None)
+    assert repository.state("f", 2) == DeploymentState(None, None)
     deployments.deploy("f", {})
     assert repository.contexts("f", 1) == [], "it is no longer served"
     keep("f", 3, [row("h", "x")], count_in_context, "me")
@@ -137,7 +147,7 @@ def test_what_a_context_has_learned_is_kept_beside_what_everybody_has(
 
 def test_of_more_contexts_than_there_is_room_for_those_taught_last_are_kept(database: Engine) -> None:
     Repository(database, Path("/home")).deploy("f", {})
-    repository = FeedbackRepository(database, most_contexts=3)
+    repository = FeedbackRepository(database, FeedbackBounds(contexts=3))
     for number, context in enumerate("abcadbe"):
         repository.keep("f", 1, [row(f"{number}", "x")], count_in_context, context)
         assert len(repository.contexts("f", 1)) <= 3
@@ -151,3 +161,53 @@ def test_every_server_on_a_registry_has_its_key_and_no_other_has_it(
 ) -> None:
     assert len(repository.key()) == 32
     assert FeedbackRepository(database).key() == repository.key()
+
+
+def test_the_newest_labels_and_answers_are_kept_and_the_oldest_forgotten_some_at_a_time(
+    repository: FeedbackRepository, database: Engine
+) -> None:
+    bounded = FeedbackRepository(database, FeedbackBounds(answers=100, labels=250))
+    for first in range(0, 600, 60):
+        rows = [LabelledRow(f"{number}", f"{number}", b"\1" * 8) for number in range(first, first + 60)]
+        bounded.keep("f", 1, rows, count)
+    found = bounded.newest("f", 1, 1000)
+    assert [each.label for each in found] == [str(number) for number in range(500, 600)]
+    assert bounded.newest("f", 1, 30) == found[-30:]
+    digests = [f"{number}" for number in range(600)]
+    assert bounded.labels("f", 1, digests) == {each: each for each in digests[350:]}
+    assert bounded.keep("f", 1, [LabelledRow("599", "599", b"\1" * 8)], count)[0] == ["repeated"]
+    assert bounded.keep("f", 1, [LabelledRow("0", "0", b"\1" * 8)], count)[0] == ["counted"], "long forgotten"
+    smaller = FeedbackRepository(database, FeedbackBounds(answers=10, labels=20))
+    while smaller.forget_old():
+        pass
+    assert len(smaller.labels("f", 1, digests)) == 20
+    assert len(smaller.newest("f", 1, 1000)) == 10
+
+
+def test_a_label_that_changes_is_among_the_newest_and_its_old_answers_go(
+    repository: FeedbackRepository,
+) -> None:
+    for label, digest in (("x", "a"), ("x", "b"), ("y", "a")):
+        repository.keep("f", 1, [LabelledRow(digest, label, (digest + label).encode())], count)
+    assert [(each.label, each.probabilities) for each in repository.newest("f", 1, 9)] == [
+        ("x", b"bx"),
+        ("y", b"ay"),
+    ]
+
+
+def test_what_is_revised_is_there_whole_and_others_see_that_it_changed(
+    repository: FeedbackRepository, database: Engine
+) -> None:
+    repository.keep("f", 1, [row("a", "x")], count)
+    before = repository.revisions()
+    assert before.keys() == {("f", 1)}
+    assert repository.revise("f", 1, lambda kept: None) is False
+    assert repository.revisions() == before
+    assert repository.revise("f", 1, lambda kept: ({"before": kept}, {"made": "anew"})) is True
+    assert repository.revisions()["f", 1] > before["f", 1]
+    assert repository.state("f", 1) == DeploymentState({"before": {"taught": 1, "rows": 1}}, {"made": "anew"})
+    (served,) = Repository(database, Path("/home")).served()
+    assert (served.feedback, served.refit) == ({"before": {"taught": 1, "rows": 1}}, {"made": "anew"})
+    assert repository.state("g", 1) is None
+    with pytest.raises(VersionGone):
+        repository.revise("g", 1, lambda kept: ({}, None))

@@ -10,8 +10,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
 from server.store.database import migrate
+from server.store.feedback import FeedbackRepository
 from server.store.repository import Repository
 from server.store.tables import Base
+
+BEFORE_REFITS = "0007"
 
 
 def test_the_tables_equal_the_migrations(database: Engine) -> None:
@@ -46,8 +49,11 @@ def test_servers_that_start_at_once_on_one_database_do_not_collide(empty_databas
 
 def test_deployments_from_before_fits_have_none_and_are_served(database: Engine, tmp_path: Path) -> None:
     with database.begin() as connection:
-        for table in ("feedback", "feedback_contexts", "secrets"):
+        for table in ("feedback", "feedback_answers", "feedback_contexts", "secrets"):
             connection.execute(text(f"DROP TABLE {table}"))
+        for column in ("revision", "refit"):
+            connection.execute(text(f"ALTER TABLE deployments DROP COLUMN {column}"))
+        connection.execute(text("ALTER TABLE functions DROP COLUMN labels"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN feedback"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN fit"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
@@ -61,3 +67,32 @@ def test_deployments_from_before_fits_have_none_and_are_served(database: Engine,
     migrate(database)
     (served,) = Repository(database, tmp_path).served()
     assert (served.function, served.spec, served.fit) == ("f", {"models": ["a/1"]}, None)
+
+
+def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(database: Engine) -> None:
+    Repository(database, Path("/home")).deploy("f", {})
+    with database.begin() as connection:
+        connection.execute(text("DROP TABLE feedback_answers"))
+        connection.execute(text("DROP INDEX ix_feedback_function_number"))
+        connection.execute(text("ALTER TABLE feedback DROP COLUMN number"))
+        connection.execute(text("ALTER TABLE feedback ADD COLUMN probabilities TEXT"))
+        connection.execute(text("ALTER TABLE functions DROP COLUMN labels"))
+        for column in ("revision", "refit"):
+            connection.execute(text(f"ALTER TABLE deployments DROP COLUMN {column}"))
+        for minute, digest in enumerate(("c", "a", "b")):
+            connection.execute(
+                text(
+                    "INSERT INTO feedback (function, digest, version, label, labelled_at) VALUES"
+                    f" ('f', '{digest}', 1, 'x', '2026-11-01 00:0{minute}:00')"
+                )
+            )
+        connection.execute(
+            text("UPDATE alembic_version SET version_num = :before"), {"before": BEFORE_REFITS}
+        )
+    migrate(database)
+    with database.connect() as connection:
+        found = connection.execute(text("SELECT digest, number FROM feedback ORDER BY number")).all()
+        labels = connection.execute(text("SELECT labels FROM functions")).scalar()
+    assert [tuple(each) for each in found] == [("c", 1), ("a", 2), ("b", 3)]
+    assert labels == 3
+    assert FeedbackRepository(database).labels("f", 1, ["a", "z"]) == {"a": "x"}
