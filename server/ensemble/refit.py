@@ -8,8 +8,8 @@ member errs as it did when that was made, it answers again.
 
 What concerns none of them stays as it was fitted on many held-out rows: their temperatures, the weights and
 the evidence of subsets without a member that changed. Of the others, temperatures, weights and evidence come
-from the new rows; the weights of few rows are drawn to those by which these rows are likelier, of two: as
-fitted before, or as if the changed members said nothing. Pure; numpy.
+from the new rows; the weights of few rows are drawn to those by which these rows are likeliest, of three: as
+deployed, as learned since, or as if the changed members said nothing. Pure; numpy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from server.ensemble.breakage import LEAST_ROWS, Expected, RefitNote, is_off, most_surprising
 from server.ensemble.evidence import EvidenceStates, renewed
-from server.ensemble.feedback import Feedback
+from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit, Subset, fit_combination
 from server.ensemble.log_pool import (
     WEIGHTS,
@@ -80,11 +80,13 @@ def refit(
     probabilities: ArrayLike,
     labels: Sequence[int] | NDArray[np.integer[Any]],
     at: str,
+    now: Fit | None = None,
 ) -> tuple[RefitNote, Fit | None]:
     """What is done about it: the note of it, and the fit to answer by; None for that of the deployment.
 
     probabilities: [members, rows, classes] of the labelled rows since, as the feedback's members answer,
-    uncalibrated. at: now, in ISO 8601. Raises as `refitted` does.
+    uncalibrated. at: now, in ISO 8601. now: the fit that answers, where it is not the deployment's any more.
+    Raises as `refitted` does.
     """
     told, truth = np.asarray(probabilities, np.float64), np.asarray(labels, np.intp)
     wrong = dict(zip(feedback.members, (told.argmax(axis=2) != truth).sum(axis=1).tolist(), strict=True))
@@ -104,7 +106,8 @@ def refit(
         return note, None
     place_of = {name: place for place, name in enumerate(feedback.members)}
     in_order = told[[place_of[name] for name in fit.members]]
-    return note, refitted(fit, in_order, truth, [fit.members.index(name) for name in off])
+    learned = adapted(now or fit, feedback)
+    return note, refitted(fit, in_order, truth, [fit.members.index(name) for name in off], learned)
 
 
 def refitted(
@@ -112,11 +115,13 @@ def refitted(
     probabilities: ArrayLike,
     labels: Sequence[int] | NDArray[np.integer[Any]],
     off: Collection[int],
+    learned: Fit | None = None,
 ) -> Fit:
     """The fit, with all that concerns the members in `off` made anew.
 
     probabilities: [members, rows, classes], as the fit's members answer, uncalibrated. labels: [rows],
-    places among the classes. Raises ValueError for no rows, and shapes that do not fit.
+    places among the classes. learned: by what is answered now. Raises ValueError for no rows, and shapes that
+    do not fit.
     """
     told, truth = np.asarray(probabilities, np.float64), np.asarray(labels, np.intp)
     if len(told) != len(fit.members):
@@ -130,32 +135,37 @@ def refitted(
     anew = list(fit.subsets)
     for place, each in zip(sorted(changed), found.subsets, strict=True):
         if len(each.members) > 1:
-            weights = _drawn(
-                np.asarray(each.weights), _believed(fit, each.members, off, members, truth), len(truth)
-            )
-            each = replace(each, weights=weights)
+            believed = _believed(fit, learned or fit, found.temperatures, each.members, off, members, truth)
+            each = replace(each, weights=_drawn(np.asarray(each.weights), believed, len(truth)))
         anew[place] = each
     made = replace(fit, temperatures=found.temperatures, subsets=tuple(anew), rows=len(truth), evidence=None)
-    return (
-        made
-        if fit.evidence is None
-        else replace(made, evidence=_evidence(made, fit.evidence, told, truth, off))
-    )
+    if fit.evidence is None:
+        return made
+    return replace(made, evidence=_evidence(made, fit.evidence, told, truth, off))
 
 
 def _believed(
-    fit: Fit, subset: Subset, off: Collection[int], members: Floats, labels: Labels
+    fit: Fit,
+    learned: Fit,
+    temperatures: Sequence[float],
+    subset: Subset,
+    off: Collection[int],
+    members: Floats,
+    labels: Labels,
 ) -> NDArray[np.float64]:
-    """Of a subset, the weights that were fitted, or those of its other members alone: by which is likelier.
+    """Of a subset, the weights as deployed, as learned, or those of its others alone: the likeliest.
 
-    members: calibrated log-probabilities, [members, classes, rows].
+    members: log-probabilities calibrated by `temperatures`, [members, classes, rows].
     """
     rest = tuple(member for member in subset if member not in off)
     rest_weights = dict(zip(rest, fit.weights(rest), strict=True)) if rest else {}
     alone = unfitted_weight(len(subset))
     without = np.array([rest_weights.get(member, WEIGHTS[0] if rest else alone) for member in subset])
-    before = np.array(fit.weights(subset))
-    return min((before, without), key=lambda weights: _loss(weights, members[list(subset)], labels))
+    known = [without]
+    for each in (fit, learned):  # at temperatures of their own
+        scales = [temperatures[member] / each.temperatures[member] for member in subset]
+        known.append(np.array(each.weights(subset)) * scales)
+    return min(known, key=lambda weights: _loss(weights, members[list(subset)], labels))
 
 
 def _loss(weights: NDArray[np.float64], members: Floats, labels: Labels) -> float:

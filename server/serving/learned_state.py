@@ -279,6 +279,5 @@ def _made(
         np.frombuffer(row.probabilities, "<f4").reshape(len(feedback.members), -1) for row in rows
     ]
     labels = [place_of[row.label] for row in rows]
-    return refit(
-        feedback, fit, due, np.stack(told, axis=1), labels, datetime.now(UTC).isoformat(timespec="seconds")
-    )
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return refit(feedback, fit, due, np.stack(told, axis=1), labels, at, function.refit)
