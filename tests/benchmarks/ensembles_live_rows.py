@@ -31,7 +31,7 @@ class Row:
 class Summary:
     """Of some rows. goodput: share right and in time · accuracy, members: of those that were answered
 
-    longest_gap_s: the longest time without an answer.
+    longest_gap_s, gap_at_s: the longest time without an answer, and since when · slowest_s: the latest answer
     """
 
     rows: int
@@ -41,6 +41,8 @@ class Summary:
     members: float
     refused: float
     longest_gap_s: float
+    gap_at_s: float
+    slowest_s: float
 
     def to_json(self) -> dict[str, float]:
         """With as many digits as mean something; what is not known is left out."""
@@ -106,7 +108,8 @@ def summary(rows: Sequence[Row], within_s: float) -> Summary:
     """within_s: the promise, from when a row was to leave."""
     answered = [row for row in rows if row.latency_s < math.inf]
     ends_s = sorted(row.at_s + row.latency_s for row in answered)
-    gaps_s = [after - before for before, after in pairwise(ends_s)]
+    gaps_s = [(after - before, before) for before, after in pairwise(ends_s)]
+    gap_s, gap_at_s = max(gaps_s, default=(math.nan, math.nan))
     count = max(1, len(rows))
     return Summary(
         rows=len(rows),
@@ -115,7 +118,9 @@ def summary(rows: Sequence[Row], within_s: float) -> Summary:
         accuracy=sum(row.right for row in answered) / len(answered) if answered else math.nan,
         members=sum(row.members for row in answered) / len(answered) if answered else math.nan,
         refused=1 - len(answered) / count,
-        longest_gap_s=max(gaps_s, default=math.nan),
+        longest_gap_s=gap_s,
+        gap_at_s=gap_at_s,
+        slowest_s=max((row.latency_s for row in answered), default=math.nan),
     )
 
 
