@@ -514,7 +514,7 @@ class Dispatcher:
         """The rows of a batch that failed that still wait for it, and the members that they are to run on.
 
         None for all that the call asks for. Rows that went to one member after the other go to all that they
-        lack now, as those of other functions do, and once.
+        lack now and that some worker holds, once; where nobody does, they are answered from what is known.
         """
         for part in sent.batch.slices:
             pending = self._pending.get(part.request_id)
@@ -527,10 +527,22 @@ class Dispatcher:
                     yield pending, part, sent.batch.members
             elif pending.evidence is not None:
                 for span in pending.evidence.waiting(part):
-                    if not span.is_resubmitted:
+                    lacking = self._lacking(span)
+                    if not lacking:
+                        self._answer_span(pending, span)
+                    elif not span.is_resubmitted:
                         span.is_resubmitted = True
-                        lacking = tuple(member for member in span.wanted if member not in span.found)
                         yield pending, Slice(pending.request_id, span.offset, span.rows), lacking
+
+    def _lacking(self, span: Span) -> tuple[str, ...]:
+        """The members that rows are to run on yet, of those that need not go to all; from now on no others.
+
+        All that they lack where nobody holds one and none has answered: then they wait for a load.
+        """
+        held = frozenset().union(*self._resident.values())
+        if span.found or not held.isdisjoint(span.wanted):
+            span.wanted = tuple(member for member in span.wanted if member in span.found or member in held)
+        return tuple(member for member in span.wanted if member not in span.found)
 
     def _resubmit(
         self, now_s: float, pending: PendingReply, part: Slice, members: tuple[str, ...] | None

@@ -29,6 +29,7 @@ from tests.unit.ensemble.ensembles import drawn
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import CLASSES, function, text_model
+from tests.unit.server.test_members_apart import House as Apart
 
 NAMES = ("a", "b", "c")
 MEMBERS = tuple(
@@ -257,6 +258,49 @@ async def test_rows_of_a_worker_that_died_are_answered_by_all_members(worker):
             break
     reply = pending.future.result()
     assert sorted(reply.answered_by[0][2].split(",")) == ["a", "b", "c"]
+
+
+async def apart(**held: str) -> Apart:
+    """A house whose function follows plans, with its members on different workers."""
+    house = Apart(MEMBERS, combine="log_pool", fit=FIT, select="value", slo_ms=5000.0)
+    house.place(**held)
+    first = house.ask("first")
+    for _ in range(500):
+        await asyncio.sleep(0.01)
+        for each in house.workers.values():
+            while each.batches:
+                answer(each, {"first": 0.9})
+        if first.done and house.dispatcher.followed(house.function, "text") is not None:
+            return house
+    raise AssertionError("there is no plan")
+
+
+@runs
+async def test_rows_of_a_worker_that_died_with_its_members_are_answered_by_those_that_others_hold():
+    house = await apart(w0="c", w1="a b")
+    pending = house.ask("x")
+    await settle()
+    (busy,) = [name for name, each in house.workers.items() if each.batches]
+    (other,) = [name for name in house.workers if name != busy]
+    house.lose(busy)
+    await answered(house.workers[other], pending, {"x": 0.9})
+    held = {key.partition("/")[0] for key in house.placed.held[other]}
+    assert {*pending.future.result().answered_by[0][2].split(",")} <= held
+
+
+@runs
+async def test_rows_whose_next_member_died_with_all_that_hold_it_are_answered_from_what_is_known():
+    house = await apart(w0="b c", w1="a")
+    pending = house.ask("x")
+    for _ in range(200):
+        await asyncio.sleep(0.002)
+        if house.workers["w0"].batches:
+            answer(house.workers["w0"], {"x": 0.34})
+        if house.workers["w1"].batches:
+            break
+    house.lose("w1")
+    await settle()
+    assert {*pending.future.result().answered_by[0][2].split(",")} <= {"b", "c"}
 
 
 @pytest.mark.parametrize("code", ["overloaded", "unknown_function"])
