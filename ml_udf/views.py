@@ -21,7 +21,8 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "combine": "VARCHAR",
         "feedback": "STRUCT(rows BIGINT, learns BOOLEAN, recent_rows BIGINT, accuracy DOUBLE, "
         "by_member MAP(VARCHAR, DOUBLE), weights MAP(VARCHAR, DOUBLE), "
-        "refit STRUCT(at TIMESTAMPTZ, reason VARCHAR, members VARCHAR[], rows BIGINT, number BIGINT))",
+        "refit STRUCT(refitted_at TIMESTAMPTZ, reason VARCHAR, members VARCHAR[], rows BIGINT, "
+        "number BIGINT))",
         "selection": "STRUCT(policy VARCHAR, gear BIGINT, gears BIGINT, price_per_device_second DOUBLE, "
         "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE)",
     },

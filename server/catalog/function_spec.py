@@ -315,7 +315,7 @@ def feedback_form(function: Function) -> dict[str, Any] | None:
 def _refit_form(note: RefitNote) -> dict[str, Any]:
     """When a member was last found to be other than expected, and what was done about it."""
     return {
-        "at": note.at,
+        "refitted_at": note.at,
         "reason": str(note),
         "members": list(note.off),
         "rows": note.rows,
