@@ -109,7 +109,10 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A deployed function; `accuracy` on held-out images lies in [low, high] with 95 %."""
+    """A deployed function; `accuracy` on held-out images lies in [low, high] with 95 %.
+
+    combine: the rule by which several models answer together; "" of one alone.
+    """
 
     function: str
     models: tuple[str, ...]
@@ -120,6 +123,7 @@ class Query:
     token: str | None = field(default=None, repr=False)
     allow_plain: bool = False
     sslrootcert: str | None = None
+    combine: str = ""
 
 
 def import_images(folder: str | Path) -> Images:
@@ -257,15 +261,24 @@ class Inference:
             job.token,
             job.allow_plain,
             job.sslrootcert,
+            told.get("combine") or "",
         )
 
 
-def query(ask: Query, images: Sequence[str | Path | bytes], *, context: str | None = None) -> list[str]:
+def query(
+    ask: Query,
+    images: Sequence[str | Path | bytes],
+    *,
+    context: str | None = None,
+    slo_ms: float | None = None,
+    min_accuracy: float | None = None,
+) -> list[str]:
     """The label of each image: a path on the server's host, or the encoded image itself.
 
     context: for whom or what is asked, such as a user; what `feedback` says in it weighs the models there.
+    slo_ms, min_accuracy: limits on which of the models answer: how soon, and how often rightly.
     """
-    options = Options(context=context)
+    options = Options(context=context, slo_ms=slo_ms, min_accuracy=min_accuracy)
     encoded = [image for image in images if isinstance(image, bytes)]
     paths = [str(image) for image in images if not isinstance(image, bytes)]
     with contextlib.closing(_client(ask)) as client:

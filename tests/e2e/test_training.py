@@ -233,6 +233,7 @@ def test_python_trains_in_four_lines_and_the_command_line_shows_it(
     asked: list[str | Path | bytes] = [Path(image).read_bytes(), other, Path(image), Path(other).read_bytes()]
     assert sdk.query(ask, asked) == [label, another, label, another]
     assert sdk.query(ask, []) == []
+    assert sdk.query(ask, [image], slo_ms=60_000, min_accuracy=0.0) == [label]
     shown = CliRunner().invoke(app, ["jobs", str(job.id), "--watch", "--endpoint", server.url])
     assert shown.exit_code == 0, shown.output
     assert "sdk_food" in shown.output

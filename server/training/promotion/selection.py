@@ -95,11 +95,11 @@ def select_ensemble(
     """Caruana et al. 2004, "Ensemble selection from libraries of models", without replacement.
 
     Begins with the best model that fits into `budget_ms` (with the fastest, if none does), adds the model
-    that does best with those before it, up to `most`, and returns the best of the nested ensembles (a
-    second vote alone seldom helps, a third often does). Served members have equal votes, so no model is
-    taken twice; they run one after the other on a device, so their latencies add up. A model that is more
-    than `margin` less accurate than the first is left out: that it helps on these rows is chance (Rafiki §4.1
-    too wants models of similar accuracy).
+    that does best with those before it, up to `most` or until two in a row have not helped, and returns the
+    best of the nested ensembles (a second vote alone seldom helps, a third often does). No model is taken
+    twice; they run one after the other on a device, so their latencies add up. A model that is more than
+    `margin` less accurate than the first is left out: that it helps on these rows is chance (Rafiki §4.1 too
+    wants models of similar accuracy).
 
     combine: the rule by which they will answer. By `log_pool` subsets are judged on rows that they were not
     fitted on, by folds; groups: [n], rows of equal numbers are one observation, never on both sides.
@@ -119,7 +119,7 @@ def select_ensemble(
     # Of equally good ones the faster, then the first by name: the choice depends on nothing else.
     chosen = [min(first, key=lambda name: (-alone[name], cost[name], name))]
     nested = [SelectedMembers(tuple(chosen), judge([chosen])[0], cost[chosen[0]])]
-    while len(chosen) < most:
+    while len(chosen) < most and not _has_ended(nested):
         left_ms = np.inf if budget_ms is None else budget_ms - nested[-1].latency_ms
         fitting = [
             name
@@ -133,6 +133,12 @@ def select_ensemble(
         chosen.append(best)
         nested.append(SelectedMembers(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
     return max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
+
+
+def _has_ended(nested: Sequence[SelectedMembers]) -> bool:
+    """Whether the last two members have not helped."""
+    best_before = max((each.accuracy for each in nested[:-2]), default=-1.0)
+    return len(nested) > 2 and max(each.accuracy for each in nested[-2:]) <= best_before
 
 
 def _judge(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 from server.ensemble.combine import Vote, combine
+from server.ensemble.fit import fit_combination
 from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
 from tests.answers import label_columns, labels_of
 
@@ -53,6 +56,30 @@ def test_the_ensemble_beats_its_best_member_and_is_no_larger_than_it_must_be(rul
     assert chosen.members[0] == "m4"
     for fewer in range(1, len(chosen.members)):
         assert accuracy_of(chosen.members[:fewer], scores, labels, rule) < chosen.accuracy
+
+
+def test_by_the_pool_subsets_are_judged_on_rows_that_they_were_not_fitted_on():
+    scores, labels = models(rows=500)
+    groups = np.arange(500) // 2
+    chosen = select_ensemble(scores, labels, combine="log_pool", groups=groups)
+    assert chosen.members[0] == "m4"
+    assert len(chosen.members) > 1
+    told = np.stack([scores[name] for name in chosen.members])
+    together = fit_combination(told, labels, groups=groups).of(tuple(range(len(chosen.members))))
+    assert together is not None
+    assert chosen.accuracy == pytest.approx(together.accuracy, abs=1e-6)
+    fresh, truth = models(rows=4000, seed=9)
+    fit = fit_combination(told, labels, members=chosen.members)
+    assert accuracy_of(chosen.members, fresh, truth, "log_pool", fit) > accuracy_of(
+        ["m4"], fresh, truth, "mean"
+    )
+
+
+def test_many_models_are_chosen_from_by_the_pool_in_seconds():
+    scores, labels = models(12, rows=2500, classes=10)
+    began_s = time.process_time()
+    assert len(select_ensemble(scores, labels, combine="log_pool").members) <= 8
+    assert time.process_time() - began_s < 20
 
 
 def test_the_latency_budget_is_kept_and_left_only_when_nothing_fits():
