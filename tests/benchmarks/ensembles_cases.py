@@ -13,7 +13,7 @@ and seed give every contender the very same rows at the same times.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
@@ -113,6 +113,7 @@ class Contender:
 
 
 OURS = "value"
+ACTOR = "actor_critic"
 BOUND = "fluid bound"
 CONTENDERS = (
     Contender("best, Alg. 3", "best", "vote", "greedy", False),
@@ -123,6 +124,7 @@ CONTENDERS = (
     Contender("async", "async"),
     Contender("slackfit", "slackfit"),
     Contender("gear", "gear"),
+    Contender(ACTOR, ACTOR),
     Contender(OURS, "value"),
 )
 
@@ -192,7 +194,12 @@ def latencies_of(ensemble: Ensemble) -> list[Affine]:
 
 @cache
 def policy_of(name: str, number: int, contender: Contender) -> SelectionPolicy:
-    return selection_policy(contender.policy, _case(name, number, contender).ensemble)
+    ensemble = _case(name, number, contender).ensemble
+    if contender.policy == ACTOR:
+        from tests.benchmarks.ensembles_actor import actor_of  # which is trained on these very settings
+
+        ensemble = replace(ensemble, actor=actor_of(name))
+    return selection_policy(contender.policy, ensemble)
 
 
 def _case(name: str, number: int, contender: Contender) -> Prepared:
@@ -213,11 +220,9 @@ def run(
     cell: Cell, contender: Contender, number: int, rows: int, policy: SelectionPolicy | None = None
 ) -> EnsembleResult:
     """One simulation of about `rows` rows; the split's number is the seed of the arrivals too."""
-    rows *= _LONGER if cell.arrivals == "sine" or cell.setting == "C" else 1
-    case, truth = _case(cell.setting, number, contender), prepared(cell.setting, number)
-    rate = cell.load * truth.capacity
+    case = _case(cell.setting, number, contender)
     load = EnsembleLoad(
-        arrivals_s=arrivals_of(cell, rate, rows, number),
+        arrivals_s=_arrivals(cell, number, rows),
         slo_s=SETTINGS[cell.setting].slo_s,
         latencies=[latency.times(1 / contender.l_hat) for latency in latencies_of(case.ensemble)],
         predicted=latencies_of(case.ensemble),
@@ -233,6 +238,11 @@ def run(
         batching=contender.batching,
         refuses=contender.refuses,
     )
+
+
+def _arrivals(cell: Cell, number: int, rows: int) -> list[float]:
+    rows *= _LONGER if cell.arrivals == "sine" or cell.setting == "C" else 1
+    return arrivals_of(cell, cell.load * prepared(cell.setting, number).capacity, rows, number)
 
 
 _BOUND_PRICES = 24
@@ -280,6 +290,29 @@ def _bound_at(name: str, number: int, rate: float) -> float:
     limits = [*(rate * np.array(uses_s).T).tolist(), [1.0] * len(accuracies)]
     found = linprog([-each for each in accuracies], A_ub=limits, b_ub=[1.0] * len(limits), bounds=(0, 1))
     return float(-found.fun)
+
+
+def unanswerable(cell: Cell, number: int, rows: int) -> float:
+    """Share of a run's rows that no policy at all could answer in time: of a fluid of full batches.
+
+    Every device has its fastest member; what comes while as much waits as they can do within the goal is lost.
+    """
+    case = prepared(cell.setting, number)
+    fastest: dict[int, float] = {}
+    for member in case.ensemble.members:
+        rate = MAX_BATCH / (member.fixed_s + MAX_BATCH * member.per_row_s)
+        fastest[member.device] = max(rate, fastest.get(member.device, 0.0))
+    able = sum(fastest.values())
+    waiting, before_s, lost = 0.0, 0.0, 0
+    arrivals_s = _arrivals(cell, number, rows)
+    for at_s in arrivals_s:
+        waiting = max(0.0, waiting - able * (at_s - before_s))
+        before_s = at_s
+        if waiting + 1 > able * SETTINGS[cell.setting].slo_s:
+            lost += 1
+        else:
+            waiting += 1
+    return lost / max(1, len(arrivals_s))
 
 
 def alls_accuracy_at(name: str, number: int, within: float = 0.002) -> tuple[float, float, float]:
