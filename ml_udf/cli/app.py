@@ -11,6 +11,7 @@ from ml_udf.cli.score import score
 from ml_udf.cli.serve import serve
 from ml_udf.cli.simulate import simulate
 from ml_udf.cli.sql import sql
+from ml_udf.cli.train_actor import train_actor_command
 
 __all__ = ["app"]
 
@@ -28,5 +29,6 @@ app.command()(sql)
 app.command()(score)
 app.command()(jobs)
 app.command()(simulate)
+app.command("train-actor")(train_actor_command)
 app.command()(doctor)
 app.add_typer(postgres.app, name="postgres")

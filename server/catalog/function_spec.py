@@ -13,6 +13,7 @@ from typing import Any
 from gpu_worker.tasks import TASKS, Task, task_named
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
+from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
 from server.ensemble.by_plan import members_asked, richest_plan
 from server.ensemble.fit import Fit
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 _FIELDS = {
+    "actor",
     "models",
     "slo_ms",
     "max_batch",
@@ -109,6 +111,7 @@ def function_of(
         asked_task="" if task.name == members[0].task else task.name,
         features=int(given.get("features", 0)),
         combine=_combine(given.get("combine"), name, task),
+        actor=_actor(name, given, len(members)),
         fit=fit,
         select=given.get("select", "all"),
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
@@ -275,6 +278,27 @@ def _selectable(
             f"not of {given.get('combine', 'majority_vote')!r}"
         )
     return tuple(sorted(members, key=lambda model: fit.members.index(model.name)))
+
+
+def _actor(name: str, given: Mapping[str, Any], members: int) -> ActorNetwork | None:
+    """The trained network of `actor_critic`. Raises `BadOption` for a bad one, or none where it is needed."""
+    told, is_needed = given.get("actor"), given.get("select") == "actor_critic"
+    if told is None and is_needed:
+        raise BadOption(
+            f"function {name}: 'actor_critic' follows a network that was trained for its members; train one "
+            "with ml-udf train-actor, and say it as 'actor'"
+        )
+    if told is None:
+        return None
+    try:
+        actor = ActorNetwork.from_json(told)
+    except ValueError as exc:
+        raise BadOption(f"function {name}: 'actor' cannot be read: {exc}") from exc
+    if is_needed and actor.members != members:
+        raise BadOption(
+            f"function {name}: 'actor' was trained for {actor.members} members, and there are {members}"
+        )
+    return actor
 
 
 def _fitted(function: Function, fit: Fit) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gpu_worker.tasks import Task, task_named
+from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import needs_of
 from server.ensemble.feedback import Feedback, adapted
@@ -96,6 +97,7 @@ class Function:
     fit: Fit | None = None  # of its members, and perhaps others, on held-out rows
     feedback: Feedback | None = None  # what labelled rows have taught since; None for nothing
     refit: Fit | None = None  # made anew of labelled rows since a member changed; answers in place of `fit`
+    actor: ActorNetwork | None = None  # of `select: actor_critic`
     select: Any = "all"  # "best", "all", the list of member names that take part, or a selection policy
     min_confidence: float = 0.0
     default: str | None = None

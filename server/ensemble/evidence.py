@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOTHING", "EvidenceStates", "carried_over", "fit_evidence", "members_of", "renewed"]
+__all__ = [
+    "NOTHING",
+    "EvidenceStates",
+    "carried_over",
+    "evidence_of_subsets",
+    "fit_evidence",
+    "members_of",
+    "renewed",
+]
 
 Floats = NDArray[np.float64]
 
@@ -116,6 +124,27 @@ class EvidenceStates:
         first = _numbered(subsets, edges)
         following = {(int(s), int(m)): np.asarray(table, np.float64) for s, m, table in state["following"]}
         return cls(int(state["members"]), subsets, {0: (), **edges}, first, right, rows, following)
+
+
+def evidence_of_subsets(members: int, right: Mapping[int, float]) -> EvidenceStates:
+    """States that tell subsets apart, and nothing of how sure they are. right: how often each one is.
+
+    Raises ValueError where a subset is missing.
+    """
+    subsets = tuple(sorted(right, key=lambda subset: (subset.bit_count(), subset)))
+    if sorted(subsets) != list(range(1, 1 << members)):
+        raise ValueError(f"it is not known how often every subset of {members} members is right")
+    edges: dict[int, tuple[float, ...]] = {0: (), **dict.fromkeys(subsets, ())}
+    following = {
+        (subset, member): np.ones((1, 1))
+        for subset in (0, *subsets)
+        for member in range(members)
+        if not subset >> member & 1
+    }
+    known = np.array([0.0, *(right[subset] for subset in subsets)])
+    return EvidenceStates(
+        members, subsets, edges, _numbered(subsets, edges), known, np.ones(len(known)), following
+    )
 
 
 def members_of(subset: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 # Of server/ensemble/policies those that decide row by row, and learn nothing.
-POLICIES = ("value", "gear", "slackfit", "async")
+POLICIES = ("value", "gear", "slackfit", "async", "actor_critic")
 
 
 @dataclass(frozen=True, slots=True)

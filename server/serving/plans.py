@@ -94,7 +94,7 @@ def ensemble_of(function: Function, latency_of: LatencyOf, device: str, form: Fo
         one_s, most_s = on_kind(1), on_kind(most)
         per_row_s = max((most_s - one_s) / (most - 1), 1e-9)
         members.append(EnsembleMember(model.key, model.accuracy, max(one_s - per_row_s, 0.0), per_row_s))
-    return Ensemble(tuple(members), evidence, by_fit(fit))
+    return Ensemble(tuple(members), evidence, by_fit(fit), function.actor)
 
 
 def _has_moved(before_s: Sequence[float], now_s: Sequence[float]) -> bool:

@@ -295,7 +295,7 @@ def _bound_at(name: str, number: int, rate: float) -> float:
 def unanswerable(cell: Cell, number: int, rows: int) -> float:
     """Share of a run's rows that no policy at all could answer in time: of a fluid of full batches.
 
-    Every device has its fastest member; what comes while as much waits as they can do within the goal is lost.
+    Every device has its fastest member; what comes while as much waits as they can do in a goal is lost.
     """
     case = prepared(cell.setting, number)
     fastest: dict[int, float] = {}

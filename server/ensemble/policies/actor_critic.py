@@ -30,6 +30,7 @@ __all__ = ["ActorCritic", "Subsets"]
 Floats = NDArray[np.float64]
 
 _LONG = 8.0  # goals of work: more makes no difference
+_RARE = 1e-4  # a subset that is asked more rarely is not asked
 _STEP = 0.02  # shares that move by less change nothing for any row
 
 
@@ -103,7 +104,8 @@ class ActorCritic(Steady):
     def steer(self, state: State, load: LoadView) -> State:
         """What the network says of the load, if that is another thing than before."""
         shares = self._network.shares(self._known.inputs(load), self._known.accuracies)
-        upto = np.cumsum(shares[self._known.by_cost])
+        shares = np.where(shares < _RARE, 0.0, shares)
+        upto = np.cumsum(shares[self._known.by_cost] / shares.sum())
         if float(np.abs(upto - state["upto"]).max()) < _STEP:
             return state
         return {"upto": upto.tolist()}

@@ -20,6 +20,7 @@ from server.catalog.functions import Function
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
 from server.training.promotion.combination import choose_combination
+from tests.unit.ensemble.ensembles import untaught
 from tests.unit.server.served import image_model, text_model
 
 DEFAULTS = {"slo_ms": 500.0, "max_batch": 64, "policy": "greedy"}
@@ -264,3 +265,22 @@ def test_a_policy_is_refused_where_it_has_nothing_to_go_by(
     spec = spec_from("f", asked, catalog)
     with pytest.raises(BadOption, match=why):
         function_of("f", 1, spec, catalog, DEFAULTS, fit)
+
+
+def test_a_learned_policy_needs_a_network_that_was_trained_for_so_many_members(catalog: Catalog) -> None:
+    body = {"models": ["net", "other"], "combine": "log_pool", "select": "actor_critic"}
+
+    def deployed(**fields: Any) -> Function:
+        spec = spec_from("f", {**body, **fields}, catalog)
+        return function_of("f", 1, spec, catalog, DEFAULTS, counted("net", "other"))
+
+    function = deployed(actor=untaught(2).to_json())
+    assert function.follows_plans
+    assert function.actor is not None
+    assert function.actor.members == 2
+    with pytest.raises(BadOption, match="train-actor"):
+        deployed()
+    with pytest.raises(BadOption, match="trained for 3 members, and there are 2"):
+        deployed(actor=untaught(3).to_json())
+    with pytest.raises(BadOption, match="'actor' cannot be read"):
+        deployed(actor={"format": 1, "members": 1_000_000})

@@ -25,7 +25,7 @@ from server.scheduling.latency_model import LatencyModel
 from server.serving.plans import ensemble_of
 from server.training.promotion.combination import choose_combination
 from tests.answers import classified
-from tests.unit.ensemble.ensembles import drawn
+from tests.unit.ensemble.ensembles import drawn, untaught
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
 from tests.unit.server.served import CLASSES, function, text_model
@@ -152,6 +152,16 @@ async def test_a_row_that_is_sure_is_answered_by_fewer_members_than_one_that_is_
     served.house.dispatcher.end(sure)
     served.house.dispatcher.end(unsure)
     assert served.house.dispatcher.queue_depth()["plan", 1] == (0, 0)
+
+
+@runs
+async def test_rows_follow_a_network_that_was_trained_for_the_function(worker):
+    served = Planned(worker, select="actor_critic", actor=untaught(3, favoured=0b011, by=50.0))
+    await served.start()
+    pending = served.ask("one", "two")
+    asked = await answered(worker, pending, {"one": 0.999, "two": 0.34})
+    assert sorted(asked) == ["a/1", "b/1"], "the two cheapest ones, however sure the first is"
+    assert {who for _, _, who in pending.future.result().answered_by} == {"a,b"}
 
 
 @runs
