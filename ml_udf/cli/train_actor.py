@@ -29,7 +29,7 @@ _SIZES = (16, 32, 64)
 def train_actor_command(
     function: Annotated[str, typer.Argument(help="a function that was deployed from a training job")],
     rates: Annotated[str, typer.Option(metavar="LOW:HIGH", help="rows per second that may come")],
-    home: Annotated[Path, typer.Option(help="the server's home folder")] = Path(".ml_udf"),
+    home: Annotated[Path, typer.Option(help="the server's home folder")] = Path("~/.ml_udf"),
     out: Annotated[Path, typer.Option(metavar="FILE.json", help="where the network goes")] = Path(
         "actor.json"
     ),
@@ -42,7 +42,7 @@ def train_actor_command(
     PUT the file's content as the function's field `actor`, with "select": "actor_critic".
     """
     try:
-        ensemble, slo_s = _known(home, function)
+        ensemble, slo_s = _known(home.expanduser(), function)
         low, high = (float(each) / workers for each in rates.split(":"))
         if not 0 < low <= high:
             raise ValueError

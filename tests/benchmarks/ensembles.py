@@ -246,8 +246,8 @@ def _targets(
     found.append(("no row of value overdue or refused, in any split", f"{able:.2f} %", able == 0))
     unable = max((each for cell, each in overdue.items() if cell.load >= R_U), default=0.0)
     found.append(("at r_u, where more comes than the devices can answer", f"{unable:.2f} %", unable == 0))
-    over = {cell: _ahead(figures, cell, ACTOR) for cell in cells}
-    least, where = min((statistics.mean(each), cell.title) for cell, each in over.items())
+    by_cell = {cell: _ahead(figures, cell, ACTOR) for cell in cells}
+    least, where = min((statistics.mean(each), cell.title) for cell, each in by_cell.items())
     found.append((f"never below {ACTOR} in any cell", f"{least:+.2f} at {where}", least >= 0))
     for name, plans in thrift.items():
         mine, all_of_them, share = (statistics.mean(column) for column in zip(*plans, strict=True))
