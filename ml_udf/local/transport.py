@@ -263,13 +263,13 @@ def _settings(options: dict[str, list[str]]) -> Settings:
 def _rule(function: LocalFunction) -> AnswerRule:
     """How it answers. Raises `BadOption` where what was fitted of it cannot be read."""
     from server.ensemble.answer import AnswerRule
+    from server.ensemble.by_plan import check_plan
     from server.ensemble.fit import Fit
 
     try:
         fit = None if function.fit is None else Fit.from_json(function.fit)
-        states = 0 if fit is None or fit.evidence is None else fit.evidence.states
-        if function.plan and len(function.plan) != states:
-            raise ValueError(f"its plan is of {len(function.plan)} states, and there are {states}")
+        if function.plan:
+            check_plan(function.plan, None if fit is None else fit.evidence)
     except ValueError as exc:
         raise BadOption(
             f"what was fitted of {function.name} cannot be read: {exc}",

@@ -24,6 +24,7 @@ __all__ = [
     "AnsweredRows",
     "answer_by_plan",
     "answered_rows",
+    "check_plan",
     "expected_accuracies",
     "members_asked",
     "richest_plan",
@@ -86,6 +87,20 @@ def members_asked(evidence: EvidenceStates, plan: Sequence[int]) -> float:
     return float(asked[NOTHING])
 
 
+def check_plan(plan: Sequence[int], evidence: EvidenceStates | None) -> None:
+    """Raises ValueError for a plan of other evidence, or one that asks nobody, or the same member twice."""
+    states = 0 if evidence is None else evidence.states
+    if evidence is None or len(plan) != states:
+        raise ValueError(f"its plan is of {len(plan)} states, and there are {states}")
+    for subset in (0, *evidence.subsets):
+        for member in plan[evidence.states_of(subset)]:
+            if member == ENOUGH and subset:
+                continue
+            asked = subset | 1 << member if 0 <= member < evidence.members else subset
+            if asked == subset or asked not in evidence.edges:
+                raise ValueError(f"its plan asks {member} of rows that {subset:#b} have answered")
+
+
 def answered_rows(answer: FunctionAnswer) -> AnsweredRows:
     """The answers of all members to all rows, in that form."""
     errors = {error.index: error for error in answer.errors}
@@ -119,8 +134,9 @@ def answer_by_plan(
     `AnswerRule.answer` does; ValueError for a plan of other evidence than the rule's.
     """
     fit = rule.fit
-    if fit is None or fit.evidence is None or fit.evidence.states != len(plan):
-        raise ValueError(f"the plan is not one of what is known of {rule.function}'s members")
+    if fit is None:
+        raise ValueError(f"nothing was fitted of {rule.function}, by which a plan could be followed")
+    check_plan(plan, fit.evidence)
     key_of = {name: key for key, (name, _) in rule.members.items()}
     keys = [key_of[name] for name in fit.members]
     answered: list[tuple[Rows, FunctionAnswer]] = []

@@ -161,5 +161,5 @@ def test_below_the_threshold_the_default_answer_is_given_after_all_that_could_he
 
 def test_a_plan_of_other_evidence_is_refused() -> None:
     members = Members()
-    with pytest.raises(ValueError, match="not one of what is known"):
+    with pytest.raises(ValueError, match="its plan is of 2 states"):
         answer_by_plan(members.rule(), [0, -1], 1, members.ask(members.told))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ml_udf.local.transport as local
@@ -16,7 +17,10 @@ from gpu_worker.engine import Engine
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.settings import Settings
 from ml_udf.client import Client
+from ml_udf.client.exchange import AnswerDetail
 from ml_udf.errors import BadOption, Cancelled
+from server.ensemble.evidence import EvidenceStates
+from server.ensemble.fit import Fit, SubsetFit
 from tests.models import hashing_model, label_of
 from tests.waiting import wait_until
 
@@ -112,3 +116,63 @@ def test_what_was_fitted_by_a_later_version_is_refused_and_not_left_out(home: Pa
         client.predict("f", ["x"])
     client.close()
     assert "deploy the function anew" in caught.value.hint
+
+
+def planned(home: Path, name: str, plan: list[int], edge: float = 0.5) -> None:
+    """A function of `one` and `two` whose plan tells rows apart by whether `one` is at least `edge` sure."""
+    evidence = EvidenceStates(
+        members=2,
+        subsets=(1, 2, 3),
+        edges={0: (), 1: (edge,), 2: (), 3: ()},
+        first={0: 0, 1: 1, 2: 3, 3: 4},
+        right=np.array([0.0, 0.5, 0.75, 0.5, 0.625]),
+        rows=np.full(5, 100.0),
+        following={},
+    )
+    subsets = tuple(SubsetFit(each, (1.0,) * len(each), 0.5, 0.5) for each in ((0,), (1,), (0, 1)))
+    fit = Fit(("one", "two"), (1.0, 1.0), subsets, 100, 4, evidence)
+    deployed = {
+        "name": name,
+        "version": 1,
+        "task": "text-classification",
+        "input": {"name": "text", "form": "text"},
+        "combine": "log_pool",
+        "fit": fit.to_json(),
+        "plan": plan,
+        "members": [{"model": model, "version": 1, "accuracy": 0.5} for model in ("one", "two")],
+    }
+    (home / "functions").mkdir(exist_ok=True)
+    (home / "functions" / f"{name}.json").write_text(json.dumps(deployed))
+
+
+def test_by_a_plan_only_the_members_that_rows_need_are_asked_and_loaded(home: Path) -> None:
+    planned(home, "sure", [0, 1, -1, -1, -1])
+    planned(home, "unsure", [0, 1, -1, -1, -1], edge=1.5)
+    client = Client(f"local:{home}")
+    rows = ["a", "b", "c"]
+    found = client.predict("sure", rows, detail=True)
+    assert found.values == [label_of(row) for row in rows]
+    assert found.details == [AnswerDetail(("one",), 0.75, None)] * 3
+    assert {model["name"] for model in models(client) if model["resident"]} == {"one"}
+    found = client.predict("unsure", rows, detail=True)
+    assert found.values == [label_of(row) for row in rows]
+    assert found.details == [AnswerDetail(("one", "two"), 0.625, None)] * 3, "there is room for one at a time"
+    assert client.predict("sure", []).values == []
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ([0, -1], "its plan is of 2 states, and there are 5"),
+        ([-1, 1, -1, -1, -1], "asks -1 of rows that 0b0"),
+        ([0, 0, -1, -1, -1], "asks 0 of rows that 0b1"),
+        ([0, 7, -1, -1, -1], "asks 7"),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_refused(home: Path, plan: list[int], said: str) -> None:
+    planned(home, "f", plan)
+    client = Client(f"local:{home}")
+    with pytest.raises(BadOption, match=said):
+        client.predict("f", ["x"])
+    client.close()

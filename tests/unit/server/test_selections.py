@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from server.catalog.functions import ModelVersion
-from server.catalog.selections import selection_of
+from server.catalog.selections import Selection, selection_of
 from server.ensemble.fit import Fit, SubsetFit
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.plan import Plan
 from server.ensemble.selection import ENOUGH
+from server.observability.metrics import Exposition, Metrics
 from server.scheduling.terms import Latency
+from server.supervision import Supervisor
 from tests.unit.server.served import function, text_model
 
 TWO = text_model("a", accuracy=0.7), text_model("b", accuracy=0.8)
@@ -63,3 +65,17 @@ def test_a_plan_says_its_gear_its_price_and_what_is_expected_of_it() -> None:
         "expected_accuracy": 0.7,
         "device_seconds_a_row": 0.001,
     }
+
+
+def test_the_gauges_are_of_what_is_known_and_of_each_version_alone() -> None:
+    selections = {
+        ("plan", 2): Selection("value", 1, 4, 50.0, 0.9, 0.002),
+        ("alone", 1): Selection("all", device_seconds_a_row=0.004),
+    }
+    told = Exposition(Metrics(), dict, list, Supervisor(lambda _: None), lambda: selections).render().decode()
+    lines = [line for line in told.splitlines() if not line.startswith("#")]
+    assert 'ml_udf_gear{function="plan",version="2"} 1.0' in lines
+    assert 'ml_udf_price_per_device_second{function="plan",version="2"} 50.0' in lines
+    assert 'ml_udf_expected_accuracy{function="plan",version="2"} 0.9' in lines
+    assert 'ml_udf_device_seconds_a_row{function="alone",version="1"} 0.004' in lines
+    assert [line for line in lines if 'function="alone"' in line and "device_seconds" not in line] == []
