@@ -24,8 +24,8 @@ from tests.benchmarks.report import say, write_json
 def main() -> int:
     """Measure; the exit status is 1 where a part failed."""
     flags = _parser().parse_args()
-    steps = Steps(4.0, 1.5, 1) if flags.quick else Steps(12.0, 4.0, 2)
-    spans = Spans(4.0, 1.0) if flags.quick else Spans(8.0, 3.0)
+    steps = Steps(3.0, 1.0, 1) if flags.quick else Steps(12.0, 4.0, 2)
+    spans = Spans(3.0, 0.7) if flags.quick else Spans(8.0, 3.0)
     began_s = time.perf_counter()
     food = food_ensemble()
     _introduce(food)

@@ -35,7 +35,7 @@ from tests.inference_server import inference_server
 __all__ = ["FUNCTION", "FoodEnsemble", "food_ensemble"]
 
 FUNCTION = "udf_food_name"
-MODELS = ("vgg", "inception", "resnet")
+MODELS = ("xception", "resnet", "inception")
 _FORMAT = 1  # of what is kept; to be counted up with whatever changes what is trained
 _ALBUM = Album(images=2000, rows=1)
 _EPOCHS = 4  # of each model
