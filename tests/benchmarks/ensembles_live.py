@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.benchmarks.ensembles_live_faults import Spans, faults
-from tests.benchmarks.ensembles_live_food import FoodEnsemble, food_ensemble
+from tests.benchmarks.ensembles_live_food import FoodEnsemble, food_ensemble, introduction
 from tests.benchmarks.ensembles_live_load import Steps, load_steps
 from tests.benchmarks.report import say, write_json
 
@@ -28,7 +28,7 @@ def main() -> int:
     spans = Spans(3.0, 0.7) if flags.quick else Spans(8.0, 3.0)
     began_s = time.perf_counter()
     food = food_ensemble()
-    _introduce(food)
+    say(introduction(food))
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "load": lambda: load_steps(food, steps),
         "faults": lambda: faults(food, spans),
@@ -61,15 +61,6 @@ def _members(food: FoodEnsemble) -> dict[str, Any]:
         "accuracy_alone": food.alone(),
         "disagree": food.disagree(),
     }
-
-
-def _introduce(food: FoodEnsemble) -> None:
-    alone = food.alone()
-    each = ", ".join(f"{name} {100 * a:.1f}" for name, a in zip(food.fit.members, alone, strict=True))
-    say(
-        f"on {len(food.photos)} photos that none of them saw, % right: {each}; of"
-        f" {100 * food.disagree():.0f} % of the photos they think differently"
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,17 +28,17 @@ from examples.foodlog.draw import Album, draw_album
 from ml_udf.client import Client
 from ml_udf.config import Options
 from ml_udf.training import TrainingCalls
-from server.ensemble.fit import Fit
+from server.ensemble.fit import Fit, combined
 from tests.benchmarks.report import RESULTS, say
 from tests.inference_server import inference_server
 
-__all__ = ["FUNCTION", "FoodEnsemble", "food_ensemble"]
+__all__ = ["FUNCTION", "STRONG_EPOCHS", "WEAK_EPOCHS", "FoodEnsemble", "food_ensemble", "introduction"]
 
 FUNCTION = "udf_food_name"
+WEAK_EPOCHS, STRONG_EPOCHS = 4, 16  # of training: members that disagree on half of the photos, or on few
 MODELS = ("xception", "resnet", "inception")
 _FORMAT = 1  # of what is kept; to be counted up with whatever changes what is trained
 _ALBUM = Album(images=2000, rows=1)
-_EPOCHS = 4  # of each model
 _JOB_S = 900.0  # a busy machine trains slowly
 _LONG = Options(timeout_ms=120_000, row_class="bulk", on_error="error")
 
@@ -47,12 +47,14 @@ _LONG = Options(timeout_ms=120_000, row_class="bulk", on_error="error")
 class FoodEnsemble:
     """What was trained, and what its members answer to photos that none of them saw.
 
+    folder: of what was trained · album: of the photos
     models: NAME/VERSION, in the order of the fit · photos, labels: the held-out ones
     scores: [members, photos, classes], in the order of the fit
     accuracies: of the members, by their models' manifests
     """
 
     folder: Path
+    album: Path
     fit: Fit
     models: Sequence[str]
     photos: Sequence[str]
@@ -64,7 +66,7 @@ class FoodEnsemble:
     @property
     def media_root(self) -> Path:
         """Below it lie the photos."""
-        return self.folder / "images"
+        return self.album / "images"
 
     @property
     def truth(self) -> NDArray[np.int64]:
@@ -94,24 +96,40 @@ class FoodEnsemble:
             yield shutil.copytree(self.folder / "home", Path(copy) / "home")
 
 
-def food_ensemble() -> FoodEnsemble:
-    """Drawn and trained when it is first asked for. Raises RuntimeError where that does not come about."""
-    folder = (RESULTS / "ensembles-live" / f"food-{_FORMAT}").resolve()
+def food_ensemble(epochs: int = WEAK_EPOCHS) -> FoodEnsemble:
+    """Drawn and trained when it is first asked for. Raises RuntimeError where that does not come about.
+
+    epochs: how often each member sees the lessons.
+    """
+    kept = (RESULTS / "ensembles-live").resolve()
+    album, folder = kept / "album", kept / f"food-{epochs}-{_FORMAT}"
     if not (folder / "done.json").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
         began_s = time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=folder.parent) as coming:
-            draw_album(Path(coming), _ALBUM)
+        album.mkdir(parents=True, exist_ok=True)
+        if draw_album(album, _ALBUM):
             say(f"{_ALBUM.images:,} photos drawn in {time.perf_counter() - began_s:.0f} s")
-            _train(Path(coming))
+        began_s = time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=kept) as coming:
+            _train(Path(coming), album, epochs)
             shutil.rmtree(folder, ignore_errors=True)
             Path(coming).rename(folder)
             Path(coming).mkdir()  # for the context manager to remove
-        say(f"the ensemble was made in {time.perf_counter() - began_s:.0f} s")
-    return _read(folder)
+        say(f"the ensemble was trained in {time.perf_counter() - began_s:.0f} s")
+    return _read(folder, album)
 
 
-def _read(folder: Path) -> FoodEnsemble:
+def introduction(food: FoodEnsemble) -> str:
+    """How good its members are, in words."""
+    alone = ", ".join(f"{n} {100 * a:.1f}" for n, a in zip(food.fit.members, food.alone(), strict=True))
+    together = combined(food.fit, tuple(range(len(food.models))), food.scores).argmax(axis=1)
+    return (
+        f"on {len(food.photos)} photos that none of them saw, % right: {alone},"
+        f" together {100 * float((together == food.truth).mean()):.1f};"
+        f" {100 * food.disagree():.0f} % of the photos are not named alike"
+    )
+
+
+def _read(folder: Path, album: Path) -> FoodEnsemble:
     done = json.loads((folder / "done.json").read_text())
     if not (folder / "scores.npy").exists():
         raise RuntimeError(f"{folder} is not whole; remove it, and it is made anew")
@@ -126,6 +144,7 @@ def _read(folder: Path) -> FoodEnsemble:
         raise RuntimeError(f"{folder} holds answers of {names}, and a fit of {list(kept.members)}")
     return FoodEnsemble(
         folder,
+        album,
         kept,
         done["models"],
         done["photos"],
@@ -136,18 +155,18 @@ def _read(folder: Path) -> FoodEnsemble:
     )
 
 
-def _train(folder: Path) -> None:
+def _train(folder: Path, album: Path, epochs: int) -> None:
     """Train and deploy in `folder`/home, and keep what the members answer to the held-out photos."""
     flags = ["--workers=2", "--threads=1"]
-    with inference_server(folder / "home", media_roots=[folder / "images"], flags=flags) as server:
+    with inference_server(folder / "home", media_roots=[album / "images"], flags=flags) as server:
         with duckdb.connect() as con, contextlib.closing(ml_udf.duckdb.register(con, server.url)):
-            con.execute(f"CREATE TABLE labels AS FROM read_csv('{folder / 'labels.csv'}')")
+            con.execute(f"CREATE TABLE labels AS FROM read_csv('{album / 'labels.csv'}')")
             con.execute(
                 "SELECT ml_udf.create_dataset('food', 'SELECT image_path, food_name FROM labels WHERE split ="
                 " ''lesson''', target => 'food_name', key => 'image_path', validation => 0.3, test => 0.05)"
             ).fetchall()
         with contextlib.closing(Client(server.url)) as client:
-            deployed = _trained(client)
+            deployed = _trained(client, epochs)
             members = ", ".join(deployed["models"])
             say(
                 f"{members}; {deployed['combine'] or 'no rule'}: test accuracy"
@@ -155,21 +174,21 @@ def _train(folder: Path) -> None:
             )
             if len(deployed["models"]) < 2:
                 raise RuntimeError("one member alone was chosen: change how long or on what they are trained")
-            _keep_answers(client, folder, deployed["models"])
+            _keep_answers(client, folder, album / "labels.csv", deployed["models"])
     # Learned beside training: whoever runs a server on it learns its own.
     shutil.rmtree(folder / "home" / "latencies", ignore_errors=True)
 
 
-def _trained(client: Client) -> dict[str, Any]:
+def _trained(client: Client, epochs: int) -> dict[str, Any]:
     """What was said when the job's function was deployed. Raises RuntimeError if the job fails."""
     calls = TrainingCalls(client)
     job = calls.train(
         {
             "dataset": "food",
             "models": list(MODELS),
-            "budget": f"{_EPOCHS * len(MODELS)} epochs",
+            "budget": f"{epochs * len(MODELS)} epochs",
             "policy": "study",
-            "max_epochs": _EPOCHS,
+            "max_epochs": epochs,
             "max_trials": 1,
         }
     )
@@ -184,9 +203,9 @@ def _trained(client: Client) -> dict[str, Any]:
     return calls.deploy(job["id"], FUNCTION)
 
 
-def _keep_answers(client: Client, folder: Path, models: Sequence[str]) -> None:
+def _keep_answers(client: Client, folder: Path, labels: Path, models: Sequence[str]) -> None:
     """models: NAME/VERSION, in the order in which they were fitted."""
-    with (folder / "labels.csv").open(encoding="utf-8") as file:
+    with labels.open(encoding="utf-8") as file:
         held_out = [row for row in csv.DictReader(file) if row["split"] == "holdout"]
     photos = [row["image_path"] for row in held_out]
     described = client.get(f"/v1/functions/{FUNCTION}")

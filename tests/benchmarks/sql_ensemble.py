@@ -28,7 +28,13 @@ from rich.table import Table
 import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
-from tests.benchmarks.ensembles_live_food import FUNCTION, FoodEnsemble, food_ensemble
+from tests.benchmarks.ensembles_live_food import (
+    FUNCTION,
+    STRONG_EPOCHS,
+    FoodEnsemble,
+    food_ensemble,
+    introduction,
+)
 from tests.benchmarks.ensembles_live_load import ask_by
 from tests.benchmarks.ensembles_live_rows import Asking
 from tests.benchmarks.report import Series, console, ratio, say, write_json
@@ -71,7 +77,8 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.quick:
         flags.rows, flags.rounds, flags.single_rows = 1_000, 2, 100
-    food = food_ensemble()
+    food = food_ensemble(STRONG_EPOCHS)
+    say(introduction(food))
     with ExitStack() as stack:
         result = _run(stack, food, flags.rows, flags.rounds, flags.single_rows)
     write_json("sql_ensemble", result)
