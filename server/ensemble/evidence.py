@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ Floats = NDArray[np.float64]
 
 NOTHING = 0  # the state of a row that nobody has answered
 _BINS, _FEW_BINS, _FEW_ROWS = 8, 4, 400
-_MANY = 24  # rows, from which on numpy is faster
 _KAPPA = 20.0  # rows that the mean over all bins counts for, beside those of a bin
 
 
@@ -71,13 +71,11 @@ class EvidenceStates:
 
     def states_each(self, subset: int, confidences: Sequence[float]) -> list[int]:
         """As `state_of`, of many rows that the same subset answered."""
-        if len(confidences) < _MANY or subset not in self.edges:
+        total = sum(confidences)
+        if subset not in self.edges or total != total:  # one is no number
             return [self.state_of(subset, each) for each in confidences]
-        told = np.asarray(confidences, np.float64)
-        bins = np.searchsorted(self.edges[subset], told, side="right")
-        bins[np.isnan(told)] = 0
-        states: list[int] = (bins + self.first[subset]).tolist()
-        return states
+        first, bin_of = self.first[subset], partial(bisect_right, self.edges[subset])
+        return [first + number for number in map(bin_of, confidences)]
 
     def states_of(self, subset: int) -> slice:
         """The states of a subset."""

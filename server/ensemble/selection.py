@@ -9,7 +9,9 @@ Stateless code with an explicit state of plain values (Clipper's listing 2), whi
     observe(state, context, evidence, label) → state     somebody told what is right
 
 A policy that says `draws_lots = False` gives all rows of the same evidence the same choice, whatever their
-`draw`: it is asked once for all of them. One that does not say so is asked row by row.
+`draw`: it is asked once for all of them. One that does not say so is asked row by row. One that says
+`heeds_confidence = False` minds only who answered, and not how sure that is: then all rows of a subset are
+shown to it, and counted in `LoadView.waiting`, in the first of the subset's states.
 
 A policy is made for one `Ensemble`, which does not change. No clock, no I/O, no randomness but a row's own
 `draw`; the server and the simulator run the same one. Which rows run together on a member is not decided
@@ -41,6 +43,7 @@ __all__ = [
     "SelectionPolicy",
     "State",
     "draws_lots",
+    "heeds_confidence",
 ]
 
 State = dict[str, Any]
@@ -175,3 +178,8 @@ class SelectionPolicy(Protocol):
 def draws_lots(policy: SelectionPolicy) -> bool:
     """Whether what it selects for a row may depend on the row's `draw`; where it does not say, it may."""
     return bool(getattr(policy, "draws_lots", True))
+
+
+def heeds_confidence(policy: SelectionPolicy) -> bool:
+    """Whether what it does may depend on how sure an answer is; where it does not say, it may."""
+    return bool(getattr(policy, "heeds_confidence", True))

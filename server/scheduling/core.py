@@ -305,6 +305,8 @@ class Scheduler:
         """Take what the pools have decided of rows: whether anything was. What is to be said of it waits."""
         heard = False
         for lane in self._queues.pooled.values():
+            if lane.pool is None or not lane.pool.has_news(now_s):
+                continue
             answered, lost = lane.tell(now_s)
             if not answered and not lost:
                 continue
@@ -325,9 +327,11 @@ class Scheduler:
 
     def _next_due_s(self) -> float:
         """When something is to be done, even if nothing happens and no worker has room."""
-        pools = (lane.pool for lane in self._queues.pooled.values())
-        dues_s = (pool.next_due_s for pool in pools if pool is not None)
-        return min(self._queues.next_deadline_s, min(dues_s, default=math.inf))
+        due_s = self._queues.next_deadline_s
+        for lane in self._queues.pooled.values():
+            if lane.pool is not None:
+                due_s = min(due_s, lane.pool.next_due_s)
+        return due_s
 
     def _offers(self, now_s: float, survey: _Survey) -> None:
         """Ask every pool what it would have run by workers that are free, or nearly."""

@@ -151,6 +151,8 @@ def batch_latency_s(view: FunctionView, rows: int) -> float:
     """l̂ of a batch on all members: one after the other where they share a worker, else side by side."""
     if view.together_s is not None:
         return view.together_s(rows)
+    if len(view.members) == 1:
+        return view.members[0].latency_s(rows)
     return sum(member.latency_s(rows) for member in view.members)
 
 

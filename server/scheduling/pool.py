@@ -30,7 +30,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from server.ensemble.evidence import EvidenceStates
+from server.ensemble.evidence import NOTHING, EvidenceStates
 from server.ensemble.gearing import FollowedPlans, followed_by, held_to
 from server.ensemble.selection import (
     Choice,
@@ -40,6 +40,7 @@ from server.ensemble.selection import (
     SelectionPolicy,
     State,
     draws_lots,
+    heeds_confidence,
 )
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import BatchOutcome, RowRun
@@ -153,7 +154,9 @@ class MemberPool:
         free_at_s: now → when it can start a batch, where it runs others than this pool's. What one that is
         gone was running is lost: its rows are asked anew, of others.
         """
-        for batch_id in sorted(self._workers.set(name, members, free_at_s)):
+        lost = self._workers.set(name, members, free_at_s)
+        self._choices.clear()  # others may be held now
+        for batch_id in sorted(lost):
             batch = self._batches.pop(batch_id)
             for group in batch.waiting():
                 del group.places[batch_id]
@@ -176,6 +179,8 @@ class MemberPool:
         self._ensemble = ensemble
         self._workers.follow(ensemble)
         self._adopt(policy)
+        if self._heeds_confidence:
+            self._tell_apart()
         self._decide_anew()
 
     def submit(self, now_s: float, run: RowRun, draw: float = 0.0) -> None:
@@ -254,7 +259,12 @@ class MemberPool:
             states = states_of.get(subset)
             if states is None:
                 states = states_of[subset] = self._ensemble.evidence.states_each(subset, sure)
-            if group.count == 1:
+            group.states = None
+            if not self._heeds_confidence:
+                group.states = [states[place] for place in places]
+                group.state = self._ensemble.evidence.first.get(subset, NOTHING)
+                self._decide(group)
+            elif group.count == 1:
                 group.state = states[places[0]]
                 self._decide(group)
             else:
@@ -318,6 +328,10 @@ class MemberPool:
         if not isinstance(found, Offer) and known.starts_s(now_s) <= now_s and not self._has_told:
             known.asleep_s = found
         return found
+
+    def has_news(self, now_s: float) -> bool:
+        """Whether something has been decided of rows, or may be due by now."""
+        return self._has_told or self.next_due_s <= now_s
 
     def tell(self, now_s: float) -> AnswerRows | GiveUpRows | None:
         """What has been decided of rows, or was due by now; to be asked again until it is None."""
@@ -466,17 +480,22 @@ class MemberPool:
 
     def _adopt(self, policy: SelectionPolicy) -> None:
         self._policy = policy
-        self._by_lot = draws_lots(policy)
-        # By evidence and by what is asked for, as the state has them.
-        self._choices: dict[tuple[int, int, int, float | None], Choice] = {}
+        self._by_lot, self._heeds_confidence = draws_lots(policy), heeds_confidence(policy)
+        # By evidence and by what is asked for, as the state has them: what is needed next, and whether rows
+        # wait for it.
+        self._choices: dict[tuple[int, int, int, float | None], tuple[Choice, bool]] = {}
         self.state = policy.init()
 
-    def _choice(self, subset: int, under_way: int, state: int, least: float | None) -> Choice:
-        """What rows of that evidence need next, where no lots are drawn. least: the accuracy asked for."""
+    def _choice(self, subset: int, under_way: int, state: int, least: float | None) -> tuple[Choice, bool]:
+        """What rows of that evidence need next, where no lots are drawn, and whether they wait for it.
+
+        least: the accuracy asked for.
+        """
         key = (subset, under_way, state, least)
         found = self._choices.get(key)
         if found is None:
-            found = self._choices[key] = self._select(RowEvidence(subset, under_way, state), least)
+            choice = self._select(RowEvidence(subset, under_way, state), least)
+            found = self._choices[key] = choice, self._asks(subset, choice)
         return found
 
     def _select(self, evidence: RowEvidence, least: float | None) -> Choice:
@@ -485,11 +504,20 @@ class MemberPool:
         choice = self._policy.select(held_to(self._policy, self.state, least), evidence)
         return replace(choice, only=True)  # another member would be poorer than was asked for
 
+    def _tell_apart(self) -> None:
+        """Rows that nobody has told apart by how sure they are, since the policy before did not heed it."""
+        for bucket in list(self._waiting):
+            mixed = [group for group in bucket.groups if group.states is not None]
+            self._waiting.take(mixed)
+            for group in mixed:
+                states, group.states = group.states, None
+                self._decide_by_state(group, states or ())
+
     def _decide_anew(self) -> None:
         for bucket in list(self._waiting):
             if not self._by_lot and not bucket.lot:
-                choice = self._choice(bucket.subset, bucket.under_way, bucket.state, bucket.least)
-                if self._asks(bucket.subset, choice):
+                choice, asks = self._choice(bucket.subset, bucket.under_way, bucket.state, bucket.least)
+                if asks:
                     bucket.choice = choice
                     continue
             groups = bucket.groups[:]
@@ -509,9 +537,9 @@ class MemberPool:
                 evidence = RowEvidence(group.subset, group.under_way, group.state, draw)
                 drawn.setdefault(self._select(evidence, group.least), []).append(index)
             for choice, part in self._parts(group, drawn):
-                self._go_on(part, choice, lot=True)
+                self._go_on(part, choice, self._asks(part.subset, choice), lot=True)
         else:
-            self._go_on(group, self._choice(group.subset, group.under_way, group.state, group.least))
+            self._go_on(group, *self._choice(group.subset, group.under_way, group.state, group.least))
 
     def _decide_by_state(self, group: RowGroup, states: Sequence[int]) -> None:
         """The same, where its rows are in these states now. Those that are done leave together."""
@@ -519,12 +547,15 @@ class MemberPool:
             self._end(group)
             return
         alike: dict[int, list[int]] = {}
-        ends: dict[int, bool] = {}  # by state, whether its rows are done
+        done: list[int] = []
         for index, state in enumerate(states):
-            is_done = ends.get(state)
-            if is_done is None:
-                is_done = ends[state] = self._is_done(group, state)
-            alike.setdefault(_DONE if is_done else state, []).append(index)
+            rows = alike.get(state)
+            if rows is None:
+                rows = alike[state] = done if self._is_done(group, state) else []
+            rows.append(index)
+        if done:
+            alike = {state: rows for state, rows in alike.items() if rows is not done}
+            alike[_DONE] = done
         for state, part in self._parts(group, alike):
             if state == _DONE:
                 self._answer(part)
@@ -543,8 +574,8 @@ class MemberPool:
         del group.request.groups[group]
         return parts
 
-    def _go_on(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
-        if self._asks(group.subset, choice):
+    def _go_on(self, group: RowGroup, choice: Choice, asks: bool, lot: bool = False) -> None:
+        if asks:
             self._waiting.put(group, choice, lot)
         elif group.subset and not choice.waits and not group.under_way:
             self._answer(group)
@@ -553,8 +584,8 @@ class MemberPool:
         """Whether its rows would be answered from what is known, were they in that state."""
         if self._by_lot or group.under_way:
             return False
-        choice = self._choice(group.subset, 0, state, group.least)
-        return not choice.waits and not self._asks(group.subset, choice)
+        choice, asks = self._choice(group.subset, 0, state, group.least)
+        return not asks and not choice.waits
 
     def _asks(self, subset: int, choice: Choice) -> bool:
         """Whether rows wait for those that the choice names; with an answer, only if somebody holds one."""

@@ -178,13 +178,11 @@ class Offers:
     def _strays(self, now_s: float, member: int, bucket: RowBucket) -> list[RowGroup]:
         """Fresh rows that are too late for those whom they ask, and not for this one."""
         strays: list[RowGroup] = []
-        asked_s = min(self._answers_s(now_s, asked) for asked in bucket.choice.ask)
-        mine_s = self._answers_s(now_s, member)
+        asked_s = min([self._answers_s(now_s, asked) for asked in bucket.choice.ask])
         for group in bucket.groups[: self._most]:
-            due_s = group.order[1]
-            if asked_s <= due_s:
+            if asked_s <= group.order[1]:
                 break  # those behind have more time
-            if mine_s <= due_s:
+            if self._fits(now_s, member, group):
                 strays.append(group)
         return strays
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from server.record import record
 from server.scheduling.policy import RowRun
 from server.scheduling.terms import Slice
 
 __all__ = ["AnswerRows", "GiveUpRows", "RunOn", "Sleep"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunOn:
     """Run these rows, in this order, on a member, on that worker; report back with `finished`."""
 
@@ -22,21 +21,21 @@ class RunOn:
     predicted_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerRows:
     """Answer rows from the members that have answered them: (rows, subset), the subset never empty."""
 
     parts: tuple[tuple[Slice, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GiveUpRows:
     """Nobody can answer these rows by their goal."""
 
     runs: tuple[RowRun, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sleep:
     """Nothing to do before `until_s`, unless something happens."""
 

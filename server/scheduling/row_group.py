@@ -67,6 +67,7 @@ class RowGroup:
 
     order: of its request · places: batch under way → which rows of the batch these are
     bucket: where they wait, if they do · is_late: their goal has passed, and what comes first is their answer
+    states: of each row, where `state` is but the first of those that the subset has
     """
 
     request: PooledRequest
@@ -79,6 +80,8 @@ class RowGroup:
     places: dict[int, Sequence[int]] = field(default_factory=dict)
     bucket: RowBucket | None = None
     is_late: bool = False
+    states: Sequence[int] | None = None
+    _run: RowRun | None = None
 
     @classmethod
     def of(cls, request: PooledRequest) -> RowGroup:
@@ -95,7 +98,10 @@ class RowGroup:
 
     def run(self, most: int) -> RowRun:
         """So many of the rows, or all, as a batching policy sees them."""
-        return self.request.part(self.rows[0], min(most, self.count))
+        count = min(most, self.count)
+        if self._run is None or self._run.rows != count:
+            self._run = self.request.part(self.rows[0], count)
+        return self._run
 
     def runs(self) -> list[RowRun]:
         """The rows, as others know them."""
@@ -104,6 +110,9 @@ class RowGroup:
     def head(self, count: int) -> RowGroup:
         """The first rows, cut off as a group of their own; the others stay."""
         head = self._like(self.rows[:count], {batch: at[:count] for batch, at in self.places.items()})
+        if self.states is not None:
+            head.states, self.states = self.states[:count], self.states[count:]
+        self._run = None
         self.rows = self.rows[count:]
         self.count -= count
         self.places = {batch: at[count:] for batch, at in self.places.items()}
@@ -114,15 +123,23 @@ class RowGroup:
         places: dict[int, Sequence[int]] = {
             batch: [at[index] for index in indices] for batch, at in self.places.items()
         }
-        return self._like([self.rows[index] for index in indices], places)
+        picked = self._like([self.rows[index] for index in indices], places)
+        if self.states is not None:
+            picked.states = [self.states[index] for index in indices]
+        return picked
 
     def join(self, other: RowGroup) -> bool:
         """Take in rows of the same evidence, if they are of the same request and none is under way."""
         if other.request is not self.request or self.places or other.places:
             return False
+        if (self.states is None) != (other.states is None):
+            return False
+        if self.states is not None and other.states is not None:
+            self.states = [*self.states, *other.states]
         if not isinstance(self.rows, list):
             self.rows = list(self.rows)
         self.rows.extend(other.rows)
+        self._run = None
         self.count += other.count
         del self.request.groups[other]
         return True

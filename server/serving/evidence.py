@@ -7,7 +7,8 @@ Pure. Knows which members a row waits for and who has answered; not what answers
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
@@ -69,6 +70,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self._spans: dict[int, Span] = {}  # by offset
+        self._offsets: list[int] = []  # ascending
 
     def expect(self, part: Slice, members: Collection[str]) -> None:
         """These rows are sent, and wait for these members; those that wait already go on as they are."""
@@ -89,8 +91,10 @@ class Evidence:
 
         The spans that are complete now, which leave. Rows that wait no more had their answer: this is late.
         """
-        spans = self.keep(part, first, answer)
-        return [self._spans.pop(span.offset) for span in spans if span.is_complete]
+        spans = [span for span in self.keep(part, first, answer) if span.is_complete]
+        for span in spans:
+            self._remove(span)
+        return spans
 
     def keep(self, part: Slice, first: int, answer: Answer) -> list[Span]:
         """As `take`, but none leaves: the spans of these rows that wait, in order."""
@@ -107,30 +111,39 @@ class Evidence:
 
     def close(self, part: Slice) -> list[Span]:
         """These rows wait no longer, whoever has answered: their spans, which leave."""
-        return [self._spans.pop(span.offset) for span in self.waiting(part)]
+        spans = self.waiting(part)
+        for span in spans:
+            self._remove(span)
+        return spans
 
     def begun(self) -> list[Span]:
         """The spans of which some members have answered; they leave."""
-        found = [span for span in self._spans.values() if span.found]
-        return [self._spans.pop(span.offset) for span in sorted(found, key=lambda span: span.offset)]
+        spans = [self._spans[offset] for offset in self._offsets if self._spans[offset].found]
+        for span in spans:
+            self._remove(span)
+        return spans
 
     def waiting(self, part: Slice) -> list[Span]:
         """The spans of these rows that wait, cut at both ends, in order."""
-        end = part.offset + part.rows
-        for edge in (part.offset, end):
-            self._cut_at(edge)
-        return sorted(self._inside(part.offset, end), key=lambda span: span.offset)
+        first, end = self._cut_at(part.offset), self._cut_at(part.offset + part.rows)
+        return [self._spans[offset] for offset in self._offsets[first:end]]
 
-    def _inside(self, first: int, end: int) -> Iterator[Span]:
-        return (span for offset, span in self._spans.items() if first <= offset < end)
-
-    def _cut_at(self, row: int) -> None:
-        for span in list(self._spans.values()):
-            if span.offset < row < span.offset + span.rows:
-                self._add(span.rest(row - span.offset))
+    def _cut_at(self, row: int) -> int:
+        """See to it that no span lies on both sides of the row's beginning: how many lie before it."""
+        at = bisect_left(self._offsets, row)
+        if at:
+            before = self._spans[self._offsets[at - 1]]
+            if before.offset + before.rows > row:
+                self._add(before.rest(row - before.offset))
+        return at
 
     def _add(self, span: Span) -> None:
         self._spans[span.offset] = span
+        insort(self._offsets, span.offset)
+
+    def _remove(self, span: Span) -> None:
+        del self._spans[span.offset]
+        del self._offsets[bisect_left(self._offsets, span.offset)]
 
 
 def _cut(answer: MemberAnswer, first: int, rows: int) -> MemberAnswer:

@@ -19,7 +19,15 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from server.ensemble.selection import Choice, LoadView, RowAnswer, RowEvidence, SelectionPolicy
+from server.ensemble.selection import (
+    Choice,
+    LoadView,
+    RowAnswer,
+    RowEvidence,
+    SelectionPolicy,
+    draws_lots,
+    heeds_confidence,
+)
 from tests.benchmarks.ensembles_actor import TRAINING, actor_of
 from tests.benchmarks.ensembles_cases import (
     ACTOR,
@@ -264,6 +272,7 @@ class _Timed:
         self._policy = policy
         self.name = policy.name
         self.init, self.observe = policy.init, policy.observe
+        self.draws_lots, self.heeds_confidence = draws_lots(policy), heeds_confidence(policy)
         self.took_s = 0.0
 
     def steer(self, state: dict[str, Any], load: LoadView) -> dict[str, Any]:

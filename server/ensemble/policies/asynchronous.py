@@ -16,6 +16,7 @@ class Asynchronous(Steady):
 
     name = "async"
     draws_lots = False
+    heeds_confidence = False
 
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__(ensemble)

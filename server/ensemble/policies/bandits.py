@@ -23,6 +23,7 @@ class Exp3(Steady):
 
     name = "exp3"
     draws_lots = True
+    heeds_confidence = False
 
     def __init__(self, ensemble: Ensemble, rate: float = 0.1) -> None:
         super().__init__(ensemble)
@@ -59,6 +60,7 @@ class Exp4(Steady):
 
     name = "exp4"
     draws_lots = False
+    heeds_confidence = False
 
     def __init__(self, ensemble: Ensemble, rate: float = 0.1) -> None:
         super().__init__(ensemble)

@@ -17,6 +17,7 @@ class Static(Steady):
 
     name = "static"
     draws_lots = False
+    heeds_confidence = False
 
     def __init__(self, ensemble: Ensemble, subset: int) -> None:
         super().__init__(ensemble)

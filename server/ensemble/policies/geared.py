@@ -54,6 +54,7 @@ class Gear(_Geared):
     """By subsets that no other beats in accuracy at less device time."""
 
     name = "gear"
+    heeds_confidence = False
 
     def __init__(self, ensemble: Ensemble) -> None:
         evidence = ensemble.evidence

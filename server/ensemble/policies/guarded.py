@@ -51,6 +51,7 @@ class GuardedSelection:
     ) -> None:
         self.name = policy.name
         self.draws_lots = draws_lots(policy)
+        self.heeds_confidence = True  # as `value` does
         self._members = len(ensemble.members)
         self._own = policy
         self._value = Value(ensemble)

@@ -25,6 +25,7 @@ class SlackFit(Steady):
 
     name = "slackfit"
     draws_lots = False
+    heeds_confidence = False
 
     def __init__(self, ensemble: Ensemble, max_batch: int = 64) -> None:
         super().__init__(ensemble)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.ensemble.evidence import members_of
 from server.ensemble.policies.by_name import selection_policy
-from server.ensemble.selection import Ensemble
+from server.ensemble.selection import Ensemble, heeds_confidence
 from server.scheduling.policy import RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, RunOn, Sleep
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
@@ -132,6 +132,11 @@ class Pooled(RuleBasedStateMachine):
         assert orders == sorted(orders)
         self.under_way[action.batch_id] = action, rows
 
+    def decided(self) -> set[Row]:
+        """Rows that have left the pool, which is yet to say so."""
+        told = {(request.run.request_id, row) for request, rows, _ in self.pool._answers for row in rows}
+        return told | set(rows_in(self.pool._given_up))
+
     def left(self, row: Row) -> None:
         del self.run_of[row], self.answered_by[row]
 
@@ -161,7 +166,7 @@ class Pooled(RuleBasedStateMachine):
         batch_id = sorted(self.under_way)[which % len(self.under_way)]
         _, rows = self.under_way.pop(batch_id)
         gone = rows_in(self.pool.drop(self.now_s, batch_id))
-        assert sorted(gone) == sorted(set(rows) & self.run_of.keys())
+        assert sorted(gone) == sorted((set(rows) & self.run_of.keys()) - self.decided())
         for row in gone:
             self.left(row)
 
@@ -169,7 +174,7 @@ class Pooled(RuleBasedStateMachine):
     def cancel(self, which: int) -> None:
         request = max(0, self.requests - which)
         gone = rows_in(self.pool.cancel(request))
-        assert sorted(gone) == sorted(row for row in self.run_of if row[0] == request)
+        assert sorted(gone) == sorted({row for row in self.run_of if row[0] == request} - self.decided())
         for row in gone:
             self.left(row)
         assert not self.pool.holds(request)
@@ -195,15 +200,14 @@ class Pooled(RuleBasedStateMachine):
     def every_row_is_counted_once(self) -> None:
         if not hasattr(self, "pool"):
             return
-        told = sum(len(rows) for _, rows, _ in self.pool._answers)
-        told += sum(run.rows for run in self.pool._given_up)
-        assert self.pool.rows + told == len(self.run_of)
+        assert self.pool.rows + len(self.decided()) == len(self.run_of)
         assert sum(self.pool._waiting.counts) == sum(bucket.rows for bucket in self.pool._waiting)
         for bucket in self.pool._waiting:
             assert bucket.rows == sum(group.count for group in bucket.groups) > 0
             for group in bucket.groups:
                 assert group.bucket is bucket
                 assert group.count == len(group.rows) == len(set(group.rows))
+                assert group.states is None or len(group.states) == group.count
                 assert (group.subset, group.under_way, group.state) == bucket.key[:3]
                 assert group in group.request.groups
 
@@ -221,7 +225,8 @@ TestPooled.settings = settings(max_examples=60, stateful_step_count=40, deadline
     seed=st.integers(0, 50),
 )
 def test_a_request_of_many_rows_is_scheduled_as_so_many_requests_of_one(layout, policy, rows, goal_s, seed):
-    """The same batches, row by row, at the same times."""
+    """The same batches at the same times, of the same rows, or of as many if it minds not which."""
+    alike = not heeds_confidence(selection_policy(policy, ENSEMBLES[layout])) and policy != "exp3"
     told = [[Random(f"{seed} {row} {subset}").random() for subset in range(8)] for row in range(rows)]
 
     def batches(number_of, runs):
@@ -250,6 +255,8 @@ def test_a_request_of_many_rows_is_scheduled_as_so_many_requests_of_one(layout, 
                 for row in end[3]:
                     known[row] |= 1 << end[2]
                 pool.finished(now_s, end[1], [told[row][known[row]] for row in end[3]])
+        if alike:
+            seen = [(*each[:-1], len(each[-1])) if len(each) == 4 else (each[0], each[2]) for each in seen]
         return sorted(seen, key=repr)
 
     together = batches(lambda _, row: row, [RowRun(7, rows, 0.0, goal_s, due_s=goal_s)])
