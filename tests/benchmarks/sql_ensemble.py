@@ -29,8 +29,8 @@ import ml_udf.duckdb
 from ml_udf.cli.pg_sandbox import sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.benchmarks.ensembles_live_food import (
+    EPOCHS,
     FUNCTION,
-    STRONG_EPOCHS,
     FoodEnsemble,
     food_ensemble,
     introduction,
@@ -70,14 +70,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=6_000)
+    parser.add_argument("--rows", type=int, default=3_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--single-rows", type=int, default=300, help="asked one by one, each round")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of each member's training")
     parser.add_argument("--quick", action="store_true", help="fewer photos, rows and rounds: a minute")
     flags = parser.parse_args()
     if flags.quick:
         flags.rows, flags.rounds, flags.single_rows = 1_000, 2, 100
-    food = food_ensemble(STRONG_EPOCHS)
+    food = food_ensemble(flags.epochs)
     say(introduction(food))
     with ExitStack() as stack:
         result = _run(stack, food, flags.rows, flags.rounds, flags.single_rows)
