@@ -1,7 +1,7 @@
-"""Rows that have no goal, asked of one member after the other: the same plan for all, whatever the load.
+"""Rows that have no goal: the same members for all, or one after the other, whatever the load.
 
-Time is what they are to save, so their plan is the cheapest one that is right as often as the richest, but
-for a tenth of a point. Pure.
+Time is what they are to save, so of what is right as often as the richest plan, but for a tenth of a point,
+they take the cheapest: a plan, or members that answer together and so read and decode a row once. Pure.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from server.ensemble.evidence import NOTHING
+import numpy as np
+
+from server.ensemble.evidence import NOTHING, members_of
 from server.ensemble.plan import Plan
-from server.ensemble.selection import Choice, Ensemble, RowEvidence, SelectionPolicy
+from server.ensemble.policies.fixed import Static
+from server.ensemble.selection import Choice, Ensemble, RowEvidence, SelectionPolicy, State
 
 __all__ = ["Cascade", "cascade_of", "economical"]
 
 _GIVEN_UP = 0.001  # of the accuracy of the richest plan
+_WORTH = 0.9  # of what members take together: a cascade that takes more gains nothing by its many batches
 
 
 def economical(plans: Sequence[Plan]) -> int:
@@ -26,12 +30,12 @@ def economical(plans: Sequence[Plan]) -> int:
 
 
 class Cascade:
-    """What rows are asked by one gear of a policy. accuracy: of their answers, in expectation."""
+    """What rows are asked by a policy in one state. accuracy: of their answers, in expectation."""
 
-    def __init__(self, ensemble: Ensemble, policy: SelectionPolicy, gear: int, accuracy: float) -> None:
+    def __init__(self, ensemble: Ensemble, policy: SelectionPolicy, state: State, accuracy: float) -> None:
         self.accuracy = accuracy
         self._evidence = ensemble.evidence
-        self._policy, self._state = policy, {"gear": gear}
+        self._policy, self._state = policy, state
         self._choices: dict[tuple[int, int], Choice] = {}  # by subset and state of evidence
         self.first = self._choice(0, NOTHING)
 
@@ -51,18 +55,39 @@ class Cascade:
         return found
 
 
-def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, together_s: float) -> Cascade | None:
-    """How rows without a goal are asked by a policy's plans; None where all members at once are as cheap.
+def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> Cascade | None:
+    """How rows without a goal are asked by a policy's plans; None where all members at once are best.
 
-    together_s: what a row takes on all members at once, which share its decoding.
+    shared_s: of what a row costs on each member, what members that answer together need only once.
     """
     plans: Sequence[Plan] = getattr(policy, "plans", ())
     if not plans:
         return None
     gear = economical(plans)
-    if _takes_s(plans[gear]) >= together_s:
+    subset, together_s = _together(ensemble, plans[gear].accuracy, shared_s)
+    if _takes_s(plans[gear]) < _WORTH * together_s:
+        return Cascade(ensemble, policy, {"gear": gear}, plans[gear].accuracy)
+    if subset == (1 << len(ensemble.members)) - 1:
         return None
-    return Cascade(ensemble, policy, gear, plans[gear].accuracy)
+    return Cascade(ensemble, Static(ensemble, subset), {}, _accuracy(ensemble, subset))
+
+
+def _together(ensemble: Ensemble, accuracy: float, shared_s: float) -> tuple[int, float]:
+    """The cheapest members that are together at least so accurate, or else all: and what a row costs."""
+    costs_s = [member.cost_s for member in ensemble.members]
+    everyone = (1 << len(costs_s)) - 1
+    able = [each for each in ensemble.evidence.subsets if _accuracy(ensemble, each) >= accuracy]
+    taken_s: dict[int, float] = {}
+    for subset in (*able, everyone):
+        each_s = [costs_s[member] for member in members_of(subset)]
+        taken_s[subset] = max(sum(each_s) - shared_s * (len(each_s) - 1), *each_s)
+    cheapest = min(taken_s, key=lambda subset: taken_s[subset])
+    return cheapest, taken_s[cheapest]
+
+
+def _accuracy(ensemble: Ensemble, subset: int) -> float:
+    states = ensemble.evidence.states_of(subset)
+    return float(np.average(ensemble.evidence.right[states], weights=ensemble.evidence.rows[states]))
 
 
 def _takes_s(plan: Plan) -> float:

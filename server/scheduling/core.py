@@ -241,6 +241,9 @@ class Scheduler:
             return
         lane = cut.lane
         lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked)
+        pooled = lane.pooled if isinstance(lane, CascadeLane) else lane
+        if isinstance(pooled, PooledLane) and worked is not None:
+            pooled.learn_shared(sent.rows, sent.members, worked)
         cut.took_s = max(cut.took_s, service_s)
         if cut.batches or cut.spoilt or cut.pooled is not None:
             return

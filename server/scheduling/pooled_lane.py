@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from server.ensemble.cascade import Cascade, cascade_of
 from server.ensemble.evidence import members_of
-from server.ensemble.selection import TYPICAL_ROWS, Choice, Ensemble, RowEvidence, SelectionPolicy
+from server.ensemble.selection import Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, Offer, RunOn
 from server.scheduling.row_group import GOLDEN
-from server.scheduling.terms import FunctionSpec, Slice, Submission
+from server.scheduling.terms import BatchTimes, FunctionSpec, Slice, Submission
 from server.scheduling.worker_state import WorkerState
 
 __all__ = ["PooledLane"]
 
 _FULLNESS_GAIN = 0.1
+_SHARED_GAIN = 0.1  # of what a batch says
+_MOVED = 0.1  # of what is shared: then how bulk rows go is decided anew
 
 
 class PooledLane(Lane):
@@ -33,6 +35,9 @@ class PooledLane(Lane):
         self.pool: MemberPool | None = None
         self.cascade: Cascade | None = None  # of bulk rows: the last one
         self.is_cascading = False  # whether bulk rows that come now follow it; else they go to all members
+        self._followed: tuple[Ensemble, SelectionPolicy] | None = None
+        self._shared_s: dict[str, float] = {}  # of a row, by member: what others would need too
+        self._cascaded_by_s = 0.0  # the least of it, when it was last decided
         self._device = ""  # the kind by whose l̂ batches are cut
         self._names: dict[int, tuple[str, ...]] = {}  # by subset
         self._rows_come = 0  # to the pool, ever
@@ -92,9 +97,8 @@ class PooledLane(Lane):
         if [member.name for member in ensemble.members] != list(self.names):
             raise ValueError(f"a plan for {self.key[0]} is of other members")
         self._costs_s = [member.cost_s for member in ensemble.members]
-        cascade = cascade_of(ensemble, policy, self._together_row_s(ensemble))
-        self.is_cascading = cascade is not None
-        self.cascade = cascade or self.cascade  # of rows that it has begun with
+        self._followed = ensemble, policy
+        self._cascade_anew()
         if self.pool is not None and self.pool.evidence is ensemble.evidence:
             self.pool.follow(ensemble, policy)
             return
@@ -189,11 +193,25 @@ class PooledLane(Lane):
         """A batch has failed: its rows have left, as far as they were here still."""
         return [] if self.pool is None else self.pool.drop(now_s, batch_id)
 
-    def _together_row_s(self, ensemble: Ensemble) -> float:
-        """What a row takes on all members at once, in a batch of usual size."""
-        saved_s = self.saved_s(TYPICAL_ROWS) * (len(self.names) - 1) / TYPICAL_ROWS
-        each_s = [member.cost_s for member in ensemble.members]
-        return max(sum(each_s) - saved_s, *each_s)
+    def learn_shared(self, rows: int, members: Sequence[str], worked: BatchTimes) -> None:
+        """Learn from a batch, of whichever members, what of a row's work they would do but once together."""
+        for name, time in zip(members, worked.members, strict=False):
+            row_s = time.shared_s / rows
+            before_s = self._shared_s.setdefault(name, row_s)
+            self._shared_s[name] = before_s + _SHARED_GAIN * (row_s - before_s)
+        if abs(self._least_shared_s - self._cascaded_by_s) > _MOVED * self._cascaded_by_s:
+            self._cascade_anew()
+
+    @property
+    def _least_shared_s(self) -> float:
+        return min(self._shared_s.values(), default=0.0)
+
+    def _cascade_anew(self) -> None:
+        if self._followed is not None:
+            self._cascaded_by_s = self._least_shared_s
+            cascade = cascade_of(*self._followed, self._cascaded_by_s)
+            self.is_cascading = cascade is not None
+            self.cascade = cascade or self.cascade  # of rows that it has begun with
 
     def names_of(self, subset: int) -> tuple[str, ...]:
         """Its members, in their order."""

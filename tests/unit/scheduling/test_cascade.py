@@ -15,7 +15,16 @@ from server.ensemble.plan import Plan, fit_plans
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.policies.geared import Value
 from server.ensemble.selection import ENOUGH, Choice
-from server.scheduling.core import AnswerKnown, Idle, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.core import (
+    AnswerKnown,
+    BatchTimes,
+    Idle,
+    MemberTime,
+    RunBatch,
+    Scheduler,
+    Slice,
+    WorkerView,
+)
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 from tests.unit.scheduling.test_pooled_functions import ENSEMBLE, NAMES, asked, core, sent
 
@@ -185,9 +194,41 @@ def test_the_plan_of_bulk_rows_is_the_cheapest_that_is_hardly_less_accurate():
 
 def test_where_all_at_once_is_as_cheap_there_is_no_cascade():
     policy = selection_policy("value", ENSEMBLE)
-    assert cascade_of(ENSEMBLE, policy, 1e-9) is None
-    assert cascade_of(ENSEMBLE, policy, 1e9) is not None
-    assert cascade_of(ENSEMBLE, selection_policy("all", ENSEMBLE), 1e9) is None
+    shared = [cascade_of(ENSEMBLE, policy, shared_s) for shared_s in (0.0, 1.0)]
+    assert shared[0] is not None
+    assert not shared[0].first.beside
+    assert shared[1] is None or shared[1].first.beside
+    assert cascade_of(ENSEMBLE, selection_policy("all", ENSEMBLE), 0.0) is None
+
+
+def test_members_that_gain_nothing_are_left_out_where_others_answer_together():
+    told, labels = drawn([0.7, 0.9])
+    twice = outcomes_of(told[[0, 1, 1]], labels)
+    ensemble = ensemble_of(twice, [0.1, 0.1, 0.1])
+    found = cascade_of(ensemble, selection_policy("value", ensemble), 0.1)
+    assert found is not None
+    assert found.first.beside or len(found.first.ask) == 1
+    assert set(found.first.ask) != {0, 1, 2}
+
+
+def test_what_members_share_is_learned_from_batches_of_one():
+    scheduler = core("value")
+    scheduler.submit(0.0, asked(1, 8, row_class="bulk"))
+    batch = sent(scheduler)
+    assert len(batch.members) == 1
+    shared_s = 8 * max(member.cost_s for member in ENSEMBLE.members)
+    worked = BatchTimes(2 * shared_s, 2 * shared_s, (MemberTime(0.0, shared_s),))
+    scheduler.finished(0.01, batch.batch_id, worked=worked, sure=[0.99] * 8)
+    while isinstance(scheduler.next_action(0.01), AnswerKnown):
+        pass
+    scheduler.submit(0.02, asked(2, 8, row_class="bulk"))
+    action = scheduler.next_action(1.0)
+    while not isinstance(action, RunBatch) or {part.request_id for part in action.slices} != {2}:
+        assert not isinstance(action, Idle)
+        if isinstance(action, RunBatch):
+            scheduler.finished(1.0, action.batch_id, sure=[0.99] * action.rows if action.choices else ())
+        action = scheduler.next_action(1.0)
+    assert action.choices == (), "together, since a row is decoded once then"
 
 
 def test_rows_that_ask_for_more_accuracy_than_the_plan_has_go_to_all_members():
