@@ -30,7 +30,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from server.ensemble.evidence import NOTHING, EvidenceStates
+from server.ensemble.evidence import NOTHING, EvidenceStates, carried_over
 from server.ensemble.gearing import FollowedPlans, followed_by, held_to
 from server.ensemble.selection import (
     Choice,
@@ -167,15 +167,15 @@ class MemberPool:
         self._decide_anew()
 
     def follow(self, ensemble: Ensemble, policy: SelectionPolicy) -> None:
-        """Another policy from now on, or plans by other costs. The members and the evidence stay.
+        """Another policy from now on, or plans by other costs or by evidence that was counted anew.
 
-        Raises ValueError for other ones.
+        The members stay. Raises ValueError for other ones.
         """
         names = [each.name for each in ensemble.members]
-        if names != [each.name for each in self._ensemble.members] or (
-            ensemble.evidence is not self._ensemble.evidence
-        ):
-            raise ValueError(f"a pool's members and evidence stay, and {names} are others")
+        if names != [each.name for each in self._ensemble.members]:
+            raise ValueError(f"a pool's members stay, and {names} are others")
+        if ensemble.evidence is not self.evidence:
+            self._tell_apart_by(ensemble.evidence)
         self._ensemble = ensemble
         self._workers.follow(ensemble)
         self._adopt(policy)
@@ -485,6 +485,23 @@ class MemberPool:
         # wait for it.
         self._choices: dict[tuple[int, int, int, float | None], tuple[Choice, bool]] = {}
         self.state = policy.init()
+
+    def _tell_apart_by(self, evidence: EvidenceStates) -> None:
+        """The rows that are here are as sure as before, by other evidence."""
+        states = carried_over(self.evidence, evidence)
+        waiting = [(group, each.choice, each.lot) for each in self._waiting for group in each.groups]
+        self._waiting.take([group for group, _, _ in waiting])
+        self._waiting.tell_apart(evidence.states)
+        for requests in self._requests.values():
+            for request in requests:
+                for group in request.groups:
+                    if group.states is None:
+                        group.state = states[group.state]
+                    else:
+                        group.state = evidence.first.get(group.subset, NOTHING)
+                        group.states = [states[state] for state in group.states]
+        for group, choice, lot in waiting:
+            self._waiting.put(group, choice, lot)
 
     def _choice(self, subset: int, under_way: int, state: int, least: float | None) -> tuple[Choice, bool]:
         """What rows of that evidence need next, where no lots are drawn, and whether they wait for it.

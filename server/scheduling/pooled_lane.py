@@ -99,11 +99,9 @@ class PooledLane(Lane):
         self._costs_s = [member.cost_s for member in ensemble.members]
         self._followed = ensemble, policy
         self._cascade_anew()
-        if self.pool is not None and self.pool.evidence is ensemble.evidence:
+        if self.pool is not None:
             self.pool.follow(ensemble, policy)
             return
-        if self.pool is not None and self.pool.rows:
-            raise ValueError(f"rows of {self.key[0]} wait by other evidence")
         spec = self.spec
         self.pool = MemberPool(
             ensemble,

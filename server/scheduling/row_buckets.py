@@ -83,6 +83,11 @@ class RowBuckets:
     def __bool__(self) -> bool:
         return bool(self._buckets)
 
+    def tell_apart(self, states: int) -> None:
+        """So many states of evidence there are from now on. Nothing may wait."""
+        assert not self._buckets, "rows wait by other states"
+        self.counts = [0] * states
+
     def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
         """Have rows wait for what they need; with others of their request that do, they are one group."""
         key = (group.subset, group.under_way, group.state, choice if lot else None, group.least)

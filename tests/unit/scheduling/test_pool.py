@@ -277,7 +277,27 @@ def test_other_plans_are_followed_while_rows_wait():
     pool.follow(of, Static(of, 0b001))
     assert offered(pool).member == 0
     with pytest.raises(ValueError, match="are others"):
-        pool.follow(ensemble(), Static(of, 0b001))
+        pool.follow(ensemble_of(outcomes_of(*drawn([0.6, 0.9])), [1.0, 2.0]), Static(of, 0b001))
+
+
+def test_rows_that_wait_are_decided_anew_by_evidence_that_was_counted_anew():
+    of = ensemble()
+    pool = pool_of(Static(of, 0b111), of)
+    for number in range(4):
+        submit(pool, number)
+    other = ensemble_of(outcomes_of(*drawn([0.9, 0.6, 0.7], rows=100)), COSTS_MS)
+    assert other.evidence.states != of.evidence.states
+    answered, now_s = 0, 0.0
+    for turn in range(40):
+        now_s += 0.0001
+        action = pool.next_action(now_s)
+        if turn == 3:
+            pool.follow(other, Static(other, 0b011))
+        if isinstance(action, RunOn):
+            pool.finished(now_s, action.batch_id, [0.9] * action.rows)
+        elif isinstance(action, AnswerRows):
+            answered += sum(part.rows for part, _ in action.parts)
+    assert (answered, pool.rows) == (4, 0)
 
 
 def test_a_cancelled_row_is_neither_answered_nor_refused():

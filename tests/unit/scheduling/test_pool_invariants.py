@@ -20,6 +20,7 @@ from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
 GOAL_S, MOST = 0.05, 8
 OUTCOMES = outcomes_of(*drawn([0.6, 0.75, 0.9]))
+FEWER = outcomes_of(*drawn([0.9, 0.5, 0.6], rows=100))
 POLICIES = ["value", "gear", "slackfit", "async", "all", "best", "exp3", "exp4"]
 LAYOUTS: dict[
     str, tuple[list[int] | None, dict[str, tuple[int, ...]]]
@@ -30,6 +31,8 @@ LAYOUTS: dict[
     "mixed": ([0, 0, 1], {"a": (0, 1), "b": (2,)}),
 }
 ENSEMBLES = {layout: ensemble_of(OUTCOMES, [0.1, 0.2, 0.6], LAYOUTS[layout][0]) for layout in LAYOUTS}
+# By evidence of other rows, and fewer: other states, and fewer of them.
+COUNTED_ANEW = {layout: ensemble_of(FEWER, [0.1, 0.2, 0.6], LAYOUTS[layout][0]) for layout in LAYOUTS}
 
 SAYS = ["some", "one", "none", "nan"]
 
@@ -191,9 +194,9 @@ class Pooled(RuleBasedStateMachine):
             if action.worker == name:
                 del self.under_way[batch_id]
 
-    @rule(policy=st.sampled_from(POLICIES))
-    def follow(self, policy: str) -> None:
-        of = ENSEMBLES[self.layout]
+    @rule(policy=st.sampled_from(POLICIES), anew=st.booleans())
+    def follow(self, policy: str, anew: bool) -> None:
+        of = (COUNTED_ANEW if anew else ENSEMBLES)[self.layout]
         self.pool.follow(of, selection_policy(policy, of))
 
     @invariant()
