@@ -441,8 +441,9 @@ class Dispatcher:
         )
 
     def _answer_known(self, action: AnswerKnown) -> None:
-        if action.cut_rows:
-            stats = self._metrics.of(self._functions[action.function])
+        function = self._functions.get(action.function)
+        if action.cut_rows and function is not None:
+            stats = self._metrics.of(function)
             stats.goal_rows += action.cut_rows
             stats.late_members += action.late_members
         for part, _ in action.parts:
@@ -476,7 +477,8 @@ class Dispatcher:
         if late:
             stats = self._metrics.of(call.function)
             stats.goal_rows += span.rows
-            stats.late_members += late * span.rows
+            if not call.function.follows_plans:  # by a plan some may not have been asked
+                stats.late_members += late * span.rows
         answers = answers_of(call.function, span.answer(), span.rows, self._shifts(call))
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 

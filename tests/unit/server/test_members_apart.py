@@ -335,6 +335,38 @@ def test_those_that_came_in_time_answer_by_the_weights_that_were_fitted_for_them
     asyncio.run(scenario())
 
 
+def test_at_the_goal_the_default_is_answered_by_what_the_calibrated_probability_of_those_is_that_came() -> (
+    None
+):
+    """c says 0.9 and is made less sure by its temperature: below the threshold, as its own word is not."""
+    fit = Fit(("a", "b", "c"), (1.0, 1.0, 4.0), (), 100, 3)
+    p = np.array([0.9, 0.05, 0.05], "<f4")
+
+    async def scenario() -> None:
+        house = House(
+            late_members="leave_out",
+            combine="log_pool",
+            fit=fit,
+            min_confidence=0.8,
+            default="none",
+            slo_ms=50.0,
+        )
+        house.place(w0="a b", w1="c")
+        pending = house.ask("x")
+        await settle()
+        message, on_reply = house.workers["w1"].batches.pop(0)
+        on_reply(Answer(message.id, [classified("c/1", [CLASSES[0]], [0.9], p.tobytes())], []))
+        reply = await asyncio.wait_for(pending.future, 5)
+        sure = p**0.25 / (p**0.25).sum()
+        assert confidences_of(reply) == pytest.approx([sure[0]], abs=1e-5)
+        assert (labels_of(reply), reply.defaulted) == (["none"], {0})
+        assert {who for _, _, who in reply.answered_by} == {"c"}
+        stats = house.metrics.of(house.function)
+        assert (stats.goal_rows, stats.late_members) == (1, 2)
+
+    asyncio.run(scenario())
+
+
 def test_rows_of_which_nothing_has_come_at_their_goal_get_the_first_that_comes() -> None:
     async def scenario() -> None:
         house = House(late_members="leave_out", slo_ms=20.0)

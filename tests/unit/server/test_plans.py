@@ -391,21 +391,20 @@ async def test_under_load_answers_rest_on_fewer_members(worker):
 
 
 @runs
-async def test_under_load_a_call_with_an_accuracy_is_answered_by_as_many_as_without(worker):
-    served = Planned(worker, slo_ms=1000.0)
+async def test_under_load_a_call_with_an_accuracy_is_answered_by_more_than_others(worker):
+    served = Planned(worker, slo_ms=1500.0)
     await served.start()
     followed = served.house.dispatcher.followed(served.function, "text")
     assert followed is not None
-    one = served.ask("u", min_accuracy=followed.plans[0].accuracy)
-    alone = await answered(worker, one, {"u": 0.34})
-    crowd = [served.ask(*["u"] * 100, priority=1) for _ in range(9)]
-    limited = served.ask("u", min_accuracy=followed.plans[0].accuracy, priority=2)
+    no_hurry: dict[str, Any] = {"slo_s": 60.0}  # none is cut short at its goal, however slow the machine
+    crowd = [served.ask(*["u"] * 100, **no_hurry) for _ in range(9)]
+    limited = served.ask("u", min_accuracy=followed.plans[0].accuracy, priority=2, **no_hurry)
     await answered(worker, limited, {"u": 0.34})
-    followed = served.house.dispatcher.followed(served.function, "text")
-    assert followed is not None
-    assert followed.gear > 0, "others are answered by fewer"
-    assert len(limited.future.result().answered_by[0][2].split(",")) == len(alone)
     for call in crowd:
+        await answered(worker, call, {"u": 0.34})
+    asked = [len(who.split(",")) for call in crowd for _, _, who in call.future.result().answered_by]
+    assert len(limited.future.result().answered_by[0][2].split(",")) > sum(asked) / len(asked)
+    for call in (limited, *crowd):
         served.house.dispatcher.end(call)
 
 
