@@ -333,6 +333,14 @@ class UnknownLabel(InputError):
     )
 
 
+class UnknownPrediction(InputError):
+    """Feedback names a prediction that is none of the function's, or one of a deployment that has gone."""
+
+    code = "unknown_prediction"
+    sqlstate = "22023"
+    usual_hint = "give the input and its label instead: ml_udf.feedback(function, input, label)"
+
+
 class NoConfidentAnswer(InputError):
     """No answer reached the function's confidence threshold, and it has no default answer."""
 

@@ -20,13 +20,21 @@ from ml_udf.client.prediction import short
 from ml_udf.client.retry import left_s
 from ml_udf.client.statement import Statement
 from ml_udf.client.transport import HttpRequest
-from ml_udf.errors import BadOption, InputInvalid, InputTooLarge, MlUdfError, error_from_code
+from ml_udf.errors import (
+    BadOption,
+    InputInvalid,
+    InputTooLarge,
+    MlUdfError,
+    UnknownPrediction,
+    error_from_code,
+)
 
 __all__ = ["give_feedback"]
 
 _PATH = "/v1/feedback"
 _MOST_BYTES = 512 << 10  # of the inputs of one request
 _MOST_ROWS = 1024
+_LONGEST_ID = 10_000
 
 
 def give_feedback(
@@ -35,8 +43,12 @@ def give_feedback(
     inputs: Sequence[Value],
     labels: Sequence[str | None],
     on_wait: Callable[[], None] | None = None,
+    *,
+    by_id: bool = False,
 ) -> list[str | None]:
     """Say that these inputs of the statement's function have these labels.
+
+    by_id: the inputs are ids of predictions, as answers' details have them.
 
     `counted`, `changed` or `repeated` for each row; None for NULL, and with `on_error='null'` for a row at
     fault, of which the statement then warns. With `'error'` the first such row raises its error; what was
@@ -62,18 +74,18 @@ def give_feedback(
     texts: dict[int, str] = {}
     for row in given:
         try:
-            texts[row] = _text(info, inputs[row])
+            texts[row] = _id(inputs[row]) if by_id else _text(info, inputs[row])
         except MlUdfError as error:
             faults[row] = error
     for name, rows in _parts(info, inputs, texts, statement.options.batch_rows):
         body: dict[str, Any] = {
             "function": function,
-            "inputs": [texts[row] for row in rows],
+            "predictions" if by_id else "inputs": [texts[row] for row in rows],
             "labels": [labels[row] for row in rows],
         }
         if name:
             body["input"] = name
-        if statement.options.context:
+        if statement.options.context and not by_id:  # a prediction has its own
             body["context"] = statement.options.context
         reply = _asked(client, statement, body, on_wait)
         for row, outcome in zip(rows, reply["outcomes"], strict=True):
@@ -117,6 +129,14 @@ def _parts(
         name, nbytes = own, nbytes + len(text)
     if part:
         yield name, part
+
+
+def _id(value: Value) -> str:
+    if not isinstance(value, str):
+        raise UnknownPrediction(f"the id of a prediction is a text, not {type(value).__name__}")
+    if len(value) > _LONGEST_ID:
+        raise UnknownPrediction(f"a text of {len(value):,} characters is no id of a prediction")
+    return value
 
 
 def _text(info: FunctionInfo, value: Value) -> str:

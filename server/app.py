@@ -45,6 +45,7 @@ from server.serving.contexts import MOST_CONTEXTS, Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.serving.learned_state import LearnedState
+from server.serving.prediction_ids import PredictionIds
 from server.serving.scheduler_adapter import QueueBounds
 from server.settings import Settings
 from server.storage import StartError, Storage, open_storage
@@ -133,6 +134,7 @@ class App:
                 services.dispatcher.held,
                 services.dispatcher.followed,
                 context=services.contexts.digest,
+                ids=services.ids,
             )
             infer = InferRoute(
                 services.catalog,
@@ -231,7 +233,8 @@ async def _running(
             settings.max_feedback_rows, settings.max_feedback_labels, MOST_CONTEXTS
         )
         labelled = FeedbackRepository(storage.engine, bounds_of_feedback)
-        contexts = Contexts(labelled.key())
+        key = labelled.key()
+        contexts, ids = Contexts(key), PredictionIds(key)
         dispatcher = Dispatcher(
             Scheduler(), bounds, latencies, metrics, residency_of, supervisor.tasks(), contexts
         )
@@ -300,8 +303,9 @@ async def _running(
             metrics=metrics,
             exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all),
             calls=calls,
-            feedback=FeedbackService(labelled, learned_state, calls, metrics),
+            feedback=FeedbackService(labelled, learned_state, calls, metrics, ids),
             contexts=contexts,
+            ids=ids,
             large=LargeJson(),
             latencies=latencies,
             selections=selections,

@@ -18,6 +18,7 @@ from server.serving.call_service import CallService
 from server.serving.contexts import Contexts
 from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
+from server.serving.prediction_ids import PredictionIds
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
 from server.training.jobs.service import Training
@@ -42,6 +43,7 @@ class Services:
     calls: CallService
     feedback: FeedbackService
     contexts: Contexts
+    ids: PredictionIds
     large: LargeJson
     latencies: Latencies
     selections: Selections

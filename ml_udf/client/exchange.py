@@ -49,14 +49,16 @@ class AnswerDetail:
 
     answered_by: the members, or `default` · expected_accuracy: how often such answers are right on held-out
     rows; None where that is not known · device_seconds: that the members take for a row, by what was learned
+    prediction: by which a label may be given for it later; None where one could teach nothing
     """
 
     answered_by: tuple[str, ...]
     expected_accuracy: float | None
     device_seconds: float | None
+    prediction: str | None = None
 
 
-_DETAIL = ("answered_by", "expected_accuracy", "device_seconds")
+_DETAIL = ("answered_by", "expected_accuracy", "device_seconds", "prediction")
 
 
 @dataclass(slots=True)
@@ -191,10 +193,10 @@ def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
 
 
 def _details(reply: InferResponse, rows: int) -> list[AnswerDetail | None]:
-    members, right, taken_s = (_column(reply, name, rows) for name in _DETAIL)
+    columns = [_column(reply, name, rows) for name in _DETAIL]
     return [
-        AnswerDetail(tuple(who.split(",")) if who else (), _known(expected), _known(took_s))
-        for who, expected, took_s in zip(members, right, taken_s, strict=True)
+        AnswerDetail(tuple(who.split(",")) if who else (), _known(expected), _known(took_s), named or None)
+        for who, expected, took_s, named in zip(*columns, strict=True)
     ]
 
 

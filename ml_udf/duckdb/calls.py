@@ -57,11 +57,17 @@ class Calls:
             return [(answer, statement.version) for answer in statement.answers(column, check)]
 
     def feedback(
-        self, binding: Binding, text: str | None, inputs: Sequence[Value], labels: Sequence[str | None]
+        self,
+        binding: Binding,
+        text: str | None,
+        inputs: Sequence[Value],
+        labels: Sequence[str | None],
+        *,
+        by_id: bool = False,
     ) -> list[str | None]:
-        """What became of each labelled row; `text` as in `values`."""
+        """What became of each labelled row; `text` as in `values`. by_id: the inputs are predictions' ids."""
         with self._call(binding, text) as (statement, check):
-            return give_feedback(self._client, statement, inputs, labels, check)
+            return give_feedback(self._client, statement, inputs, labels, check, by_id=by_id)
 
     def note(self, error: MlUdfError) -> None:
         """Keep an error whose text alone DuckDB will pass on."""

@@ -193,10 +193,11 @@ class Registration:
             "detail": lambda *vectors: self._generic("detail", self._detail, vectors),
             "predict_many": lambda *vectors: self._generic("predict_many", self._predict_many, vectors),
             "feedback": self._feedback,
+            "feedback_by_id": lambda *vectors: self._feedback(*vectors, by_id=True),
         }
         behind = {name: _PREFIX + name for name in GENERIC}
         for name, (_, result) in GENERIC.items():
-            self._create(self._con, behind[name], bodies[name], result, acts=name == "feedback")
+            self._create(self._con, behind[name], bodies[name], result, acts=name.startswith("feedback"))
         self._create(self._con, _PREFIX + "view", self._view, "VARCHAR")
         self._create(self._con, _PREFIX + "train", self._training.call, "VARCHAR", acts=True)
         for statement in [
@@ -278,9 +279,9 @@ class Registration:
         answers = iter(self._predict(pa.array(flat_names, pa.string()), flat, statement).to_pylist())
         return TEXTS.array([None if row is None else [next(answers) for _ in row] for row in lists])
 
-    def _feedback(self, *vectors: ArrowVector) -> pa.Array:
+    def _feedback(self, *vectors: ArrowVector, by_id: bool = False) -> pa.Array:
         (functions, inputs, labels), statement = parted(vectors)
-        photos = pa.types.is_binary(inputs.type) or pa.types.is_large_binary(inputs.type)
+        photos = not by_id and (pa.types.is_binary(inputs.type) or pa.types.is_large_binary(inputs.type))
         try:
             names: list[str | None] = fitting("feedback", functions, TEXT).to_pylist()
             values = column_of(inputs if photos else fitting("feedback", inputs, TEXT))
@@ -291,7 +292,7 @@ class Registration:
 
         def ask(function: str, own: list[tuple[Any, Any]]) -> list[str | None]:
             mine = [value for value, _ in own], [label for _, label in own]
-            return self._calls.feedback(Binding(function), statement, *mine)
+            return self._calls.feedback(Binding(function), statement, *mine, by_id=by_id)
 
         pairs: list[tuple[Any, Any]] = list(zip(values, told, strict=True))
         return TEXT.array(asked_by_key(names, pairs, ask, None))

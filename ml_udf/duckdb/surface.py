@@ -48,10 +48,12 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
     "detail": (
         ("fn", "input"),
         "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR, "
-        "answered_by VARCHAR[], expected_accuracy DOUBLE, device_seconds DOUBLE)",
+        "answered_by VARCHAR[], expected_accuracy DOUBLE, device_seconds DOUBLE, "
+        "prediction VARCHAR)",
     ),
     "predict_many": (("fn", "inputs"), "VARCHAR[]"),
     "feedback": (("fn", "input", "label"), "VARCHAR"),
+    "feedback_by_id": (("fn", "prediction", "label"), "VARCHAR"),
 }
 
 _STATISTICS = {

@@ -51,6 +51,7 @@ _DETAIL_ARROW = pa.struct(
         ("answered_by", pa.list_(pa.string())),
         ("expected_accuracy", pa.float64()),
         ("device_seconds", pa.float64()),
+        ("prediction", pa.string()),
     ]
 )
 _SQL_NAMES = {
@@ -169,7 +170,7 @@ def try_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
 
 
 def detail_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
-    """The same with how each row was answered: *(…, answered_by, expected_accuracy, device_seconds)*."""
+    """The same with how each row was answered: *(…, answered_by, …)*, as `AnswerDetail` has it."""
     rows = []
     for answer, version in found:
         tried, told = _tried(answer, version), answer.detail
@@ -177,6 +178,7 @@ def detail_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
             tried["answered_by"] = list(told.answered_by)
             tried["expected_accuracy"] = told.expected_accuracy
             tried["device_seconds"] = told.device_seconds
+            tried["prediction"] = told.prediction
         rows.append(tried)
     return pa.array(rows, _DETAIL_ARROW)
 

@@ -300,6 +300,7 @@ def _outputs(rule: AnswerRule, found: AnsweredRows) -> list[Tensor]:
         Tensor.of_bytes("answered_by", [names.encode() for names in who]),
         Tensor.of_numbers("expected_accuracy", "FP64", expected),
         Tensor.of_numbers("device_seconds", "FP64", [_NOT_KNOWN for _ in rows]),  # nobody learns them here
+        Tensor.of_bytes("prediction", [b""] * len(rows)),  # nor from labels
     ]
 
 

@@ -148,9 +148,14 @@ class Session:
         inputs: Sequence[Value],
         labels: Sequence[str | None],
         servers: Sequence[str | None],
+        *,
+        by_id: bool = False,
     ) -> list[str | None]:
-        """`ml_udf.feedback` and its twin: as many functions, labels and servers as inputs."""
-        return self._feedback.give(_pairs(servers, functions), inputs, labels)
+        """`ml_udf.feedback` and its twin: as many functions, labels and servers as inputs.
+
+        by_id: `ml_udf.feedback_by_id`; the inputs are ids of predictions.
+        """
+        return self._feedback.give(_pairs(servers, functions), inputs, labels, by_id=by_id)
 
     # ── definitions, servers, views ──────────────────────────────────────────────────────────────
 

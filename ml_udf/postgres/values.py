@@ -53,6 +53,7 @@ def detailed(answer: Outcome, version: str | None) -> Composite | None:
         "answered_by": None if told is None else list(told.answered_by),
         "expected_accuracy": None if told is None else told.expected_accuracy,
         "device_seconds": None if told is None else told.device_seconds,
+        "prediction": None if told is None else told.prediction,
     }
 
 

@@ -158,6 +158,11 @@ class Function:
         }
 
     @property
+    def takes_feedback(self) -> bool:
+        """Whether labels may be given for its rows: it is no bare model, and answers classes."""
+        return not self.bare and bool(self.classes) and self.task.column("scores") is not None
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The sizes by which the shapes of its answers are given (`ColumnSpec.dims`)."""
         return {"classes": len(self.classes), "features": self.features or self.members[0].features}
@@ -177,6 +182,10 @@ class Function:
     def classes(self) -> tuple[str, ...]:
         """The classes that all members share, in the order of `scores`; none where it answers none."""
         return self.members[0].classes if self.task.needs_classes else ()
+
+    def label_at(self, place: int | None) -> str | None:
+        """The class at a place among them; None for none."""
+        return None if place is None else self.classes[place]
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:

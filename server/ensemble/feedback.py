@@ -149,9 +149,12 @@ def begun(members: Sequence[str], fit: Fit | None) -> Feedback:
 
 
 def begun_anew(feedback: Feedback, fit: Fit, note: RefitNote) -> Feedback:
-    """The weights as they were fitted just now; what was counted stays, and who was right is counted anew."""
+    """The weights as they were fitted just now; what was counted stays, and who was right is counted anew.
+
+    The slow mean goes on from where it was: contexts stay where they are, and follow.
+    """
     weights = tuple(each.weights for each in fit.subsets)
-    return replace(feedback, weights=weights, slow=None, fresh=0, refit=note)
+    return replace(feedback, weights=weights, fresh=0, refit=note)
 
 
 def adapted(fit: Fit, feedback: Feedback | None, context: Context | None = None) -> Fit:

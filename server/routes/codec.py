@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
@@ -29,12 +29,13 @@ from server.scheduling.terms import Latency
 from server.serving.answers import device_seconds, expected_accuracies
 from server.serving.calls import Call, Reply
 from server.serving.contexts import Contexts
+from server.serving.prediction_ids import PredictionIds, ids_of
 
 __all__ = ["OWN_OUTPUTS", "Codec", "raw_request"]
 
 # Beside the columns of the function's task, of each row: the members that answered it, how often such answers
-# are right, and the seconds of a device that they take for a row.
-OWN_OUTPUTS = ("error", "answered_by", "expected_accuracy", "device_seconds")
+# are right, the seconds of a device that they take for a row, and by what a label may be given for it later.
+OWN_OUTPUTS = ("error", "answered_by", "expected_accuracy", "device_seconds", "prediction")
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _OWN_PARAMETERS = {
     "ml_udf_deadline_ms",
@@ -58,7 +59,7 @@ class Codec:
     `latency_of(model, form)`: l̂ of rows of that form. `saved_s(function, form, rows)`: what each member after
     the first takes less than alone. `workers()`: the models that each worker holds. `plans(function, form)`:
     those that its rows follow; None where they follow none yet. `context(function's name, context)`: as
-    `Contexts.digest`.
+    `Contexts.digest`. `ids`: how predictions are named.
     """
 
     max_rows: int
@@ -68,6 +69,7 @@ class Codec:
     workers: Callable[[], Collection[Collection[str]]] = lambda: ()
     plans: Callable[[Function, Form], FollowedPlans | None] = lambda function, form: None
     context: Callable[[str, object], str] = Contexts().digest
+    ids: PredictionIds = field(default_factory=lambda: PredictionIds(b""))
 
     def call_of(
         self, function: Function, request: InferRequest, now_s: float, caller: Caller = NOBODY
@@ -81,9 +83,21 @@ class Codec:
         parameters = request.parameters
         outputs = _wanted(function, request)
         self._check_reply(function, outputs, request, len(rows))
+        with_members = any(output.name == "prediction" for output in request.outputs)
+        if with_members and function.takes_feedback:
+            outputs = tuple(spec.name for spec in function.task.columns)  # what members said is in them
         if parameters.keys() <= {"binary_data_output"}:
             row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
-            return Call(function, form, rows, nbytes, outputs, row_class=row_class, caller=caller.key)
+            return Call(
+                function,
+                form,
+                rows,
+                nbytes,
+                outputs,
+                row_class=row_class,
+                caller=caller.key,
+                with_members=with_members,
+            )
         _check_parameters(parameters)
         slo_ms = _number(parameters, "ml_udf_slo_ms", above=0.0)
         accuracy = _number(parameters, "ml_udf_min_accuracy", above=-math.inf)
@@ -104,6 +118,7 @@ class Codec:
             min_accuracy=limits.min_accuracy,
             caller=caller.key,
             context=self.context(function.name, parameters.get("ml_udf_context")),
+            with_members=with_members,
         )
 
     def _check_reply(
@@ -210,6 +225,12 @@ class Codec:
         if name == "device_seconds":
             form = _FORMS[request.inputs[0].name]
             return _numbers(name, device_seconds(reply, lambda model: self.latency_of(model, form)))
+        if name == "prediction":
+            form = _FORMS[request.inputs[0].name]
+            context = self.context(reply.function.name, request.parameters.get("ml_udf_context"))
+            rows = request.inputs[0].elements if form != "tensor" else []
+            ids = ids_of(self.ids, reply, form, rows, context)
+            return Tensor.of_bytes(name, [each.encode() for each in ids])
         return _output(name, reply)
 
 

@@ -17,12 +17,13 @@ from server.errors import BadOption, BodyTooLarge
 from server.http.body import ClientGone
 from server.http.replies import json_reply
 from server.services import Services, ServicesOf
+from server.serving.feedback import Given
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/feedback", tags=["feedback"])
 
-_FIELDS = {"function", "inputs", "labels", "input", "context"}
+_FIELDS = {"function", "inputs", "labels", "input", "context", "predictions"}
 _FORMS: Mapping[str, Form] = {name: form for form, name in INPUT_NAMES.items()}  # type: ignore[misc]  # keys are Forms
 _INVALID = "input_invalid"
 
@@ -37,15 +38,8 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
     if not isinstance(body.get("function"), str):
         raise BadOption("'function' must name a function")
     function = services.catalog.resolve(body["function"])
-    form = _form(function, body.get("input"))
-    inputs, labels = _columns(services, body)
-    context = services.contexts.digest(function.name, body.get("context"))
-    rows = await asyncio.to_thread(_rows, form, inputs)
-    caller: Caller = request.scope["ml_udf.caller"]
     try:
-        given = await services.feedback.give(
-            function, form, rows, labels, request.receive, caller.key, context
-        )
+        given = await (_by_id if "predictions" in body else _by_input)(services, request, function, body)
     except ClientGone:
         return Response(status_code=499)  # nobody reads it
     return json_reply(
@@ -62,6 +56,24 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
     )
 
 
+async def _by_input(
+    services: Services, request: Request, function: Function, body: Mapping[str, Any]
+) -> Given:
+    form = _form(function, body.get("input"))
+    inputs, labels = _columns(services, body, "inputs")
+    context = services.contexts.digest(function.name, body.get("context"))
+    rows = await asyncio.to_thread(_rows, form, inputs)
+    caller: Caller = request.scope["ml_udf.caller"]
+    return await services.feedback.give(function, form, rows, labels, request.receive, caller.key, context)
+
+
+async def _by_id(services: Services, request: Request, function: Function, body: Mapping[str, Any]) -> Given:
+    for field in ("inputs", "input", "context"):
+        if body.get(field) is not None:
+            raise BadOption(f"'predictions' say what was asked, and in which context; leave {field!r} out")
+    return await services.feedback.give_by_id(function, *_columns(services, body, "predictions"))
+
+
 def _form(function: Function, name: object) -> Form:
     forms = [form for form in function.forms if form != "tensor"]
     form = function.form if name is None else _FORMS.get(name) if isinstance(name, str) else None
@@ -71,10 +83,12 @@ def _form(function: Function, name: object) -> Form:
     return form
 
 
-def _columns(services: Services, body: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[str | None]]:
-    inputs, labels = body.get("inputs"), body.get("labels")
+def _columns(
+    services: Services, body: Mapping[str, Any], field: str
+) -> tuple[Sequence[Any], Sequence[str | None]]:
+    inputs, labels = body.get(field), body.get("labels")
     if not isinstance(inputs, list) or not isinstance(labels, list) or len(inputs) != len(labels):
-        raise BadOption("'inputs' and 'labels' must be lists of one length")
+        raise BadOption(f"{field!r} and 'labels' must be lists of one length")
     most = services.settings.max_rows
     if len(inputs) > most:
         raise BodyTooLarge(

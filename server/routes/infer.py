@@ -40,6 +40,7 @@ _SUFFIX = "/infer"
 _HEADER_LENGTH = HEADER_LENGTH.lower().encode()
 _INLINE_BYTES = 256 << 10  # read or written on the event loop: some milliseconds at the most
 _INLINE_ROWS = 4096
+_ID_COSTS_ROWS = 32  # what a prediction's id takes to write, of rows without one
 _JSON_BYTES = 1 << 20  # more of it is read and written by another process
 _MOVES = 8  # times that a request follows its function from version to version
 _BULK_S = 1.0  # the goal by which bulk requests stand in line
@@ -162,7 +163,8 @@ class InferRoute:
                 self._fail(asked, reply)
             return
         try:
-            if reply.rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
+            rows = reply.rows * (_ID_COSTS_ROWS if reply.told else 1)
+            if rows > _INLINE_ROWS or _number_bytes(reply) > _INLINE_BYTES:
                 asked.task = self._tasks.once("write a reply", self._write(asked, reply))
                 return
             body, headers = _encoded(self._codec, reply, asked.request)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from gpu_worker.wire.protocol import Column, RowError
+from gpu_worker.wire.protocol import Answer, Column, RowError
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
 from server.record import record
@@ -26,7 +26,8 @@ class Call:
     """Rows for a function. `deadline_s` is absolute, on `time.monotonic`.
 
     outputs: the columns of the answer that are wanted; none for those that it has by default.
-    context: in which it is asked, as `Contexts` writes it; "" for none.
+    context: in which it is asked, as `Contexts` writes it; "" for none. with_members: whether what each
+    member said is wanted too.
     """
 
     function: Function
@@ -42,11 +43,15 @@ class Call:
     min_accuracy: float | None = None  # that plans which its rows follow are expected to have
     caller: str = ""  # who shares the queue with others
     context: str = ""
+    with_members: bool = False
 
 
 @dataclass(slots=True)
 class Reply:
-    """The answers to all rows of a call, in its order."""
+    """The answers to all rows of a call, in its order.
+
+    told: what each member said, where that is wanted: of the rows from a number on.
+    """
 
     function: Function
     rows: int
@@ -54,6 +59,7 @@ class Reply:
     errors: dict[int, RowError]
     answered_by: list[tuple[int, int, str]]  # rows [first, end) and who answered them
     defaulted: set[int]
+    told: Sequence[tuple[int, Answer]] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +77,7 @@ class PendingReply:
     timers: tuple[asyncio.TimerHandle, ...] = ()  # at its goal, at its deadline
     evidence: Evidence | None = None  # of the rows whose members answer apart
     is_late: bool = False  # its goal has passed, and what has come is to be its answer
+    told: list[tuple[int, Answer]] | None = None  # what each member said of the rows that are answered
     _so_far: Reply | None = None  # of a call whose rows are answered in several parts
 
     def __post_init__(self) -> None:
@@ -95,6 +102,12 @@ class PendingReply:
     def waits_for(self, part: Slice, members: Collection[str]) -> bool:
         """Whether any of these rows waits for one of these members."""
         return self.evidence is not None and not self.evidence.missing(part).isdisjoint(members)
+
+    def tell(self, row: int, answer: Answer) -> None:
+        """What each member said of the rows from `row` on, before they are answered; once each."""
+        if self.told is None:
+            self.told = []
+        self.told.append((row, answer))
 
     def answer(self, part: Slice, first: int, answers: FunctionAnswer) -> None:
         """Take the answers [first, first + part.rows) of a batch for the rows of `part`."""
@@ -121,6 +134,7 @@ class PendingReply:
         self.missing -= part.rows
         if self.missing == 0:
             reply.answered_by.sort()
+            reply.told = self.told or ()
             self.future.set_result(reply)
 
     def _finish_whole(self, first: int, answers: FunctionAnswer) -> None:
@@ -136,5 +150,6 @@ class PendingReply:
                 {error.index - first: error for error in answers.errors if first <= error.index < end},
                 [(0, rows, answers.answered_by)],
                 {row - first for row in answers.defaulted if first <= row < end},
+                self.told or (),
             )
         )

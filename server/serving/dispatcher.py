@@ -384,7 +384,11 @@ class Dispatcher:
             pending = self._pending.get(part.request_id)
             if pending is not None and part.request_id in sent.apart:
                 self.collect(pending, part, first, reply)
-            elif pending is not None and (shifts := self._shifts(pending.call)) is not None:
+                first += part.rows
+                continue
+            if pending is not None and pending.call.with_members:
+                pending.tell(part.offset, part_of(reply, first, part.rows))
+            if pending is not None and (shifts := self._shifts(pending.call)) is not None:
                 own = part_of(reply, first, part.rows)
                 pending.answer(part, 0, answers_of(sent.function, own, part.rows, shifts))
             elif pending is not None:
@@ -458,6 +462,8 @@ class Dispatcher:
         if pending.evidence is None or span.known is None or not pending.evidence.close(part):
             return
         found, first = span.known
+        if pending.call.with_members:
+            pending.tell(span.offset, span.answer())
         pending.answer(part, first, found)
 
     def _plan(self, now_s: float, function: Function, form: Form) -> None:
@@ -472,14 +478,16 @@ class Dispatcher:
             self._wake()
 
     def _combine(self, pending: PendingReply, span: Span) -> None:
-        call = pending.call
+        call, told = pending.call, span.answer()
         late = len(span.wanted) - len(span.found)
         if late:
             stats = self._metrics.of(call.function)
             stats.goal_rows += span.rows
             if not call.function.follows_plans:  # by a plan some may not have been asked
                 stats.late_members += late * span.rows
-        answers = answers_of(call.function, span.answer(), span.rows, self._shifts(call))
+        answers = answers_of(call.function, told, span.rows, self._shifts(call))
+        if call.with_members:
+            pending.tell(span.offset, told)
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 
     def _shifts(self, call: Call) -> tuple[float, ...] | None:

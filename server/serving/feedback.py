@@ -1,6 +1,7 @@
 """Labels for rows: who among a function's members was right, kept, and learned from.
 
     give → labels checked → each member asked, as bulk → kept and learned (one transaction) → answered by
+    give_by_id → labels checked → what members said, in the id ↗
 
 Each member answers every labelled row, so that what is learned does not depend on who was asked. Rows wait
 for idle places. Knows neither HTTP nor tables.
@@ -9,7 +10,6 @@ for idle places. Knows neither HTTP nor tables.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +31,7 @@ from server.observability.metrics import Metrics
 from server.serving.call_service import CallService
 from server.serving.calls import Call, Reply
 from server.serving.learned_state import LearnedState, context_of, feedback_of, refits_of
+from server.serving.prediction_ids import PredictionId, PredictionIds, UnknownPrediction, input_digest
 from server.store.feedback import FeedbackRepository, LabelledRow, Learn, Learned
 
 __all__ = ["FeedbackService", "Given"]
@@ -38,6 +39,7 @@ __all__ = ["FeedbackService", "Given"]
 log = logging.getLogger("ml_udf.server.feedback")
 
 _UNKNOWN_LABEL = "unknown_label"
+_UNKNOWN_PREDICTION = "unknown_prediction"
 _SHOWN_CLASSES = 10
 _SHOWN = 100  # characters of a label
 _LEAST = 1e-45  # of a probability, of which there is a logarithm
@@ -73,7 +75,9 @@ class FeedbackService:
         learned_state: LearnedState,
         calls: CallService,
         metrics: Metrics,
+        ids: PredictionIds | None = None,
     ) -> None:
+        self._ids = ids or PredictionIds(b"")
         self._repository = repository
         self._learned_state = learned_state
         self._calls = calls
@@ -100,13 +104,7 @@ class FeedbackService:
         _check(function)
         labelled = await asyncio.to_thread(_labelled, function, form, rows, labels, context)
         errors, of_input = labelled.errors, labelled.of_input
-        last = {digest: places[-1] for digest, places in of_input.items()}
-        outcomes: list[str | None] = [None] * len(rows)
-        for places in of_input.values():
-            for place in places:
-                outcomes[place] = "repeated"
-        known = await asyncio.to_thread(self._repository.labels, function.name, function.version, list(last))
-        asked = [(digest, place) for digest, place in last.items() if known.get(digest) != labels[place]]
+        outcomes, asked = await self._new(function, labelled, labels)
         if asked:
             of_members = await self._asked(
                 function, form, [rows[place] for _, place in asked], receive, caller
@@ -123,11 +121,50 @@ class FeedbackService:
             kept = await self._kept(function, told, fine, of_members, context)
             for number, what in zip(fine, kept, strict=True):
                 outcomes[asked[number][1]] = what
-        for outcome in filter(None, outcomes):
-            self._metrics.feedback[function.name, outcome] += 1
-        if errors:
-            self._metrics.feedback[function.name, "refused"] += len(errors)
-        return Given(function, outcomes, errors)
+        return self._counted(Given(function, outcomes, errors))
+
+    async def give_by_id(
+        self, function: Function, predictions: Sequence[object], labels: Sequence[str | None]
+    ) -> Given:
+        """As `give`, of rows that were answered, by the ids of these answers; None counts nothing.
+
+        Nobody is asked: what the members said is in the ids, and in which context. What is no id of the
+        function's present deployment is an error of its row.
+        """
+        _check(function)
+        told, labelled = await asyncio.to_thread(_told, self._ids, function, predictions, labels)
+        outcomes, new = await self._new(function, labelled, labels)
+        of_context: dict[str, list[int]] = {}
+        for _, place in new:
+            of_context.setdefault(told[place].context, []).append(place)
+        for context, places in of_context.items():
+            pairs = [(told[place].digest, str(labels[place])) for place in places]
+            said = np.stack([told[place].scores for place in places], axis=1).astype(np.float32)
+            answered = [function.label_at(told[place].answer) == labels[place] for place in places]
+            kept = await self._taught(function, pairs, said, answered, context)
+            for place, what in zip(places, kept, strict=True):
+                outcomes[place] = what
+        return self._counted(Given(function, outcomes, labelled.errors))
+
+    async def _new(
+        self, function: Function, labelled: _Labelled, labels: Sequence[str | None]
+    ) -> tuple[list[str | None], list[tuple[str, int]]]:
+        """Outcomes as if nothing were new; and the last row of each input whose label is: digest, row."""
+        last = {digest: places[-1] for digest, places in labelled.of_input.items()}
+        outcomes: list[str | None] = [None] * len(labels)
+        for places in labelled.of_input.values():
+            for place in places:
+                outcomes[place] = "repeated"
+        known = await asyncio.to_thread(self._repository.labels, function.name, function.version, list(last))
+        return outcomes, [(each, place) for each, place in last.items() if known.get(each) != labels[place]]
+
+    def _counted(self, given: Given) -> Given:
+        name = given.function.name
+        for outcome in filter(None, given.outcomes):
+            self._metrics.feedback[name, outcome] += 1
+        if given.errors:
+            self._metrics.feedback[name, "refused"] += len(given.errors)
+        return given
 
     async def _asked(
         self, function: Function, form: Form, rows: list[Any], receive: Receive, caller: str
@@ -160,7 +197,23 @@ class FeedbackService:
         if not labelled:
             return []
         said = np.stack([_scores(reply) for reply in of_members])[:, list(fine)]
-        probabilities = _uncalibrated(function, said) if function.learns else said
+        raw = _uncalibrated(function, said) if function.learns else said
+        answered = [] if function.learns else _answered(function, of_members, fine, labelled)
+        return await self._taught(function, labelled, raw, answered, context)
+
+    async def _taught(
+        self,
+        function: Function,
+        labelled: Sequence[tuple[str, str]],
+        probabilities: NDArray[np.float32],
+        right: Sequence[bool],
+        context: str,
+    ) -> Sequence[str]:
+        """Keep labels of inputs, (digest, label), and learn from them; what became of each.
+
+        probabilities: what each member said, [members, rows, classes], uncalibrated. right: whether the
+        function's answers were, where it learns nothing.
+        """
         rows = [
             LabelledRow(
                 digest,
@@ -172,7 +225,7 @@ class FeedbackService:
         ]
         place_of = {label: place for place, label in enumerate(function.classes)}
         truth = [place_of[label] for _, label in labelled]
-        answered = None if function.learns else _answered(function, of_members, fine, labelled)
+        answered = None if function.learns else right
         keep = self._repository.keep
         async with self._one_at_a_time:
             for _ in range(_TRIES):
@@ -273,8 +326,32 @@ def _labelled(
         elif label not in classes:
             errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
         else:
-            of_input.setdefault(_digest(form, row, context), []).append(place)
+            of_input.setdefault(input_digest(form, row, context), []).append(place)
     return _Labelled(of_input, errors)
+
+
+def _told(
+    ids: PredictionIds, function: Function, predictions: Sequence[object], labels: Sequence[str | None]
+) -> tuple[dict[int, PredictionId], _Labelled]:
+    """What the ids say, by row; and the rows that have a label. Blocking: they may be many."""
+    told: dict[int, PredictionId] = {}
+    of_input: dict[str, list[int]] = {}
+    errors: dict[int, RowError] = {}
+    classes = frozenset(function.classes)
+    for place, (text, label) in enumerate(zip(predictions, labels, strict=True)):
+        if text is None or label is None:
+            continue
+        if label not in classes:
+            errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
+            continue
+        try:
+            found = ids.read(function.name, function.version, len(function.classes), text)
+        except UnknownPrediction as exc:
+            errors[place] = RowError(place, _UNKNOWN_PREDICTION, str(exc))
+            continue
+        told[place] = found
+        of_input.setdefault(found.digest, []).append(place)
+    return told, _Labelled(of_input, errors)
 
 
 def _no_class(function: Function, label: str) -> str:
@@ -282,12 +359,6 @@ def _no_class(function: Function, label: str) -> str:
     more = f" and {len(classes) - _SHOWN_CLASSES} more" if len(classes) > _SHOWN_CLASSES else ""
     named = ", ".join(classes[:_SHOWN_CLASSES]) + more
     return f"{label[:_SHOWN]!r} is no class of {function.name}; there are {named}"
-
-
-def _digest(form: Form, row: bytes, context: str) -> str:
-    """Of a row in a context: what somebody says there is true there, whatever was said elsewhere."""
-    place = form.encode() if not context else f"{form}\0{context}".encode()
-    return hashlib.sha256(place + b"\0" + row).hexdigest()
 
 
 def _fault(of_members: Sequence[Reply], row: int) -> RowError | None:

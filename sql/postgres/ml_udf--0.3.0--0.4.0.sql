@@ -177,18 +177,50 @@ return GD["ml_udf"].feedback(functions, inputs, labels, servers)
 $python$;
 COMMENT ON FUNCTION ml_udf.feedback_batch(text[], bytea[], text[], text[]) IS 'ml_udf.feedback for many rows at once, in order';
 
+-- PUBLIC
+CREATE FUNCTION ml_udf.feedback_by_id(
+    function text,               -- name of the function on the server
+    prediction text,             -- the id of an answer of it, from ml_udf.detail
+    label text,                  -- the true label, one of the function's classes
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].feedback([function], [prediction], [label], [server], by_id=True)[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.feedback_by_id(text, text, text, text) IS
+    'says what was right where a function answered, by the id of that answer: counted, changed or repeated';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.feedback_by_id_batch(functions text[], predictions text[], labels text[], servers text[])
+    RETURNS text[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].feedback(functions, predictions, labels, servers, by_id=True)
+$python$;
+COMMENT ON FUNCTION ml_udf.feedback_by_id_batch(text[], text[], text[], text[]) IS
+    'ml_udf.feedback_by_id for many rows at once, in order';
+
 -- What labels teach changes the answers of everybody.
 REVOKE ALL ON FUNCTION
     ml_udf.feedback(text, text, text, text),
     ml_udf.feedback(text, bytea, text, text),
     ml_udf.feedback_batch(text[], text[], text[], text[]),
-    ml_udf.feedback_batch(text[], bytea[], text[], text[])
+    ml_udf.feedback_batch(text[], bytea[], text[], text[]),
+    ml_udf.feedback_by_id(text, text, text, text),
+    ml_udf.feedback_by_id_batch(text[], text[], text[], text[])
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     ml_udf.feedback(text, text, text, text),
     ml_udf.feedback(text, bytea, text, text),
     ml_udf.feedback_batch(text[], text[], text[], text[]),
-    ml_udf.feedback_batch(text[], bytea[], text[], text[])
+    ml_udf.feedback_batch(text[], bytea[], text[], text[]),
+    ml_udf.feedback_by_id(text, text, text, text),
+    ml_udf.feedback_by_id_batch(text[], text[], text[], text[])
     TO ml_udf_admin;
 
 
@@ -202,7 +234,8 @@ CREATE TYPE ml_udf.detailed_prediction AS (
     error text,                         -- "code: message"; NULL where there is a value
     answered_by text[],                 -- the models that answered the row; {default} for the default answer
     expected_accuracy double precision, -- how often such answers are right on held-out rows; NULL = not known
-    device_seconds double precision     -- that these models take for a row, by what was learned; NULL = not known
+    device_seconds double precision,    -- that these models take for a row, by what was learned; NULL = not known
+    prediction text                     -- for ml_udf.feedback_by_id; NULL where a label could teach nothing
 );
 COMMENT ON TYPE ml_udf.detailed_prediction IS 'an answer of ml_udf.detail: a value and how it came about, or an error';
 

@@ -137,3 +137,36 @@ def test_views_and_metrics_name_no_context(engine: Engine, dishes: InferenceServ
     assert "udf_dish" in shown
     assert "Ada" not in shown
     assert "Ada" not in dishes.log
+
+
+def test_a_label_may_be_given_by_the_id_of_an_answer_and_is_the_inputs(engine: Engine) -> None:
+    engine.set("context", f"by id {engine.name}")
+    engine.set("row_class", "bulk")
+    texts = ", ".join(f"('porridge {number} {engine.name}')" for number in range(30))
+    asked = f"(SELECT t, ml_udf.detail('udf_dish', t) AS d FROM (VALUES {texts}) AS v(t)) AS told"
+    ids = engine.query(f"SELECT t, (d).prediction FROM {asked}")
+    assert all(id_ for _, id_ in ids)
+    engine.set("context", "")
+    listed = ", ".join(f"('{id_}', 'pizza')" for _, id_ in ids)
+    query = f"SELECT ml_udf.feedback_by_id('udf_dish', id, label) FROM (VALUES {listed}) AS v(id, label)"
+    assert engine.query(query) == [("counted",)] * 30
+    assert engine.query(query) == [("repeated",)] * 30
+    again = f"SELECT ml_udf.feedback('udf_dish', '{ids[0][0]}', 'pizza')"
+    assert engine.query(again) == [("counted",)], "the ids were of answers in a context"
+    engine.set("context", f"by id {engine.name}")
+    assert engine.query(again) == [("repeated",)]
+    assert engine.query("SELECT ml_udf.feedback_by_id('udf_dish', NULL, 'pizza')") == [(None,)]
+
+
+@pytest.mark.security
+def test_what_is_no_id_is_refused_in_the_same_words(engine: Engine) -> None:
+    ask = "SELECT (d).prediction FROM (SELECT ml_udf.detail('{}', 'x') AS d) AS told"
+    ((other,),) = engine.query(ask.format("udf_dish"))
+    changed = ("B" if other[0] == "A" else "A") + other[1:]
+    for id_ in ("17", changed, other[:-1]):
+        with pytest.raises(SqlError) as caught:
+            engine.query(f"SELECT ml_udf.feedback_by_id('udf_dish', '{id_}', 'pizza')")
+        assert caught.value.sqlstate == error_from_code("unknown_prediction", "").sqlstate
+        assert "no id" in caught.value.text
+        assert error_from_code("unknown_prediction", "").usual_hint in caught.value.text
+    assert engine.query(ask.format("text_one")) == [(None,)], "a model takes no feedback"

@@ -138,6 +138,31 @@ def test_each_context_is_answered_by_what_it_was_taught_also_after_a_restart(ser
     assert answers(server, "udf_dish", UNSEEN, "user:17") == answers(server, "udf_dish", UNSEEN)
 
 
+def test_labels_by_the_ids_of_answers_teach_also_after_a_restart(server: InferenceServer) -> None:
+    right, truth = answers(server, "text_right", TEXTS), answers(server, "text_right", UNSEEN)
+    before = share(answers(server, "udf_dish", UNSEEN), truth)
+    client = Client(server.url)
+    details = client.predict("udf_dish", TEXTS, Options(context="user:17"), detail=True).details
+    ids = [detail.prediction if detail else None for detail in details]
+    assert all(ids)
+    assert len(set(ids)) == len(ids)
+    server.stop()
+    server.start()
+    for first in range(0, len(ids), 100):
+        part = slice(first, first + 100)
+        body = {"function": "udf_dish", "predictions": ids[part], "labels": right[part]}
+        assert client.post("/v1/feedback", body)["outcomes"] == ["counted"] * 100
+    assert give(server, TEXTS[:5], right[:5], context="user:17")["outcomes"] == ["repeated"] * 5
+    assert give(server, TEXTS[:5], right[:5])["outcomes"] == ["counted"] * 5, "not in that context"
+    assert share(answers(server, "udf_dish", UNSEEN, "user:17"), truth) > 0.9 > before + 0.2
+    client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
+    told = client.post("/v1/feedback", {"function": "udf_dish", "predictions": ids[:1], "labels": right[:1]})
+    client.close()
+    assert told["outcomes"] == [None]
+    assert told["errors"][0]["code"] == "unknown_prediction"
+    assert "it has expired: version" in told["errors"][0]["message"]
+
+
 def test_what_is_told_again_counts_once_and_the_last_label_wins(server: InferenceServer) -> None:
     labels = answers(server, "text_right", TEXTS[:20])
     give(server, TEXTS[:20], labels)

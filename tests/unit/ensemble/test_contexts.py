@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from server.ensemble.breakage import RefitNote
 from server.ensemble.contexts import Context
-from server.ensemble.feedback import Feedback, adapted, begun, learned, learned_in
+from server.ensemble.feedback import Feedback, adapted, begun, begun_anew, learned, learned_in
 from server.ensemble.fit import Fit, SubsetFit, combined, fit_combination
 from server.ensemble.log_pool import WEIGHTS
 from tests.unit.ensemble.test_feedback import CLASSES, Floats, at_temperatures, fitted, member, said
@@ -107,6 +109,20 @@ def told_by_turns(draw: np.random.Generator, labels: NDArray[np.intp]) -> list[t
         said((labels + 1) % CLASSES, draw.beta(8, 2, len(labels))),
     )
     return [(good, bad), (bad, good)]
+
+
+def test_contexts_stay_where_they_are_when_the_fit_is_made_anew_and_follow_it_slowly() -> None:
+    draw = np.random.default_rng(8)
+    fit = fitted(draw, [0.8, 0.8])
+    labels = draw.integers(0, CLASSES, 100)
+    first, second = (at_temperatures(fit, np.stack(pair)) for pair in told_by_turns(draw, labels))
+    feedback, context = learned_in(None, begun(fit.members, fit), fit, first, labels.tolist())
+    before = adapted(fit, feedback, context).weights((0, 1))
+    anew = replace(fit, subsets=(*fit.subsets[:2], SubsetFit((0, 1), (0.02, 2.0), 0.5, 1.0)))
+    feedback = begun_anew(feedback, anew, RefitNote(1, "", (), 0, 100, 100, (None, None)))
+    assert adapted(anew, feedback, context).weights((0, 1)) == pytest.approx(before, rel=1e-3)
+    after = adapted(anew, learned(feedback, anew, second, labels.tolist()), context).weights((0, 1))
+    assert after[0] / after[1] < 0.3 * before[0] / before[1]
 
 
 def test_a_member_that_breaks_is_left_by_contexts_that_say_little_of_it() -> None:
@@ -211,7 +227,7 @@ def test_the_members_of_a_function_may_be_some_of_the_fits_in_another_order() ->
 def test_without_weights_a_context_learns_nothing() -> None:
     told = np.array([[[0.9, 0.1]], [[0.1, 0.9]]])
     feedback, context = learned_in(None, begun(("a", "b"), None), None, told, [0], [True])
-    assert feedback == Feedback(("a", "b"), 1, (0b011,), None, None, 1)
+    assert feedback == Feedback(("a", "b"), 1, (0b011,), taught=1, fresh=1)
     assert context == Context((0.0, 0.0), 1, 1)
 
 

@@ -64,6 +64,7 @@ class Detailed(FakeTransport):
             Tensor.of_bytes("answered_by", [b"a,b", b"default", b"a"]),
             Tensor.of_numbers("expected_accuracy", "FP64", [0.75, -1, -1]),
             Tensor.of_numbers("device_seconds", "FP64", [0.002, 0.001, 0.001]),
+            Tensor.of_bytes("prediction", [b"id-of-a", b"", b""]),
         ]
         body, headers = encode_response(InferResponse("f", tensors, "3"), InferRequest([]))
         return HttpResponse(200, headers, body)
@@ -75,9 +76,10 @@ def test_how_a_row_was_answered_is_said_where_it_is_asked_for():
     exchange.detail = True
     answers = ask(exchange, b"a", b"b", b"c")
     names = [output.name for output in transport.requests[0].outputs]
-    assert names == ["label", "confidence", "error", "answered_by", "expected_accuracy", "device_seconds"]
+    details = ["answered_by", "expected_accuracy", "device_seconds", "prediction"]
+    assert names == ["label", "confidence", "error", *details]
     assert answers.details == [
-        AnswerDetail(("a", "b"), 0.75, 0.002),
+        AnswerDetail(("a", "b"), 0.75, 0.002, "id-of-a"),
         AnswerDetail(("default",), None, 0.001),
         None,
     ]

@@ -12,7 +12,15 @@ from ml_udf.client import Client
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.client.transport import Abort, HttpRequest, HttpResponse
 from ml_udf.config import Options
-from ml_udf.errors import BadOption, Cancelled, DeadlineExceeded, Forbidden, InputInvalid, UnknownLabel
+from ml_udf.errors import (
+    BadOption,
+    Cancelled,
+    DeadlineExceeded,
+    Forbidden,
+    InputInvalid,
+    UnknownLabel,
+    UnknownPrediction,
+)
 from ml_udf.feedback import give_feedback
 from tests.unit.ml_udf.fake_transport import FakeTransport
 
@@ -42,7 +50,7 @@ class Learning(FakeTransport):
             if label not in CLASSES
         ]
         at_fault = {error["row"] for error in errors}
-        outcomes = [None if row in at_fault else "counted" for row in range(len(asked["inputs"]))]
+        outcomes = [None if row in at_fault else "counted" for row in range(len(asked["labels"]))]
         return HttpResponse(200, {}, json.dumps({"outcomes": outcomes, "errors": errors}).encode())
 
     def _metadata(self) -> dict[str, object]:
@@ -50,12 +58,18 @@ class Learning(FakeTransport):
 
 
 def give(
-    transport: FakeTransport, rows: list[tuple[Any, str | None]], endpoint: str = "http://fake", **fields: Any
+    transport: FakeTransport,
+    rows: list[tuple[Any, str | None]],
+    endpoint: str = "http://fake",
+    *,
+    by_id: bool = False,
+    **fields: Any,
 ) -> tuple[list[str | None], Statement]:
     client = Client(endpoint, transport=transport)
     statement = Statement(client, Binding("f"), Options(**fields))
     try:
-        told = give_feedback(client, statement, [value for value, _ in rows], [label for _, label in rows])
+        inputs, labels = [value for value, _ in rows], [label for _, label in rows]
+        told = give_feedback(client, statement, inputs, labels, by_id=by_id)
     finally:
         client.close()
     return told, statement
@@ -69,6 +83,23 @@ def test_null_is_not_sent_and_rows_keep_their_order() -> None:
     nothing = Learning()
     assert give(nothing, [(None, "x"), ("a", None)])[0] == [None, None]
     assert nothing.paths == [], "nobody is asked for nothing"
+
+
+def test_ids_of_predictions_are_sent_as_such_and_bring_their_context_themselves() -> None:
+    server = Learning(form="path")
+    rows = [("an-id", "x"), (None, "x"), ("other", "z")]
+    told, _ = give(server, rows, by_id=True, context="me", on_error="null")
+    assert told == ["counted", None, None]
+    assert server.given == [{"function": "f", "predictions": ["an-id", "other"], "labels": ["x", "z"]}]
+    for odd in (b"an-id", 17, "x" * 10_001):
+        with pytest.raises(UnknownPrediction):
+            give(Learning(), [(odd, "x")], by_id=True)
+
+
+def test_a_context_is_sent_with_the_labels() -> None:
+    server = Learning()
+    give(server, [("a", "x")], context="me")
+    assert server.given == [{"function": "f", "inputs": ["a"], "labels": ["x"], "context": "me"}]
 
 
 def test_many_rows_are_few_requests_bounded_by_rows_and_by_bytes() -> None:

@@ -25,6 +25,7 @@ from server.serving.calls import Call, Reply
 from server.serving.contexts import Contexts
 from server.serving.feedback import FeedbackService, Given
 from server.serving.learned_state import LearnedState, with_feedback
+from server.serving.prediction_ids import PredictionId, PredictionIds, input_digest
 from server.store.database import migrate, open_database
 from server.store.feedback import FeedbackRepository
 from server.store.repository import Repository
@@ -106,7 +107,7 @@ class Place:
         self.catalog = Catalog(lambda model: function(model, name=model.name, bare=True))
         self.catalog.add_function(function(*MEMBERS, **{"combine": "log_pool", "fit": FIT, **fields}), 2)
         self.members, self.dispatched, self.metrics = Members(), Dispatched(), Metrics()
-        self.contexts = Contexts(b"key")
+        self.contexts, self.ids = Contexts(b"key"), PredictionIds(b"key")
         labels = FeedbackRepository(database)
         self.learned_state = LearnedState(
             labels,
@@ -121,6 +122,7 @@ class Place:
             self.learned_state,
             self.members,  # type: ignore[arg-type]
             self.metrics,
+            self.ids,
         )
 
     @property
@@ -138,6 +140,19 @@ class Place:
         labels = [label for _, label in pairs]
         digest = self.contexts.digest("f", context)
         return await self.service.give(self.function, "text", rows, labels, nobody, context=digest)
+
+    def give_by_id(self, ids: list[Any], labels: list[str | None]) -> Given:
+        return asyncio.run(self.service.give_by_id(self.function, ids, labels))
+
+    def answered(self, row: str, context: str = "") -> str:
+        """The id of an answer: what `loud` and `right` say of that row."""
+        scores = np.full((2, len(CLASSES)), 0.1)
+        scores[[0, 1], [CLASSES.index("laksa"), CLASSES.index(RIGHT[row[-1]])]] = 0.8
+        digest = self.contexts.digest("f", context)
+        told = PredictionId(
+            self.function.version, input_digest("text", row.encode(), digest), digest, 0, scores
+        )
+        return self.ids.written("f", told)
 
     def shifts(self, context: str) -> tuple[float, ...] | None:
         return self.contexts.shifts(self.function, self.contexts.digest("f", context))
@@ -501,3 +516,65 @@ def test_a_registry_that_does_not_answer_costs_the_server_nothing_but_a_delay(re
         await other.learned_state.close()
 
     asyncio.run(scenario())
+
+
+def test_an_id_teaches_what_its_input_would_and_counts_once_with_it(registry: Engine, tmp_path: Path) -> None:
+    rows = labelled(60)
+    place = Place(registry)
+    given = place.give_by_id([place.answered(row) for row in rows], list(rows.values()))
+    assert given.outcomes == ["counted"] * 60
+    assert place.members.asked == [], "nobody is asked: the id says what was answered"
+    assert place.metrics.feedback == {("f", "counted"): 60}
+    elsewhere = open_database(f"sqlite:///{tmp_path / 'other.db'}")
+    migrate(elsewhere)
+    other = Place(elsewhere)
+    other.give(rows)
+    taught, by_input = place.function.rule.fit, other.function.rule.fit
+    assert taught is not None
+    assert by_input is not None
+    assert taught.weights((0, 1)) == pytest.approx(by_input.weights((0, 1)), rel=0.05)
+    elsewhere.dispose()
+    assert place.give({"0 l": "laksa", "1 p": "satay"}).outcomes == ["repeated", "changed"]
+    again = [place.answered("2 s"), None, place.answered("2 s"), place.answered("3 l")]
+    given = place.give_by_id(again, ["pizza", "laksa", "satay", None])
+    assert given.outcomes == ["repeated", None, "repeated", None]
+
+
+def test_an_id_brings_its_context(place: Place) -> None:
+    place.give(labelled(60))
+    rows = [f"{number} p" for number in range(60)]
+    given = place.give_by_id(
+        [place.answered(row, "me" if number % 2 else "") for number, row in enumerate(rows)], ["laksa"] * 60
+    )
+    assert set(given.outcomes) <= {"counted", "changed"}
+    assert place.shifts("me") is not None
+    assert place.shifts("you") is None
+
+
+@pytest.mark.security
+def test_what_is_no_id_of_the_functions_deployment_is_an_error_of_its_row(place: Place) -> None:
+    good = place.answered("0 l")
+    scores = np.full((2, 3), 1 / 3)
+    old = place.ids.written("f", PredictionId(7, "00" * 32, "", 0, scores))
+    foreign = place.ids.written("g", PredictionId(1, "00" * 32, "", 0, scores))
+    forged = PredictionIds(b"guess").written("f", PredictionId(1, "00" * 32, "", 0, scores))
+    given = place.give_by_id(
+        [good, old, foreign, forged, "17", 17, good[:-4], good], ["laksa"] * 7 + ["pasta"]
+    )
+    assert given.outcomes == ["counted", *[None] * 7]
+    assert {row: error.code for row, error in given.errors.items()} == {
+        **dict.fromkeys(range(1, 7), "unknown_prediction"),
+        7: "unknown_label",
+    }
+    assert "it has expired: version 7 of f answered it, and 1 answers now" in given.errors[1].message
+    assert "no id that this server has given for f" in given.errors[2].message
+    assert place.metrics.feedback["f", "refused"] == 7
+
+
+def test_of_a_function_that_votes_an_id_says_whether_its_answer_was_right(registry: Engine) -> None:
+    place = Place(registry, combine="majority_vote", fit=None)
+    rows = labelled(30)
+    place.give_by_id([place.answered(row) for row in rows], list(rows.values()))
+    assert place.function.feedback is not None
+    assert place.function.feedback.accuracy == pytest.approx(1 / 3)
+    assert place.function.feedback.by_member == {"loud": pytest.approx(1 / 3), "right": 1.0}
