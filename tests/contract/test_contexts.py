@@ -20,11 +20,8 @@ MEMBERS = ("text_one", "text_two")
 EQUAL = Fit(
     MEMBERS,
     (1.0, 1.0),
-    (
-        SubsetFit((0,), (1.0,), 0.5, 1.0),
-        SubsetFit((1,), (1.0,), 0.5, 1.0),
-        SubsetFit((0, 1), (0.7, 0.7), 0.5, 1.0),
-    ),
+    # How often each is right alone is not known: else one would count as broken where a context says so.
+    (SubsetFit((0, 1), (0.7, 0.7), 0.5, 1.0),),
     100,
     4,
 )

@@ -164,7 +164,7 @@ def test_only_an_administrator_gives_feedback(engine: Engine) -> None:
     rights = engine.query(
         "SELECT DISTINCT r.rolname::text, has_function_privilege(r.oid, p.oid, 'EXECUTE')"
         " FROM pg_proc p, pg_roles r"
-        " WHERE p.pronamespace = 'ml_udf'::regnamespace AND p.proname IN ('feedback', 'feedback_batch')"
+        " WHERE p.pronamespace = 'ml_udf'::regnamespace AND p.proname LIKE 'feedback%'"
         " AND r.rolname IN ('ml_udf_reader', 'ml_udf_trainer', 'ml_udf_admin') ORDER BY 1"
     )
     assert rights == [("ml_udf_admin", True), ("ml_udf_reader", False), ("ml_udf_trainer", False)]

@@ -136,6 +136,4 @@ def test_every_body_gets_a_reply_and_each_input_counts_once(registry: Engine) ->
     assert refused > 20
     inputs = place.metrics.feedback["f", "counted"]
     assert place.function.feedback is not None
-    assert place.function.feedback.rows == inputs < 100, (
-        "there are no more inputs that can be read"
-    )
+    assert place.function.feedback.rows == inputs < 100, "there are no more inputs that can be read"
