@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ class Learning(FakeTransport):
 
 def give(
     transport: FakeTransport,
-    rows: list[tuple[Any, str | None]],
+    rows: Sequence[tuple[Any, str | None]],
     endpoint: str = "http://fake",
     *,
     by_id: bool = False,

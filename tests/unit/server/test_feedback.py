@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ class Place:
         digest = self.contexts.digest("f", context)
         return await self.service.give(self.function, "text", rows, labels, nobody, context=digest)
 
-    def give_by_id(self, ids: list[Any], labels: list[str | None]) -> Given:
+    def give_by_id(self, ids: Sequence[Any], labels: Sequence[str | None]) -> Given:
         return asyncio.run(self.service.give_by_id(self.function, ids, labels))
 
     def answered(self, row: str, context: str = "") -> str:
