@@ -134,7 +134,7 @@ def _cumulative(how: str, queries: int, runs: Mapping[str, Sequence[failure.Run]
 
 
 def _figure_9(pool: Executor, splits: Sequence[int], quick: bool, targets: Targets) -> dict[str, Any]:
-    rows, sizes = (1500, (2, 8)) if quick else (12_000, stragglers.SIZES)
+    rows, sizes = (1500, (2, 8)) if quick else (6000, stragglers.SIZES)
     jobs = [(number, size, rows) for size in sizes for number in splits]
     list(pool.map(_forests, splits))
     found = iter(pool.map(_stragglers, jobs))

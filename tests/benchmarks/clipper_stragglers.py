@@ -38,7 +38,7 @@ from tests.benchmarks.schedule_cases import Affine
 SIZES = (2, 4, 6, 8, 12, 16)
 SLO_S = 0.02
 MAX_BATCH = 64
-JUDGED = 4000  # rows, of which those that arrive are drawn
+JUDGED = 2000  # rows, of which those that arrive are drawn
 OURS, PAPERS, WAITS = "at the goal", "the rest averaged", "wait for all"
 CONTENDERS = (OURS, PAPERS, WAITS)
 _LATENCY = Affine(0.002, 0.0001)
@@ -139,7 +139,8 @@ def _prepared(number: int, members: int) -> tuple[Ensemble, Mapping[str, MemberO
         total: Floats = judging.told[list(members_of(subset))].sum(axis=0) + usual[missing].sum(axis=0)
         return total / members
 
-    tables = {OURS: _tables(judging, members, pooled), PAPERS: _tables(judging, members, averaged)}
+    counted = frozenset(ensemble.evidence.subsets)
+    tables = {OURS: _tables(judging, counted, pooled), PAPERS: _tables(judging, counted, averaged)}
     return ensemble, tables
 
 
@@ -162,8 +163,13 @@ class _Filled(dict[int, Sequence[_Value]], Generic[_Value]):
         return made
 
 
-def _tables(judging: Answers, members: int, answered: Callable[[int], Floats]) -> MemberOutcomes:
+def _tables(judging: Answers, counted: frozenset[int], answered: Callable[[int], Floats]) -> MemberOutcomes:
+    """counted: the subsets that have states of evidence; of others nobody asks how sure they are."""
+    unasked = [0.0] * len(judging.labels)
+
     def confidence(subset: int) -> Sequence[float]:
+        if subset not in counted:
+            return unasked
         told: list[float] = answered(subset).max(axis=1).tolist()
         return told
 
