@@ -25,25 +25,25 @@ from tests.benchmarks import clipper_contexts as contexts
 from tests.benchmarks import clipper_failure as failure
 from tests.benchmarks import clipper_stragglers as stragglers
 from tests.benchmarks.clipper_data import ANGLES, dialects, failing_split, forests
-from tests.benchmarks.figures import WIDTH, apart, drawn, mean_curve, mean_of, spread
+from tests.benchmarks.figures import apart, drawn, mean_curve, mean_of, spread, wide
 from tests.benchmarks.report import console, write_json
 
-Targets = list[tuple[str, str, bool]]
+Targets = list[tuple[str, str, bool]]  # what was promised, what was found, whether that is enough
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     flags = _parser().parse_args(argv)
     splits = range(flags.first, flags.first + (2 if flags.quick else flags.splits))
-    result: dict[str, Any] = {"splits": list(splits), "quick": flags.quick}
-    targets: Targets = []
     with ProcessPoolExecutor(flags.jobs, initializer=_modest) as pool:
         for figure in flags.figures:
-            began_s = time.perf_counter()
-            result[f"figure_{figure}"] = _FIGURES[figure](pool, splits, flags.quick, targets)
-            console.print(f"Figure {figure}: {time.perf_counter() - began_s:.0f} s")
-    for what, found, is_met in targets:
-        console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {found}", soft_wrap=True)
-    write_json("clipper", {**result, "targets": [[*target] for target in targets]})
+            began_s, targets = time.perf_counter(), Targets()
+            result = _FIGURES[figure](pool, splits, flags.quick, targets)
+            for what, found, is_met in targets:
+                console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {found}", soft_wrap=True)
+            took_s = round(time.perf_counter() - began_s, 1)
+            console.print(f"Figure {figure}: {took_s:.0f} s")
+            told = {"splits": list(splits), "quick": flags.quick, "took_s": took_s, "targets": targets}
+            write_json(f"clipper-figure-{figure}", {**told, **result})
 
 
 def _modest() -> None:
@@ -83,7 +83,7 @@ def _figure_8(pool: Executor, splits: Sequence[int], quick: bool, targets: Targe
                 "" if name == failure.OURS else apart(whole[name], whole[failure.OURS], 2),
                 ", ".join(f"{rate:g}" for rate in rates),
             )
-        console.print(table, width=WIDTH)
+        wide.print(table)
         if label == "10 %":
             ours = runs[failure.OURS]
             for what, most, values in (
@@ -168,7 +168,7 @@ def _figure_9(pool: Executor, splits: Sequence[int], quick: bool, targets: Targe
                 spread([each.accuracy for each in mine], 2),
                 "" if name == stragglers.OURS else apart([each.accuracy for each in mine], ours, 2),
             )
-    console.print(table, width=WIDTH)
+    wide.print(table)
     worst_ms = max(each[stragglers.OURS].p99_ms for by_split in outcomes.values() for each in by_split)
     late = max(each[stragglers.OURS].late for by_split in outcomes.values() for each in by_split)
     targets.append(
@@ -257,7 +257,7 @@ def _figure_10(pool: Executor, splits: Sequence[int], quick: bool, targets: Targ
             "" if is_ours else apart(whole[name], whole[contexts.OURS], 2),
             "" if is_ours else apart(half[name], half[contexts.OURS], 2),
         )
-    console.print(table, width=WIDTH)
+    wide.print(table)
     for other in (contexts.GLOBAL, contexts.OWN):
         behind = [mine - theirs for mine, theirs in zip(half[contexts.OURS], half[other], strict=True)]
         targets.append(

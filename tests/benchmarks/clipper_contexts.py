@@ -3,7 +3,9 @@
 Rows of all angles come in a random order; each is answered, then its label teaches. A row's angle is its
 context. The function was fitted on rows of all angles together.
 
-per context        every context has weights of its own, drawn to those of the function (what ships)
+per context        what ships: a context's weights lie beside the slow mean of everybody's (contexts.py)
+a state each       a context's weights learn from its own labels alone, as Clipper keeps a state for each
+exp4 each          the same with the paper's own policy, at the best of its rates in hindsight
 global weights     one set of weights learns from all labels
 fixed weights      as fitted; nothing learns
 its own model      the member that was trained for the row's angle (the users' reported dialect)
@@ -13,12 +15,15 @@ fitted apart       weights that were fitted on held-out rows of the row's angle 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ensemble.feedback import adapted, begun, learned
+from server.ensemble.contexts import Context
+from server.ensemble.feedback import adapted, begun, learned, learned_in
 from server.ensemble.fit import Fit, combined, fit_combination
 from tests.benchmarks.clipper_data import (
     ANGLES,
@@ -27,10 +32,12 @@ from tests.benchmarks.clipper_data import (
     at_temperatures,
     dialects,
 )
+from tests.benchmarks.clipper_failure import RATES, Stream, exp4
 
-OURS, GLOBAL, STILL = "per context", "global weights", "fixed weights"
+OURS, EACH, PAPERS = "per context", "a state each", "exp4 each"
+GLOBAL, STILL = "global weights", "fixed weights"
 OWN, FOR_ALL, APART = "its own model", "one for all", "fitted apart"
-CONTENDERS = (OURS, GLOBAL, STILL, OWN, FOR_ALL, APART)
+CONTENDERS = (OURS, EACH, PAPERS, GLOBAL, STILL, OWN, FOR_ALL, APART)
 ROWS_EACH = 800
 WINDOW = 40  # rows of one context, over which a curve's error is counted
 
@@ -54,7 +61,9 @@ def curves(number: int, rows_each: int = ROWS_EACH) -> dict[str, Curve]:
     told, labels = split.judging.told, split.judging.labels
     rows = np.arange(len(labels))
     wrong = {
-        OURS: _by_context(fit, split),
+        OURS: _in_contexts(fit, split),
+        EACH: _apart(split, lambda rows: _learning(fit, split.judging, rows)),
+        PAPERS: min((_apart(split, partial(_exp4, fit, split.judging, rate)) for rate in RATES), key=np.mean),
         GLOBAL: _learning(fit, split.judging, rows),
         STILL: combined(fit, _EVERYBODY, told).argmax(axis=1) != labels,
         OWN: told[split.dialects, rows].argmax(axis=1) != labels,
@@ -82,12 +91,34 @@ def _learning(fit: Fit, answers: Answers, rows: NDArray[np.intp]) -> Wrong:
     return wrong
 
 
-def _by_context(fit: Fit, split: DialectSplit) -> Wrong:
+def _in_contexts(fit: Fit, split: DialectSplit) -> Wrong:
+    """As `_learning`, of all rows, each in its context."""
+    known = at_temperatures(fit, split.judging.told)
+    feedback, contexts = begun(fit.members, fit), dict[int, Context]()
+    wrong = np.zeros(len(split.dialects), np.bool_)
+    for row, (dialect, label) in enumerate(zip(split.dialects.tolist(), split.judging.labels, strict=True)):
+        context = contexts.get(dialect)
+        answered_by = adapted(fit, feedback, context)
+        answer = combined(answered_by, _EVERYBODY, split.judging.told[:, row : row + 1])
+        wrong[row] = int(answer.argmax()) != label
+        feedback, contexts[dialect] = learned_in(
+            context, feedback, fit, known[:, row : row + 1], [int(label)]
+        )
+    return wrong
+
+
+def _apart(split: DialectSplit, answered: Callable[[NDArray[np.intp]], Wrong]) -> Wrong:
+    """The rows of each context by themselves."""
     wrong = np.zeros(len(split.dialects), np.bool_)
     for dialect in range(len(ANGLES)):
         rows = np.flatnonzero(split.dialects == dialect)
-        wrong[rows] = _learning(fit, split.judging, rows)
+        wrong[rows] = answered(rows)
     return wrong
+
+
+def _exp4(fit: Fit, answers: Answers, rate: float, rows: NDArray[np.intp]) -> Wrong:
+    labelled = np.ones(len(rows), np.bool_)
+    return exp4(Stream(fit, answers.told[:, rows], answers.labels[rows], labelled, best=0, seed=0), rate)
 
 
 def _fitted_apart(split: DialectSplit) -> Wrong:

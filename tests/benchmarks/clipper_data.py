@@ -162,7 +162,7 @@ def _dialects(number: int, rows_each: int) -> dict[str, Any]:
     parts = [drawn.of(images, 5 * len(images), angle) for images, angle in zip(of_angle, ANGLES, strict=True)]
     seeds = random.integers(1 << 31, size=len(ANGLES) + 1).tolist()
     whole = (np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
-    learners = [MLPClassifier((32,), alpha=1.0, max_iter=60, random_state=seed) for seed in seeds]
+    learners = [LogisticRegression(C=0.01, max_iter=200, random_state=seed) for seed in seeds]
     members = [each.fit(*part[:2]) for each, part in zip(learners, [*parts, whole], strict=True)]
     found: dict[str, Any] = {}
     per_angle = {"fitting": len(fitting), "judging": rows_each}

@@ -125,7 +125,7 @@ def _exp3(stream: Stream, rate: float) -> Wrong:
     return wrong
 
 
-def _exp4(stream: Stream, rate: float) -> Wrong:
+def exp4(stream: Stream, rate: float) -> Wrong:
     policy = Exp4(_ensemble(stream), rate)
     state = policy.init()
     wrong = np.zeros(len(stream.labels), np.bool_)
@@ -204,7 +204,7 @@ def _second(stream: Stream) -> tuple[int, ...]:
 _CONTENDERS: Mapping[str, Callable[[Stream], tuple[Wrong, float | None]]] = {
     OURS: by_learned_weights,
     "exp3": _in_hindsight(_exp3),
-    "exp4": _in_hindsight(_exp4),
+    "exp4": _in_hindsight(exp4),
     "hedge": _in_hindsight(_hedge),
     "fixed share": _in_hindsight(_fixed_share),
     "fixed weights": _still(_everybody),

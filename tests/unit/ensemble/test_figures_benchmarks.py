@@ -62,9 +62,9 @@ def test_figure_10_a_context_learns_from_its_own_rows():
 
 def test_clippers_benchmark_writes_its_record_and_its_drawings(tmp_path):
     clipper.main(["--quick", "--figures", "10"])
-    record = json.loads((tmp_path / "bench-results" / "clipper.json").read_text())
+    record = json.loads((tmp_path / "bench-results" / "clipper-figure-10.json").read_text())
     assert record["splits"] == [20, 21]
-    assert len(record["figure_10"]["curves"]) == 2
+    assert len(record["curves"]) == 2
     drawing = ElementTree.parse(tmp_path / "bench-results" / "clipper-figure-10.svg")
     assert len(list(drawing.iter("{http://www.w3.org/2000/svg}polyline"))) == len(contexts.CONTENDERS)
 
