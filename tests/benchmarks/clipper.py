@@ -11,7 +11,6 @@ same rows, so differences are paired. Errors and shares are in %.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -25,7 +24,7 @@ from tests.benchmarks import clipper_contexts as contexts
 from tests.benchmarks import clipper_failure as failure
 from tests.benchmarks import clipper_stragglers as stragglers
 from tests.benchmarks.clipper_data import ANGLES, dialects, failing_split, forests
-from tests.benchmarks.figures import apart, drawn, mean_curve, mean_of, spread, wide
+from tests.benchmarks.figures import apart, drawn, give_way, mean_curve, mean_of, spread, wide
 from tests.benchmarks.report import console, write_json
 
 Targets = list[tuple[str, str, bool]]  # what was promised, what was found, whether that is enough
@@ -34,7 +33,7 @@ Targets = list[tuple[str, str, bool]]  # what was promised, what was found, whet
 def main(argv: Sequence[str] | None = None) -> None:
     flags = _parser().parse_args(argv)
     splits = range(flags.first, flags.first + (2 if flags.quick else flags.splits))
-    with ProcessPoolExecutor(flags.jobs, initializer=_modest) as pool:
+    with ProcessPoolExecutor(flags.jobs, initializer=give_way) as pool:
         for figure in flags.figures:
             began_s, targets = time.perf_counter(), Targets()
             result = _FIGURES[figure](pool, splits, flags.quick, targets)
@@ -44,10 +43,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             console.print(f"Figure {figure}: {took_s:.0f} s")
             told = {"splits": list(splits), "quick": flags.quick, "took_s": took_s, "targets": targets}
             write_json(f"clipper-figure-{figure}", {**told, **result})
-
-
-def _modest() -> None:
-    os.nice(10)
 
 
 # ── Figure 8 ────────────────────────────────────────────────────────────────────────────────────────
@@ -122,11 +117,11 @@ def _cumulative(how: str, queries: int, runs: Mapping[str, Sequence[failure.Run]
     shown = {name: mean_curve([each.curve for each in mine]) for name, mine in runs.items()}
     return line_chart(
         title=f"Clipper's Figure 8: the best member fails ({how}) from a quarter to a half",
-        x_label="queries, one in ten of them labelled",
+        x_label="thousands of queries, one in ten of them labelled",
         y_label="% answered wrongly so far",
-        x=[queries * (place + 1) / failure.POINTS for place in range(failure.POINTS)],
+        x=[queries / 1000 * (place + 1) / failure.POINTS for place in range(failure.POINTS)],
         series={failure.BOUND: shown.pop(failure.BOUND), **shown},
-        top=20.0,
+        top=12.0,
     )
 
 

@@ -11,7 +11,6 @@ each gives every contender the same rows at the same times, so differences are p
 from __future__ import annotations
 
 import argparse
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ from tests.benchmarks.ensembles_cases import (
     policy_of,
     prepared,
 )
-from tests.benchmarks.figures import apart, drawn, mean_curve, mean_of, spread, wide
+from tests.benchmarks.figures import apart, drawn, give_way, mean_curve, mean_of, spread, wide
 from tests.benchmarks.report import console, write_json
 
 TAU_S = SETTINGS["C"].slo_s
@@ -90,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _modest() -> None:
-    os.nice(10)
+    give_way()
     warnings.simplefilter("ignore", ConvergenceWarning)
 
 

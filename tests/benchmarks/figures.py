@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,15 @@ from rich.console import Console
 from tests.benchmarks.report import RESULTS, console
 from tests.benchmarks.schedule import half_width
 
-__all__ = ["apart", "drawn", "mean_curve", "mean_of", "spread", "wide"]
+__all__ = ["apart", "drawn", "give_way", "mean_curve", "mean_of", "spread", "wide"]
 
 wide = Console(width=150)  # for tables: a log's console is taken to have 80 columns
 _CHART = 'viewBox="0 0 880 360"'  # as `line_chart` begins
+
+
+def give_way() -> None:
+    """To whatever else runs, as `nice` would; once."""
+    os.nice(max(0, 10 - os.nice(0)))
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
