@@ -201,14 +201,15 @@ def test_where_all_at_once_is_as_cheap_there_is_no_cascade():
     assert cascade_of(ENSEMBLE, selection_policy("all", ENSEMBLE), 0.0) is None
 
 
-def test_members_that_gain_nothing_are_left_out_where_others_answer_together():
+@pytest.mark.parametrize("shared_s", [0.0, 0.02, 0.05, 0.1])
+def test_whatever_is_shared_bulk_rows_are_right_as_often_as_by_the_richest_plan(shared_s: float):
     told, labels = drawn([0.7, 0.9])
     twice = outcomes_of(told[[0, 1, 1]], labels)
     ensemble = ensemble_of(twice, [0.1, 0.1, 0.1])
-    found = cascade_of(ensemble, selection_policy("value", ensemble), 0.1)
-    assert found is not None
-    assert found.first.beside or len(found.first.ask) == 1
-    assert set(found.first.ask) != {0, 1, 2}
+    policy = selection_policy("value", ensemble)
+    found = cascade_of(ensemble, policy, shared_s)
+    assert isinstance(policy, Value)
+    assert found is None or found.accuracy >= max(plan.accuracy for plan in policy.plans) - 0.0011
 
 
 def test_what_members_share_is_learned_from_batches_of_one():
@@ -219,15 +220,9 @@ def test_what_members_share_is_learned_from_batches_of_one():
     shared_s = 8 * max(member.cost_s for member in ENSEMBLE.members)
     worked = BatchTimes(2 * shared_s, 2 * shared_s, (MemberTime(0.0, shared_s),))
     scheduler.finished(0.01, batch.batch_id, worked=worked, sure=[0.99] * 8)
-    while isinstance(scheduler.next_action(0.01), AnswerKnown):
-        pass
-    scheduler.submit(0.02, asked(2, 8, row_class="bulk"))
-    action = scheduler.next_action(1.0)
-    while not isinstance(action, RunBatch) or {part.request_id for part in action.slices} != {2}:
-        assert not isinstance(action, Idle)
-        if isinstance(action, RunBatch):
-            scheduler.finished(1.0, action.batch_id, sure=[0.99] * action.rows if action.choices else ())
-        action = scheduler.next_action(1.0)
+    drained(scheduler, Random(1), 0.01)
+    scheduler.submit(2.0, asked(2, 8, row_class="bulk"))
+    action = sent(scheduler, 2.0)
     assert action.choices == (), "together, since a row is decoded once then"
 
 
