@@ -250,9 +250,9 @@ class MemberPool:
         sure = sure or [math.nan] * batch.rows
         mine = 1 << batch.member
         states_of: dict[int, list[int]] = {}  # by subset: of every row of the batch, if that had answered it
-        for group in batch.waiting():
-            if group.bucket is not None:
-                self._waiting.take([group])
+        back = batch.waiting()
+        self._waiting.take([group for group in back if group.bucket is not None])
+        for group in back:
             places = group.places.pop(batch_id)
             group.under_way &= ~mine
             subset = group.subset = group.subset | mine
@@ -556,7 +556,8 @@ class MemberPool:
             for choice, part in self._parts(group, drawn):
                 self._go_on(part, choice, self._asks(part.subset, choice), lot=True)
         else:
-            self._go_on(group, *self._choice(group.subset, group.under_way, group.state, group.least))
+            choice, asks = self._choice(group.subset, group.under_way, group.state, group.request.least)
+            self._go_on(group, choice, asks)
 
     def _decide_by_state(self, group: RowGroup, states: Sequence[int]) -> None:
         """The same, where its rows are in these states now. Those that are done leave together."""

@@ -90,7 +90,7 @@ class RowBuckets:
 
     def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
         """Have rows wait for what they need; with others of their request that do, they are one group."""
-        key = (group.subset, group.under_way, group.state, choice if lot else None, group.least)
+        key = (group.subset, group.under_way, group.state, choice if lot else None, group.request.least)
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot, group.least)
@@ -100,7 +100,7 @@ class RowBuckets:
         at = len(groups)
         if groups and group.order < groups[-1].order:
             at = bisect_right(groups, group.order, key=_order)
-        if at and groups[at - 1].join(group):
+        if at and groups[at - 1].request is group.request and groups[at - 1].join(group):
             return
         group.bucket = bucket
         groups.insert(at, group)
@@ -130,11 +130,14 @@ class RowBuckets:
         if len(gone) == len(groups):
             groups.clear()
             del self._buckets[bucket.key]
-            return
-        orders = [gone[0].order] if len(gone) == 1 else [each.order for each in gone]
-        first = bisect_left(groups, min(orders), key=_order)
-        end = bisect_right(groups, max(orders), lo=first, key=_order)
-        groups[first:end] = [each for each in groups[first:end] if each.bucket is bucket]
+        elif len(gone) == 1:
+            first = 0 if groups[0] is gone[0] else bisect_left(groups, gone[0].order, key=_order)
+            del groups[groups.index(gone[0], first)]
+        else:
+            orders = [each.order for each in gone]
+            first = bisect_left(groups, min(orders), key=_order)
+            end = bisect_right(groups, max(orders), lo=first, key=_order)
+            groups[first:end] = [each for each in groups[first:end] if each.bucket is bucket]
 
 
 def in_order(lists: Sequence[Sequence[RowGroup]]) -> list[RowGroup]:

@@ -29,7 +29,7 @@ class PooledRequest:
     groups: those of its rows that have neither been answered nor given up · left: how many rows those are
     """
 
-    __slots__ = ("draw", "groups", "left", "order", "run")
+    __slots__ = ("draw", "groups", "least", "left", "order", "run")
 
     def __init__(self, run: RowRun, draw: float) -> None:
         self.run = run
@@ -37,6 +37,7 @@ class PooledRequest:
         self.order: Order = (-run.priority, run.due_s)
         self.groups: dict[RowGroup, None] = {}
         self.left = run.rows
+        self.least = run.min_accuracy  # that is asked for them
 
     def draw_of(self, row: int) -> float:
         """A row's own number in [0, 1)."""
@@ -94,7 +95,7 @@ class RowGroup:
     @property
     def least(self) -> float | None:
         """The accuracy that is asked for them."""
-        return self.request.run.min_accuracy
+        return self.request.least
 
     def run(self, most: int) -> RowRun:
         """So many of the rows, or all, as a batching policy sees them."""
