@@ -50,7 +50,7 @@ class Options:
     """How one call behaves; see `SETTINGS`. Raises `BadOption` for a value out of bounds.
 
     slo_ms: latency goal of a call, for which the server picks fewer models; None = the function's own.
-    min_accuracy: least accuracy that a model must have to answer. on_error: what a faulty row does.
+    min_accuracy: how often those that answer have to be right together. on_error: what a faulty row does.
     batch_rows: most rows in one request. max_in_flight: most requests of a call under way at once.
     timeout_ms: longest wait for one request. row_class: how the server schedules the rows.
     context: for whom or what is asked, such as a user: labels given in it weigh the members' answers there.

@@ -146,11 +146,11 @@ class Function:
 
         Empty where that is not known of the function's own rule.
         """
-        if self.fit is None or self.combine != "log_pool":
+        fit = self.rule.fit
+        if fit is None or self.combine != "log_pool":
             return {}
         keys = {model.name: model.key for model in self.members}
-        names = self.fit.members
-        subsets = {tuple(names[place] for place in each.members): each for each in self.fit.subsets}
+        subsets = {tuple(fit.members[place] for place in each.members): each for each in fit.subsets}
         return {
             frozenset(keys[name] for name in subset): each.accuracy
             for subset, each in subsets.items()

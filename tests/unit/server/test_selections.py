@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,13 @@ def test_of_several_what_they_answered_together_is_expected_where_it_was_counted
     assert both.device_seconds_a_row == pytest.approx(0.003)
     assert selection_of(function(*TWO), None, latency_of).expected_accuracy is None
     assert selection_of(function(*TWO, select=["a", "b"]), None, latency_of).policy == "static"
+
+
+def test_after_a_refit_what_was_counted_then_is_expected() -> None:
+    broken = replace(FIT, subsets=tuple(replace(each, accuracy=0.4) for each in FIT.subsets))
+    refitted = function(*TWO, combine="log_pool", fit=FIT, refit=broken)
+    assert selection_of(refitted, None, latency_of).expected_accuracy == 0.4
+    assert set(refitted.held_out.values()) == {0.4}
 
 
 def test_a_plan_says_its_gear_its_price_and_what_is_expected_of_it() -> None:
