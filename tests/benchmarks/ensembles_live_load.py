@@ -2,7 +2,7 @@
 
 One server, one worker with one compute thread; the generator and the server have the other core. `value`,
 `gear` and `all` answer the same rows at the same times, in turn. The simulator is given these arrivals and
-photos, what the members answer to them, and l̂ as this run has taught it.
+photos, what the members answer to them, and l̂ as this run has taught it by the end of each trace.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def load_steps(food: FoodEnsemble, steps: Steps) -> dict[str, Any]:
             slo_ms = goal_ms(capacity)
             say(f"the goal is {slo_ms} ms; in time: within {slo_ms + 1000 * WAY_S:g} ms")
             lag_s = 0.0
+            then: dict[tuple[str, int], _Learned] = {}  # l̂ as it was after each trace
             for number in range(steps.rounds):
                 turn = POLICIES[number % len(POLICIES) :] + POLICIES[: number % len(POLICIES)]
                 for policy in turn:
@@ -113,11 +114,15 @@ def load_steps(food: FoodEnsemble, steps: Steps) -> dict[str, Any]:
                     measured[policy].live += rows
                     lag_s = max(lag_s, late_s)
                     _say(policy, number, summary(rows, slo_ms / 1000 + WAY_S))
-        learned = _Learned.read(home, food, found)
+                    with contextlib.suppress(OSError, ValueError):  # not written yet, or just now
+                        then[policy, number] = _Learned.read(home, food, found)
+            last = (policy, number)
+        learned = then[last] = _Learned.read(home, food, found)
     for number in range(steps.rounds):
         arrivals_s = steps.arrivals(capacity, number)
         for policy in POLICIES:
-            measured[policy].simulated += _simulated(food, learned, arrivals_s, slo_ms, policy, number)
+            known = then.get((policy, number), learned)
+            measured[policy].simulated += _simulated(food, known, arrivals_s, slo_ms, policy, number)
     within_s = slo_ms / 1000 + WAY_S
     told = _report(measured, steps, within_s)
     _draw(measured, steps, within_s, capacity)
