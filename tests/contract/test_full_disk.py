@@ -144,3 +144,29 @@ def test_a_rollback_that_cannot_be_stored_changes_nothing_and_works_once_there_i
     server.start()
     served = call(server.port, "GET", "/v1/functions/udf_text").json()
     assert served["slo_ms"] == 400, "what was rolled back stays so over a restart"
+
+
+def test_labels_that_cannot_be_kept_count_nothing_and_count_once_there_is_room(
+    server: InferenceServer,
+) -> None:
+    def give(first: int) -> Any:
+        texts = [f"dish {number}" for number in range(first, first + 500)]
+        body = {"function": "udf_text", "inputs": texts, "labels": ["pizza"] * len(texts)}
+        return call(server.port, "POST", "/v1/feedback", body)
+
+    assert give(0).status == 200
+    ballast = fill(server.home)
+    replies = [give(first) for first in range(500, 5500, 500)]  # what the log had left is soon used up
+    statuses = [reply.status for reply in replies]
+    assert 507 in statuses
+    assert set(statuses) <= {200, 507}
+    refused = replies[statuses.index(507)]
+    assert refused.error.startswith("no_space: no space left")
+    counted = 500 + 500 * statuses.count(200)
+    feedback = call(server.port, "GET", "/v1/functions/udf_text").json()["feedback"]
+    assert feedback["rows"] == counted
+    assert call(server.port, "POST", INFER, infer_body("x")).status == 200
+    ballast.unlink()
+    again = give(500 + 500 * statuses.index(507))
+    assert (again.status, set(again.json()["outcomes"])) == (200, {"counted"})
+    assert call(server.port, "GET", "/v1/functions/udf_text").json()["feedback"]["rows"] == counted + 500
