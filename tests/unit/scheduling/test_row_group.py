@@ -1,0 +1,102 @@
+"""Rows that are alike are one thing, until something tells them apart; then nothing of them is lost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.ensemble.evidence import fit_evidence
+from server.ensemble.policies.by_name import selection_policy
+from server.ensemble.selection import Choice
+from server.scheduling.policy import RowRun
+from server.scheduling.pool import MemberPool, RunOn
+from server.scheduling.row_buckets import RowBuckets
+from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, slices_of
+from server.scheduling.terms import Slice
+from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
+
+ASK = Choice((0,))
+
+
+def group(rows: int = 10, first: int = 0) -> RowGroup:
+    return RowGroup.of(PooledRequest(RowRun(1, rows, 0.0, 1.0, due_s=1.0, offset=first), 0.25))
+
+
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_rows_that_follow_one_another_are_told_as_one_piece(rows: set[int]) -> None:
+    pieces = list(in_one_piece(sorted(rows)))
+    assert [row for first, count in pieces for row in range(first, first + count)] == sorted(rows)
+    assert all(end + count < first for (end, count), (first, _) in pairwise(pieces))
+
+
+def test_a_batch_cuts_off_what_it_takes_with_its_places_in_other_batches() -> None:
+    rest = group()
+    rest.places[7] = range(20, 30)
+    head = rest.head(4)
+    assert (list(head.rows), list(head.places[7])) == ([0, 1, 2, 3], [20, 21, 22, 23])
+    assert (list(rest.rows), list(rest.places[7])) == ([4, 5, 6, 7, 8, 9], list(range(24, 30)))
+    assert slices_of([head, rest]) == (Slice(1, 0, 10),)
+    assert slices_of([rest, head]) == (Slice(1, 4, 6), Slice(1, 0, 4))
+    assert set(rest.request.groups) == {head, rest}
+
+
+def test_rows_of_a_request_that_need_the_same_are_one_group_again() -> None:
+    buckets = RowBuckets(3)
+    rest = group()
+    head = rest.head(4)
+    other = group()
+    for each in (head, rest, other):
+        buckets.put(each, ASK)
+    (bucket,) = buckets
+    assert [each.count for each in bucket.groups] == [10, 10]
+    assert (bucket.rows, buckets.counts) == (20, [20, 0, 0])
+    buckets.take(list(bucket.groups))
+    assert not buckets
+
+
+def test_rows_under_way_are_not_joined_with_others() -> None:
+    buckets = RowBuckets(3)
+    rest = group()
+    head = rest.head(4)
+    head.places[1] = range(4)
+    for each in (head, rest):
+        buckets.put(each, ASK)
+    assert [each.count for bucket in buckets for each in bucket.groups] == [4, 6]
+
+
+def test_each_row_draws_a_lot_of_its_own_wherever_it_is_asked() -> None:
+    request = group(100, first=5).request
+    assert request.draw_of(5) == 0.25
+    draws = {request.draw_of(row) for row in range(5, 105)}
+    assert len(draws) == 100
+    assert all(0 <= draw < 1 for draw in draws)
+    assert max(sum(low <= draw < low + 0.1 for draw in draws) for low in (0.0, 0.3, 0.6, 0.9)) <= 13
+
+
+@given(st.lists(st.one_of(st.floats(0, 1), st.just(float("nan"))), max_size=80))
+def test_the_states_of_many_rows_are_those_of_each(confidences: list[float]) -> None:
+    outcomes = outcomes_of(*drawn([0.6, 0.9]))
+    evidence = fit_evidence(2, outcomes.confidence, outcomes.correct)
+    for subset in (1, 2, 3, 4):
+        states = [evidence.state_of(subset, each) for each in confidences]
+        assert evidence.states_each(subset, confidences) == states
+
+
+def test_how_sure_rows_are_is_kept_for_a_policy_that_heeds_it_later() -> None:
+    of = ensemble_of(outcomes_of(*drawn([0.6, 0.75, 0.9])), [0.1, 0.2, 0.6])
+    latencies = [lambda rows, one=one: one.fixed_s + rows * one.per_row_s for one in of.members]
+    pool = MemberPool(of, selection_policy("all", of), latencies, slo_s=0.05, max_batch=8)
+    pool.set_worker(0.0, "w", range(3))
+    pool.submit(0.0, RowRun(1, 2, 0.0, 0.05, due_s=0.05))
+    first = pool.next_action(0.0)
+    assert isinstance(first, RunOn)
+    pool.finished(0.001, first.batch_id, [1.0, 0.2])
+    (bucket,) = pool._waiting  # `all` asks the others in any case
+    assert [each.count for each in bucket.groups] == [2]
+    pool.follow(of, selection_policy("value", of))
+    subset = 1 << first.member
+    assert {(each.state, each.rows) for each in pool._waiting} == {
+        (of.evidence.state_of(subset, confidence), 1) for confidence in (1.0, 0.2)
+    }
