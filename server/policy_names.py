@@ -12,11 +12,17 @@ _Policy = TypeVar("_Policy")
 
 
 def named(
-    kind: str, name: str, known: Mapping[str, Callable[[], _Policy]], verbs: tuple[str, ...]
+    kind: str,
+    name: str,
+    known: Mapping[str, Callable[[], _Policy]],
+    verbs: tuple[str, ...],
+    *,
+    makes: bool = True,
 ) -> _Policy:
     """The policy of that name, of those `known`, or behind that import path.
 
-    kind: what it is, for messages. verbs: the methods that it must have. Raises ValueError, naming those
+    kind: what it is, for messages. verbs: the methods that it must have. makes: a class behind a path is
+    instantiated; else it is what is returned. Raises ValueError, naming those
     known, if there is no such policy.
     """
     if name in known:
@@ -26,7 +32,7 @@ def named(
         raise ValueError(f"no {kind} {name!r}; known: {', '.join(known)}, or a package.module:attribute")
     try:
         found = getattr(importlib.import_module(module), attribute)
-        policy = found() if isinstance(found, type) else found
+        policy = found() if makes and isinstance(found, type) else found
     except Exception as fault:  # it is anybody's code
         raise ValueError(f"{kind} {name!r} cannot be imported: {fault!r}") from fault
     missing = [verb for verb in verbs if not callable(getattr(policy, verb, None))]

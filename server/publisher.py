@@ -122,11 +122,12 @@ class Publisher:
             draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
             fit = fit or self._fit_before(draft)
             draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
-            if ":" in draft.policy and not self._allow_import:
-                raise BadOption(
-                    f"function {name}: the policy {draft.policy!r} is an import path, which runs code; "
-                    "start the server with --allow-import to permit it"
-                )
+            for policy in (draft.policy, draft.select):
+                if isinstance(policy, str) and ":" in policy and not self._allow_import:
+                    raise BadOption(
+                        f"function {name}: the policy {policy!r} is an import path, which runs code; "
+                        "start the server with --allow-import to permit it"
+                    )
             self._dispatcher.check(draft)
             await self._load(draft.members)
             spec = self._with_features(draft, spec)

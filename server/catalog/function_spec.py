@@ -49,6 +49,7 @@ _FIELDS = {
     "late_members",
 }
 _PINNED = {"features"}  # found when it is deployed; in the body where that is an older specification
+_BY_DEFAULT = "value"  # selects members where nothing else is said, and evidence is there
 _MAX_MEMBERS = 32
 _MAX_BATCH = 65_536
 
@@ -94,13 +95,12 @@ def function_of(
     models = [_model_named(key, catalog) for key in given["models"]]
     _check_alike(name, models)
     try:
-        names = select_members(given.get("select", "all"), [(model.name, model.accuracy) for model in models])
+        names = select_members(given.get("select") or "all", [(each.name, each.accuracy) for each in models])
     except ValueError as exc:
         raise BadOption(f"function {name}: {exc}") from exc
     members = tuple(model for model in models if model.name in names)
     _check_fit(name, members, fit)
-    if is_policy(given.get("select")) and not is_draft:
-        members = _selectable(name, members, given, fit)
+    select, members = _select(name, members, given, fit, is_draft=is_draft)
     task = _task(given.get("task"), name, members)
     max_batch = _whole(given, name, "max_batch", 1, _MAX_BATCH)
     function = Function(
@@ -113,7 +113,7 @@ def function_of(
         combine=_combine(given.get("combine"), name, task),
         actor=_actor(name, given, len(members)),
         fit=fit,
-        select=given.get("select", "all"),
+        select=select,
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
         slo_ms=_number(given, name, "slo_ms", 0.001, 86_400_000.0),
@@ -253,6 +253,29 @@ def _check_fit(name: str, members: Sequence[ModelVersion], fit: Fit | None) -> N
                 f"function {name}: what was fitted is of {', '.join(fit.members)}, and {model.name} is none "
                 "of them; deploy the function anew"
             )
+
+
+def _select(
+    name: str,
+    members: tuple[ModelVersion, ...],
+    given: Mapping[str, Any],
+    fit: Fit | None,
+    *,
+    is_draft: bool,
+) -> tuple[Any, tuple[ModelVersion, ...]]:
+    """What selects the members, and these, in the order that it needs. Raises `BadOption`.
+
+    Where nothing is said, `value`, if it has something to go by; else all answer.
+    """
+    asked = given.get("select")
+    if is_draft or not (asked is None or is_policy(asked)):
+        return asked or "all", members
+    if asked is not None:
+        return asked, _selectable(name, members, given, fit)
+    try:
+        return _BY_DEFAULT, _selectable(name, members, {**given, "select": _BY_DEFAULT}, fit)
+    except BadOption:
+        return "all", members
 
 
 def _selectable(

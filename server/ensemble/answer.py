@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Answer, Column, RowError
-from server.ensemble.combine import Vote, combine
+from server.ensemble.combine import OwnRule, Vote, combine, combine_by
 from server.ensemble.fit import Fit
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 from server.record import record
@@ -57,13 +57,19 @@ class AnswerRule:
         """How it answers in a context; shifts: as in `Fit.in_context`. Without a fit there are no weights."""
         return self if self.fit is None else replace(self, fit=self.fit.in_context(shifts))
 
-    def answer(self, told: Answer) -> FunctionAnswer:
-        """Raises KeyError for a member or a column that is not known, ValueError as `combine` does."""
+    def answer(self, told: Answer, by: OwnRule | None = None) -> FunctionAnswer:
+        """By the function's rule, or `by` another one that reads scores.
+
+        Raises KeyError for a member or a column that is not known, ValueError as `combine` does.
+        """
         votes = [
             Vote(*self.members[member.model], {column.name: column for column in member.columns})
             for member in told.members
         ]
-        columns = combine(self.combine, votes, self.classes, self.fit)
+        if by is None:
+            columns = combine(self.combine, votes, self.classes, self.fit)
+        else:
+            columns = combine_by(by, votes, self.classes, self.fit)
         rows, answered_by = votes[0].rows, ",".join(vote.member for vote in votes)
         if self.min_confidence <= 0.0:
             return FunctionAnswer(rows, columns, told.errors, answered_by)

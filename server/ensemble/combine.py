@@ -18,9 +18,10 @@ from gpu_worker.wire.protocol import Column
 from server.ensemble.fit import Fit, combined
 from server.record import record
 
-__all__ = ["Vote", "combine", "needs_of", "unconfident_rows"]
+__all__ = ["OwnRule", "Vote", "combine", "combine_by", "needs_of", "unconfident_rows"]
 
 Columns = Mapping[str, Column]
+OwnRule = Callable[[Mapping[str, Sequence[float]]], tuple[int, float]]  # by member → a class, how sure
 
 
 @record
@@ -56,6 +57,30 @@ def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str], fit: Fit |
     if rule not in _RULES:
         raise ValueError(f"{len(votes)} members answered, and no rule {rule!r} combines them")
     return _RULES[rule].combined(votes, classes, fit)
+
+
+def combine_by(
+    rule: OwnRule, votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None = None
+) -> Columns:
+    """As `combine`, by a rule of somebody's own, row by row: from each member's scores, calibrated.
+
+    Of the answer's scores, those of the other classes share what is left as they do in the members' mean.
+    """
+    _check_scores("a rule of one's own", votes)
+    each = {vote.member: _scores_of(vote, len(classes)) for vote in votes}
+    if fit is not None:
+        each = {name: combined(fit, fit.subset([name]), [scores]) for name, scores in each.items()}
+    places = np.empty(votes[0].rows, np.intp)
+    sure = np.empty(votes[0].rows, np.float32)
+    for row in range(votes[0].rows):
+        places[row], sure[row] = rule({name: scores[row].tolist() for name, scores in each.items()})
+    rows = np.arange(votes[0].rows)
+    scores = np.mean(list(each.values()), axis=0)
+    scores[rows, places] = 0.0
+    left = scores.sum(axis=1, keepdims=True)
+    scores = np.where(left > 0, scores / np.where(left > 0, left, 1.0), 0.0) * (1 - sure[:, None])
+    scores[rows, places] = sure
+    return _told(votes, classes, places, sure, scores.astype(np.float32))
 
 
 def needs_of(rule: str, members: int, *, is_fitted: bool = False) -> tuple[str, ...]:
@@ -119,7 +144,16 @@ def _check_scores(what: str, votes: Sequence[Vote]) -> None:
 
 def _by_scores(votes: Sequence[Vote], classes: Sequence[str], scores: NDArray[np.float32]) -> Columns:
     winners = scores.argmax(axis=1)
-    confidences = scores[np.arange(len(scores)), winners]
+    return _told(votes, classes, winners, scores[np.arange(len(scores)), winners], scores)
+
+
+def _told(
+    votes: Sequence[Vote],
+    classes: Sequence[str],
+    winners: NDArray[np.intp],
+    confidences: NDArray[np.float32],
+    scores: NDArray[np.float32],
+) -> Columns:
     labels = [classes[winner] for winner in winners.tolist()]
     told = [vote.columns["label"].values for vote in votes]
     for row, label in enumerate(told[0]):

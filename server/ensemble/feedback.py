@@ -55,6 +55,7 @@ class Feedback:
     function's answer was right and bit 1 + m where member m's was · weights: of the fit's subsets, in the
     fit's order; None where nothing is learned · taught: labels that have taught, of inputs that had one too
     fresh: of them, those since the fit was last made anew · refit: when and why that was; None for never
+    selection: the `state` that the selection `policy` of that name has learned; None where it learns nothing
     """
 
     members: tuple[str, ...]
@@ -65,6 +66,7 @@ class Feedback:
     taught: int = 0  # labels that were learned from, also those that took the place of others
     fresh: int = 0
     refit: RefitNote | None = None
+    selection: Mapping[str, Any] | None = None
 
     @property
     def was_wrong(self) -> dict[str, list[bool]]:
@@ -109,6 +111,7 @@ class Feedback:
             "taught": self.taught,
             "fresh": self.fresh,
             "refit": None if self.refit is None else self.refit.to_json(),
+            **({} if self.selection is None else {"selection": dict(self.selection)}),
         }
 
     @classmethod
@@ -129,6 +132,7 @@ class Feedback:
                 int(kept.get("taught", kept["rows"])),
                 int(kept.get("fresh", kept["rows"])),
                 None if (note := kept.get("refit")) is None else RefitNote.from_json(note),
+                _selection(kept.get("selection")),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
@@ -329,6 +333,10 @@ def _descended(
 def _rounded(value: float) -> float:
     """As many digits as mean something, and the same when it is read back."""
     return float(f"{value:.6g}")
+
+
+def _selection(kept: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if kept is None else {"policy": str(kept["policy"]), "state": dict(kept["state"])}
 
 
 def _weight(value: object) -> float:

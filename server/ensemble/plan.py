@@ -10,7 +10,7 @@ that no other beats at less cost: the gears that a load is met with (gearing.py)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,13 +65,13 @@ class Plan:
 def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
     """The gears of an ensemble, the richest first; at least one."""
     if ensemble.devices == 1:
-        least_s = min(member.cost_s for member in ensemble.members)
+        least_s = min(ensemble.members[number].cost_s for number in ensemble.held)
         prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
-        return undominated([solve(ensemble, (price,)) for price in prices])
+        return _freed(undominated([solve(ensemble, (price,)) for price in prices]))
     most_s, fewest_s = _extremes_s(ensemble)
     aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
     plans = [solve(ensemble, _prices_for(ensemble, aim)) for aim in aims]
-    return undominated([solve(ensemble, (0.0,) * ensemble.devices), *plans])
+    return _freed(undominated([solve(ensemble, (0.0,) * ensemble.devices), *plans]))
 
 
 def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
@@ -84,7 +84,8 @@ def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
         subset = subsets[at]
         here = evidence.states_of(subset)
         table = np.full((here.stop - here.start, evidence.members), -np.inf)
-        for number, member in enumerate(ensemble.members):
+        for number in ensemble.held:
+            member = ensemble.members[number]
             following = evidence.following.get((subset, number))
             if following is not None:
                 after = following @ worth[evidence.states_of(subset | 1 << number)]
@@ -131,6 +132,13 @@ def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
         if not kept or plan.accuracy > kept[-1].accuracy + _EVEN:
             kept.append(plan)
     return tuple(reversed(kept))
+
+
+def _freed(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """The richest of all is followed where time is worth nothing."""
+    richest, *others = plans
+    fresh, *rest = richest.choices
+    return replace(richest, choices=(replace(fresh, is_free=True), *rest)), *others
 
 
 def drawn_together(gains: Floats, rows: Floats) -> Floats:
@@ -191,14 +199,15 @@ def _evaluated(ensemble: Ensemble, choices: list[Choice], prices: tuple[float, .
 
 def _extremes_s(ensemble: Ensemble) -> tuple[float, float]:
     """Device seconds a row: of every member for every row, and of the cheapest of each device by turns."""
-    on = [[each.cost_s for each in ensemble.members if each.device == d] for d in range(ensemble.devices)]
+    there = [ensemble.members[number] for number in ensemble.held]
+    on = [[each.cost_s for each in there if each.device == d] for d in range(ensemble.devices)]
     held = [costs for costs in on if costs]
     return max(map(sum, held)), 0.9 / sum(1 / min(costs) for costs in held)
 
 
 def _prices_for(ensemble: Ensemble, aim_s: float) -> tuple[float, ...]:
     """Prices by which no device is used for more than `aim_s` a row: dearer where one is, else cheaper."""
-    costs = [member.cost_s for member in ensemble.members]
+    costs = [ensemble.members[number].cost_s for number in ensemble.held]
     prices = np.full(ensemble.devices, 0.1 / max(costs))
     seen: list[Floats] = []
     for turn in range(_ROUNDS):

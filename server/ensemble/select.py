@@ -11,18 +11,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from server.ensemble.policies.by_name import SELECTION_POLICIES
+
 __all__ = [
     "POLICIES",
     "Limits",
     "MemberEstimate",
+    "is_own_policy",
     "is_policy",
-    "members_within",
     "select_members",
     "subset_within",
 ]
 
-# Of server/ensemble/policies those that decide row by row, and learn nothing.
-POLICIES = ("value", "gear", "slackfit", "async", "actor_critic")
+_FIXED = ("all", "best")  # when a function is deployed
+POLICIES = tuple(name for name in SELECTION_POLICIES if name not in _FIXED)  # which decide row by row
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,19 @@ def select_members(select: Any, accuracies: Sequence[tuple[str, float]]) -> tupl
         return tuple(name for name in names if name in select)
     policies = ", ".join(map(repr, POLICIES))
     raise ValueError(
-        f"select must be 'best', 'all' or a list of model names, or a policy ({policies}), not {select!r}"
+        f"select must be 'best', 'all' or a list of model names, or a policy ({policies}, or a "
+        f"package.module:attribute), not {select!r}"
     )
 
 
 def is_policy(select: object) -> bool:
-    """Whether it names a policy that selects members row by row."""
-    return isinstance(select, str) and select in POLICIES
+    """Whether it names a policy that selects members row by row: one of ours, or a user's own."""
+    return isinstance(select, str) and (select in POLICIES or is_own_policy(select))
+
+
+def is_own_policy(select: object) -> bool:
+    """Whether it is the import path of a user's own policy, `package.module:attribute`."""
+    return isinstance(select, str) and ":" in select
 
 
 def subset_within(

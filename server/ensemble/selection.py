@@ -7,6 +7,7 @@ Stateless code with an explicit state of plain values (Clipper's listing 2), whi
     select(state, row) → Choice             which members next, any of them or all; or enough
     combine(state, evidence) → RowAnswer    from the members that have answered
     observe(state, context, evidence, label) → state     somebody told what is right
+    resume(state, before) → state           optional: the state that this policy left, made for other costs
 
 A policy that says `draws_lots = False` gives all rows of the same evidence the same choice, whatever their
 `draw`: it is asked once for all of them. One that does not say so is asked row by row. One that says
@@ -44,6 +45,7 @@ __all__ = [
     "State",
     "draws_lots",
     "heeds_confidence",
+    "resumed",
 ]
 
 State = dict[str, Any]
@@ -54,13 +56,17 @@ TYPICAL_ROWS = 32  # of a batch, by which a row's cost is reckoned
 
 @dataclass(frozen=True, slots=True)
 class EnsembleMember:
-    """A model of a function. l̂(b) = fixed_s + b · per_row_s on the device that holds it."""
+    """A model of a function. l̂(b) = fixed_s + b · per_row_s on the device that holds it.
+
+    is_held: whether any does; plans ask nobody else while anybody is held.
+    """
 
     name: str
     accuracy: float
     fixed_s: float
     per_row_s: float
     device: int = 0
+    is_held: bool = True
 
     @property
     def cost_s(self) -> float:
@@ -86,14 +92,20 @@ class Ensemble:
         """How many devices hold a member."""
         return 1 + max(member.device for member in self.members)
 
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The members that may be asked: those that a device holds; all, where none is held."""
+        held = tuple(number for number, member in enumerate(self.members) if member.is_held)
+        return held or tuple(range(len(self.members)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     """What a row needs next: the members to `ask`, best first, any one of them, or with `beside` every one.
 
     worth: by member, how much likelier right the answer would be with it · only: no other member will do,
-    even where it is too late for these. No member to ask: it is enough, unless members are still under way
-    that a policy waits for (`waits`).
+    even where it is too late for these · is_free: time is worth nothing, so all may be asked at once. No
+    member to ask: it is enough, unless members are still under way that a policy waits for (`waits`).
     """
 
     ask: tuple[int, ...]
@@ -101,6 +113,7 @@ class Choice:
     beside: bool = False
     only: bool = False
     waits: bool = False
+    is_free: bool = False
 
     @property
     def is_enough(self) -> bool:
@@ -183,3 +196,14 @@ def draws_lots(policy: SelectionPolicy) -> bool:
 def heeds_confidence(policy: SelectionPolicy) -> bool:
     """Whether what it does may depend on how sure an answer is; where it does not say, it may."""
     return bool(getattr(policy, "heeds_confidence", True))
+
+
+def resumed(policy: SelectionPolicy, state: State, before: SelectionPolicy) -> State:
+    """Where `policy` goes on that follows upon another, which was in that state: anew, if it is another one.
+
+    The same one, made for other costs, says by `resume` what becomes of the state; else that stays.
+    """
+    if policy.name != before.name:
+        return policy.init()
+    resume = getattr(policy, "resume", None)
+    return state if resume is None else resume(state, before)

@@ -55,6 +55,7 @@ def _described(services: Services, served: list[Function]) -> dict[str, Any]:
         "inputs": {INPUT_NAMES[form]: form for form in function.forms},
         "select": function.select,
         "selection": services.selections.of(function).to_json(),
+        "select_fault": services.dispatcher.select_fault(function),
         "policy": function.policy,
         "policy_options": dict(function.policy_options),
         "max_batch": function.max_batch,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from server.ensemble.cascade import Cascade
 from server.ensemble.gearing import FollowedPlans
-from server.ensemble.selection import Ensemble, SelectionPolicy
+from server.ensemble.selection import Ensemble, SelectionPolicy, State
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
 from server.scheduling.cascade_lane import CascadeLane
@@ -143,6 +143,19 @@ class Scheduler:
         pooled and for other members than its own.
         """
         self._queues.pool(now_s, function, bucket).follow(now_s, ensemble, policy, self._workers.values())
+
+    def policy_of(self, function: str, bucket: str) -> tuple[SelectionPolicy, State] | None:
+        """The policy that rows of that bucket follow, and its state; None where they follow none yet."""
+        for lane in self._queues.pooled.values():
+            if (lane.key[0], lane.key[2]) == (function, bucket) and lane.pool is not None:
+                return lane.pool.policy, lane.pool.state
+        return None
+
+    def teach(self, function: str, policy: str, state: State) -> None:
+        """What a policy has learned from feedback is its state from now on, in every bucket."""
+        for lane in self._queues.pooled.values():
+            if lane.key[0] == function and lane.pool is not None and lane.pool.policy.name == policy:
+                lane.pool.learn(state)
 
     def remove(self, now_s: float, function: str) -> tuple[Slice, ...]:
         """Forget a function: the rows that were waiting for it."""

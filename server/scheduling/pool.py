@@ -41,6 +41,7 @@ from server.ensemble.selection import (
     State,
     draws_lots,
     heeds_confidence,
+    resumed,
 )
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.policy import BatchOutcome, RowRun
@@ -112,7 +113,12 @@ class MemberPool:
         self._next_batch_id = 1
         self._sent_s = -math.inf  # when a batch last left
         self._stirred = True  # something happened since the workers were last asked
-        self._adopt(policy)
+        self._adopt(policy, policy.init())
+
+    @property
+    def policy(self) -> SelectionPolicy:
+        """Which it follows."""
+        return self._policy
 
     @property
     def evidence(self) -> EvidenceStates:
@@ -178,10 +184,15 @@ class MemberPool:
             self._tell_apart_by(ensemble.evidence)
         self._ensemble = ensemble
         self._workers.follow(ensemble)
-        self._adopt(policy)
+        self._adopt(policy, resumed(policy, self.state, self._policy))
         if self._heeds_confidence:
             self._tell_apart()
         self._decide_anew()
+
+    def learn(self, state: State) -> None:
+        """The policy has learned that: it is what rows that come now, or come back, are decided by."""
+        self.state = state
+        self._choices.clear()
 
     def submit(self, now_s: float, run: RowRun, draw: float = 0.0) -> None:
         """Rows arrive. `draw`: a number in [0, 1) of the first row's own, from which the others' follow.
@@ -204,9 +215,9 @@ class MemberPool:
         self._decide(RowGroup.of(request))
         self._stirred = True
 
-    def asked_of(self, evidence: RowEvidence) -> tuple[int, ...]:
-        """The members that a row would be asked of now, the best first."""
-        return self._policy.select(self.state, evidence).ask
+    def choice_of(self, evidence: RowEvidence) -> Choice:
+        """What a row would need now."""
+        return self._policy.select(self.state, evidence)
 
     def cancel(self, request_id: int) -> list[RowRun]:
         """Forget the rows of a request whose client has gone: those that had not been answered."""
@@ -478,13 +489,13 @@ class MemberPool:
             self._choices.clear()
             self._decide_anew()
 
-    def _adopt(self, policy: SelectionPolicy) -> None:
+    def _adopt(self, policy: SelectionPolicy, state: State) -> None:
         self._policy = policy
         self._by_lot, self._heeds_confidence = draws_lots(policy), heeds_confidence(policy)
         # By evidence and by what is asked for, as the state has them: what is needed next, and whether rows
         # wait for it.
         self._choices: dict[tuple[int, int, int, float | None], tuple[Choice, bool]] = {}
-        self.state = policy.init()
+        self.state = state
 
     def _tell_apart_by(self, evidence: EvidenceStates) -> None:
         """The rows that are here are as sure as before, by other evidence."""

@@ -1,12 +1,15 @@
 """A lane whose interactive rows wait in a pool: each for the members that a plan asks next, and not for all.
 
 Rows for which the members are named, and those that come before there is a plan wait as in any lane and go to
-all members; so do rows of the bulk class, where that is cheaper than to ask one member after the other
-(`cascade`). Knows nothing of other lanes, nor of how plans are made.
+all members at once, so that what they share is done once. So do rows of the bulk class, where that is cheaper
+than to ask one member after the other (`cascade`), and rows that come when there is nothing to choose: time
+is worth nothing, a worker is idle, and all members would take half of its time at most. Knows nothing of
+other lanes, nor of how plans are made.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from server.ensemble.cascade import Cascade, cascade_of
@@ -25,6 +28,8 @@ __all__ = ["PooledLane"]
 _FULLNESS_GAIN = 0.1
 _SHARED_GAIN = 0.1  # of what a batch says
 _MOVED = 0.1  # of what is shared: then how bulk rows go is decided anew
+_REST = 0.5  # of the workers' time, and of a row's goal: so much may be spent on asking all members
+_FADE_S = 1.0  # of the rate at which rows come
 
 
 class PooledLane(Lane):
@@ -38,11 +43,14 @@ class PooledLane(Lane):
         self._followed: tuple[Ensemble, SelectionPolicy] | None = None
         self._shared_s: dict[str, float] = {}  # of a row, by member: what others would need too
         self._cascaded_by_s = 0.0  # the least of it, when it was last decided
-        self._device = ""  # the kind by whose l̂ batches are cut
+        self._kinds: dict[int, str] = {}  # of the device that holds a member; by its l̂ batches are cut
         self._names: dict[int, tuple[str, ...]] = {}  # by subset
         self._rows_come = 0  # to the pool, ever
         self._costs_s: list[float] = []  # of a row on each member, as plans reckon it
         self.fullness = 1.0  # what batches were to take by that, of what they take: less where they are small
+        self._holders: dict[str, WorkerState] = {}  # of all members
+        self._came = 0.0  # rows in the last second or so
+        self._came_s = now_s
 
     @property
     def rows(self) -> int:
@@ -67,13 +75,20 @@ class PooledLane(Lane):
         if self.pool is None or submission.row_class == "bulk" or submission.members is not None:
             super().add(now_s, submission)
             return
+        self._came = submission.rows + self._came * math.exp((self._came_s - now_s) / _FADE_S)
+        self._came_s = now_s
+        due_s = self.goal_s(now_s, submission)
+        asks_little = submission.min_accuracy is None
+        if asks_little and self._is_at_rest(now_s, self.pool, submission.rows, due_s - now_s):
+            super().add(now_s, submission)
+            return
         run = RowRun(
             request_id=submission.request_id,
             rows=submission.rows,
             arrived_s=now_s,
             deadline_s=submission.deadline_s,
             priority=submission.priority,
-            due_s=self.goal_s(now_s, submission),
+            due_s=due_s,
             offset=submission.offset,
             row_bytes=submission.nbytes / submission.rows,
             min_accuracy=submission.min_accuracy,
@@ -120,8 +135,10 @@ class PooledLane(Lane):
             return
         held = worker.view.resident if worker.view.alive else frozenset()
         members = [number for number, name in enumerate(self.names) if name in held]
-        if members:
-            self._device = worker.view.device
+        self._kinds.update(dict.fromkeys(members, worker.view.device))
+        self._holders.pop(worker.name, None)
+        if len(members) == len(self.names):
+            self._holders[worker.name] = worker
         self.pool.set_worker(now_s, worker.name, members, worker.starts_at_s)
 
     def asked_first(self, submission: Submission) -> Choice | None:
@@ -136,7 +153,7 @@ class PooledLane(Lane):
     def first_member(self) -> str:
         """Who would answer a row that came now, or would be asked first."""
         assert self.pool is not None
-        ask = self.pool.asked_of(RowEvidence())
+        ask = self.pool.choice_of(RowEvidence()).ask
         return self.names[ask[0] if ask else 0]
 
     def least_row_s(self, device: str) -> float:
@@ -218,5 +235,15 @@ class PooledLane(Lane):
             names = self._names[subset] = tuple(self.names[member] for member in members_of(subset))
         return names
 
+    def _is_at_rest(self, now_s: float, pool: MemberPool, rows: int, goal_s: float) -> bool:
+        """Whether rows that come now may be asked of all members at once."""
+        if pool.rows or self.interactive.rows or rows > self.spec.max_batch:
+            return False
+        idle = next((each for each in self._holders.values() if each.is_idle and each.has_room(now_s)), None)
+        if idle is None or not pool.choice_of(RowEvidence()).is_free:
+            return False
+        all_s = self.predicted_s(rows, idle.view.device)
+        return all_s <= _REST * min(goal_s, len(self._holders) * _FADE_S * rows / self._came)
+
     def _latency_of(self, number: int) -> Callable[[int], float]:
-        return lambda rows: self.latencies(self._device)[number](rows)
+        return lambda rows: self.latencies(self._kinds.get(number, ""))[number](rows)

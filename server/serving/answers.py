@@ -12,6 +12,7 @@ from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.selections import row_s
 from server.ensemble.answer import FunctionAnswer
+from server.ensemble.combine import OwnRule
 from server.errors import ServiceError
 from server.scheduling.terms import Latency
 from server.serving.calls import Reply
@@ -20,15 +21,20 @@ __all__ = ["answers_of", "check_members", "device_seconds", "expected_accuracies
 
 
 def answers_of(
-    function: Function, answer: Answer, rows: int, shifts: tuple[float, ...] | None = None
+    function: Function,
+    answer: Answer,
+    rows: int,
+    shifts: tuple[float, ...] | None = None,
+    by: OwnRule | None = None,
 ) -> FunctionAnswer:
     """The function's answers to a batch of `rows` rows. Raises `ServiceError` if the worker's do not fit.
 
-    shifts: of the context of these rows, as in `Fit.in_context`; None for none.
+    shifts: of the context of these rows, as in `Fit.in_context`; None for none. by: another rule than the
+    function's own.
     """
     rule = function.rule if shifts is None else function.rule.in_context(shifts)
     try:
-        found = rule.answer(answer)
+        found = rule.answer(answer, by)
     except (KeyError, ValueError, TypeError) as exc:
         raise ServiceError(f"a worker's answer for {function.name} cannot be used: {exc}") from exc
     value = found.columns.get(function.task.value.name)

@@ -10,6 +10,7 @@ for idle places. Knows neither HTTP nor tables.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,10 @@ from numpy.typing import NDArray
 from gpu_worker.wire.protocol import RowError
 from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
-from server.ensemble.feedback import learned, learned_in
+from server.ensemble.feedback import Feedback, learned, learned_in
+from server.ensemble.learning import taught
 from server.ensemble.log_pool import calibrated, log_floored, log_softmax
+from server.ensemble.selection import SelectionPolicy
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
 from server.errors import BadOption, Overloaded
 from server.http.body import Receive
@@ -227,10 +230,11 @@ class FeedbackService:
         truth = [place_of[label] for _, label in labelled]
         answered = None if function.learns else right
         keep = self._repository.keep
+        policy = await self._learned_state.learner(function)
         async with self._one_at_a_time:
             for _ in range(_TRIES):
                 served = self._learned_state.served(function)
-                learn = _learn(served, probabilities, truth, answered, is_in_context=bool(context))
+                learn = _learn(served, probabilities, truth, answered, policy, context)
                 try:
                     outcomes, learned = await asyncio.to_thread(
                         keep, function.name, function.version, rows, learn, context
@@ -270,10 +274,10 @@ def _learn(
     probabilities: NDArray[np.floating[Any]],
     truth: Sequence[int],
     answered: Sequence[bool] | None,
-    *,
-    is_in_context: bool,
+    policy: SelectionPolicy | None,
+    name: str,
 ) -> Learn:
-    """probabilities: [members, rows, classes], uncalibrated."""
+    """probabilities: [members, rows, classes], uncalibrated. name: of the context; "" for none."""
     fit = (function.refit or function.fit) if function.learns else None
     note = None if function.feedback is None else function.feedback.refit
     refits = 0 if note is None else note.number
@@ -292,12 +296,40 @@ def _learn(
             before, own = feedback_of(function, None), None
         told = probabilities[:, list(teaching)], [truth[row] for row in teaching]
         right = None if answered is None else [answered[row] for row in teaching]
-        if fit is None or not is_in_context:
-            return Learned(learned(before, fit, *told, right, new=new).to_json())
-        after, context = learned_in(own, before, fit, *told, right, new=new)
-        return Learned(after.to_json(), context.to_json())
+        context = None
+        if fit is None or not name:
+            after = learned(before, fit, *told, right, new=new)
+        else:
+            after, context = learned_in(own, before, fit, *told, right, new=new)
+        if policy is not None:
+            after = replace(after, selection=_selection(function, policy, before, *told, name))
+        return Learned(after.to_json(), None if context is None else context.to_json())
 
     return learn
+
+
+def _selection(
+    function: Function,
+    policy: SelectionPolicy,
+    before: Feedback,
+    probabilities: NDArray[np.floating[Any]],
+    labels: Sequence[int],
+    context: str,
+) -> dict[str, Any] | None:
+    """What these rows teach the function's selection policy; what cannot be kept is lost, and logged."""
+    fit = function.rule.fit
+    assert fit is not None
+    assert fit.evidence is not None, "a policy is made from it"
+    known = before.selection
+    is_same = known is not None and known["policy"] == policy.name
+    state = known["state"] if known is not None and is_same else policy.init()
+    state = taught(policy, state, fit.evidence, probabilities, labels, context=context, first=before.rows)
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as exc:
+        log.error("a selection policy's state is no JSON function=%s reason=%s", function.name, exc)
+        return None
+    return {"policy": policy.name, "state": state}
 
 
 def _check(function: Function) -> None:

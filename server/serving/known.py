@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function
+from server.ensemble.combine import OwnRule
 from server.serving.answers import answers_of
 from server.serving.evidence import Span
 
@@ -20,10 +21,15 @@ Shifts = tuple[float, ...] | None  # of the context that rows are asked in; None
 
 
 def combine_known(
-    function: Function, spans: Sequence[tuple[Span, Shifts]], reply: Answer, rows: int
+    function: Function,
+    spans: Sequence[tuple[Span, Shifts]],
+    reply: Answer,
+    rows: int,
+    by: OwnRule | None = None,
 ) -> list[float]:
     """Combine what has come of each span, `reply` included, a batch of so many rows for one member.
 
+    by: another rule than the function's own.
     By row of the batch, how probable the combined answer is; not a number for a row that is in no span.
     Raises ServiceError for an answer that cannot be used.
     """
@@ -36,11 +42,12 @@ def combine_known(
         groups.setdefault((answered, shifts if len(answered) > 1 else None), []).append(span)
     for (members, shifts), group in groups.items():
         if members == (member,):  # nobody answered before: the batch as it came
-            found = answers_of(function, reply, rows)
+            found = answers_of(function, reply, rows, by=by)
             for span in group:
                 span.known = (found, span.found[member][1])
         else:
-            found = answers_of(function, _joined(group), sum(span.rows for span in group), shifts)
+            joined = _joined(group)
+            found = answers_of(function, joined, sum(span.rows for span in group), shifts, by)
             first = 0
             for span in group:
                 span.known = (found, first)

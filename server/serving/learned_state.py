@@ -29,6 +29,7 @@ from server.ensemble.contexts import Context
 from server.ensemble.feedback import Feedback, begun, begun_anew
 from server.ensemble.fit import Fit
 from server.ensemble.refit import LEAST_ROWS, Due, refit, refit_due
+from server.ensemble.selection import SelectionPolicy
 from server.errors import ServiceError, UnknownFunction, VersionGone
 from server.observability.metrics import Metrics
 from server.serving.contexts import Contexts
@@ -94,6 +95,10 @@ class LearnedState:
             if known.version == function.version and not known.bare:
                 return known
         raise VersionGone(f"version {function.version} of {function.name} is no longer served")
+
+    async def learner(self, function: Function) -> SelectionPolicy | None:
+        """The selection policy that the function follows, where that learns from labels."""
+        return await self._dispatcher.learner(function)
 
     def take(self, function: Function, kept: Mapping[str, Any] | None) -> None:
         """Answer by what the deployment has learned, if that is newer than what is known here.

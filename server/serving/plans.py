@@ -1,19 +1,24 @@
 """The plans that functions follow: which members a row is asked of, fitted anew when latencies have moved.
 
-A plan rests on what a row costs on each member, by l̂. It is fitted in a thread, and again when a cost has
-moved by more than a fifth; until the first is there, rows go to all members. Runs on the event loop.
+A plan rests on where the members live, and on what a row costs there, by l̂. It is fitted in a thread, and
+again when a cost has moved to stay or the members live otherwise; until the first is there, rows go to all
+members. Runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from server.catalog.functions import Form, Function
+from server.ensemble.costs import CostWatch
 from server.ensemble.evidence import EvidenceStates
+from server.ensemble.places import MemberPlace, places_of
 from server.ensemble.policies.by_name import selection_policy
+from server.ensemble.policies.guarded import SelectionFault
 from server.ensemble.selection import Ensemble, EnsembleMember, SelectionPolicy
 from server.ensemble.subset_answers import by_fit
 from server.scheduling.terms import Latency, LatencyByKind
@@ -24,41 +29,70 @@ __all__ = ["Plans", "ensemble_of"]
 
 log = logging.getLogger("ml_udf.server.plans")
 
-_MOVED = 0.2  # of what a row costs on a member: then the plans are fitted anew
 _AT_MOST_EVERY_S = 3.0  # fitting six members takes 75 ms of a thread
 
+_PATIENCE_S = 10.0  # for plans that are being fitted
+
+Faulted = Callable[[Function, SelectionFault], None]
 Follow = Callable[[Function, Form, Ensemble, SelectionPolicy], None]
+Workers = Callable[[], Iterable[tuple[Collection[str], str]]]  # what each holds, and its kind
+Places = tuple[MemberPlace | None, ...]
 
 
 @dataclass(slots=True)
 class _Followed:
-    """By which costs a function's plans were last fitted."""
+    """By what a function's plans were last fitted."""
 
-    costs_s: tuple[float, ...] = ()
-    looked_s: float = 0.0
+    costs: CostWatch | None = None
+    is_guess: bool = False  # of some cost there was no measurement yet
+    places: Places = ()
+    policy: SelectionPolicy | None = None
+    looked_s: float = -math.inf
     task: asyncio.Task[None] | None = None
 
 
 class Plans:
-    """`follow` is told of each plan that is ready, for rows of one form of a function."""
+    """`follow` is told of each plan that is ready, for rows of one form of a function.
 
-    def __init__(self, latency_of: LatencyOf, follow: Follow, tasks: Tasks) -> None:
+    `faulted` is told, on the event loop, of a user's own policy that was put aside for `value`.
+    """
+
+    def __init__(
+        self, latency_of: LatencyOf, follow: Follow, tasks: Tasks, workers: Workers, faulted: Faulted
+    ) -> None:
         self._latency_of = latency_of
         self._tasks = tasks
         self._follow = follow
+        self._workers = workers
+        self._faulted = faulted
         self._followed: dict[tuple[str, Form], _Followed] = {}
 
-    def look(self, now_s: float, function: Function, form: Form, device: str) -> None:
-        """Fit plans for rows of that form on that kind of device, if there are none that hold."""
+    def look(self, now_s: float, function: Function, form: Form) -> None:
+        """Fit plans for rows of that form, if there are none that hold.
+
+        The first ones once each member is somewhere; later ones without those that are nowhere.
+        """
         followed = self._followed.setdefault((function.key, form), _Followed())
-        if followed.task is not None or (followed.costs_s and now_s - followed.looked_s < _AT_MOST_EVERY_S):
+        is_new, is_soon = followed.costs is None, now_s - followed.looked_s < _AT_MOST_EVERY_S
+        if followed.task is not None or (is_soon and all(followed.places)):
+            return
+        places = places_of([model.key for model in function.members], self._workers())
+        if not all(places) and (is_new or is_soon or not any(places)):
+            return
+        if is_soon and (is_new or places == followed.places):
             return
         followed.looked_s = now_s
-        ensemble = ensemble_of(function, self._latency_of, device, form)
-        costs_s = tuple(member.cost_s for member in ensemble.members)
-        if followed.costs_s and not _has_moved(followed.costs_s, costs_s):
+        ensemble = ensemble_of(function, self._latency_of, places, form)
+        costs_s = [member.cost_s for member in ensemble.members]
+        if followed.costs is None or places != followed.places:
+            followed.costs = CostWatch(costs_s)
+        elif followed.costs.has_moved(costs_s, at_once=followed.is_guess):
+            followed.costs.fitted()
+            ensemble = _costing(ensemble, followed.costs.costs_s)
+        else:
             return
-        followed.costs_s = costs_s
+        followed.places = places
+        followed.is_guess = not all(self._is_known(function, places, form))
         work = self._fit(followed, function, form, ensemble)
         followed.task = self._tasks.once("plans", work, f"plans of {function.key}")
 
@@ -67,35 +101,93 @@ class Plans:
         for key in [key for key in self._followed if key[0] == function.key]:
             del self._followed[key]
 
+    async def policy_of(self, function: Function) -> SelectionPolicy | None:
+        """The policy that the function follows, when it is made; None where rows go to all members."""
+        for followed in [followed for key, followed in self._followed.items() if key[0] == function.key]:
+            if followed.policy is None and followed.task is not None:
+                await asyncio.wait([followed.task], timeout=_PATIENCE_S)
+            if followed.policy is not None:
+                return followed.policy
+        return None
+
+    def _is_known(self, function: Function, places: Places, form: Form) -> Iterable[bool]:
+        for model, place in zip(function.members, places, strict=True):
+            for each in _latencies(self._latency_of(model), place, form):
+                yield bool(getattr(each, "is_known", True))
+
     async def _fit(self, followed: _Followed, function: Function, form: Form, ensemble: Ensemble) -> None:
         try:  # whatever comes, rows go on as they went
-            policy = await asyncio.to_thread(selection_policy, str(function.select), ensemble)
+            loop = asyncio.get_running_loop()
+
+            def tell(fault: SelectionFault) -> None:
+                loop.call_soon_threadsafe(self._faulted, function, fault)
+
+            policy = await asyncio.to_thread(selection_policy, str(function.select), ensemble, tell)
             if self._followed.get((function.key, form)) is followed:
-                self._follow(function, form, ensemble, policy)
-                log.info("plans fitted function=%s form=%s policy=%s", function.name, form, policy.name)
+                try:
+                    self._follow(function, form, ensemble, policy)
+                except ValueError:  # rows wait by evidence that there was before: soon they do not
+                    followed.costs = None
+                    raise
+                followed.policy = policy
+                log.info(
+                    "plans fitted function=%s form=%s policy=%s devices=%d",
+                    function.name,
+                    form,
+                    policy.name,
+                    ensemble.devices,
+                )
         finally:
             followed.task = None
 
 
-def ensemble_of(function: Function, latency_of: LatencyOf, device: str, form: Form) -> Ensemble:
+def ensemble_of(
+    function: Function, latency_of: LatencyOf, places: Sequence[MemberPlace | None], form: Form
+) -> Ensemble:
     """What a selection policy has to know of a function. Raises ValueError for one without evidence.
 
-    All its workers count as one device with several at work: where members live apart, that is the mean.
+    places: of its members, in their order.
     """
     fit = function.rule.fit
     if fit is None or fit.evidence is None:
         raise ValueError(f"nothing is known of what subsets of {function.name} answer")
     evidence: EvidenceStates = fit.evidence
+    most = max(2, function.max_batch)
     members = []
-    for model in function.members:
-        latency = latency_of(model)
-        on_kind: Latency = latency.on(device, form) if isinstance(latency, LatencyByKind) else latency
-        most = max(2, function.max_batch)
-        one_s, most_s = on_kind(1), on_kind(most)
+    for model, place in zip(function.members, places, strict=True):
+        latencies = _latencies(latency_of(model), place, form)
+        one_s, most_s = _at_work(latencies, 1), _at_work(latencies, most)
         per_row_s = max((most_s - one_s) / (most - 1), 1e-9)
-        members.append(EnsembleMember(model.key, model.accuracy, max(one_s - per_row_s, 0.0), per_row_s))
+        members.append(
+            EnsembleMember(
+                model.key,
+                model.accuracy,
+                max(one_s - per_row_s, 0.0),
+                per_row_s,
+                device=0 if place is None else place.device,
+                is_held=place is not None,
+            )
+        )
     return Ensemble(tuple(members), evidence, by_fit(fit), function.actor)
 
 
-def _has_moved(before_s: Sequence[float], now_s: Sequence[float]) -> bool:
-    return any(abs(now - before) > _MOVED * before for before, now in zip(before_s, now_s, strict=True))
+def _costing(ensemble: Ensemble, costs_s: Sequence[float]) -> Ensemble:
+    """The ensemble, if a row costs so much on each member."""
+    members = []
+    for member, cost_s in zip(ensemble.members, costs_s, strict=True):
+        times = cost_s / member.cost_s
+        fixed_s, per_row_s = times * member.fixed_s, times * member.per_row_s
+        members.append(replace(member, fixed_s=fixed_s, per_row_s=per_row_s))
+    return replace(ensemble, members=tuple(members))
+
+
+def _latencies(latency: Latency, place: MemberPlace | None, form: Form) -> list[Latency]:
+    """A member's l̂ on each kind of worker that holds it."""
+    if not isinstance(latency, LatencyByKind) or place is None:
+        return [latency]
+    return [latency.on(kind, form) for kind in place.kinds]
+
+
+def _at_work(latencies: Sequence[Latency], rows: int) -> float:
+    """Of a batch, where workers of several kinds share the work: each takes as much as it can."""
+    return len(latencies) / sum(1 / latency(rows) for latency in latencies)

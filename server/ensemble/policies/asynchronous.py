@@ -6,7 +6,7 @@ Where a device holds several members, they take turns, a batch each.
 from __future__ import annotations
 
 from server.ensemble.policies.base import Steady
-from server.ensemble.selection import ENOUGH, Choice, Ensemble, LoadView, RowEvidence, State
+from server.ensemble.selection import ENOUGH, Choice, Ensemble, LoadView, RowEvidence, SelectionPolicy, State
 
 __all__ = ["Asynchronous"]
 
@@ -21,7 +21,7 @@ class Asynchronous(Steady):
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__(ensemble)
         on = [
-            [number for number, member in enumerate(ensemble.members) if member.device == device]
+            [number for number in ensemble.held if ensemble.members[number].device == device]
             for device in range(ensemble.devices)
         ]
         turns = max(map(len, on))
@@ -36,6 +36,10 @@ class Asynchronous(Steady):
     def steer(self, state: State, load: LoadView) -> State:
         """The next one's, each time a batch is to be cut."""
         return state if len(self._turns) == 1 else {"turn": (state["turn"] + 1) % len(self._turns)}
+
+    def resume(self, state: State, before: SelectionPolicy) -> State:
+        """The same one's, of as many as there are now."""
+        return {"turn": state["turn"] % len(self._turns)}
 
     def select(self, state: State, row: RowEvidence) -> Choice:
         """Any one member, of those whose turn it is."""

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from server.ensemble.selection import Ensemble, LoadView, Probabilities, RowAnswer, State
+from server.ensemble.selection import (
+    Ensemble,
+    LoadView,
+    Probabilities,
+    RowAnswer,
+    SelectionPolicy,
+    State,
+)
 
-__all__ = ["Steady", "most_probable"]
+__all__ = ["Steady", "combines", "learns", "most_probable"]
 
 
 def most_probable(probabilities: Probabilities) -> RowAnswer:
@@ -42,3 +49,19 @@ class Steady:
     def observe(self, state: State, context: str, evidence: Mapping[int, Probabilities], label: int) -> State:
         """Nothing is learned."""
         return state
+
+
+def combines(policy: SelectionPolicy) -> bool:
+    """Whether it has a rule of combination of its own, and not that of its ensemble."""
+    told = getattr(policy, "combines", None)
+    return _has_own(policy, "combine") if told is None else bool(told)
+
+
+def learns(policy: SelectionPolicy) -> bool:
+    """Whether feedback changes what it asks or answers."""
+    told = getattr(policy, "learns", None)
+    return _has_own(policy, "observe") if told is None else bool(told)
+
+
+def _has_own(policy: SelectionPolicy, method: str) -> bool:
+    return getattr(type(policy), method, None) is not getattr(Steady, method)

@@ -6,13 +6,15 @@ time at the present price. `gear`: a subset of the members for every row, poorer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from server.ensemble.evidence import NOTHING
 from server.ensemble.gearing import Gears
 from server.ensemble.plan import Plan, fit_plans, fixed_plan, undominated
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
-from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, State
+from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, SelectionPolicy, State
 
 __all__ = ["Gear", "Value"]
 
@@ -36,6 +38,14 @@ class _Geared(Steady):
         gear = self._gears.shift(state["gear"], load)
         return state if gear == state["gear"] else {"gear": gear}
 
+    def resume(self, state: State, before: SelectionPolicy) -> State:
+        """The gear by which a row takes about as many seconds of the devices as it took before."""
+        if not isinstance(before, _Geared):
+            return self.init()
+        took_s = _takes_s(before.plans[state["gear"]])
+        off = [abs(math.log(_takes_s(plan) / took_s)) for plan in self.plans]
+        return {"gear": off.index(min(off))}
+
 
 class Value(_Geared):
     """By the price of device time. `plans`: those fitted before, else they are fitted now."""
@@ -58,7 +68,9 @@ class Gear(_Geared):
 
     def __init__(self, ensemble: Ensemble) -> None:
         evidence = ensemble.evidence
-        subsets = {fixed_plan(ensemble, subset): subset for subset in evidence.subsets}
+        held = sum(1 << member for member in ensemble.held)
+        there = [subset for subset in evidence.subsets if not subset & ~held]
+        subsets = {fixed_plan(ensemble, subset): subset for subset in there}
         super().__init__(ensemble, undominated(list(subsets)))
         self._subsets = tuple(subsets[plan] for plan in self.plans)
         self._rest = Rest(len(ensemble.members))
@@ -66,3 +78,8 @@ class Gear(_Geared):
     def select(self, state: State, row: RowEvidence) -> Choice:
         """Those of the gear's subset that neither answered nor are under way."""
         return self._rest.of(self._subsets[state["gear"]], row)
+
+
+def _takes_s(plan: Plan) -> float:
+    """Seconds of all devices that a row takes."""
+    return float(plan.remaining_s[NOTHING].sum())

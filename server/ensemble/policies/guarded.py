@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from server.ensemble.policies.base import combines, learns
 from server.ensemble.policies.geared import Value
 from server.ensemble.selection import (
     Choice,
@@ -21,6 +22,7 @@ from server.ensemble.selection import (
     SelectionPolicy,
     State,
     draws_lots,
+    resumed,
 )
 
 __all__ = ["GuardedSelection", "SelectionFault"]
@@ -49,7 +51,7 @@ class GuardedSelection:
         policy: SelectionPolicy,
         faulted: Callable[[SelectionFault], None] = lambda fault: None,
     ) -> None:
-        self.name = policy.name
+        self.name = str(getattr(policy, "name", type(policy).__name__))
         self.draws_lots = draws_lots(policy)
         self.heeds_confidence = True  # as `value` does
         self._members = len(ensemble.members)
@@ -58,9 +60,29 @@ class GuardedSelection:
         self._faulted = faulted
         self._put_aside = False
 
+    @property
+    def combines(self) -> bool:
+        """Whether its answers are its own, and not those of the function's rule."""
+        return not self._put_aside and combines(self._own)
+
+    @property
+    def learns(self) -> bool:
+        """Whether feedback changes what it asks or answers."""
+        return not self._put_aside and learns(self._own)
+
     def init(self) -> State:
         """The policy's first state."""
         return self._guarded("init", lambda: {"own": self._own.init()}, self._fresh)
+
+    def resume(self, state: State, before: SelectionPolicy) -> State:
+        """As the policy resumes, or with its state as it is. Once put aside it stays so."""
+        if not isinstance(before, GuardedSelection):
+            return self.init()
+        if "own" in state and not before._put_aside:
+            own = state["own"]
+            return self._guarded("resume", lambda: {"own": resumed(self._own, own, before._own)}, self._fresh)
+        self._put_aside = True
+        return {"value": self._value.resume(before._value_state(state), before._value)}
 
     def steer(self, state: State, load: LoadView) -> State:
         """As the policy steers."""
@@ -83,8 +105,8 @@ class GuardedSelection:
     def combine(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
         """As the policy combines. Raises ValueError if no member has answered."""
         if self._is_own(state) and evidence:
-            answer = self._guarded("combine", lambda: self._own.combine(state["own"], evidence), lambda: None)
-            if isinstance(answer, RowAnswer):
+            answer = self._guarded("combine", lambda: self._answer(state, evidence), lambda: None)
+            if answer is not None:
                 return answer
         return self._value.combine(self._value_state(state), evidence)
 
@@ -106,6 +128,13 @@ class GuardedSelection:
         if choice.is_enough and not gone:
             raise ValueError("it leaves a row that nobody answered")
         return choice
+
+    def _answer(self, state: State, evidence: Mapping[int, Probabilities]) -> RowAnswer:
+        answer = self._own.combine(state["own"], evidence)
+        classes = len(next(iter(evidence.values())))
+        if not (0 <= answer.label < classes and 0 <= answer.confidence <= 1):
+            raise ValueError(f"it answers {answer} of {classes} classes")
+        return answer
 
     def _guarded(self, method: str, do: Callable[[], _T], instead: Callable[[], _T]) -> _T:
         try:

@@ -30,9 +30,11 @@ class SlackFit(Steady):
     def __init__(self, ensemble: Ensemble, max_batch: int = 64) -> None:
         super().__init__(ensemble)
         sizes = [1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch]
+        held = sum(1 << member for member in ensemble.held)
         tuples = [
             (self._latency_s(subset, rows), rows, fixed_plan(ensemble, subset).accuracy, subset)
             for subset in ensemble.evidence.subsets
+            if not subset & ~held
             for rows in sizes
         ]
         least_s, most_s = min(tuples)[0], max(tuples)[0]

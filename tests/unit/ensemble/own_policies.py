@@ -68,3 +68,7 @@ in_init, in_steer, in_select, in_combine, in_observe, asks, leaves = map(
 
 def nothing_at_all(ensemble: Ensemble) -> object:
     return object()
+
+
+def cannot_be_made(ensemble: Ensemble) -> Static:
+    raise ZeroDivisionError("made")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +12,16 @@ import pytest
 from server.ensemble.gearing import Gears
 from server.ensemble.plan import fit_plans
 from server.ensemble.policies.bandits import Exp3, Exp4
-from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
+from server.ensemble.policies.base import combines, learns
+from server.ensemble.policies.by_name import (
+    SELECTION_POLICIES,
+    check_selection_policy,
+    selection_policy,
+)
 from server.ensemble.policies.fixed import Static
 from server.ensemble.policies.geared import Value
 from server.ensemble.policies.guarded import SelectionFault
-from server.ensemble.selection import LoadView, RowEvidence
+from server.ensemble.selection import Ensemble, LoadView, RowEvidence, resumed
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
 ENSEMBLE = ensemble_of(outcomes_of(*drawn([0.6, 0.7, 0.9])), [1.0, 2.0, 6.0])
@@ -72,7 +79,31 @@ def test_a_users_own_policy_is_made_for_the_ensemble():
     policy = selection_policy("tests.unit.ensemble.own_policies:the_first_two", ENSEMBLE)
     assert policy.select(policy.init(), RowEvidence()).ask == (0, 1)
     with pytest.raises(ValueError, match="lacks"):
-        selection_policy("tests.unit.ensemble.own_policies:nothing_at_all", ENSEMBLE)
+        check_selection_policy("tests.unit.ensemble.own_policies:nothing_at_all", ENSEMBLE)
+
+
+@pytest.mark.parametrize("name", ["nothing_at_all", "cannot_be_made", "nowhere"])
+def test_one_that_cannot_be_made_is_put_aside_for_value_at_once(name):
+    faults: list[SelectionFault] = []
+    policy = selection_policy(f"tests.unit.ensemble.own_policies:{name}", ENSEMBLE, faults.append)
+    assert policy.name == "value"
+    assert [each.method for each in faults] == ["make"]
+
+
+def test_a_class_is_made_of_the_ensemble():
+    policy = check_selection_policy("server.ensemble.policies.bandits:Exp3", ENSEMBLE)
+    assert policy.name == "exp3"
+
+
+def test_a_policy_says_whether_it_learns_and_combines_by_itself():
+    made = {name: selection_policy(name, ENSEMBLE) for name in SELECTION_POLICIES}
+    assert {"exp3", "exp4"} <= {name for name, policy in made.items() if learns(policy)}
+    assert "exp4" in {name for name, policy in made.items() if combines(policy)}
+    assert not combines(made["value"])
+    assert not learns(made["value"])
+    own = selection_policy("server.ensemble.policies.bandits:Exp4", ENSEMBLE)
+    assert learns(own)
+    assert combines(own)
 
 
 @pytest.mark.parametrize("fault", ["in_init", "in_combine", "in_observe", "in_steer", "in_select"])
@@ -146,6 +177,76 @@ def test_async_gives_a_row_one_member_and_members_take_turns():
         seen |= set(policy.select(state, RowEvidence()).ask)
     assert seen == {0, 1, 2}
     assert policy.select(state, RowEvidence(subset=0b1)).is_enough
+
+
+def slower(times: float, **fields: Any) -> Ensemble:
+    members = (replace(each, per_row_s=times * each.per_row_s, **fields) for each in ENSEMBLE.members)
+    return replace(ENSEMBLE, members=tuple(members))
+
+
+@pytest.mark.parametrize("name", ["value", "gear"])
+@pytest.mark.parametrize("times", [0.8, 1.3])
+def test_a_policy_made_anew_for_other_costs_keeps_its_gear_as_near_as_can_be(name, times):
+    before: Any = selection_policy(name, ENSEMBLE)
+    after: Any = selection_policy(name, slower(times))
+    for gear, plan in enumerate(before.plans):
+        left = resumed(after, {"gear": gear}, before)["gear"]
+        off = [abs(np.log(each.uses_s / plan.uses_s)) for each in after.plans]
+        assert off[left] == min(off)
+    again = selection_policy(name, ENSEMBLE)
+    assert [resumed(again, {"gear": gear}, before)["gear"] for gear in range(len(before.plans))] == [
+        *range(len(before.plans))
+    ], "nothing changes where nothing has moved"
+
+
+@pytest.mark.parametrize("name", SELECTION_POLICIES)
+@pytest.mark.parametrize("other", SELECTION_POLICIES)
+def test_a_policy_goes_on_where_itself_left_off_and_begins_where_another_did(name, other):
+    before, after = selection_policy(other, ENSEMBLE), selection_policy(name, slower(1.2))
+    left = before.observe(before.steer(before.init(), load(100, 100)), "", TOLD, 1)
+    state = resumed(after, left, before)
+    if name != other:
+        assert state == after.init()
+    elif "log_weights" in left:
+        assert state == left, "what was learned stays"
+    assert after.select(after.steer(state, load()), RowEvidence(draw=0.5)).ask
+
+
+def test_a_policy_of_a_users_own_keeps_its_state_and_one_put_aside_stays_so():
+    faults: list[SelectionFault] = []
+    made = [
+        selection_policy(f"tests.unit.ensemble.own_policies:{name}", ENSEMBLE, faults.append)
+        for name in ("the_first_two", "the_first_two", "in_select", "in_select")
+    ]
+    assert resumed(made[1], {"own": {"x": 1}}, made[0]) == {"own": {"x": 1}}
+    state = made[2].init()
+    made[2].select(state, RowEvidence())
+    state = resumed(made[3], state, made[2])
+    assert made[3].select(state, RowEvidence()).ask
+    assert len(faults) == 1, "it was not tried again"
+
+
+@pytest.mark.parametrize("name", ["value", "gear", "slackfit", "async"])
+@pytest.mark.parametrize("devices", [(0, 0, 0), (0, 1, 0)])
+def test_a_member_that_no_device_holds_is_not_asked(name, devices):
+    members = [
+        replace(each, device=device, is_held=number != 2)
+        for number, (each, device) in enumerate(zip(ENSEMBLE.members, devices, strict=True))
+    ]
+    of = replace(ENSEMBLE, members=tuple(members))
+    policy = selection_policy(name, of)
+    crowd = np.zeros(of.evidence.states)
+    crowd[0] = 1e6
+    for waiting in (crowd * 0, crowd):
+        view = LoadView(0.0, 1.0, 0.0, waiting, [0.0] * of.devices, [1.0] * of.devices, 1.0)
+        state = policy.steer(policy.init(), view)
+        for subset in (0, 1, 2):
+            row = RowEvidence(subset, state=of.evidence.state_of(subset, 0.5), draw=0.5)
+            assert 2 not in policy.select(state, row).ask
+        assert policy.select(state, RowEvidence()).ask
+    nobody = replace(of, members=tuple(replace(each, is_held=False) for each in members))
+    policy = selection_policy(name, nobody)
+    assert policy.select(policy.init(), RowEvidence()).ask
 
 
 def test_exp3_moves_its_rows_to_the_member_that_is_right():

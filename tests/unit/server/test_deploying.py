@@ -247,6 +247,31 @@ def test_a_policy_selects_among_all_that_were_fitted_in_the_order_of_the_fit(cat
 
 
 @pytest.mark.parametrize(
+    ("body", "fit", "select"),
+    [
+        ({}, counted("net", "other"), "value"),
+        ({"select": None}, counted("net", "other"), "value"),
+        ({"select": "all"}, counted("net", "other"), "all"),
+        ({"select": "best"}, counted("net", "other"), "best"),
+        ({"models": ["net"]}, counted("net"), "all"),
+        ({}, None, "all"),
+        ({}, replace(counted("net", "other"), evidence=None), "all"),
+        ({"combine": "majority_vote"}, counted("net", "other"), "all"),
+        ({}, counted("net", "other", "third"), "all"),
+    ],
+)
+def test_where_nothing_is_said_value_selects_if_it_has_something_to_go_by_else_all_answer(
+    catalog: Catalog, body: dict[str, Any], fit: Fit | None, select: str
+) -> None:
+    asked = {"models": ["net", "other"], "combine": "log_pool", **body}
+    spec = spec_from("f", asked, catalog)
+    assert spec.get("select") == body.get("select"), "nothing is kept that was not said"
+    function = function_of("f", 1, spec, catalog, DEFAULTS, fit)
+    assert (function.select, function.follows_plans) == (select, select == "value")
+    assert len(function.members) == (1 if select == "best" else len(asked["models"]))
+
+
+@pytest.mark.parametrize(
     ("body", "fit", "why"),
     [
         ({"models": ["net"]}, counted("net"), "there is one"),
@@ -255,7 +280,8 @@ def test_a_policy_selects_among_all_that_were_fitted_in_the_order_of_the_fit(cat
         ({"combine": "majority_vote"}, counted("net", "other"), "log_pool"),
         ({"combine": None}, counted("net", "other"), "majority_vote"),
         ({}, counted("net", "other", "third"), "name all of them"),
-        ({"select": "exp3"}, counted("net", "other"), "a policy"),
+        ({"select": "dearest"}, counted("net", "other"), "a policy"),
+        ({"select": "exp3", "models": ["net"]}, counted("net"), "'exp3' selects among several"),
     ],
 )
 def test_a_policy_is_refused_where_it_has_nothing_to_go_by(

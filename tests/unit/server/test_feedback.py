@@ -95,6 +95,9 @@ class Dispatched:
     def answer_as(self, served: Function) -> None:
         self.functions.append(served)
 
+    async def learner(self, served: Function) -> None:
+        """It follows no policy that learns."""
+
 
 class Place:
     """A server's service over a registry with one function, `f`; of several each is `beside` the first."""
