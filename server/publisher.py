@@ -197,7 +197,7 @@ class Publisher:
         if not self._catalog.is_function(draft.name):
             return None
         before = self._catalog.versions(draft.name)[-1]
-        alike = {model.key for model in draft.members} <= {model.key for model in before.members}
+        alike = {model.key for model in draft.members} <= {*before.named, *(m.key for m in before.members)}
         return before.fit if alike and before.task == draft.task else None
 
     def _with_features(self, draft: Function, spec: Mapping[str, Any]) -> dict[str, Any]:

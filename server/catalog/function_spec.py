@@ -123,6 +123,7 @@ def function_of(
         policy_options=_options(given.get("policy_options", {}), name),
         late_members=_late_members(given.get("late_members", "wait"), name),
         media_roots=_media_roots(given.get("media_roots", _roots_by_default(defaults)), name),
+        named=tuple(model.key for model in models),
     )
     if task.confidence is None and (function.min_confidence or function.default is not None):
         raise BadOption(

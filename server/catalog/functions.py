@@ -109,6 +109,7 @@ class Function:
     bare: bool = False  # a model answering under its own name
     late_members: LateMembers = "wait"  # at a row's goal: wait for all, or answer with those that came
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie; None for all that are read
+    named: tuple[str, ...] = ()  # keys of the models that it may select from; () where that is its members
     # What follows from the others, found once: each is read several times a row.
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
