@@ -87,7 +87,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
 def put(deployed: Deployed, combine: str) -> dict[str, Any]:
     client = Client(deployed.server.url)
     try:
-        body = {"models": deployed.said["models"], "combine": combine}
+        body = {"models": deployed.said["models"], "combine": combine, "select": "all"}
         return dict(client.put("/v1/functions/udf_kind", body))
     finally:
         client.close()
