@@ -213,7 +213,7 @@ async def test_at_the_goal_a_row_is_answered_by_those_that_came(worker):
 @pytest.mark.parametrize("default", ["none", None])
 @runs
 async def test_below_the_threshold_the_default_is_answered_by_the_goal_and_by_the_plan(worker, default):
-    served = Planned(worker, slo_ms=150.0, min_confidence=0.8, default=default)
+    served = Planned(worker, select="gear", slo_ms=150.0, min_confidence=0.8, default=default)
     await served.start()
     sure = {"sure": 0.999, "unsure": 0.34}
     pending = served.ask("unsure", "sure")
