@@ -122,7 +122,11 @@ class Plans:
             def tell(fault: SelectionFault) -> None:
                 loop.call_soon_threadsafe(self._faulted, function, fault)
 
-            policy = await asyncio.to_thread(selection_policy, str(function.select), ensemble, tell)
+            try:
+                policy = await asyncio.to_thread(selection_policy, str(function.select), ensemble, tell)
+            except ValueError as error:  # it is for other devices, say
+                self._faulted(function, SelectionFault(str(function.select), "make", error))
+                policy = await asyncio.to_thread(selection_policy, "value", ensemble)
             if self._followed.get((function.key, form)) is followed:
                 try:
                     self._follow(function, form, ensemble, policy)

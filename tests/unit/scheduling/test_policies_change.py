@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -21,7 +22,7 @@ OWN = [
 ]
 POLICIES = [*SELECTION_POLICIES, *OWN]
 APART = ensemble_of(OUTCOMES, [0.1, 0.2, 0.6], [0, 1, 1])  # the same evidence, other devices
-APART = Ensemble(APART.members, ENSEMBLE.evidence, ENSEMBLE.combination)
+APART = replace(APART, evidence=ENSEMBLE.evidence, combination=ENSEMBLE.combination)
 
 
 class _Served:
