@@ -103,11 +103,19 @@ def subset_within(
     latency_s = {each.name: each.latency_s(rows) for each in candidates}
     names = tuple(latency_s)
 
+    everybody = frozenset(names)
+    # The common case: then nobody needs to look who holds whom, of every subset.
+    together = not workers or any(everybody.issubset(held) for held in workers)
+
     def takes_s(subset: frozenset[str]) -> float:
-        return _takes_s([name for name in names if name in subset], latency_s, workers, saved_s)
+        members = [name for name in names if name in subset]
+        if together:
+            return _one_after_the_other_s([latency_s[name] for name in members], saved_s)
+        return _takes_s(members, latency_s, workers, saved_s)
 
     least, most_s = limits.min_accuracy, limits.slo_s
-    everybody = frozenset(names)
+    if accuracies.get(everybody, -1.0) >= (least or 0.0) and (most_s is None or takes_s(everybody) <= most_s):
+        return names
     able = {each: found for each, found in accuracies.items() if each <= everybody}
     right = {each: found for each, found in able.items() if least is None or found >= least}
     if not right:
@@ -116,8 +124,6 @@ def subset_within(
         raise ValueError(f"no members have an accuracy of {least:g} together; {reached}")
     duration_s = {each: takes_s(each) for each in right}
     timely = [each for each in right if most_s is None or duration_s[each] <= most_s]
-    if everybody in timely:
-        return names
     if timely:
         chosen = min(timely, key=lambda each: (-right[each], duration_s[each], len(each)))
     else:
