@@ -217,7 +217,7 @@ def _growing(outcomes: Mapping[int, Sequence[Mapping[str, stragglers.Outcome]]])
             members,
             "% of members' answers that were not there at the goal",
             x,
-            {"": [0.0] * len(x), **lines("missing", timely)},
+            {stragglers.WAITS: [0.0] * len(x), **lines("missing", timely)},
         ),
         line_chart(
             "9c: what that costs",

@@ -52,7 +52,7 @@ SHOWN = (*PAPERS, "async", ACTOR, "gear", OURS)
 
 @dataclass(frozen=True)
 class Cycle:
-    """One contender over one cycle: shares of the rows, and by bins of a 28th of the cycle."""
+    """One contender over one cycle: shares of the rows; by bins, 28 a cycle, of those that came then."""
 
     name: str
     accuracy: float
@@ -143,7 +143,7 @@ def _over_time(rate: float, length_s: float, cycles: Mapping[str, Sequence[Cycle
         line_chart(
             title="",
             x_label="seconds",
-            y_label="rows per second: arriving, and overdue or refused by policy",
+            y_label="rows per second: arriving, and those of them that are overdue or refused, by policy",
             x=middles_s,
             series={"arriving": arriving, **overdue},
         ),
@@ -193,7 +193,7 @@ def cycle_of(contender: Contender, extreme_rate: float, number: int, length_s: f
     for arrived_s, latency_s, right in result.answered_at:
         answers[bin_of(arrived_s)].append(right)
         if latency_s > TAU_S + 1e-9:
-            overdue[bin_of(arrived_s + latency_s)] += BINS / length_s
+            overdue[bin_of(arrived_s)] += BINS / length_s
     for arrived_s in result.refused_at_s:
         overdue[bin_of(arrived_s)] += BINS / length_s
     return Cycle(
