@@ -188,7 +188,7 @@ def documents() -> str:
 def test_every_command_that_the_documents_name_is_there_and_every_command_is_named():
     command = get_command(app)
     assert isinstance(command, TyperGroup)
-    named = set(re.findall(r"ml-udf ([a-z]+)", documents()))
+    named = set(re.findall(r"ml-udf ([a-z]+(?:-[a-z]+)*)", documents()))
     assert named == set(command.commands)
 
 
