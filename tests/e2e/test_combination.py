@@ -270,11 +270,10 @@ def test_a_plan_says_what_it_costs_and_a_query_limits_it(deployed: Deployed) -> 
         assert len(one) == 1, "nothing is so fast, and the fastest answers"
         with pytest.raises(BadOption, match=r"no members have an accuracy of 1 together; the best, "):
             client.predict("udf_kind", ASKED, Options(min_accuracy=1.0))
-        everybody = asked_of(client, Options())
         planned = asked_of(local)
         members = [len(detail.answered_by) for detail in planned]
         assert all(0 < (detail.expected_accuracy or 0) <= 1 for detail in planned)
-        assert np.mean(members) <= np.mean([len(detail.answered_by) for detail in everybody])
+        assert 1 <= np.mean(members) <= len(models), "those of a server know costs, and may be fewer"
         agree = np.mean(
             [
                 one == other
