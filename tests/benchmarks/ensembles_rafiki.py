@@ -26,6 +26,7 @@ from ml_udf.cli.chart import line_chart
 from server.scheduling.simulation.arrivals import sine, sine_rate
 from server.scheduling.simulation.ensembles import EnsembleLoad, simulate_ensemble
 from tests.benchmarks.ensembles_cases import (
+    ACTOR,
     CONTENDERS,
     MAX_BATCH,
     OURS,
@@ -46,7 +47,6 @@ BINS = 28
 RATES = {"r_l": 128.0, "r_u": 572.0}
 BETAS = (0.0, 0.5, 1.0, 2.0)
 PAPERS = ("all, Alg. 3, vote", "async, Alg. 3")  # its baselines, of Figures 14 and 15
-ACTOR = "actor_critic"
 SHOWN = (*PAPERS, "async", ACTOR, "gear", OURS)
 
 
