@@ -93,7 +93,9 @@ class ActorCritic(Steady):
             raise ValueError("'actor_critic' needs evidence of every subset of its members")
         self._network: ActorNetwork = ensemble.actor
         self._known = Subsets(ensemble)
-        self._ordered = [self._known.subsets[at] for at in self._known.by_cost]
+        held = sum(1 << member for member in ensemble.held)
+        # Of a subset whom nobody holds is left out; of nobody at all, whoever is there answers.
+        self._ordered = [self._known.subsets[at] & held or held for at in self._known.by_cost]
         self._rest = Rest(len(ensemble.members))
 
     def init(self) -> State:

@@ -133,6 +133,16 @@ def test_members_stand_by_their_cost() -> None:
     assert policy.select(state, RowEvidence()).ask == (2,), "the cheapest one"
 
 
+def test_a_member_that_nobody_holds_is_not_asked() -> None:
+    members = tuple(replace(each, is_held=each.name != "m2") for each in ENSEMBLE.members)
+    there = replace(ENSEMBLE, members=members, actor=untaught(favoured=0b101, by=50.0))
+    policy = ActorCritic(there)
+    state = policy.steer(policy.init(), load(ensemble=there))
+    assert policy.select(state, RowEvidence(draw=0.5)).ask == (0,)
+    alone = ActorCritic(replace(there, actor=untaught(favoured=0b100, by=50.0)))
+    assert alone.select(alone.steer(alone.init(), load()), RowEvidence(draw=0.5)).ask == (0, 1)
+
+
 def test_the_same_load_changes_nothing() -> None:
     policy = ActorCritic(replace(ENSEMBLE, actor=untaught()))
     state = policy.steer(policy.init(), load())
