@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.pg_sandbox import Sandbox, sandbox
+from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.inference_server import InferenceServer, inference_server
-from tests.postgres.fixtures import cluster, postgres_server
+from tests.postgres.fixtures import postgres_server
 from tests.stress.feedback import dsn_with_server, give_under_fire, served
 
-__all__ = ["cluster", "postgres_server"]
+__all__ = ["postgres_server"]
 
 ROWS = 20_000
 MOST_BYTES = 500 << 20
@@ -26,6 +27,20 @@ def server(tmp_path: Path) -> Iterator[InferenceServer]:
     with inference_server(tmp_path / "home") as running:
         served(running, tmp_path / "made")
         yield running
+
+
+@pytest.fixture
+def batching(postgres_server: PostgresServer) -> Iterator[Sandbox]:
+    """A cluster that sends rows in batches: one by one this would take minutes."""
+    try:
+        running = sandbox(postgres_server, batching=True, local=False)
+        cluster = running.__enter__()
+    except SetupError as error:
+        pytest.skip(f"NO BATCHING MODULE: {error.message}")
+    try:
+        yield cluster
+    finally:
+        running.__exit__(None, None, None)
 
 
 def test_labels_on_duckdb_count_once_whatever_is_killed(server: InferenceServer) -> None:
