@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -32,15 +33,12 @@ def server(tmp_path: Path) -> Iterator[InferenceServer]:
 @pytest.fixture
 def batching(postgres_server: PostgresServer) -> Iterator[Sandbox]:
     """A cluster that sends rows in batches: one by one this would take minutes."""
-    try:
-        running = sandbox(postgres_server, batching=True, local=False)
-        cluster = running.__enter__()
-    except SetupError as error:
-        pytest.skip(f"NO BATCHING MODULE: {error.message}")
-    try:
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(sandbox(postgres_server, batching=True, local=False))
+        except SetupError as error:
+            pytest.skip(f"NO BATCHING MODULE: {error.message}")
         yield cluster
-    finally:
-        running.__exit__(None, None, None)
 
 
 def test_labels_on_duckdb_count_once_whatever_is_killed(server: InferenceServer) -> None:
@@ -51,9 +49,9 @@ def test_labels_on_duckdb_count_once_whatever_is_killed(server: InferenceServer)
 
 
 def test_labels_on_postgresql_count_once_whatever_is_killed(
-    server: InferenceServer, cluster: Sandbox
+    server: InferenceServer, batching: Sandbox
 ) -> None:
-    where = dsn_with_server(cluster, server.url)
+    where = dsn_with_server(batching, server.url)
     outcome = give_under_fire("postgres", where, server, ROWS, kills=1)
     assert outcome.wrong == []
     assert (outcome.server_kills, outcome.client_kills) == (1, 1)
