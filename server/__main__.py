@@ -171,11 +171,11 @@ def _check(settings: Settings) -> None:
     if ":" not in settings.placement and settings.placement not in PLACEMENT_POLICIES:
         known = ", ".join(PLACEMENT_POLICIES)
         raise SettingsError(f"--placement {settings.placement!r} is not known; known: {known}")
-    if ":" in settings.placement and not settings.allow_import:
-        raise SettingsError(
-            f"--placement {settings.placement!r} is an import path, which runs code; "
-            "give --allow-import to permit it"
-        )
+    for flag, named in (("default-policy", policy), ("placement", settings.placement)):
+        if ":" in named and not settings.allow_import:
+            raise SettingsError(
+                f"--{flag} {named!r} is an import path, which runs code; give --allow-import to permit it"
+            )
     wrong_roots = [root for root in settings.media_root if root.exists() and not root.is_dir()]
     if wrong_roots:
         raise SettingsError(f"--media-root {wrong_roots[0]} is not a folder")

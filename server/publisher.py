@@ -72,7 +72,7 @@ class Publisher:
                 function = function_of(
                     deployment.function,
                     deployment.version,
-                    deployment.spec,
+                    self._permitted(deployment.function, deployment.version, deployment.spec),
                     self._catalog,
                     self._defaults,
                     fit_from(deployment.fit),
@@ -123,7 +123,7 @@ class Publisher:
             fit = fit or self._fit_before(draft)
             draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
             for policy in (draft.policy, draft.select):
-                if isinstance(policy, str) and ":" in policy and not self._allow_import:
+                if _is_import_path(policy) and not self._allow_import:
                     raise BadOption(
                         f"function {name}: the policy {policy!r} is an import path, which runs code; "
                         "start the server with --allow-import to permit it"
@@ -192,6 +192,27 @@ class Publisher:
         """Stop what runs in the background."""
         await self._tasks.close()
 
+    def _permitted(self, name: str, version: int, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A deployment's specification without the import paths that this server may not run.
+
+        It was deployed while the server might; what is there where nothing is said decides in their stead.
+        """
+        barred = {field for field in ("policy", "select") if _is_import_path(spec.get(field))}
+        if self._allow_import or not barred:
+            return dict(spec)
+        for field in sorted(barred):
+            log.error(
+                "policy not used function=%s version=%d %s=%s reason='an import path runs code, and the "
+                "server runs without --allow-import'",
+                name,
+                version,
+                field,
+                spec[field],
+            )
+        if "policy" in barred:
+            barred.add("policy_options")
+        return {field: value for field, value in spec.items() if field not in barred}
+
     def _fit_before(self, draft: Function) -> Fit | None:
         """The fit of what answers under the name now, where it is about the members of the new one."""
         if not self._catalog.is_function(draft.name):
@@ -253,6 +274,10 @@ class Publisher:
                 log.info("model found and registered model=%s", model.key)
             except BadOption as error:
                 log.error("model not registered directory=%s reason=%r", directory, error.message)
+
+
+def _is_import_path(policy: object) -> bool:
+    return isinstance(policy, str) and ":" in policy
 
 
 def fit_from(stored: Mapping[str, Any] | None) -> Fit | None:

@@ -142,7 +142,7 @@ class LocalCatalog:
                 default=deployed.get("default"),
                 media_roots=None if deployed.get("media_roots") is None else tuple(deployed["media_roots"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as exc:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as exc:
             raise BadOption(
                 f"a function of {self._home} cannot be read: {exc!r} is missing or wrong"
             ) from exc

@@ -268,7 +268,12 @@ def _rule(function: LocalFunction) -> AnswerRule:
 
     try:
         fit = None if function.fit is None else Fit.from_json(function.fit)
+        names = {member.model for member in function.members}
+        if fit is not None and not names <= set(fit.members):
+            raise ValueError(f"it is of {', '.join(fit.members)}")
         if function.plan:
+            if fit is not None and names != set(fit.members):
+                raise ValueError(f"its plan asks {', '.join(fit.members)}")
             check_plan(function.plan, None if fit is None else fit.evidence)
     except ValueError as exc:
         raise BadOption(

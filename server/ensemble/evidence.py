@@ -8,6 +8,7 @@ devices nor prices (plan.py), nor how members are combined.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ Floats = NDArray[np.float64]
 
 NOTHING = 0  # the state of a row that nobody has answered
 _BINS, _FEW_BINS, _FEW_ROWS = 8, 4, 400
+_MOST_MEMBERS = 32
 _KAPPA = 20.0  # rows that the mean over all bins counts for, beside those of a bin
 
 
@@ -121,7 +123,31 @@ class EvidenceStates:
         rows = np.asarray(state["rows"], np.float64)
         first = _numbered(subsets, edges)
         following = {(int(s), int(m)): np.asarray(table, np.float64) for s, m, table in state["following"]}
-        return cls(int(state["members"]), subsets, {0: (), **edges}, first, right, rows, following)
+        found = cls(int(state["members"]), subsets, {0: (), **edges}, first, right, rows, following)
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raises ValueError where the parts do not fit one another: rows would be looked up beyond them."""
+        everybody = (1 << self.members) - 1 if 0 < self.members <= _MOST_MEMBERS else 0
+        if not everybody or not self.subsets or len(set(self.subsets)) != len(self.subsets):
+            raise ValueError(f"its evidence is of {self.members} members and {len(self.subsets)} subsets")
+        if not all(0 < subset <= everybody for subset in self.subsets):
+            raise ValueError(f"its evidence names subsets of more than {self.members} members")
+        for subset, edges in self.edges.items():
+            if not all(map(math.isfinite, edges)) or list(edges) != sorted(edges):
+                raise ValueError(f"the edges of subset {subset} do not ascend")
+        states = 1 + sum(len(self.edges[subset]) + 1 for subset in self.subsets)
+        for name, numbers in (("right", self.right), ("rows", self.rows)):
+            if numbers.shape != (states,) or not np.isfinite(numbers).all() or (numbers < 0).any():
+                raise ValueError(f"its {name} are not {states} numbers, one for each state")
+        for (subset, member), table in self.following.items():
+            child = subset | 1 << member if 0 <= member < self.members else subset
+            if child == subset or subset not in self.edges or child not in self.edges:
+                raise ValueError(f"what follows on subset {subset} and member {member} is of no states")
+            shape = len(self.edges[subset]) + 1, len(self.edges[child]) + 1
+            if table.shape != shape or not np.isfinite(table).all():
+                raise ValueError(f"what follows on subset {subset} and member {member} is no table of shares")
 
 
 def evidence_of_subsets(members: int, right: Mapping[int, float]) -> EvidenceStates:

@@ -134,16 +134,19 @@ class Fit:
         try:
             if told["format"] != _FORMAT:
                 raise ValueError(f"its format is {told['format']!r}, and {_FORMAT} is what can be read here")
+            # Fits from before have none.
+            evidence = EvidenceStates.from_json(told["evidence"]) if told.get("evidence") else None
+            if evidence is not None and evidence.members != len(told["members"]):
+                raise ValueError(f"its evidence is of {evidence.members} members")
             return cls(
                 tuple(str(name) for name in told["members"]),
                 tuple(_positive(value) for value in told["temperatures"]),
                 tuple(_subset(each, len(told["members"])) for each in told["subsets"]),
                 int(told["rows"]),
                 int(told["classes"]),
-                # Fits from before have none.
-                EvidenceStates.from_json(told["evidence"]) if told.get("evidence") else None,
+                evidence,
             )
-        except (KeyError, TypeError) as exc:
+        except (KeyError, TypeError, OverflowError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
 
 

@@ -7,6 +7,7 @@ Poorer at once; richer one step at a time, and only where that one's load stays 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from server.ensemble.evidence import NOTHING
 from server.ensemble.plan import Plan
 from server.ensemble.selection import LoadView, SelectionPolicy, State
 
-__all__ = ["FollowedPlans", "Gears", "followed_by"]
+__all__ = ["FollowedPlans", "Gears", "accuracy_kept", "followed_by", "held_to"]
 
 _FULL = 1.0
 _NOBODY = 1e-9  # workers that a device without any counts for
@@ -48,6 +49,15 @@ def held_to(policy: SelectionPolicy, state: State, least_accuracy: float) -> Sta
         return state
     poorest = sum(plan.accuracy >= least_accuracy for plan in followed.plans) - 1
     return state if followed.gear <= poorest else {**state, "gear": max(0, poorest)}
+
+
+def accuracy_kept(policy: SelectionPolicy, least_accuracy: float) -> float:
+    """The least of the plans' accuracies that is no less; inf where there is none.
+
+    Rows are `held_to` the same plans by either. But who asks names any number, and of these there are few.
+    """
+    plans: Sequence[Plan] = getattr(policy, "plans", ())
+    return min((plan.accuracy for plan in plans if plan.accuracy >= least_accuracy), default=math.inf)
 
 
 class Gears:

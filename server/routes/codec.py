@@ -83,8 +83,10 @@ class Codec:
         parameters = request.parameters
         outputs = _wanted(function, request)
         self._check_reply(function, outputs, request, len(rows))
-        with_members = any(output.name == "prediction" for output in request.outputs)
-        if with_members and function.takes_feedback:
+        is_named = any(output.name == "prediction" for output in request.outputs)
+        with_members = is_named and function.takes_feedback and form != "tensor"
+        if with_members:
+            self._check_told(function, len(rows))
             outputs = tuple(spec.name for spec in function.task.columns)  # what members said is in them
         if parameters.keys() <= {"binary_data_output"}:
             row_class: RowClass = "bulk" if caller.bulk_only else "interactive"
@@ -136,6 +138,16 @@ class Codec:
                     f"the {spec.name} of {rows} rows of {numbers} numbers would be {nbytes} bytes, and the "
                     f"limit of a reply is {self.max_reply_bytes}; send fewer rows{leave}"
                 )
+
+    def _check_told(self, function: Function, rows: int) -> None:
+        """Of what the members say: it is kept until the reply is written, though the ids are short."""
+        nbytes = 4 * rows * len(function.members) * len(function.classes)
+        if nbytes > self.max_reply_bytes:
+            raise BodyTooLarge(
+                f"what the members say of {rows} rows, which a prediction's id is made of, would be {nbytes} "
+                f"bytes, and the limit of a reply is {self.max_reply_bytes}; send fewer rows, or do not ask "
+                "for 'prediction'"
+            )
 
     def _rows(self, function: Function, request: InferRequest) -> tuple[Form, list[bytes], int]:
         if len(request.inputs) != 1:

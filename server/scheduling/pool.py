@@ -31,7 +31,7 @@ from typing import TypeVar
 import numpy as np
 
 from server.ensemble.evidence import NOTHING, EvidenceStates, carried_over
-from server.ensemble.gearing import FollowedPlans, followed_by, held_to
+from server.ensemble.gearing import FollowedPlans, accuracy_kept, followed_by, held_to
 from server.ensemble.selection import (
     Choice,
     Ensemble,
@@ -200,7 +200,8 @@ class MemberPool:
         Where their deadline is later than their goal they are not given up while a member is at them, but
         answered late. More rows of a request may come later, as a run of their own.
         """
-        request = PooledRequest(run, draw)
+        least = run.min_accuracy
+        request = PooledRequest(run, draw, None if least is None else accuracy_kept(self._policy, least))
         self._requests.setdefault(run.request_id, []).append(request)
         self.rows += run.rows
         self.nbytes += run.rows * run.row_bytes

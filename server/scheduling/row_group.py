@@ -26,18 +26,19 @@ Order = tuple[int, float]  # higher priority first, then the sooner goal
 class PooledRequest:
     """What rows that came together have in common.
 
+    least: the accuracy that is asked for them, as one of those that plans have
     groups: those of its rows that have neither been answered nor given up · left: how many rows those are
     """
 
     __slots__ = ("draw", "groups", "least", "left", "order", "run")
 
-    def __init__(self, run: RowRun, draw: float) -> None:
+    def __init__(self, run: RowRun, draw: float, least: float | None = None) -> None:
         self.run = run
         self.draw = draw
         self.order: Order = (-run.priority, run.due_s)
         self.groups: dict[RowGroup, None] = {}
         self.left = run.rows
-        self.least = run.min_accuracy  # that is asked for them
+        self.least = least
 
     def draw_of(self, row: int) -> float:
         """A row's own number in [0, 1)."""

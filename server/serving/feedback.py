@@ -47,6 +47,7 @@ _SHOWN_CLASSES = 10
 _SHOWN = 100  # characters of a label
 _LEAST = 1e-45  # of a probability, of which there is a logarithm
 _TRIES = 5
+_NUMBERS_AT_ONCE = 4 << 20  # of what members said
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,24 @@ class FeedbackService:
         """As `give`, of rows that were answered, by the ids of these answers; None counts nothing.
 
         Nobody is asked: what the members said is in the ids, and in which context. What is no id of the
-        function's present deployment is an error of its row.
+        function's present deployment is an error of its row. Many are taken in parts, one after the other: an
+        id is short, and what it says is a number for each class and member.
         """
         _check(function)
+        most = max(1, _NUMBERS_AT_ONCE // (len(function.members) * len(function.classes)))
+        outcomes: list[str | None] = []
+        errors: dict[int, RowError] = {}
+        for first in range(0, len(predictions), most):
+            end = first + most
+            given = await self._by_ids(function, predictions[first:end], labels[first:end])
+            outcomes += given.outcomes
+            for place, error in given.errors.items():
+                errors[first + place] = replace(error, index=first + place)
+        return self._counted(Given(function, outcomes, errors))
+
+    async def _by_ids(
+        self, function: Function, predictions: Sequence[object], labels: Sequence[str | None]
+    ) -> Given:
         told, labelled = await asyncio.to_thread(_told, self._ids, function, predictions, labels)
         outcomes, new = await self._new(function, labelled, labels)
         of_context: dict[str, list[int]] = {}
@@ -147,7 +163,7 @@ class FeedbackService:
             kept = await self._taught(function, pairs, said, answered, context)
             for place, what in zip(places, kept, strict=True):
                 outcomes[place] = what
-        return self._counted(Given(function, outcomes, labelled.errors))
+        return Given(function, outcomes, labelled.errors)
 
     async def _new(
         self, function: Function, labelled: _Labelled, labels: Sequence[str | None]
@@ -377,7 +393,9 @@ def _told(
             errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
             continue
         try:
-            found = ids.read(function.name, function.version, len(function.classes), text)
+            found = ids.read(
+                function.name, function.version, len(function.classes), text, len(function.members)
+            )
         except UnknownPrediction as exc:
             errors[place] = RowError(place, _UNKNOWN_PREDICTION, str(exc))
             continue

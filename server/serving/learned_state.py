@@ -11,6 +11,7 @@ nor tables.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -116,7 +117,8 @@ class LearnedState:
 
     def take_context(self, function: Function, digest: str, kept: Mapping[str, Any]) -> None:
         """Answer in a context by what it has just been taught."""
-        self._contexts.learn(function, [(digest, context_of(function, kept))])
+        with contextlib.suppress(VersionGone):  # nobody would forget it any more
+            self._contexts.learn(self.served(function), [(digest, context_of(function, kept))])
 
     async def follow(self, function: Function) -> None:
         """Answer by what the registry has of it, whoever learned it. Raises the registry's errors."""
@@ -217,7 +219,8 @@ class LearnedState:
         except ValueError as exc:
             log.error("contexts not used function=%s reason=%s", function.key, exc)
         else:
-            self._contexts.learn(function, contexts)
+            with contextlib.suppress(VersionGone):
+                self._contexts.learn(self.served(function), contexts)
         self._turns[function.key] = found[-1][2]
 
 

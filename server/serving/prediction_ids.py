@@ -36,6 +36,8 @@ _WHOLE = 65535
 _NO_ANSWER = 65535
 _MAC_BYTES = 16
 _NO_CONTEXT = bytes(16)
+# A registry that was restored from a backup gives its versions' numbers once more, and has the same key.
+_SET_BACK = "it is of another deployment of that number, from before the registry was restored"
 
 Scores = NDArray[np.floating[Any]]
 
@@ -89,8 +91,13 @@ class PredictionIds:
         payload = b"".join(parts)
         return base64.urlsafe_b64encode(payload + self._mac(function, payload)).rstrip(b"=").decode()
 
-    def read(self, function: str, version: int, classes: int, text: object) -> PredictionId:
-        """What an id says of a function's deployment, of so many classes. Raises `UnknownPrediction`."""
+    def read(
+        self, function: str, version: int, classes: int, text: object, members: int | None = None
+    ) -> PredictionId:
+        """What an id says of a function's deployment, of so many classes. Raises `UnknownPrediction`.
+
+        members: of the deployment; None for any number.
+        """
         if not isinstance(text, str):
             raise UnknownPrediction("the id of a prediction is a text")
         try:
@@ -104,16 +111,20 @@ class PredictionIds:
             raise UnknownPrediction(f"it is no id that this server has given for {function}")
         if payload[0] != _FORMAT:
             raise UnknownPrediction("it is of another version of the server")
-        _, of_version, digest, context, answer, members, kept = _HEAD.unpack_from(payload)
+        _, of_version, digest, context, answer, told_members, kept = _HEAD.unpack_from(payload)
         if of_version != version:
             raise UnknownPrediction(
                 f"it has expired: version {of_version} of {function} answered it, and {version} answers now"
             )
-        scores = np.empty((members, classes))
+        if members not in (None, told_members) or (answer != _NO_ANSWER and answer >= classes):
+            raise UnknownPrediction(_SET_BACK)
+        scores = np.empty((told_members, classes))
         at = _HEAD.size
         for row in scores:
             told = [_CLASS.unpack_from(payload, at + _CLASS.size * number) for number in range(kept)]
             at += _CLASS.size * kept
+            if any(place >= classes for place, _ in told):
+                raise UnknownPrediction(_SET_BACK)
             left = max(0.0, 1.0 - sum(share for _, share in told) / _WHOLE)
             row[:] = left / max(1, classes - kept)
             for place, share in told:
@@ -139,7 +150,7 @@ def ids_of(ids: PredictionIds, reply: Reply, form: Form, rows: Sequence[bytes], 
     """
     function = reply.function
     found = [""] * reply.rows
-    if not function.takes_feedback or form == "tensor":
+    if not function.takes_feedback or form == "tensor" or not reply.told:
         return found
     place_of = {label: place for place, label in enumerate(function.classes)}
     labels = reply.columns[function.task.value.name].values

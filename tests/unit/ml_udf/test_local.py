@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -172,6 +173,66 @@ def test_by_a_plan_only_the_members_that_rows_need_are_asked_and_loaded(home: Pa
 )
 def test_a_plan_that_cannot_be_followed_is_refused(home: Path, plan: list[int], said: str) -> None:
     planned(home, "f", plan)
+    client = Client(f"local:{home}")
+    with pytest.raises(BadOption, match=said):
+        client.predict("f", ["x"])
+    client.close()
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("right", [0.0]),
+        ("right", [math.nan] * 5),
+        ("right", [0.5] * 6),
+        ("rows", [1.0] * 4),
+        ("rows", ["many"] * 5),
+        ("rows", 5),
+        ("members", 3),
+        ("members", math.inf),
+        ("members", 10**9),
+        ("members", -1),
+        ("subsets", []),
+        ("subsets", [1, 2, 8]),
+        ("subsets", [1, 1, 3]),
+        ("subsets", [math.inf, 2, 3]),
+        ("edges", [[math.nan], [], []]),
+        ("edges", [[0.5, 0.1], [], []]),
+        ("edges", [[0.5]]),
+        ("following", [[1, 1, [[1.0]]]]),
+        ("following", [[1, 0, [[1.0], [1.0]]]]),
+        ("following", [[9, 1, [[1.0]]]]),
+        ("following", [[0, 5, [[1.0]]]]),
+        ("following", 7),
+    ],
+)
+def test_evidence_whose_parts_do_not_fit_is_refused_and_nothing_is_looked_up_beyond_it(
+    home: Path, field: str, value: object
+) -> None:
+    planned(home, "f", [0, 1, -1, -1, -1])
+    file = home / "functions" / "f.json"
+    deployed = json.loads(file.read_text())
+    deployed["fit"]["evidence"][field] = value
+    file.write_text(json.dumps(deployed))
+    client = Client(f"local:{home}")
+    with pytest.raises(BadOption, match="cannot be read"):
+        client.predict("f", ["x"])
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plan": [math.inf, 1, -1, -1, -1]}, "cannot be read"),
+        ({"members": [{"model": "one", "version": 1}]}, "its plan asks one, two"),
+        ({"members": [{"model": "three", "version": 1}], "plan": []}, "it is of one, two"),
+    ],
+)
+def test_a_fit_of_other_members_is_refused(home: Path, change: dict[str, Any], said: str) -> None:
+    planned(home, "f", [0, 1, -1, -1, -1])
+    file = home / "functions" / "f.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     client = Client(f"local:{home}")
     with pytest.raises(BadOption, match=said):
         client.predict("f", ["x"])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.ensemble.gearing import accuracy_kept, held_to
 from server.ensemble.policies.by_name import SELECTION_POLICIES, selection_policy
 from server.ensemble.policies.fixed import Static, all_members
 from server.ensemble.policies.geared import Value
@@ -364,6 +365,28 @@ def test_rows_that_ask_for_an_accuracy_follow_no_poorer_plan_whatever_the_load()
         asked[least] = sum(subset.bit_count() for subset in found[2]) / 50
     assert asked[best] > asked[None] + 0.2
     assert asked[policy.plans[-1].accuracy] == asked[None], "the poorest plan is right that often"
+
+
+@pytest.mark.security
+def test_a_caller_who_names_an_accuracy_of_its_own_for_each_row_costs_no_more_than_there_are_plans():
+    of = ensemble()
+    policy = Value(of)
+    pool = pool_of(policy, of)
+    for number in range(500):
+        submit(pool, number, due_s=5.0, min_accuracy=number / 500)
+    assert len(list(pool._waiting)) <= len(policy.plans) + 1
+    assert len(pool._choices) <= len(policy.plans) + 1
+
+
+@pytest.mark.parametrize("make", [Value, all_members])
+def test_an_accuracy_and_that_of_the_poorest_plan_that_has_it_hold_rows_to_the_same_plan(make):
+    policy = make(ensemble())
+    own = [plan.accuracy for plan in getattr(policy, "plans", ())]
+    for least in (-1.0, 0.0, *own, *(each - 1e-9 for each in own), *(each + 1e-9 for each in own), 2.0):
+        for gear in range(max(1, len(own))):
+            state = {"gear": gear}
+            kept = accuracy_kept(policy, least)
+            assert held_to(policy, state, kept) == held_to(policy, state, least)
 
 
 def test_rows_that_ask_for_an_accuracy_go_to_no_member_that_their_plan_does_not_ask():

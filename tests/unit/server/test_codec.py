@@ -419,3 +419,23 @@ REQUEST = st.fixed_dictionaries(
 def test_whatever_json_comes_is_a_call_or_refused_with_a_reason(body: dict[str, Any]) -> None:
     with contextlib.suppress(WireError, ServiceError):
         CODEC.call_of(function(), decode_request(json.dumps(body).encode(), None), NOW_S)
+
+
+@pytest.mark.security
+def test_what_members_say_is_within_the_limit_of_a_reply_though_ids_are_short() -> None:
+    two = function(text_model("fast"), text_model("slow"), combine="mean")
+    said = len(CLASSES) * 4 * 2  # bytes of a row
+    asked = texts(*[b"x"] * 10)
+    asked.outputs = [RequestedOutput("label"), RequestedOutput("prediction")]
+    assert replace(CODEC, max_reply_bytes=10 * said).call_of(two, asked, NOW_S).with_members
+    with pytest.raises(BodyTooLarge, match="send fewer rows, or do not ask for 'prediction'"):
+        replace(CODEC, max_reply_bytes=10 * said - 1).call_of(two, asked, NOW_S)
+    asked.outputs.pop()
+    assert not replace(CODEC, max_reply_bytes=1).call_of(two, asked, NOW_S).with_members
+
+
+def test_what_members_say_is_not_kept_where_no_label_could_be_given() -> None:
+    asked = texts(b"x")
+    asked.outputs = [RequestedOutput("prediction")]
+    call = replace(CODEC, max_reply_bytes=1).call_of(function(bare=True), asked, NOW_S)
+    assert not call.with_members

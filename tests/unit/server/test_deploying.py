@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,10 @@ from server.catalog.function_spec import (
     single_model_function,
     spec_from,
 )
-from server.catalog.functions import Function
+from server.catalog.functions import Function, ModelVersion
 from server.ensemble.fit import Fit, SubsetFit
 from server.errors import BadOption, UnknownFunction, VersionGone
+from server.publisher import Publisher
 from server.training.promotion.combination import choose_combination
 from tests.unit.ensemble.ensembles import untaught
 from tests.unit.server.served import image_model, text_model
@@ -310,3 +314,53 @@ def test_a_learned_policy_needs_a_network_that_was_trained_for_so_many_members(c
         deployed(actor=untaught(3).to_json())
     with pytest.raises(BadOption, match="'actor' cannot be read"):
         deployed(actor={"format": 1, "members": 1_000_000})
+
+
+class Restored:
+    """All that a publisher asks when it restores what one registry holds; the functions that it serves."""
+
+    def __init__(self, spec: dict[str, Any], fit: Fit) -> None:
+        self.served_now: list[Function] = []
+        self._stored = SimpleNamespace(
+            function="f", version=1, spec=spec, fit=fit.to_json(), feedback=None, refit=None
+        )
+
+    def models(self) -> list[ModelVersion]:
+        return [text_model("net"), text_model("other")]
+
+    def served(self) -> list[SimpleNamespace]:
+        return [self._stored]
+
+    def configure(self, function: Function) -> None:
+        self.served_now += [] if function.bare else [function]
+
+    def found(self) -> list[Path]:
+        return []
+
+    def functions(self) -> set[str]:
+        return set()
+
+    def know(self, models: object) -> None: ...
+
+    def write_function(self, name: str, form: object) -> None: ...
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("allow_import", [False, True])
+def test_what_was_deployed_while_code_might_be_imported_is_served_without_it_once_it_may_not(
+    allow_import: bool,
+) -> None:
+    spec = {
+        "models": ["net/1", "other/1"],
+        "combine": "log_pool",
+        "policy": "mine:Policy",
+        "policy_options": {"mine": 1},
+        "select": "mine:make",
+    }
+    told: Any = Restored(spec, counted("net", "other"))
+    catalog = Catalog(lambda model: single_model_function(model, DEFAULTS))
+    publisher = Publisher(told, told, catalog, told, told, DEFAULTS, 1.0, allow_import)
+    asyncio.run(publisher.restore())
+    (function,) = told.served_now
+    found = function.policy, dict(function.policy_options), function.select
+    assert found == (("mine:Policy", {"mine": 1}, "mine:make") if allow_import else ("greedy", {}, "value"))

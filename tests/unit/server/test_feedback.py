@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
+import server.serving.feedback as feedback_module
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import feedback_form
@@ -561,17 +562,19 @@ def test_what_is_no_id_of_the_functions_deployment_is_an_error_of_its_row(place:
     old = place.ids.written("f", PredictionId(7, "00" * 32, "", 0, scores))
     foreign = place.ids.written("g", PredictionId(1, "00" * 32, "", 0, scores))
     forged = PredictionIds(b"guess").written("f", PredictionId(1, "00" * 32, "", 0, scores))
+    wider = place.ids.written("f", PredictionId(1, "00" * 32, "", 0, np.full((3, 3), 1 / 3)))
     given = place.give_by_id(
-        [good, old, foreign, forged, "17", 17, good[:-4], good], ["laksa"] * 7 + ["pasta"]
+        [good, old, foreign, forged, "17", 17, good[:-4], good, wider], [*["laksa"] * 7, "pasta", "laksa"]
     )
-    assert given.outcomes == ["counted", *[None] * 7]
+    assert given.outcomes == ["counted", *[None] * 8]
     assert {row: error.code for row, error in given.errors.items()} == {
         **dict.fromkeys(range(1, 7), "unknown_prediction"),
         7: "unknown_label",
+        8: "unknown_prediction",
     }
     assert "it has expired: version 7 of f answered it, and 1 answers now" in given.errors[1].message
     assert "no id that this server has given for f" in given.errors[2].message
-    assert place.metrics.feedback["f", "refused"] == 7
+    assert place.metrics.feedback["f", "refused"] == 8
 
 
 def test_of_a_function_that_votes_an_id_says_whether_its_answer_was_right(registry: Engine) -> None:
@@ -581,3 +584,40 @@ def test_of_a_function_that_votes_an_id_says_whether_its_answer_was_right(regist
     assert place.function.feedback is not None
     assert place.function.feedback.accuracy == pytest.approx(1 / 3)
     assert place.function.feedback.by_member == {"loud": pytest.approx(1 / 3), "right": 1.0}
+
+
+def test_a_context_of_what_is_served_no_longer_is_kept_in_no_memory(place: Place) -> None:
+    place.give(labelled(20), "me")
+    gone = place.function
+    kept = Context((0.1, -0.1), 1, 1).to_json()
+    place.contexts.forget(gone)
+    place.learned_state.take_context(gone, "ab" * 16, kept)
+    assert place.contexts._taught.keys() == {gone.key}
+    place.catalog.remove_function("f")
+    place.contexts.forget(gone)
+    place.learned_state.take_context(gone, "ab" * 16, kept)
+    asyncio.run(place.learned_state._follow_contexts(gone))
+    assert not place.contexts._taught, "nobody forgets it any more"
+
+
+def test_many_ids_are_read_in_parts_and_each_row_has_its_outcome(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    told = feedback_module._told
+
+    def counted(ids: object, of: Function, predictions: Sequence[object], labels: Any) -> Any:
+        read.append(len(predictions))
+        return told(place.ids, of, predictions, labels)
+
+    monkeypatch.setattr(feedback_module, "_told", counted)
+    monkeypatch.setattr(feedback_module, "_NUMBERS_AT_ONCE", 2 * len(CLASSES) * 7)
+    rows = labelled(17)
+    ids: list[Any] = [place.answered(row) for row in rows]
+    ids[9] = "none"
+    given = place.give_by_id(ids, list(rows.values()))
+    assert read == [7, 7, 3]
+    assert given.outcomes == [*["counted"] * 9, None, *["counted"] * 7]
+    assert {row: error.index for row, error in given.errors.items()} == {9: 9}
+    assert place.metrics.feedback == {("f", "counted"): 16, ("f", "refused"): 1}
+    assert place.give_by_id([], []).outcomes == []

@@ -19,7 +19,7 @@ from server.access.rules import NOBODY, Caller
 from server.catalog.catalog import Catalog
 from server.http.application import WholeRequest
 from server.http.large_json import LargeJson
-from server.routes.codec import Codec
+from server.routes.codec import OWN_OUTPUTS, Codec
 from server.routes.infer import InferRoute
 from server.serving.call_service import CallService
 from server.supervision import Tasks
@@ -309,5 +309,16 @@ def test_a_request_says_its_class_goal_and_time_without_its_rows_being_read() ->
         assert hint(body, inference_header_content_length=length)[2] == 0.03
         unknown = WholeRequest("/v2/models/nobody/infer", {}, b"", 0.0)
         assert station.route.hint(unknown).queue == ("", "")
+
+    run(scene)
+
+
+def test_of_no_rows_every_output_is_there_and_empty() -> None:
+    async def scene(station: Station, worker: FakeWorker) -> None:
+        station.ask(texts(outputs=("label", *OWN_OUTPUTS)))
+        await station.replied()
+        (status, body, _) = station.replies[0]
+        assert status == 200, body
+        assert [each["data"] for each in json.loads(body)["outputs"]] == [[]] * (1 + len(OWN_OUTPUTS))
 
     run(scene)

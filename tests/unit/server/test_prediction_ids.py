@@ -84,6 +84,17 @@ def test_an_id_that_was_changed_anywhere_is_none() -> None:
             IDS.read("f", 3, 6, other_text)
 
 
+def test_an_id_from_before_the_registry_was_restored_is_of_another_deployment_of_that_number() -> None:
+    text = IDS.written("f", TOLD)
+    for classes, members in ((6, 3), (3, 2), (1, 2)):
+        with pytest.raises(UnknownPrediction, match="another deployment of that number"):
+            IDS.read("f", 3, classes, text, members)
+    unsure = PredictionId(3, "ab" * 32, "", 5, np.full((1, 6), 1 / 6))
+    with pytest.raises(UnknownPrediction, match="another deployment"):
+        IDS.read("f", 3, 5, IDS.written("f", unsure), 1)
+    assert IDS.read("f", 3, 6, text, 2).scores.shape == (2, 6)
+
+
 def test_rows_that_a_label_could_not_teach_have_none() -> None:
     served = function(text_model("a"), text_model("b"), combine="mean")
     scores = np.array([[0.8, 0.1, 0.1]] * 2, "<f4").tobytes()
