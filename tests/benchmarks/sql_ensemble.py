@@ -45,6 +45,7 @@ CLASSES = ("bulk", "interactive")
 GOAL_MS = 500
 _QUERY = f"SELECT {FUNCTION}(image_path) AS answer, food_name, count(*) FROM files GROUP BY 1, 2"
 _POINTS = 0.2  # of accuracy that `value` may be behind
+_REST_S = 5.0
 _PAUSE_S = 0.005  # between two rows of the only caller
 
 Ask = Callable[[str], Sequence[tuple[str, str, int]]]  # row class → (answer, truth, rows)
@@ -101,6 +102,7 @@ def _run(stack: ExitStack, food: FoodEnsemble, rows: int, rounds: int, single_ro
     for number in range(rounds + 1):
         for policy in POLICIES if number % 2 == 0 else reversed(POLICIES):
             input_name = ask_by(server, food, policy, GOAL_MS)
+            next(iter(engines.values()))("bulk")  # its plans are fitted meanwhile
             for engine, ask in engines.items():
                 for kind in CLASSES:
                     began_s = time.perf_counter()
@@ -108,6 +110,7 @@ def _run(stack: ExitStack, food: FoodEnsemble, rows: int, rounds: int, single_ro
                     if number:  # the first round warms up, and teaches l̂
                         ways[engine, kind, policy].take(told, time.perf_counter() - began_s)
             if number:
+                time.sleep(_REST_S)  # what scans brought is forgotten, and the richest plan followed again
                 single[policy] += _single(server, input_name, [path for path, _ in files[:single_rows]])
         say(f"round {number} of {rounds}")
     return _report(ways, list(engines), single)
