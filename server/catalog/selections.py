@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from server.catalog.functions import Form, Function, ModelVersion
 from server.ensemble.gearing import FollowedPlans
+from server.ensemble.plan import Plan
 from server.ensemble.selection import TYPICAL_ROWS
 from server.scheduling.terms import Latency
 
@@ -23,8 +24,9 @@ class Selection:
     """policy: `select` of the function, `static` where that is a list of names.
 
     gear: of so many `gears`, 0 the richest · price_per_device_second: right answers that a second of a device
-    has to bring, by the present plan · expected_accuracy: of rows that are not cut short, by held-out rows ·
-    device_seconds_a_row: in expectation, by l̂. None: there is no plan, or it is not known.
+    has to bring, by the present plan · expected_accuracy: of rows that are not cut short, by held-out rows,
+    or by labelled ones since the fit was made anew · device_seconds_a_row: in expectation, by l̂. None: there
+    is no plan, or it is not known.
     """
 
     policy: str
@@ -81,7 +83,7 @@ def selection_of(
             followed.gear,
             len(followed.plans),
             max(plan.prices, default=None),
-            plan.accuracy,
+            _expected(function, plan),
             plan.device_s,
         )
     everybody = frozenset(model.key for model in function.members)
@@ -89,6 +91,19 @@ def selection_of(
     expected = function.held_out.get(everybody) or alone or None  # 0: nobody has measured it
     taken_s = sum(row_s(function, model, latency_of) for model in function.members)
     return Selection(policy, expected_accuracy=expected, device_seconds_a_row=taken_s)
+
+
+def _expected(function: Function, plan: Plan) -> float:
+    """How often a plan is right: no more often than the best members together.
+
+    A plan reckons as if rows of one state of evidence were alike. Those that it goes on asking are harder
+    than the others, so by itself it promises more, and most after a refit on few rows.
+    """
+    fit = function.rule.fit
+    if fit is None or fit.evidence is None:
+        return plan.accuracy
+    evidence = fit.evidence
+    return min(plan.accuracy, max(evidence.accuracy(subset) for subset in evidence.subsets))
 
 
 def row_s(function: Function, model: ModelVersion, latency_of: Callable[[ModelVersion], Latency]) -> float:

@@ -12,12 +12,15 @@ import pytest
 
 from gpu_worker.wire.protocol import Answer
 from server.catalog.functions import Form
+from server.catalog.selections import Selections
+from server.ensemble.refit import refitted
 from server.ensemble.selection import Ensemble
 from server.errors import WorkerLost
 from server.scheduling.latency_model import LatencyModel
 from server.serving.calls import Call, PendingReply
 from server.workers.pool import WorkerInfo
 from tests.answers import classified
+from tests.unit.ensemble.ensembles import drawn
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import CLASSES, image_model
 from tests.unit.server.test_members_apart import House
@@ -219,6 +222,33 @@ async def test_what_labels_taught_meanwhile_does_not_leave_rows_without_plans():
     house.dispatcher.answer_as(replace(house.function))
     await until(lambda: "text" in house.told)
     assert house.dispatcher._core._queues.pooled
+
+
+@runs
+async def test_plans_follow_what_a_refit_counted_and_say_what_is_expected_by_it():
+    house = Following()
+    house.place(w0="a b c")
+    selections = Selections(house.dispatcher, lambda model, form: house.latencies[model.key])
+    before = await house.follows()
+    told, labels = drawn([0.6, 0.75, 0.9], rows=100, classes=3, seed=1)
+    best = FIT.members.index("c")
+    told[best] = np.roll(told[best], 1, axis=1)  # as sure as before, and wrong
+    refit = refitted(FIT, told, labels, [best])
+    promised = selections.of(house.function).expected_accuracy
+    house.function = replace(house.function, refit=refit)
+    house.dispatcher.answer_as(house.function)
+    await until(lambda: house.told["text"] is not before)
+    await settle()
+    assert house.told["text"].evidence is refit.evidence
+    (lane,) = house.dispatcher._core._queues.pooled.values()
+    assert lane.pool is not None
+    assert lane.pool.evidence is refit.evidence
+    assert refit.evidence is not None
+    expected = selections.of(house.function).expected_accuracy
+    assert promised is not None
+    assert expected is not None
+    assert expected < promised - 0.05
+    assert expected <= max(refit.evidence.accuracy(subset) for subset in refit.evidence.subsets)
 
 
 @runs

@@ -9,6 +9,7 @@ import pytest
 
 from server.catalog.functions import ModelVersion
 from server.catalog.selections import Selection, selection_of
+from server.ensemble.evidence import evidence_of_subsets
 from server.ensemble.fit import Fit, SubsetFit
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.plan import Plan
@@ -74,6 +75,21 @@ def test_a_plan_says_its_gear_its_price_and_what_is_expected_of_it() -> None:
         "expected_accuracy": 0.7,
         "device_seconds_a_row": 0.001,
     }
+
+
+def test_a_plan_is_expected_to_be_no_better_than_the_members_are_together_also_after_a_refit() -> None:
+    counted = replace(FIT, evidence=evidence_of_subsets(2, {0b01: 0.7, 0b10: 0.8, 0b11: 0.85}))
+    broken = replace(FIT, evidence=evidence_of_subsets(2, {0b01: 0.1, 0b10: 0.8, 0b11: 0.75}))
+    followed = FollowedPlans((plan_of(0.88), plan_of(0.6)), 0)
+    planned = function(*TWO, combine="log_pool", fit=counted, select="value")
+    assert selection_of(planned, followed, latency_of).expected_accuracy == pytest.approx(0.85)
+    refitted = replace(planned, refit=broken)
+    assert selection_of(refitted, followed, latency_of).expected_accuracy == pytest.approx(0.8)
+    assert selection_of(refitted, replace(followed, gear=1), latency_of).expected_accuracy == 0.6
+
+
+def plan_of(accuracy: float) -> Plan:
+    return Plan((ENOUGH,), np.array([[0.001]]), accuracy)
 
 
 def test_the_gauges_are_of_what_is_known_and_of_each_version_alone() -> None:
