@@ -50,7 +50,7 @@ from server.scheduling.pool_offers import Offer, Offers
 from server.scheduling.pool_terms import AnswerRows, GiveUpRows, RunOn, Sleep
 from server.scheduling.pool_workers import PoolMember, PoolWorkers
 from server.scheduling.row_buckets import RowBuckets
-from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, slices_of
+from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, laid_out
 from server.scheduling.terms import Slice
 
 __all__ = ["AnswerRows", "GiveUpRows", "MemberPool", "Offer", "RunOn", "Sleep"]
@@ -367,16 +367,13 @@ class MemberPool:
         mine = 1 << offer.member
         beside = [group.bucket is not None and group.bucket.choice.beside for group, _ in offer.parts]
         self._waiting.take([group for group, rows in offer.parts if rows == group.count])
-        place = 0
         for group, rows in offer.parts:
             taken = group if rows == group.count else self._waiting.head(group, rows)
             for others in taken.places if taken is not group else ():
-                self._batches[others].groups.append(taken)
+                self._batches[others].part(group, (taken, group))
             taken.under_way |= mine
-            taken.places[batch_id] = range(place, place + rows)
             batch.groups.append(taken)
-            place += rows
-        slices = slices_of(batch.groups)
+        slices = laid_out(batch.groups, batch_id)
         for group, is_beside in zip(tuple(batch.groups), beside, strict=True):
             if is_beside:
                 self._decide(group)
@@ -599,7 +596,7 @@ class MemberPool:
             return [(key, group) for key in alike]
         parts = [(key, group.pick(indices)) for key, indices in alike.items()]
         for batch_id in group.places:
-            self._batches[batch_id].groups += (part for _, part in parts)
+            self._batches[batch_id].part(group, [part for _, part in parts])
         group.places.clear()
         del group.request.groups[group]
         return parts

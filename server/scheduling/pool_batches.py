@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.scheduling.row_group import RowGroup
@@ -20,6 +21,11 @@ class PooledBatch:
     groups: list[RowGroup]
     sent_s: float
     predicted_s: float
+
+    def part(self, group: RowGroup, parts: Sequence[RowGroup]) -> None:
+        """A group of it is now these, at its place: its rows go on as if each had come alone."""
+        at = self.groups.index(group)
+        self.groups[at : at + 1] = parts
 
     def waiting(self) -> list[RowGroup]:
         """Its rows that nobody has answered or given up meanwhile."""

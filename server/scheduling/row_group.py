@@ -6,7 +6,7 @@ that is surer of some than of others. Knows neither members nor policies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from server.scheduling.terms import Slice
 if TYPE_CHECKING:
     from server.scheduling.row_buckets import RowBucket
 
-__all__ = ["GOLDEN", "Order", "PooledRequest", "RowGroup", "in_one_piece", "slices_of"]
+__all__ = ["GOLDEN", "Order", "PooledRequest", "RowGroup", "in_one_piece", "laid_out"]
 
 GOLDEN = 0.6180339887498949  # its multiples spread evenly over [0, 1)
 
@@ -176,16 +176,35 @@ def in_one_piece(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield first, last + 1 - first
 
 
-def slices_of(groups: Iterable[RowGroup]) -> tuple[Slice, ...]:
-    """The rows of groups, in their order; those that follow one another in a request are one slice."""
+def laid_out(groups: Sequence[RowGroup], batch_id: int) -> tuple[Slice, ...]:
+    """Give the rows of groups their places in a batch, and say in which slices they stand there.
+
+    In the order of the groups; but those of one request, where they come one after the other, stand by their
+    rows' numbers: rows that are told apart by how sure they are lie scattered, and each slice costs.
+    """
     slices: list[Slice] = []
     last: Slice | None = None
-    for group in groups:
-        request_id = group.request.run.request_id
-        for first, rows in in_one_piece(group.rows):
+    at = place = 0
+    while at < len(groups):
+        group = groups[at]
+        request = group.request
+        end = at + 1
+        while end < len(groups) and groups[end].request is request:
+            end += 1
+        rows = group.rows
+        if end == at + 1 and (group.count == 1 or isinstance(rows, range)):
+            group.places[batch_id] = range(place, place + group.count)
+        else:
+            rows = sorted(row for each in groups[at:end] for row in each.rows)
+            place_of = {row: number for number, row in enumerate(rows, place)}
+            for each in groups[at:end]:
+                each.places[batch_id] = [place_of[row] for row in each.rows]
+        request_id = request.run.request_id
+        for first, count in in_one_piece(rows):
             if last is not None and last.request_id == request_id and last.offset + last.rows == first:
-                last = slices[-1] = Slice(request_id, last.offset, last.rows + rows)
+                last = slices[-1] = Slice(request_id, last.offset, last.rows + count)
             else:
-                last = Slice(request_id, first, rows)
+                last = Slice(request_id, first, count)
                 slices.append(last)
+        at, place = end, place + len(rows)
     return tuple(slices)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -220,6 +220,7 @@ TestPooled.settings = settings(max_examples=60, stateful_step_count=40, deadline
 
 
 @settings(max_examples=25, deadline=None)
+@example(layout="mixed", policy="gear", rows=9, goal_s=0.01, seed=0)
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),
     policy=st.sampled_from(POLICIES),

@@ -13,7 +13,7 @@ from server.ensemble.selection import Choice
 from server.scheduling.policy import RowRun
 from server.scheduling.pool import MemberPool, RunOn
 from server.scheduling.row_buckets import RowBuckets
-from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, slices_of
+from server.scheduling.row_group import PooledRequest, RowGroup, in_one_piece, laid_out
 from server.scheduling.terms import Slice
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
@@ -37,9 +37,20 @@ def test_a_batch_cuts_off_what_it_takes_with_its_places_in_other_batches() -> No
     head = rest.head(4)
     assert (list(head.rows), list(head.places[7])) == ([0, 1, 2, 3], [20, 21, 22, 23])
     assert (list(rest.rows), list(rest.places[7])) == ([4, 5, 6, 7, 8, 9], list(range(24, 30)))
-    assert slices_of([head, rest]) == (Slice(1, 0, 10),)
-    assert slices_of([rest, head]) == (Slice(1, 4, 6), Slice(1, 0, 4))
+    assert laid_out([head, rest], 8) == (Slice(1, 0, 10),)
     assert set(rest.request.groups) == {head, rest}
+
+
+def test_rows_of_a_request_stand_in_a_batch_by_their_numbers_whichever_groups_they_are_of() -> None:
+    whole, other = group(), group(2, first=10)
+    odd, even = whole.pick([3, 1, 5]), whole.pick([0, 4, 2])
+    slices = laid_out([other, odd, even], 9)
+    assert slices == (Slice(1, 10, 2), Slice(1, 0, 6))
+    rows = [row for each in slices for row in range(each.offset, each.offset + each.rows)]
+    for each in (other, odd, even):
+        assert [rows[place] for place in each.places[9]] == list(each.rows)
+    assert laid_out([even], 10) == (Slice(1, 0, 1), Slice(1, 2, 1), Slice(1, 4, 1))
+    assert list(even.places[10]) == [0, 2, 1]
 
 
 def test_rows_of_a_request_that_need_the_same_are_one_group_again() -> None:
