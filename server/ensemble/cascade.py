@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-import numpy as np
-
+from server.ensemble.costs import one_after_the_other_s
 from server.ensemble.evidence import NOTHING, members_of
 from server.ensemble.plan import Plan
 from server.ensemble.policies.fixed import Static
@@ -26,7 +25,7 @@ def economical(plans: Sequence[Plan]) -> int:
     """The number of the cheapest plan that is hardly less accurate than the best one."""
     least = max(plan.accuracy for plan in plans) - _GIVEN_UP
     able = [number for number, plan in enumerate(plans) if plan.accuracy >= least]
-    return min(able, key=lambda number: _takes_s(plans[number]))
+    return min(able, key=lambda number: plans[number].device_s)
 
 
 class Cascade:
@@ -65,31 +64,21 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> 
         return None
     gear = economical(plans)
     subset, together_s = _together(ensemble, plans[gear].accuracy, shared_s)
-    if _takes_s(plans[gear]) < _WORTH * together_s:
+    if plans[gear].device_s < _WORTH * together_s:
         return Cascade(ensemble, policy, {"gear": gear}, plans[gear].accuracy)
     if subset == (1 << len(ensemble.members)) - 1:
         return None
-    return Cascade(ensemble, Static(ensemble, subset), {}, _accuracy(ensemble, subset))
+    return Cascade(ensemble, Static(ensemble, subset), {}, ensemble.evidence.accuracy(subset))
 
 
 def _together(ensemble: Ensemble, accuracy: float, shared_s: float) -> tuple[int, float]:
     """The cheapest members that are together at least so accurate, or else all: and what a row costs."""
-    costs_s = [member.cost_s for member in ensemble.members]
+    evidence, costs_s = ensemble.evidence, [member.cost_s for member in ensemble.members]
     everyone = (1 << len(costs_s)) - 1
-    able = [each for each in ensemble.evidence.subsets if _accuracy(ensemble, each) >= accuracy]
+    able = [each for each in evidence.subsets if evidence.accuracy(each) >= accuracy]
     taken_s: dict[int, float] = {}
     for subset in (*able, everyone):
         each_s = [costs_s[member] for member in members_of(subset)]
-        taken_s[subset] = max(sum(each_s) - shared_s * (len(each_s) - 1), *each_s)
+        taken_s[subset] = one_after_the_other_s(each_s, shared_s)
     cheapest = min(taken_s, key=lambda subset: taken_s[subset])
     return cheapest, taken_s[cheapest]
-
-
-def _accuracy(ensemble: Ensemble, subset: int) -> float:
-    states = ensemble.evidence.states_of(subset)
-    return float(np.average(ensemble.evidence.right[states], weights=ensemble.evidence.rows[states]))
-
-
-def _takes_s(plan: Plan) -> float:
-    """Seconds of all devices that a row takes."""
-    return float(plan.remaining_s[NOTHING].sum())

@@ -1,19 +1,27 @@
-"""Whether what rows cost has moved since plans were fitted by it: beyond what it sways, to stay. Pure."""
+"""What rows cost on members: of several that answer together, and whether it has moved, to stay. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-__all__ = ["CostWatch"]
+__all__ = ["CostWatch", "one_after_the_other_s"]
 
 _MOVED = math.log(1.2)  # a fifth
 _SWAYS = 2.0  # times what looks differ from their mean: less is chance
 _MEAN_GAIN, _SWAY_GAIN = 0.4, 0.2  # of a look
 
 
+def one_after_the_other_s(each_s: Sequence[float], shared_s: float) -> float:
+    """What members take together on one worker: each after the first less what it shares with the others.
+
+    each_s: of each alone, at least one. Never less than the slowest of them.
+    """
+    return max(sum(each_s) - shared_s * (len(each_s) - 1), *each_s)
+
+
 class CostWatch:
-    """Costs of the members of an ensemble, looked at now and then."""
+    """Costs of the members of an ensemble, looked at now and then, since plans were fitted by them."""
 
     def __init__(self, costs_s: Sequence[float]) -> None:
         """`costs_s`: by which plans are fitted."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,14 +51,6 @@ class Plan:
     def device_s(self) -> float:
         """Seconds that a row takes of all devices together."""
         return float(self.remaining_s[NOTHING].sum())
-
-    def to_json(self) -> dict[str, Any]:
-        """What a page or a log shows of it."""
-        return {
-            "accuracy": round(self.accuracy, 5),
-            "device_seconds_a_row": [round(each, 8) for each in self.remaining_s[NOTHING].tolist()],
-            "prices": list(self.prices),
-        }
 
 
 def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
@@ -120,9 +111,7 @@ def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
             remaining[here, ensemble.members[member].device] += ensemble.members[member].cost_s
         for gains in _gains(evidence, known):
             choices.append(Choice(missing, tuple(gains.tolist()), beside=True) if missing else ENOUGH)
-    states = evidence.states_of(subset)
-    accuracy = float(np.average(evidence.right[states], weights=evidence.rows[states]))
-    return Plan(tuple(choices), remaining, accuracy)
+    return Plan(tuple(choices), remaining, evidence.accuracy(subset))
 
 
 def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from server.ensemble.costs import one_after_the_other_s
 from server.ensemble.policies.by_name import SELECTION_POLICIES
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "MemberEstimate",
     "is_own_policy",
     "is_policy",
+    "members_within",
     "select_members",
     "subset_within",
 ]
@@ -110,7 +112,7 @@ def subset_within(
     def takes_s(subset: frozenset[str]) -> float:
         members = [name for name in names if name in subset]
         if together:
-            return _one_after_the_other_s([latency_s[name] for name in members], saved_s)
+            return one_after_the_other_s([latency_s[name] for name in members], saved_s)
         return _takes_s(members, latency_s, workers, saved_s)
 
     least, most_s = limits.min_accuracy, limits.slo_s
@@ -171,11 +173,7 @@ def _takes_s(
             left = [name for name in left if name not in part]
     else:
         parts = [list(members)]
-    return max(_one_after_the_other_s([latency_s[name] for name in part], saved_s) for part in parts)
-
-
-def _one_after_the_other_s(each_s: Sequence[float], saved_s: float) -> float:
-    return max(sum(each_s) - saved_s * (len(each_s) - 1), *each_s)
+    return max(one_after_the_other_s([latency_s[name] for name in part], saved_s) for part in parts)
 
 
 def _named(names: Sequence[str], subset: frozenset[str]) -> str:

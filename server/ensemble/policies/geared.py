@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from server.ensemble.evidence import NOTHING
 from server.ensemble.gearing import Gears
 from server.ensemble.plan import Plan, fit_plans, fixed_plan, undominated
 from server.ensemble.policies.base import Steady
@@ -42,8 +41,8 @@ class _Geared(Steady):
         """The gear by which a row takes about as many seconds of the devices as it took before."""
         if not isinstance(before, _Geared):
             return self.init()
-        took_s = _takes_s(before.plans[state["gear"]])
-        off = [abs(math.log(_takes_s(plan) / took_s)) for plan in self.plans]
+        took_s = before.plans[state["gear"]].device_s
+        off = [abs(math.log(plan.device_s / took_s)) for plan in self.plans]
         return {"gear": off.index(min(off))}
 
 
@@ -78,8 +77,3 @@ class Gear(_Geared):
     def select(self, state: State, row: RowEvidence) -> Choice:
         """Those of the gear's subset that neither answered nor are under way."""
         return self._rest.of(self._subsets[state["gear"]], row)
-
-
-def _takes_s(plan: Plan) -> float:
-    """Seconds of all devices that a row takes."""
-    return float(plan.remaining_s[NOTHING].sum())

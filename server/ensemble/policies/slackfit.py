@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from server.ensemble.evidence import members_of
-from server.ensemble.plan import fixed_plan
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
 from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, State
@@ -32,7 +31,7 @@ class SlackFit(Steady):
         sizes = [1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch]
         held = sum(1 << member for member in ensemble.held)
         tuples = [
-            (self._latency_s(subset, rows), rows, fixed_plan(ensemble, subset).accuracy, subset)
+            (self._latency_s(subset, rows), rows, ensemble.evidence.accuracy(subset), subset)
             for subset in ensemble.evidence.subsets
             if not subset & ~held
             for rows in sizes
