@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ml_udf.cli.console import console, fail
-from server.ensemble.evidence import evidence_of_subsets
+from server.ensemble.evidence import evidence_of_subsets, subset_of
 from server.ensemble.selection import Ensemble, EnsembleMember
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.simulation.actor_training import Lesson, train_actor
@@ -75,10 +75,7 @@ def _known(home: Path, function: str) -> tuple[Ensemble, float]:
             raise ValueError(f"{function} has no fit of its members: deploy it from a training job")
         names = [str(name) for name in fit["members"]]
         versions = {str(each["model"]): each for each in told["members"]}
-        right = {
-            sum(1 << int(member) for member in each["members"]): float(each["accuracy"])
-            for each in fit["subsets"]
-        }
+        right = {subset_of(map(int, each["members"])): float(each["accuracy"]) for each in fit["subsets"]}
         members = [_member(home, versions[name]) for name in names]
         return Ensemble(tuple(members), evidence_of_subsets(len(names), right)), float(told["slo_ms"]) / 1000
     except (KeyError, TypeError) as exc:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Answer, Column, RowError
 from server.ensemble.combine import OwnRule, Vote, combine, combine_by
+from server.ensemble.evidence import subset_of
 from server.ensemble.fit import Fit
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
 from server.record import record
@@ -96,7 +97,7 @@ class AnswerRule:
             alone = dict(self.members.values()).get(members[0], 0.0) if len(members) == 1 else 0.0
             return [alone or math.nan] * len(confidences)  # 0: nobody has measured it
         places = fit.subset(members)
-        evidence, subset = fit.evidence, sum(1 << place for place in places)
+        evidence, subset = fit.evidence, subset_of(places)
         if evidence is not None and subset in evidence.edges:
             right: list[float] = evidence.right.tolist()
             return [right[evidence.state_of(subset, each)] for each in confidences]

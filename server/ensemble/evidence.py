@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = [
     "fit_evidence",
     "members_of",
     "renewed",
+    "subset_of",
 ]
 
 Floats = NDArray[np.float64]
@@ -174,6 +175,11 @@ def evidence_of_subsets(members: int, right: Mapping[int, float]) -> EvidenceSta
 def members_of(subset: int) -> tuple[int, ...]:
     """The numbers of its members, ascending."""
     return tuple(member for member in range(subset.bit_length()) if subset >> member & 1)
+
+
+def subset_of(members: Iterable[int]) -> int:
+    """The bit mask of these members, each named once."""
+    return sum(1 << member for member in members)
 
 
 def fit_evidence(

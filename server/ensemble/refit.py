@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from server.ensemble.breakage import LEAST_ROWS, Expected, RefitNote, is_off, most_surprising
-from server.ensemble.evidence import EvidenceStates, renewed
+from server.ensemble.evidence import EvidenceStates, renewed, subset_of
 from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit, Subset, fit_combination
 from server.ensemble.log_pool import (
@@ -184,6 +184,6 @@ def _evidence(
     made: Fit, known: EvidenceStates, told: Floats, labels: Labels, off: Collection[int]
 ) -> EvidenceStates:
     answers = answers_of(made, told, labels)
-    mask = sum(1 << member for member in off)
-    anew = frozenset(subset for subset in known.subsets if subset & mask)
+    changed = subset_of(off)
+    anew = frozenset(subset for subset in known.subsets if subset & changed)
     return renewed(known, anew, answers.confidence, answers.correct)

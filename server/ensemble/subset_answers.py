@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from server.ensemble.evidence import fit_evidence
+from server.ensemble.evidence import fit_evidence, subset_of
 from server.ensemble.fit import Fit, combined
 from server.ensemble.selection import Combination, Ensemble, EnsembleMember, Probabilities
 
@@ -38,7 +38,7 @@ def answers_of(
     confidence: dict[int, NDArray[np.float64]] = {}
     correct: dict[int, NDArray[np.bool_]] = {}
     for each in fit.subsets:
-        subset = sum(1 << member for member in each.members)
+        subset = subset_of(each.members)
         answer = combined(fit, each.members, told[list(each.members)])
         confidence[subset] = answer.max(axis=1)
         correct[subset] = answer.argmax(axis=1) == truth

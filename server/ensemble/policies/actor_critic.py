@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.ensemble.actor import LOAD_INPUTS, SIZES, ActorNetwork
-from server.ensemble.evidence import NOTHING, members_of
+from server.ensemble.evidence import NOTHING, members_of, subset_of
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
 from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, State
@@ -46,7 +46,7 @@ class Subsets:
         order = sorted(range(len(members)), key=lambda number: members[number].cost_s)
         self._members = [members[number] for number in order]
         masks = range(1, 1 << len(order))
-        self.subsets = tuple(sum(1 << order[at] for at in members_of(mask)) for mask in masks)
+        self.subsets = tuple(subset_of(order[at] for at in members_of(mask)) for mask in masks)
         self.accuracies: Floats = np.array([evidence.accuracy(subset) for subset in self.subsets])
         self.size = len(members), ensemble.devices
         self.costs_s = [_cost_s(ensemble, subset) for subset in self.subsets]
@@ -93,7 +93,7 @@ class ActorCritic(Steady):
             raise ValueError("'actor_critic' needs evidence of every subset of its members")
         self._network: ActorNetwork = ensemble.actor
         self._known = Subsets(ensemble)
-        held = sum(1 << member for member in ensemble.held)
+        held = subset_of(ensemble.held)
         # Of a subset whom nobody holds is left out; of nobody at all, whoever is there answers.
         self._ordered = [self._known.subsets[at] & held or held for at in self._known.by_cost]
         self._rest = Rest(len(ensemble.members))

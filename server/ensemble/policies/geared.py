@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from server.ensemble.evidence import subset_of
 from server.ensemble.gearing import Gears
 from server.ensemble.plan import Plan, fit_plans, fixed_plan, undominated
 from server.ensemble.policies.base import Steady
@@ -67,7 +68,7 @@ class Gear(_Geared):
 
     def __init__(self, ensemble: Ensemble) -> None:
         evidence = ensemble.evidence
-        held = sum(1 << member for member in ensemble.held)
+        held = subset_of(ensemble.held)
         there = [subset for subset in evidence.subsets if not subset & ~held]
         subsets = {fixed_plan(ensemble, subset): subset for subset in there}
         super().__init__(ensemble, undominated(list(subsets)))

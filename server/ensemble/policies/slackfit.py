@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from server.ensemble.evidence import members_of
+from server.ensemble.evidence import members_of, subset_of
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
 from server.ensemble.selection import Choice, Ensemble, LoadView, RowEvidence, State
@@ -29,7 +29,7 @@ class SlackFit(Steady):
     def __init__(self, ensemble: Ensemble, max_batch: int = 64) -> None:
         super().__init__(ensemble)
         sizes = [1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch]
-        held = sum(1 << member for member in ensemble.held)
+        held = subset_of(ensemble.held)
         tuples = [
             (self._latency_s(subset, rows), rows, ensemble.evidence.accuracy(subset), subset)
             for subset in ensemble.evidence.subsets
