@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from server.ensemble.breakage import Expected, RefitNote
 from server.ensemble.contexts import Context
-from server.ensemble.fit import Fit
+from server.ensemble.fit import Fit, rounded
 from server.ensemble.log_pool import LARGEST_STEP, WEIGHTS, Floats
 
 __all__ = [
@@ -67,6 +67,11 @@ class Feedback:
     fresh: int = 0
     refit: RefitNote | None = None
     selection: Mapping[str, Any] | None = None
+
+    @property
+    def refits(self) -> int:
+        """How many times the fit was made anew."""
+        return 0 if self.refit is None else self.refit.number
 
     @property
     def was_wrong(self) -> dict[str, list[bool]]:
@@ -326,13 +331,8 @@ def _descended(
         shifts = tuple((log_w[answering] - slow).tolist())
     found = list(feedback.weights)
     for row, s in enumerate(learning):
-        found[s] = tuple(map(_rounded, np.exp(log_w[row, columns[s]])))
-    return tuple(found), None if slow is None else tuple(map(_rounded, slow)), right, shifts
-
-
-def _rounded(value: float) -> float:
-    """As many digits as mean something, and the same when it is read back."""
-    return float(f"{value:.6g}")
+        found[s] = tuple(map(rounded, np.exp(log_w[row, columns[s]])))
+    return tuple(found), None if slow is None else tuple(map(rounded, slow)), right, shifts
 
 
 def _selection(kept: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ __all__ = [
     "SubsetFit",
     "combined",
     "fit_combination",
+    "rounded",
     "rows_to_fit",
     "subsets_of",
 ]
@@ -215,13 +216,13 @@ def fit_combination(
     right, loss = HeldOutRows(told, truth, groups, known).judged(subsets)
     return Fit(
         names,
-        tuple(_rounded(t) for t in found),
+        tuple(rounded(t) for t in found),
         tuple(
             SubsetFit(
                 tuple(subset),
-                tuple(_rounded(weights[place, member]) for member in subset),
-                _rounded(right[place] / rows),
-                _rounded(loss[place] / rows),
+                tuple(rounded(weights[place, member]) for member in subset),
+                rounded(right[place] / rows),
+                rounded(loss[place] / rows),
             )
             for place, subset in enumerate(subsets)
         ),
@@ -358,6 +359,6 @@ def _positive(value: object) -> float:
     return float(value)
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """As many digits as mean something: short in JSON, and the same when read back."""
     return float(f"{value:.6g}")

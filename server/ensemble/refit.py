@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from server.ensemble.breakage import LEAST_ROWS, Expected, RefitNote, is_off, most_surprising
 from server.ensemble.evidence import EvidenceStates, renewed, subset_of
 from server.ensemble.feedback import Feedback, adapted
-from server.ensemble.fit import Fit, Subset, fit_combination
+from server.ensemble.fit import Fit, Subset, fit_combination, rounded
 from server.ensemble.log_pool import (
     WEIGHTS,
     Floats,
@@ -100,8 +100,8 @@ def refit(
         name: Expected(wrong[name] / len(truth), len(truth)) if name in off else known
         for name, known in as_deployed.items()
     }
-    number = 1 if feedback.refit is None else feedback.refit.number + 1
-    note = RefitNote(number, due.reason, off, due.since, due.until, len(truth), tuple(expected.values()), at)
+    number, rows = feedback.refits + 1, len(truth)
+    note = RefitNote(number, due.reason, off, due.since, due.until, rows, tuple(expected.values()), at)
     if not off:
         return note, None
     place_of = {name: place for place, name in enumerate(feedback.members)}
@@ -177,7 +177,7 @@ def _drawn(found: NDArray[np.float64], believed: NDArray[np.float64], rows: int)
     """Weights fitted on so many rows, drawn to those that were believed."""
     share = rows / (rows + _KAPPA)
     logs = share * np.log(found) + (1 - share) * np.log(np.clip(believed, *WEIGHTS))
-    return tuple(float(f"{weight:.6g}") for weight in np.exp(logs))
+    return tuple(map(rounded, np.exp(logs)))
 
 
 def _evidence(

@@ -295,8 +295,7 @@ def _learn(
 ) -> Learn:
     """probabilities: [members, rows, classes], uncalibrated. name: of the context; "" for none."""
     fit = (function.refit or function.fit) if function.learns else None
-    note = None if function.feedback is None else function.feedback.refit
-    refits = 0 if note is None else note.number
+    refits = 0 if function.feedback is None else function.feedback.refits
     if fit is not None:
         pairs = zip(log_floored(probabilities), _temperatures(function), strict=True)
         probabilities = np.exp(np.stack([calibrated(log, t, axis=-1) for log, t in pairs]))

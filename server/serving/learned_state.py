@@ -267,15 +267,14 @@ def refits_of(kept: Mapping[str, Any] | None) -> int:
 
 
 def _refits(function: Function) -> int:
-    note = None if function.feedback is None else function.feedback.refit
-    return 0 if note is None else note.number
+    return 0 if function.feedback is None else function.feedback.refits
 
 
 def _age(feedback: Feedback | None) -> tuple[int, int]:
     """What has learned more is greater."""
     if feedback is None:
         return (-1, 0)
-    return (0 if feedback.refit is None else feedback.refit.number, feedback.taught)
+    return (feedback.refits, feedback.taught)
 
 
 def _made(
