@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOAD_INPUTS", "SIZES", "ActorNetwork", "inputs_for"]
+__all__ = ["ACCURACY_UNIT", "LOAD_INPUTS", "SIZES", "ActorNetwork", "inputs_for"]
 
 Floats = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ _MOST_LAYERS = 4
 _MOST = 1e4  # of a weight
 SIZES = (16, 64)  # b of c(m, b), an input for each member
 LOAD_INPUTS = 6
-_ACCURACY_UNIT = 10.0  # a subset's accuracy counts by tenths
+ACCURACY_UNIT = 10.0  # a subset's accuracy counts by tenths
 
 
 def inputs_for(members: int, devices: int) -> int:
@@ -52,7 +52,7 @@ class ActorNetwork:
         for weights, biases in self.layers[:-1]:
             values = np.tanh(values @ weights + biases)
         weights, biases = self.layers[-1]
-        logits = values @ weights + biases + self.skill * _ACCURACY_UNIT * accuracies
+        logits = values @ weights + biases + self.skill * ACCURACY_UNIT * accuracies
         powers = np.exp(logits - logits.max())
         shares: Floats = powers / powers.sum()
         return shares

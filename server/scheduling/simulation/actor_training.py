@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ensemble.actor import ActorNetwork, inputs_for
+from server.ensemble.actor import ACCURACY_UNIT, ActorNetwork, inputs_for
 from server.ensemble.policies.actor_critic import Subsets
 from server.ensemble.policies.base import Steady
 from server.ensemble.policies.rest import Rest
@@ -42,7 +42,6 @@ _CLIP = 0.2
 _EPOCHS, _MINIBATCH = 6, 256
 _ACTOR_RATE, _CRITIC_RATE = 2e-3, 4e-3
 _ENTROPY, _LAST_ENTROPY = 0.02, 0.001
-_ACCURACY_UNIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,7 @@ class _Learner:
         pace: float,
     ) -> None:
         values = self._actor.values(inputs)
-        logits = values[-1] + self._skill * _ACCURACY_UNIT * accuracies
+        logits = values[-1] + self._skill * ACCURACY_UNIT * accuracies
         logits = logits - logits.max(axis=1, keepdims=True)
         logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         shares = np.exp(logs)
@@ -271,7 +270,7 @@ class _Learner:
         spread = -(shares * logs).sum(axis=1, keepdims=True)
         slopes = (-pull * (taken - shares) + entropy * shares * (logs + spread)) / len(actions)
         gradients = self._actor.gradients(values, slopes)
-        of_skill = np.array((slopes * _ACCURACY_UNIT * accuracies).sum())
+        of_skill = np.array((slopes * ACCURACY_UNIT * accuracies).sum())
         self._actor_steps.descend([*gradients, of_skill], _ACTOR_RATE * pace)
 
 
