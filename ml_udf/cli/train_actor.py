@@ -15,7 +15,7 @@ import typer
 
 from ml_udf.cli.console import console, fail
 from server.ensemble.evidence import evidence_of_subsets, subset_of
-from server.ensemble.selection import Ensemble, EnsembleMember
+from server.ensemble.selection import Ensemble, EnsembleMember, line_through
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.simulation.actor_training import Lesson, train_actor
 from server.scheduling.simulation.arrivals import bursty, poisson
@@ -85,9 +85,7 @@ def _known(home: Path, function: str) -> tuple[Ensemble, float]:
 def _member(home: Path, member: dict[str, Any]) -> EnsembleMember:
     key = f"{member['model']}/{member['version']}"
     latency = LatencyModel.from_json(_read(home / "latencies" / f"{key}.json"))
-    one_s, most_s = latency(1), latency(_SIZES[-1])
-    per_row_s = max((most_s - one_s) / (_SIZES[-1] - 1), 1e-9)
-    return EnsembleMember(key, float(member["accuracy"]), max(one_s - per_row_s, 0.0), per_row_s)
+    return EnsembleMember(key, float(member["accuracy"]), *line_through(latency, _SIZES[-1]))
 
 
 def _read(path: Path) -> dict[str, Any]:

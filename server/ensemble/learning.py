@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.ensemble.evidence import EvidenceStates
-from server.ensemble.selection import Probabilities, RowEvidence, SelectionPolicy, State
+from server.ensemble.selection import GOLDEN, Probabilities, RowEvidence, SelectionPolicy, State
 
 __all__ = ["taught"]
-
-_GOLDEN = 0.6180339887498949  # its multiples spread evenly over [0, 1)
 
 
 def taught(
@@ -37,7 +35,7 @@ def taught(
     have taught it before, by which it draws its lots
     """
     for row, label in enumerate(labels):
-        draw = (first + row) * _GOLDEN % 1
+        draw = (first + row) * GOLDEN % 1
         state = policy.observe(
             state, context, _asked(policy, state, evidence, probabilities[:, row].tolist(), draw), label
         )

@@ -33,6 +33,7 @@ from server.ensemble.evidence import EvidenceStates
 
 __all__ = [
     "ENOUGH",
+    "GOLDEN",
     "TYPICAL_ROWS",
     "Choice",
     "Combination",
@@ -45,6 +46,7 @@ __all__ = [
     "State",
     "draws_lots",
     "heeds_confidence",
+    "line_through",
     "resumed",
 ]
 
@@ -52,6 +54,7 @@ State = dict[str, Any]
 Probabilities = Sequence[float]
 Combination = Callable[[Mapping[int, Probabilities]], Sequence[float]]  # of members' into one distribution
 TYPICAL_ROWS = 32  # of a batch, by which a row's cost is reckoned
+GOLDEN = 0.6180339887498949  # its multiples spread evenly over [0, 1): rows draw them one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,13 @@ class EnsembleMember:
     def cost_s(self) -> float:
         """Device seconds of one row in a batch of usual size."""
         return self.fixed_s / TYPICAL_ROWS + self.per_row_s
+
+
+def line_through(latency_s: Callable[[int], float], most: int) -> tuple[float, float]:
+    """`fixed_s` and `per_row_s` of a member, by its l̂ of one row and of `most`, two at least."""
+    one_s, most_s = latency_s(1), latency_s(most)
+    per_row_s = max((most_s - one_s) / (most - 1), 1e-9)
+    return max(one_s - per_row_s, 0.0), per_row_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,16 @@ other lanes, nor of how plans are made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 from server.ensemble.cascade import Cascade, cascade_of
 from server.ensemble.evidence import members_of
-from server.ensemble.selection import Choice, Ensemble, RowEvidence, SelectionPolicy
+from server.ensemble.selection import GOLDEN, Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, Offer, RunOn
-from server.scheduling.row_group import GOLDEN
+from server.scheduling.sharing import Pace
 from server.scheduling.terms import BatchTimes, FunctionSpec, Slice, Submission
 from server.scheduling.worker_state import WorkerState
 
@@ -29,7 +28,7 @@ _FULLNESS_GAIN = 0.1
 _SHARED_GAIN = 0.1  # of what a batch says
 _MOVED = 0.1  # of what is shared: then how bulk rows go is decided anew
 _REST = 0.5  # of the workers' time, and of a row's goal: so much may be spent on asking all members
-_FADE_S = 1.0  # of the rate at which rows come
+_FADE_S = 1.0  # by which their pace is known
 
 
 class PooledLane(Lane):
@@ -49,8 +48,7 @@ class PooledLane(Lane):
         self._costs_s: list[float] = []  # of a row on each member, as plans reckon it
         self.fullness = 1.0  # what batches were to take by that, of what they take: less where they are small
         self._holders: dict[str, WorkerState] = {}  # of all members
-        self._came = 0.0  # rows in the last second or so
-        self._came_s = now_s
+        self._pooled_pace = Pace()  # of rows for the pool, whether they wait there or go to all at once
 
     @property
     def rows(self) -> int:
@@ -75,8 +73,7 @@ class PooledLane(Lane):
         if self.pool is None or submission.row_class == "bulk" or submission.members is not None:
             super().add(now_s, submission)
             return
-        self._came = submission.rows + self._came * math.exp((self._came_s - now_s) / _FADE_S)
-        self._came_s = now_s
+        self._pooled_pace.came(now_s, submission.rows, _FADE_S)
         due_s = self.goal_s(now_s, submission)
         asks_little = submission.min_accuracy is None
         if asks_little and self._is_at_rest(now_s, self.pool, submission.rows, due_s - now_s):
@@ -243,7 +240,8 @@ class PooledLane(Lane):
         if idle is None or not pool.choice_of(RowEvidence()).is_free:
             return False
         all_s = self.predicted_s(rows, idle.view.device)
-        return all_s <= _REST * min(goal_s, len(self._holders) * _FADE_S * rows / self._came)
+        rate = self._pooled_pace.rate(now_s, _FADE_S)
+        return all_s <= _REST * min(goal_s, len(self._holders) * rows / rate)
 
     def _latency_of(self, number: int) -> Callable[[int], float]:
         return lambda rows: self.latencies(self._kinds.get(number, ""))[number](rows)

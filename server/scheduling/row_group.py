@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from server.ensemble.selection import GOLDEN
 from server.scheduling.policy import RowRun
 from server.scheduling.terms import Slice
 
 if TYPE_CHECKING:
     from server.scheduling.row_buckets import RowBucket
 
-__all__ = ["GOLDEN", "Order", "PooledRequest", "RowGroup", "in_one_piece", "laid_out"]
-
-GOLDEN = 0.6180339887498949  # its multiples spread evenly over [0, 1)
+__all__ = ["Order", "PooledRequest", "RowGroup", "in_one_piece", "laid_out"]
 
 Order = tuple[int, float]  # higher priority first, then the sooner goal
 

@@ -19,7 +19,10 @@ Whose = TypeVar("Whose")
 
 
 class Pace:
-    """Rows a second, of late: those of a goal ago count for a third of those that come now."""
+    """Rows a second, of late: those of a goal ago count for a third of those that come now.
+
+    goal_s: the goal, or as long as they are to count for; the same each time.
+    """
 
     __slots__ = ("_at_s", "_rate")
 

@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from server.catalog.functions import Form, Function
 from server.ensemble.costs import CostWatch
@@ -19,7 +20,7 @@ from server.ensemble.evidence import EvidenceStates
 from server.ensemble.places import MemberPlace, places_of
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.policies.guarded import SelectionFault
-from server.ensemble.selection import Ensemble, EnsembleMember, SelectionPolicy
+from server.ensemble.selection import Ensemble, EnsembleMember, SelectionPolicy, line_through
 from server.ensemble.subset_answers import by_fit
 from server.scheduling.terms import Latency, LatencyByKind
 from server.serving.scheduler_adapter import LatencyOf
@@ -30,7 +31,6 @@ __all__ = ["Plans", "ensemble_of"]
 log = logging.getLogger("ml_udf.server.plans")
 
 _AT_MOST_EVERY_S = 3.0  # fitting six members takes 75 ms of a thread
-
 _PATIENCE_S = 10.0  # for plans that are being fitted
 
 Faulted = Callable[[Function, SelectionFault], None]
@@ -160,14 +160,11 @@ def ensemble_of(
     members = []
     for model, place in zip(function.members, places, strict=True):
         latencies = _latencies(latency_of(model), place, form)
-        one_s, most_s = _at_work(latencies, 1), _at_work(latencies, most)
-        per_row_s = max((most_s - one_s) / (most - 1), 1e-9)
         members.append(
             EnsembleMember(
                 model.key,
                 model.accuracy,
-                max(one_s - per_row_s, 0.0),
-                per_row_s,
+                *line_through(partial(_at_work, latencies), most),
                 device=0 if place is None else place.device,
                 is_held=place is not None,
             )

@@ -24,7 +24,7 @@ from ml_udf.cli.chart import line_chart
 from ml_udf.client import Client
 from server.ensemble.evidence import fit_evidence
 from server.ensemble.policies.by_name import selection_policy
-from server.ensemble.selection import Ensemble, EnsembleMember
+from server.ensemble.selection import Ensemble, EnsembleMember, line_through
 from server.ensemble.subset_answers import answers_of, by_fit
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.simulation.arrivals import poisson
@@ -283,7 +283,7 @@ def _simulated_together(
     def together_s(rows: int) -> float:
         return learned.together * sum(latency.typical_s(rows) for _, latency in learned.each)
 
-    member = EnsembleMember("all", sum(alone.correct[1]) / alone.rows, *_line(together_s))
+    member = EnsembleMember("all", sum(alone.correct[1]) / alone.rows, *line_through(together_s, MAX_BATCH))
     ensemble = Ensemble((member,), evidence)
     load = EnsembleLoad(
         arrivals_s,
@@ -308,14 +308,7 @@ def _outcomes(food: FoodEnsemble) -> MemberOutcomes:
 
 
 def _member(name: str, accuracy: float, latency: LatencyModel) -> EnsembleMember:
-    return EnsembleMember(name, accuracy, *_line(latency))
-
-
-def _line(latency: Any) -> tuple[float, float]:  # an l̂, or a function like one
-    """Fixed and per row, as the server reckons them."""
-    one_s, most_s = latency(1), latency(MAX_BATCH)
-    per_row_s = max((most_s - one_s) / (MAX_BATCH - 1), 1e-9)
-    return max(one_s - per_row_s, 0.0), per_row_s
+    return EnsembleMember(name, accuracy, *line_through(latency, MAX_BATCH))
 
 
 # ── told ───────────────────────────────────────────────────────────────────────────────────────────────
