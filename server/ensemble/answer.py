@@ -7,7 +7,7 @@ and without a server. Knows the worker's form of an answer, and no wire of the f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_worker.tasks import Task
@@ -85,6 +85,31 @@ class AnswerRule:
         refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
         errors = [*told.errors, *refused] if refused else told.errors
         return FunctionAnswer(rows, found.columns, errors, answered_by, found.defaulted)
+
+    def expected_by_row(
+        self,
+        rows: int,
+        columns: Mapping[str, Column],
+        answered_by: Iterable[tuple[Sequence[int], str]],
+        unknown: Iterable[int],
+    ) -> list[float]:
+        """By row, how often such an answer is right; nan where that is not known, as of a vector.
+
+        columns: of so many rows each · answered_by: rows, and the members that answered them, as
+        `FunctionAnswer` names them · unknown: rows at fault, and those that got the default answer
+        """
+        expected = [math.nan] * rows
+        if not self.task.metrics:
+            return expected
+        confidence = columns.get(self.task.confidence or "")
+        sure: list[float] = [math.nan] * rows if confidence is None else list(confidence.values)
+        for these, members in answered_by:
+            told = self.expected_accuracies(members.split(","), [sure[row] for row in these])
+            for row, each in zip(these, told, strict=True):
+                expected[row] = each
+        for row in unknown:
+            expected[row] = math.nan
+        return expected
 
     def expected_accuracies(self, members: Sequence[str], confidences: Sequence[float]) -> list[float]:
         """How often answers of these members are right that are as sure as each of these; nan: not known.

@@ -7,7 +7,6 @@ the load.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +29,7 @@ __all__ = [
     "richest_plan",
 ]
 
-ENOUGH = -1
+_ENOUGH = -1  # in place of a member
 _CHANCE = 0.01  # what a further member gains less than, by what was counted, is not asked for
 
 Rows = NDArray[np.intp]
@@ -54,7 +53,7 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
     what was counted too well costs no accuracy.
     """
     worth = evidence.right.copy()  # of a state, followed to its end
-    plan = [ENOUGH] * evidence.states
+    plan = [_ENOUGH] * evidence.states
     for subset in (*reversed(evidence.subsets), 0):
         here = evidence.states_of(subset)
         right, rows = evidence.right[here], evidence.rows[here]
@@ -65,9 +64,8 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
                 after = following @ worth[evidence.states_of(subset | 1 << member)]
                 gains[member] = drawn_together(after - right, rows)
         best = gains.max(axis=0)
-        error = np.sqrt(
-            np.maximum(1 - right, 0) / np.maximum(rows, 1)
-        )  # at most all that is wrong turns right
+        # At most all that is wrong turns right.
+        error = np.sqrt(np.maximum(1 - right, 0) / np.maximum(rows, 1))
         for place in np.flatnonzero(np.isfinite(best) & ((best + error > _CHANCE) | (subset == 0))):
             plan[here.start + place] = int(gains[:, place].argmax())
         worth[here] = right + (best if subset == 0 else np.maximum(best, 0))
@@ -81,7 +79,7 @@ def members_asked(evidence: EvidenceStates, plan: Sequence[int]) -> float:
         here = evidence.states_of(subset)
         for place, state in enumerate(range(here.start, here.stop)):
             member = plan[state]
-            if member != ENOUGH:
+            if member != _ENOUGH:
                 child = evidence.states_of(subset | 1 << member)
                 asked[state] = 1 + evidence.following[subset, member][place] @ asked[child]
     return float(asked[NOTHING])
@@ -94,7 +92,7 @@ def check_plan(plan: Sequence[int], evidence: EvidenceStates | None) -> None:
         raise ValueError(f"its plan is of {len(plan)} states, and there are {states}")
     for subset in (0, *evidence.subsets):
         for member in plan[evidence.states_of(subset)]:
-            if member == ENOUGH and subset:
+            if member == _ENOUGH and subset:
                 continue
             asked = subset | 1 << member if 0 <= member < evidence.members else subset
             if asked == subset or asked not in evidence.edges:
@@ -110,19 +108,12 @@ def answered_rows(answer: FunctionAnswer) -> AnsweredRows:
 
 def expected_accuracies(rule: AnswerRule, found: AnsweredRows) -> list[float]:
     """By row, how often such an answer is right; nan where that is not known, as of a default answer."""
-    expected = [math.nan] * len(found.answered_by)
-    if not rule.task.metrics:
-        return expected
-    confidence = found.columns.get(rule.task.confidence or "")
-    sure = [math.nan] * len(expected) if confidence is None else list(confidence.values)
-    for names in set(found.answered_by):
-        rows = [row for row, who in enumerate(found.answered_by) if who == names]
-        told = rule.expected_accuracies(names.split(","), [sure[row] for row in rows])
-        for row, each in zip(rows, told, strict=True):
-            expected[row] = each
-    for row in (*found.errors, *found.defaulted):
-        expected[row] = math.nan
-    return expected
+    rows_of: dict[str, list[int]] = {}  # by the members that answered them
+    for row, members in enumerate(found.answered_by):
+        rows_of.setdefault(members, []).append(row)
+    answered_by = ((rows, members) for members, rows in rows_of.items())
+    unknown = (*found.errors, *found.defaulted)
+    return rule.expected_by_row(len(found.answered_by), found.columns, answered_by, unknown)
 
 
 def answer_by_plan(
@@ -187,11 +178,11 @@ def _asked(
         found = rule.answer(Answer(0, list(members), errors))
         subset = group.subset | 1 << member
         following = _following(rule, plan, subset, found)
-        following[[error.index for error in errors]] = ENOUGH
-        enough = np.flatnonzero(following == ENOUGH)
+        following[[error.index for error in errors]] = _ENOUGH
+        enough = np.flatnonzero(following == _ENOUGH)
         if len(enough):
             answered.append((group.rows[places[enough]], _part(found, enough)))
-        more = np.flatnonzero(following != ENOUGH)
+        more = np.flatnonzero(following != _ENOUGH)
         if len(more):
             still = tuple(_taken(each, more) for each in members)
             left.append(_Group(subset, group.rows[places[more]], still, following[more]))

@@ -56,17 +56,9 @@ def check_members(function: Function, answer: Answer, members: Collection[str], 
 
 def expected_accuracies(reply: Reply) -> list[float]:
     """By row, how often such an answer is right; nan where that is not known, as of a default answer."""
-    function = reply.function
-    expected = [math.nan] * reply.rows
-    if not function.task.metrics:
-        return expected
-    confidence = reply.columns.get(function.task.confidence or "")
-    sure = [math.nan] * reply.rows if confidence is None else list(confidence.values)
-    for first, end, members in reply.answered_by:
-        expected[first:end] = function.rule.expected_accuracies(members.split(","), sure[first:end])
-    for row in (*reply.errors, *reply.defaulted):
-        expected[row] = math.nan
-    return expected
+    answered_by = ((range(first, end), members) for first, end, members in reply.answered_by)
+    unknown = (*reply.errors, *reply.defaulted)
+    return reply.function.rule.expected_by_row(reply.rows, reply.columns, answered_by, unknown)
 
 
 def device_seconds(reply: Reply, latency_of: Callable[[ModelVersion], Latency]) -> list[float]:
