@@ -22,8 +22,7 @@ def named(
     """The policy of that name, of those `known`, or behind that import path.
 
     kind: what it is, for messages. verbs: the methods that it must have. makes: a class behind a path is
-    instantiated; else it is what is returned. Raises ValueError, naming those
-    known, if there is no such policy.
+    instantiated; else it is what is returned. Raises ValueError, naming those known, if there is none.
     """
     if name in known:
         return known[name]()

@@ -50,9 +50,8 @@ class LocalFunction:
     columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
     features: int = 0  # numbers of a vector, where it answers one
     fit: dict[str, Any] | None = None  # of its members, as its file has it
-    plan: tuple[
-        int, ...
-    ] = ()  # by state of the fit's evidence, which member is asked next; none: all are asked
+    # By state of the fit's evidence, which member is asked next, or −1 for enough; (): all are asked at once.
+    plan: tuple[int, ...] = ()
     media_roots: tuple[str, ...] | None = None  # below which its paths must lie, beside the endpoint's own
 
     @property

@@ -110,7 +110,7 @@ class Exposition(Collector):
             ("row_errors", "Rows answered with an error of their own", lambda s: s.row_errors),
             ("batches", "Batches run on workers", lambda s: s.batches),
             ("rerun_rows", "Rows run again because their worker died", lambda s: s.rerun_rows),
-            ("policy_faults", "Policies put aside for goodput after a fault", lambda s: s.policy_faults),
+            ("policy_faults", "Policies put aside after a fault", lambda s: s.policy_faults),
             ("goal_rows", "Rows answered at their goal, from a part of their members", lambda s: s.goal_rows),
             ("late_members", "Members of such rows that were at it still", lambda s: s.late_members),
         ]

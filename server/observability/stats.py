@@ -15,7 +15,6 @@ __all__ = ["ANSWER_MEMBERS", "BATCH_ROWS", "LATENCY_S", "Durations", "FunctionSt
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-
 ANSWER_MEMBERS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0)
 
 
@@ -64,7 +63,7 @@ class FunctionStats:
     row_errors: int = 0
     batches: int = 0
     rerun_rows: int = 0
-    policy_faults: int = 0  # 1: its policy was put aside
+    policy_faults: int = 0  # its policies that were put aside
     goal_rows: int = 0  # answered at their goal, from a part of the members that they waited for
     late_members: int = 0  # that such rows waited for: one of each row
     last_ms: int = 0  # Unix time of the last answer, in milliseconds

@@ -101,9 +101,8 @@ class Submission:
     slo_s: float | None = None  # a goal of its own, from arrival; None = the function's
     bucket: str = ""  # shape bucket: rows of different buckets never share a batch
     offset: int = 0
-    min_accuracy: float | None = (
-        None  # where a plan is followed: no plan that is expected to be right less often
-    )
+    # Where plans are followed: none that is expected to be right less often.
+    min_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

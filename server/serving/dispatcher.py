@@ -8,7 +8,7 @@
 A function may follow plans (plans.py): then a row is asked of one member after the other, and the core says
 from which of them it is answered. Owns payloads and futures by request id, the batches in flight, the clock.
 Every decision is the core's.
-Runs on the event loop alone and awaits nothing, so that no state changes under its feet.
+Runs on the event loop alone, and what changes its state awaits nothing, so none changes under its feet.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from server.serving.evidence import Span
 
 __all__ = ["combine_known"]
 
-
 Shifts = tuple[float, ...] | None  # of the context that rows are asked in; None for none
 
 
@@ -29,9 +28,8 @@ def combine_known(
 ) -> list[float]:
     """Combine what has come of each span, `reply` included, a batch of so many rows for one member.
 
-    by: another rule than the function's own.
     By row of the batch, how probable the combined answer is; not a number for a row that is in no span.
-    Raises ServiceError for an answer that cannot be used.
+    by: another rule than the function's own. Raises ServiceError for an answer that cannot be used.
     """
     sure = [math.nan] * rows
     (member,) = (told.model for told in reply.members)
