@@ -52,6 +52,22 @@ class RowRun:
     min_accuracy: float | None = None  # that is asked for, by who selects members row by row
     answered: int = 0  # bit mask of the members that have, where they are asked one after the other
 
+    def part(self, offset: int, rows: int) -> RowRun:
+        """Rows [offset, offset + rows) of the request, which are among these."""
+        return RowRun(
+            self.request_id,
+            rows,
+            self.arrived_s,
+            self.deadline_s,
+            self.row_class,
+            self.priority,
+            self.due_s,
+            offset,
+            self.row_bytes,
+            self.min_accuracy,
+            self.answered,
+        )
+
 
 @record
 class MemberView:

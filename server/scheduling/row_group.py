@@ -46,20 +46,7 @@ class PooledRequest:
 
     def part(self, first: int, rows: int) -> RowRun:
         """So many consecutive rows of it, as others know them."""
-        run = self.run
-        if rows == run.rows:
-            return run
-        return RowRun(
-            request_id=run.request_id,
-            rows=rows,
-            arrived_s=run.arrived_s,
-            deadline_s=run.deadline_s,
-            priority=run.priority,
-            due_s=run.due_s,
-            offset=first,
-            row_bytes=run.row_bytes,
-            min_accuracy=run.min_accuracy,
-        )
+        return self.run if rows == self.run.rows else self.run.part(first, rows)
 
 
 @dataclass(slots=True, eq=False)

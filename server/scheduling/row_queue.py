@@ -95,8 +95,8 @@ class RowQueue:
     def _split(self, at: int, rows: int) -> None:
         """Cut the run at `at` into its first `rows` rows and the rest."""
         run, key = self._runs[at], self._keys[at]
-        self._runs[at] = _part(run, run.offset, rows)
-        rest = _part(run, run.offset + rows, run.rows - rows)
+        self._runs[at] = run.part(run.offset, rows)
+        rest = run.part(run.offset + rows, run.rows - rows)
         rest_key = (key[0], key[1], key[2], rest.offset)
         self._runs.insert(at + 1, rest)
         self._keys.insert(at + 1, rest_key)
@@ -118,18 +118,3 @@ class RowQueue:
                 del self._by_request[run.request_id]
             else:
                 keys.remove(key)
-
-
-def _part(run: RowRun, offset: int, rows: int) -> RowRun:
-    return RowRun(
-        request_id=run.request_id,
-        rows=rows,
-        arrived_s=run.arrived_s,
-        deadline_s=run.deadline_s,
-        row_class=run.row_class,
-        priority=run.priority,
-        due_s=run.due_s,
-        offset=offset,
-        row_bytes=run.row_bytes,
-        answered=run.answered,
-    )
