@@ -47,7 +47,10 @@ class ActorNetwork:
     skill: float = 0.0
 
     def shares(self, inputs: Floats, accuracies: Floats) -> Floats:
-        """How often each subset is asked; they sum to 1. accuracies: of each subset."""
+        """How often each subset is asked, [subsets]; they sum to 1.
+
+        inputs: [`inputs_for` the ensemble] · accuracies: [subsets], 0 to 1
+        """
         values = inputs
         for weights, biases in self.layers[:-1]:
             values = np.tanh(values @ weights + biases)

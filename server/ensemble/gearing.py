@@ -69,7 +69,7 @@ class Gears:
         self._new_s = self._remaining_s[:, :, NOTHING].copy()  # gears by devices
 
     def loads(self, load: LoadView) -> NDArray[np.float64]:
-        """The load of every gear; 1 is all that the devices can do within the goal."""
+        """The load of every gear, [gears]; 1 is all that the devices can do within the goal."""
         coming = load.rate * load.slo_s / 2
         work_s = self._remaining_s @ load.waiting + coming * self._new_s + np.asarray(load.busy_s)
         worst: NDArray[np.float64] = (work_s / np.maximum(load.workers, _NOBODY)).max(axis=1) / load.slo_s

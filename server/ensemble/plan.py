@@ -131,7 +131,7 @@ def _freed(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
 
 
 def drawn_together(gains: Floats, rows: Floats) -> Floats:
-    """What a member gains in each bin of a subset, drawn to what it gains over all bins."""
+    """What a member gains in each bin of a subset, drawn to what it gains over all bins. All are [bins]."""
     return (rows * gains + _KAPPA * (rows @ gains) / rows.sum()) / (rows + _KAPPA)  # type: ignore[no-any-return]
 
 

@@ -57,7 +57,7 @@ class Subsets:
         self._most_s = self.costs_s[-1]
 
     def inputs(self, load: LoadView) -> Floats:
-        """What presses now, as the network has it."""
+        """What presses now, as the network has it: [`inputs_for` the ensemble]."""
         slo_s = load.slo_s
         at_work = max(sum(load.workers) / len(load.workers), 1e-9)
         fresh = float(load.waiting[NOTHING])
