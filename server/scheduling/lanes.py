@@ -14,6 +14,8 @@ from functools import partial
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import (
+    SHORTEST_WAIT_S,
+    SILENCE_S,
     Decision,
     Dispatch,
     FunctionView,
@@ -39,8 +41,6 @@ from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Lane", "LaneKey"]
 
-_SHORTEST_WAIT_S = 1e-4  # a policy that waits for a time gone by must not spin its shell
-_SILENCE_S = 1.0
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
 # Function, members, bucket; and, of rows that may be asked of others after these, "cascade".
 LaneKey = tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], str, str]
@@ -90,7 +90,7 @@ class Lane:
 
     def is_silent(self, now_s: float) -> bool:
         """Whether nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says."""
-        return now_s - self.served_s > _SILENCE_S
+        return now_s - self.served_s > SILENCE_S
 
     def holds(self, request_id: int) -> bool:
         """Whether rows of the request wait here."""
@@ -227,8 +227,8 @@ class Lane:
             if name == worker.name and since == epoch and now_s < wait.until_s:
                 return wait
         decision = self.policy.decide(self._view(now_s, worker))
-        if isinstance(decision, Wait) and decision.until_s < now_s + _SHORTEST_WAIT_S:
-            decision = Wait(now_s + _SHORTEST_WAIT_S)
+        if isinstance(decision, Wait) and decision.until_s < now_s + SHORTEST_WAIT_S:
+            decision = Wait(now_s + SHORTEST_WAIT_S)
         self._waiting = (worker.name, epoch, decision) if isinstance(decision, Wait) else None
         return decision
 

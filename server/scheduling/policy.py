@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol
 from server.record import record
 
 __all__ = [
+    "SHORTEST_WAIT_S",
+    "SILENCE_S",
     "BatchOutcome",
     "Decision",
     "Dispatch",
@@ -34,6 +36,10 @@ __all__ = [
 ]
 
 RowClass = Literal["interactive", "bulk"]
+
+# Of who asks policies.
+SHORTEST_WAIT_S = 1e-4  # one that waits for a time gone by must not spin its shell
+SILENCE_S = 1.0  # nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from server.ensemble.selection import (
     resumed,
 )
 from server.scheduling.policies.by_name import policy_named
-from server.scheduling.policy import BatchOutcome, RowRun
+from server.scheduling.policy import SILENCE_S, BatchOutcome, RowRun
 from server.scheduling.pool_batches import PooledBatch
 from server.scheduling.pool_offers import Offer, Offers
 from server.scheduling.pool_terms import AnswerRows, GiveUpRows, RunOn, Sleep
@@ -55,7 +55,6 @@ from server.scheduling.terms import Slice
 
 __all__ = ["AnswerRows", "GiveUpRows", "MemberPool", "Offer", "RunOn", "Sleep"]
 
-_SILENCE_S = 1.0  # nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says
 # Goals of requests that are gone are kept until there are so many more than of those that wait.
 _STALE = 64
 _DONE = -1  # among states: no more is asked
@@ -334,7 +333,7 @@ class MemberPool:
         if known.asleep_s > now_s:
             return known.asleep_s
         # Others keep the worker busy, and may have kept l̂ from being corrected.
-        may_try = known.free_at_s is not None and now_s - self._sent_s > _SILENCE_S
+        may_try = known.free_at_s is not None and now_s - self._sent_s > SILENCE_S
         found = self._offers.to(now_s, known, may_try=may_try)
         # One that is still at something is asked again when it is free: more rows fit then, or others.
         if not isinstance(found, Offer) and known.starts_s(now_s) <= now_s and not self._has_told:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server.scheduling.policy import Dispatch, FunctionView, MemberView, Policy, Refuse, Wait
+from server.scheduling.policy import (
+    SHORTEST_WAIT_S,
+    Dispatch,
+    FunctionView,
+    MemberView,
+    Policy,
+    Refuse,
+    Wait,
+)
 from server.scheduling.pool_workers import PoolWorker, PoolWorkers
 from server.scheduling.row_buckets import RowBucket, RowBuckets, WaitingRuns, in_order
 from server.scheduling.row_group import RowGroup
@@ -22,7 +30,6 @@ __all__ = ["Offer", "Offers"]
 _FILL_ROWS = 32
 _FILL_GAIN = 1e-3
 _IN_VIEW = 6  # batches of waiting rows that a decision looks at
-_SHORTEST_WAIT_S = 1e-4  # a batching policy that waits for a time gone by must not spin the shell
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +155,7 @@ class Offers:
             return Offer(member, _portion(groups, decision.skip, taken), taken, takes_s, state)
         known.batching = state
         if isinstance(decision, Wait):
-            return max(decision.until_s, now_s + _SHORTEST_WAIT_S)
+            return max(decision.until_s, now_s + SHORTEST_WAIT_S)
         assert isinstance(decision, Refuse)
         return _holding(groups, decision.rows)
 
