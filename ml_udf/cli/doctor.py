@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -141,7 +141,7 @@ def _check_workers(client: Client) -> Iterator[Finding]:
         name, device = worker.get("name"), worker.get("device")
         resident = ", ".join(worker.get("resident", [])) or "nothing"
         if worker.get("state") == "up":
-            yield found(f"worker {name} on {device} is up; resident: {resident}")
+            yield found(f"worker {name} on {device} is up; resident: {resident}{_ended_before(worker)}")
         else:
             why = worker.get("last_error") or "it has not said why"
             yield failed(
@@ -150,6 +150,14 @@ def _check_workers(client: Client) -> Iterator[Finding]:
             )
     if not workers:
         yield failed("it has no worker", "start the server with --workers 1 or more")
+
+
+def _ended_before(worker: Mapping[str, Any]) -> str:
+    """How the last life of a worker that is up ended; "" where this is its first."""
+    why, at, restarts = (worker.get(field) for field in ("last_error", "last_error_at", "restarts"))
+    if not why:
+        return ""
+    return f"; restarted {restarts} times, the last time after {why}" + (f" ({at})" if at else "")
 
 
 def _probed(client: Client, name: str) -> Prediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,17 @@ def list_workers(services: ServicesOf) -> Response:
                 "device_name": info.device_name if info else None,
                 "capacity_bytes": info.capacity_bytes if info else None,
                 "resident": resident.get(state.name, []),
+                # Of a life that is over; the one that it is in has had none.
                 "last_error": state.last_error,
+                "last_error_at": _at(state.last_error_at),
             }
         )
     return json_reply({"workers": workers})
+
+
+def _at(unix_s: float | None) -> str | None:
+    """A time in ISO 8601."""
+    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
 
 
 async def _manifest(form: FormData) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import itertools
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,7 +144,7 @@ class LocalPool:
                 reason = str(exc)
             if asyncio.get_running_loop().time() - began > timing.steady_s:
                 backoff_s = timing.backoff_first_s
-            self._note(index, state="down", pid=None, last_error=reason)
+            self._note(index, state="down", pid=None, last_error=reason, last_error_at=time.time())
             log.warning("worker lost worker=%s reason=%r restart_in_s=%.1f", name, reason, backoff_s)
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, timing.backoff_most_s)

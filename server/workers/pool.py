@@ -28,7 +28,10 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker as an operator sees it; `state` is "starting", "up" or "down"."""
+    """A worker as an operator sees it; `state` is "starting", "up" or "down".
+
+    last_error: why its last life ended, "" for none that has · last_error_at: when that was, Unix time.
+    """
 
     name: str
     state: str
@@ -36,6 +39,7 @@ class WorkerStatus:
     restarts: int
     info: WorkerInfo | None
     last_error: str
+    last_error_at: float | None = None
 
 
 class Worker(Protocol):

@@ -290,7 +290,7 @@ def _read(bench: _Bench) -> None:
         say(f"  function: {json.dumps(new)}" + (f"; no more {', '.join(gone)}" if gone else ""))
     for worker in workers:
         held = ", ".join(worker["resident"]) or "nothing"
-        why = f"; {worker['last_error']}" if worker["last_error"] else ""
+        why = f"; at {worker['last_error_at']}: {worker['last_error']}" if worker["last_error"] else ""
         text = f"  {worker['name']}: {worker['state']}, {worker['restarts']} restarts, holds {held}{why}"
         say(text)
     log = bench.server.log

@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def labels_of(*rows: str) -> list[str]:
 
 
 def test_rows_of_a_killed_worker_are_answered_by_its_successor(house: InferenceServer) -> None:
+    began_at = datetime.now(UTC).replace(microsecond=0)
     rows = [str(i) for i in range(24)]
     reruns = metric(house.port, "ml_udf_rerun_rows_total", function="udf_slow")
     restarts = metric(house.port, "ml_udf_worker_restarts_total", worker="w0")
@@ -80,6 +82,11 @@ def test_rows_of_a_killed_worker_are_answered_by_its_successor(house: InferenceS
     assert metric(house.port, "ml_udf_worker_restarts_total", worker="w0") == restarts + 1
     assert str(killed) not in map(str, house.worker_pids())
     assert "worker lost worker=w0" in house.log
+    (worker,) = call(house.port, "GET", "/v1/workers").json()["workers"]
+    assert worker["state"] == "up"
+    assert worker["last_error"]
+    ended_at = datetime.fromisoformat(worker["last_error_at"])
+    assert began_at <= ended_at <= datetime.now(UTC), "it says when: this life has had none"
 
 
 def test_rows_under_which_two_workers_died_fail_with_worker_lost(house: InferenceServer) -> None:

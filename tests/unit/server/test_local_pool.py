@@ -90,10 +90,12 @@ def test_workers_come_up_answer_and_end_with_the_pool() -> None:
 
 def test_a_killed_worker_is_reported_before_its_messages_fail_and_comes_back() -> None:
     async def scenario() -> None:
+        began_at = time.time()
         async with running("good") as (pool, listener):
             await until(lambda: listener.up)
             first = only(pool).pid
             assert first is not None
+            assert (only(pool).last_error, only(pool).last_error_at) == ("", None)
             os.kill(first, signal.SIGSTOP)  # so that it cannot answer
             told: list[int] = []
             replies: list[Message] = []
@@ -111,6 +113,8 @@ def test_a_killed_worker_is_reported_before_its_messages_fail_and_comes_back() -
             state = only(pool)
             assert (state.state, state.restarts) == ("up", 1)
             assert "exit status -9" in state.last_error
+            assert state.last_error_at is not None
+            assert began_at <= state.last_error_at <= time.time(), "of the life that is over"
             assert state.pid != first
             late = await listener.up[0].call(Infer(0, ["m"], "text", [b"a"]))  # to the dead one
             assert isinstance(late, Failed)

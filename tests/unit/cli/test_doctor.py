@@ -1,0 +1,45 @@
+"""What the doctor says of what a server tells it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from ml_udf.cli.doctor import _check_workers
+from ml_udf.client import Client
+
+UP = {"name": "w0", "state": "up", "device": "cpu", "restarts": 0, "resident": ["net/1"], "last_error": ""}
+BACK = {**UP, "restarts": 2, "last_error": "its socket closed", "last_error_at": "2026-01-02T03:04:05+00:00"}
+
+
+class Told:
+    """A server that has this worker."""
+
+    def __init__(self, worker: dict[str, Any]) -> None:
+        self._worker = worker
+
+    def get(self, path: str) -> dict[str, Any]:
+        assert path == "/v1/workers"
+        return {"workers": [self._worker]}
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_broken", "said"),
+    [
+        (UP, False, "worker w0 on cpu is up; resident: net/1"),
+        (
+            BACK,
+            False,
+            "worker w0 on cpu is up; resident: net/1; restarted 2 times, the last time after"
+            " its socket closed (2026-01-02T03:04:05+00:00)",
+        ),
+        ({**BACK, "state": "down"}, True, "worker w0 is down: its socket closed"),
+    ],
+)
+def test_why_a_worker_ended_is_told_as_past_once_it_is_up_again(
+    worker: dict[str, Any], is_broken: bool, said: str
+) -> None:
+    (finding,) = _check_workers(cast(Client, Told(worker)))
+    assert finding.text == said
+    assert (finding.state == "fail") == is_broken
