@@ -120,14 +120,14 @@ class Publisher:
             check_name(name, "function")
             spec = spec_from(name, body, self._catalog)
             draft = function_of(name, 0, spec, self._catalog, self._defaults, is_draft=True)
-            fit = fit or self._fit_before(draft)
-            draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
             for policy in (draft.policy, draft.select):
                 if _is_import_path(policy) and not self._allow_import:
                     raise BadOption(
                         f"function {name}: the policy {policy!r} is an import path, which runs code; "
                         "start the server with --allow-import to permit it"
                     )
+            fit = fit or self._fit_before(draft)
+            draft = function_of(name, 0, spec, self._catalog, self._defaults, fit)
             self._dispatcher.check(draft)
             await self._load(draft.members)
             spec = self._with_features(draft, spec)

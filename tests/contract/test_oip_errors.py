@@ -49,6 +49,7 @@ INFER = "/v2/models/udf_text/infer"
         ("PUT", "/v1/functions/x", {"models": ["nobody"]}, 404, "unknown_function"),
         ("PUT", "/v1/functions/x", {"models": ["text_hash"], "policy": "best"}, 400, "no batching policy"),
         ("PUT", "/v1/functions/x", {"models": ["text_hash"], "policy": "os:abort"}, 400, "--allow-import"),
+        ("PUT", "/v1/functions/x", {"models": ["text_hash"], "select": "os:abort"}, 400, "--allow-import"),
         ("PUT", "/v1/functions/.x", {"models": ["text_hash"]}, 400, "not a name"),
         ("PUT", "/v1/functions/text_hash", {"models": ["text_hash"]}, 400, "name of a model"),
         ("DELETE", "/v1/functions/nobody", None, 404, "unknown_function"),
