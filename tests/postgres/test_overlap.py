@@ -98,7 +98,8 @@ def test_a_reader_that_may_stop_gets_nothing_ahead_before_it_has_read_much(
     assert len(fake_server.rows) == 16 + 64
     fake_server.forget()
     engine.query("SELECT n FROM log WHERE udf_food_name(path) > '' LIMIT 120")
-    assert len(fake_server.rows) == 16 + 64 + 2 * BATCH
+    # The query's end takes the batch ahead back; the server may not have read it by then.
+    assert len(fake_server.rows) in (16 + 64 + BATCH, 16 + 64 + 2 * BATCH)
 
 
 def test_a_cursor_is_not_run_ahead_of(engine: Engine, fake_server: OipServer) -> None:
