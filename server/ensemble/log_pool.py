@@ -24,6 +24,7 @@ __all__ = [
     "WEIGHTS",
     "Floats",
     "Labels",
+    "at_temperatures",
     "calibrated",
     "fit_temperature",
     "fit_weights",
@@ -68,6 +69,14 @@ def log_softmax(logits: Floats, axis: int = -2) -> Floats:
 def calibrated(log_probabilities: Floats, temperature: float, axis: int = -2) -> Floats:
     """A member's log-probabilities at its temperature, as logarithms again."""
     return log_softmax(log_probabilities / temperature, axis)
+
+
+def at_temperatures(probabilities: ArrayLike, temperatures: Sequence[float]) -> Floats:
+    """[members, rows, classes], each member's probabilities at its temperature."""
+    logs = log_floored(probabilities)
+    each = [calibrated(log, t, axis=-1) for log, t in zip(logs, temperatures, strict=True)]
+    told: Floats = np.exp(np.stack(each))
+    return told
 
 
 def unfitted_weight(members: int) -> float:

@@ -39,7 +39,7 @@ from server.scheduling.terms import (
 )
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["Lane", "LaneKey"]
+__all__ = ["Lane", "LaneKey", "run_of"]
 
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
 # Function, members, bucket; and, of rows that may be asked of others after these, "cascade".
@@ -98,22 +98,10 @@ class Lane:
 
     def add(self, now_s: float, submission: Submission) -> None:
         """Queue a submission."""
-        bulk = submission.row_class == "bulk"
-        run = RowRun(
-            request_id=submission.request_id,
-            rows=submission.rows,
-            arrived_s=now_s,
-            deadline_s=submission.deadline_s,
-            row_class=submission.row_class,
-            priority=submission.priority,
-            due_s=submission.deadline_s if bulk else self.goal_s(now_s, submission),
-            offset=submission.offset,
-            row_bytes=submission.nbytes / submission.rows,
-        )
-        if bulk:
-            self._add_filler(now_s, self.bulk, run)
+        if submission.row_class == "bulk":
+            self._add_filler(now_s, self.bulk, run_of(now_s, submission, submission.deadline_s))
         else:
-            self.interactive.add(run)
+            self.interactive.add(run_of(now_s, submission, self.goal_s(now_s, submission)))
             self._waiting = None
 
     def goal_s(self, now_s: float, submission: Submission) -> float:
@@ -348,6 +336,22 @@ class Lane:
             theirs = [(member, latency) for member, latency in pairs if member.name in part]
             found.update((view.name, view) for view in self._members_on(worker, now_s, theirs))
         return tuple(found[name] for name in self.names)
+
+
+def run_of(now_s: float, submission: Submission, due_s: float) -> RowRun:
+    """The rows of a submission that came now, all of them in one run."""
+    return RowRun(
+        request_id=submission.request_id,
+        rows=submission.rows,
+        arrived_s=now_s,
+        deadline_s=submission.deadline_s,
+        row_class=submission.row_class,
+        priority=submission.priority,
+        due_s=due_s,
+        offset=submission.offset,
+        row_bytes=submission.nbytes / submission.rows,
+        min_accuracy=submission.min_accuracy,
+    )
 
 
 def _latency_on(member: MemberSpec, device: str, bucket: str) -> Latency:

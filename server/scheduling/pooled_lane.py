@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from server.ensemble.cascade import Cascade, cascade_of
 from server.ensemble.evidence import members_of
 from server.ensemble.selection import GOLDEN, Choice, Ensemble, RowEvidence, SelectionPolicy
-from server.scheduling.lanes import Lane, LaneKey
+from server.scheduling.lanes import Lane, LaneKey, run_of
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.policy import RowRun
 from server.scheduling.pool import AnswerRows, MemberPool, Offer, RunOn
@@ -79,18 +79,7 @@ class PooledLane(Lane):
         if asks_little and self._is_at_rest(now_s, self.pool, submission.rows, due_s - now_s):
             super().add(now_s, submission)
             return
-        run = RowRun(
-            request_id=submission.request_id,
-            rows=submission.rows,
-            arrived_s=now_s,
-            deadline_s=submission.deadline_s,
-            priority=submission.priority,
-            due_s=due_s,
-            offset=submission.offset,
-            row_bytes=submission.nbytes / submission.rows,
-            min_accuracy=submission.min_accuracy,
-        )
-        self.pool.submit(now_s, run, self._rows_come * GOLDEN % 1)
+        self.pool.submit(now_s, run_of(now_s, submission, due_s), self._rows_come * GOLDEN % 1)
         self._rows_come += submission.rows
 
     def remove(self, request_id: int) -> list[RowRun]:

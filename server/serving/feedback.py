@@ -25,7 +25,7 @@ from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
 from server.ensemble.feedback import Feedback, learned, learned_in
 from server.ensemble.learning import taught
-from server.ensemble.log_pool import calibrated, log_floored, log_softmax
+from server.ensemble.log_pool import at_temperatures, log_softmax
 from server.ensemble.selection import SelectionPolicy
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
 from server.errors import BadOption, Overloaded
@@ -297,8 +297,7 @@ def _learn(
     fit = (function.refit or function.fit) if function.learns else None
     refits = 0 if function.feedback is None else function.feedback.refits
     if fit is not None:
-        pairs = zip(log_floored(probabilities), _temperatures(function), strict=True)
-        probabilities = np.exp(np.stack([calibrated(log, t, axis=-1) for log, t in pairs]))
+        probabilities = at_temperatures(probabilities, _temperatures(function))
 
     def learn(kept: Learned, teaching: Sequence[int], new: int) -> Learned:
         if refits_of(kept.deployment) != refits:

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from server.ensemble.contexts import Context
 from server.ensemble.feedback import adapted, begun, learned, learned_in
 from server.ensemble.fit import Fit, combined, fit_combination
+from server.ensemble.log_pool import at_temperatures
 from tests.benchmarks.clipper_data import (
     ANGLES,
     Answers,
     DialectSplit,
-    at_temperatures,
     dialects,
 )
 from tests.benchmarks.clipper_failure import RATES, Stream, exp4
@@ -82,7 +82,7 @@ def _fitted(answers: Answers) -> Fit:
 
 def _learning(fit: Fit, answers: Answers, rows: NDArray[np.intp]) -> Wrong:
     """Whether each of these rows is answered wrongly by the weights of its time, which its label moves."""
-    known = at_temperatures(fit, answers.told[:, rows])
+    known = at_temperatures(answers.told[:, rows], fit.temperatures)
     feedback, wrong = begun(fit.members, fit), np.zeros(len(rows), np.bool_)
     for place, row in enumerate(rows.tolist()):
         answer = combined(adapted(fit, feedback), _EVERYBODY, answers.told[:, row : row + 1])
@@ -93,7 +93,7 @@ def _learning(fit: Fit, answers: Answers, rows: NDArray[np.intp]) -> Wrong:
 
 def _in_contexts(fit: Fit, split: DialectSplit) -> Wrong:
     """As `_learning`, of all rows, each in its context."""
-    known = at_temperatures(fit, split.judging.told)
+    known = at_temperatures(split.judging.told, fit.temperatures)
     feedback, contexts = begun(fit.members, fit), dict[int, Context]()
     wrong = np.zeros(len(split.dialects), np.bool_)
     for row, (dialect, label) in enumerate(zip(split.dialects.tolist(), split.judging.labels, strict=True)):

@@ -28,8 +28,6 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from server.ensemble.fit import Fit
-from server.ensemble.log_pool import calibrated, log_floored
 from tests.benchmarks.report import RESULTS
 
 Floats = NDArray[np.floating[Any]]
@@ -77,12 +75,6 @@ class DialectSplit:
     judging: Answers
     dialects: Labels
     for_all: Floats
-
-
-def at_temperatures(fit: Fit, told: Floats) -> Floats:
-    """[members, rows, classes], each member calibrated as the fit says."""
-    pairs = zip(told, fit.temperatures, strict=True)
-    return np.array([np.exp(calibrated(log_floored(each), t, axis=-1)) for each, t in pairs])
 
 
 def failing_split(number: int, queries: int) -> FailingSplit:

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from server.ensemble.feedback import adapted, begun, learned
 from server.ensemble.fit import Fit, combined, fit_combination
+from server.ensemble.log_pool import at_temperatures
 from server.ensemble.policies.bandits import Exp3, Exp4
 from server.ensemble.selection import Ensemble, EnsembleMember, RowEvidence
 from server.ensemble.subset_answers import fit_ensemble
-from tests.benchmarks.clipper_data import FailingSplit, Floats, Labels, at_temperatures, failing_split
+from tests.benchmarks.clipper_data import FailingSplit, Floats, Labels, failing_split
 
 QUERIES = 20_000
 LABELLED = {"100 %": 1.0, "10 %": 0.1, "1 %": 0.01}
@@ -101,7 +102,7 @@ def stream_of(split: FailingSplit, number: int, failure: str, share: float) -> S
 def by_learned_weights(stream: Stream) -> tuple[Wrong, None]:
     """What ships: every query by the weights of its time, which every label moves."""
     fit, everybody = stream.fit, tuple(range(len(stream.told)))
-    known = at_temperatures(fit, stream.told)
+    known = at_temperatures(stream.told, fit.temperatures)
     feedback, answers, answered = begun(fit.members, fit), [], 0
     for row in [*np.flatnonzero(stream.labelled).tolist(), len(stream.labels) - 1]:
         until = row + 1

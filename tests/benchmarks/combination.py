@@ -32,7 +32,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from server.ensemble.fit import combined, fit_combination
-from server.ensemble.log_pool import calibrated, log_floored
+from server.ensemble.log_pool import at_temperatures
 from server.training.promotion.combination import choose_combination
 from tests.benchmarks.report import console, write_json
 
@@ -116,9 +116,7 @@ def judge(told: Floats, labels: Ints, groups: Ints, fresh: Floats, truth: Ints, 
     fit_s = time.perf_counter() - began_s
     alone = (told.argmax(axis=2) == labels).mean(axis=1)
     names = [str(place) for place in range(len(told))]
-    heated = np.array(
-        [np.exp(calibrated(log_floored(p), t, axis=-1)) for p, t in zip(fresh, fit.temperatures, strict=True)]
-    )
+    heated = at_temperatures(fresh, fit.temperatures)
     right: dict[str, list[float]] = {rule: [] for rule in RULES}
     off: dict[str, list[float]] = {rule: [] for rule in ("mean", "log_pool")}
     chosen = []

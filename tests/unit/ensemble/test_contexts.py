@@ -16,8 +16,8 @@ from server.ensemble.breakage import RefitNote
 from server.ensemble.contexts import Context
 from server.ensemble.feedback import Feedback, adapted, begun, begun_anew, learned, learned_in
 from server.ensemble.fit import Fit, SubsetFit, combined, fit_combination
-from server.ensemble.log_pool import WEIGHTS
-from tests.unit.ensemble.test_feedback import CLASSES, Floats, at_temperatures, fitted, member, said
+from server.ensemble.log_pool import WEIGHTS, at_temperatures
+from tests.unit.ensemble.test_feedback import CLASSES, Floats, fitted, member, said
 
 ALL = (0, 1, 2)
 
@@ -46,7 +46,7 @@ def wrong_in_contexts(
 ) -> NDArray[np.bool_]:
     """Whether each row was answered wrongly by what was known before it; apart: each domain is a context."""
     feedback, contexts = begun(fit.members, fit), dict[int, Context]()
-    everybody, known, wrong = tuple(range(len(fit.members))), at_temperatures(fit, told), []
+    everybody, known, wrong = tuple(range(len(fit.members))), at_temperatures(told, fit.temperatures), []
     for row, (label, domain) in enumerate(zip(labels.tolist(), domains.tolist(), strict=True)):
         own = adapted(fit, feedback, contexts.get(domain))
         answer = combined(own, everybody, told[:, row : row + 1])
@@ -94,7 +94,7 @@ def test_a_context_that_tells_much_at_once_leaves_the_others_alone() -> None:
     draw = np.random.default_rng(7)
     fit = fitted(draw, [0.8, 0.8])
     labels = draw.integers(0, CLASSES, 200)
-    first, second = (at_temperatures(fit, np.stack(pair)) for pair in told_by_turns(draw, labels))
+    first, second = (at_temperatures(pair, fit.temperatures) for pair in told_by_turns(draw, labels))
     feedback, ours = learned_in(None, begun(fit.members, fit), fit, first, labels.tolist())
     feedback, theirs = learned_in(None, feedback, fit, second, labels.tolist())
     for context, believed in ((ours, 0), (theirs, 1)):
@@ -115,7 +115,7 @@ def test_contexts_stay_where_they_are_when_the_fit_is_made_anew_and_follow_it_sl
     draw = np.random.default_rng(8)
     fit = fitted(draw, [0.8, 0.8])
     labels = draw.integers(0, CLASSES, 100)
-    first, second = (at_temperatures(fit, np.stack(pair)) for pair in told_by_turns(draw, labels))
+    first, second = (at_temperatures(pair, fit.temperatures) for pair in told_by_turns(draw, labels))
     feedback, context = learned_in(None, begun(fit.members, fit), fit, first, labels.tolist())
     before = adapted(fit, feedback, context).weights((0, 1))
     anew = replace(fit, subsets=(*fit.subsets[:2], SubsetFit((0, 1), (0.02, 2.0), 0.5, 1.0)))
@@ -140,7 +140,7 @@ def test_a_context_begins_near_everybody_and_one_label_moves_it_one_step() -> No
     draw = np.random.default_rng(4)
     fit = fitted(draw, [0.9, 0.8, 0.7])
     labels = draw.integers(0, CLASSES, 300)
-    told = at_temperatures(fit, np.stack([member(draw, labels, each) for each in (0.9, 0.8, 0.7)]))
+    told = at_temperatures([member(draw, labels, each) for each in (0.9, 0.8, 0.7)], fit.temperatures)
     feedback = learned(begun(fit.members, fit), fit, told, labels.tolist())
     everybody = adapted(fit, feedback)
     assert adapted(fit, feedback, None) == everybody
@@ -162,7 +162,8 @@ def test_everybody_learns_of_a_context_as_of_anybody() -> None:
     draw = np.random.default_rng(5)
     fit = fitted(draw, [0.9, 0.8, 0.7])
     labels = draw.integers(0, CLASSES, 60).tolist()
-    told = at_temperatures(fit, np.stack([member(draw, np.array(labels), each) for each in (0.5, 0.7, 0.9)]))
+    each = [member(draw, np.array(labels), accuracy) for accuracy in (0.5, 0.7, 0.9)]
+    told = at_temperatures(each, fit.temperatures)
     plain = learned(begun(fit.members, fit), fit, told, labels, new=7)
     in_context, _ = learned_in(Context((0.5, -2.0, 4.0)), begun(fit.members, fit), fit, told, labels, new=7)
     assert plain.weights is not None
@@ -177,7 +178,8 @@ def test_rows_of_a_context_together_teach_what_they_teach_one_by_one() -> None:
     draw = np.random.default_rng(6)
     fit = fitted(draw, [0.9, 0.7, 0.6])
     labels = draw.integers(0, CLASSES, 50).tolist()
-    told = at_temperatures(fit, np.stack([member(draw, np.array(labels), each) for each in (0.6, 0.7, 0.9)]))
+    each = [member(draw, np.array(labels), accuracy) for accuracy in (0.6, 0.7, 0.9)]
+    told = at_temperatures(each, fit.temperatures)
     together, at_once = learned_in(None, begun(fit.members, fit), fit, told, labels)
     feedback, context = begun(fit.members, fit), None
     for row, label in enumerate(labels):

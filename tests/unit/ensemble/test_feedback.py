@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from server.ensemble.feedback import RECENT_ROWS, Feedback, adapted, begun, learned
 from server.ensemble.fit import Fit, SubsetFit, combined, fit_combination
-from server.ensemble.log_pool import calibrated, log_floored
+from server.ensemble.log_pool import at_temperatures
 
 CLASSES = 10
 Floats = NDArray[np.float64]
@@ -39,16 +39,11 @@ def fitted(draw: np.random.Generator, accuracies: list[float]) -> Fit:
     return fit_combination([member(draw, labels, each) for each in accuracies], labels)
 
 
-def at_temperatures(fit: Fit, told: Floats) -> Floats:
-    pairs = zip(told, fit.temperatures, strict=True)
-    return np.array([np.exp(calibrated(log_floored(each), t, axis=-1)) for each, t in pairs])
-
-
 def wrong_before_learning(fit: Fit, told: Floats, labels: NDArray[np.intp], every: int = 1) -> list[bool]:
     """Whether each row was answered wrongly by the weights of its time; every how many-th row is labelled."""
     feedback, wrong = begun(fit.members, fit), []
     everybody = tuple(range(len(fit.members)))
-    known = at_temperatures(fit, told)
+    known = at_temperatures(told, fit.temperatures)
     for row, label in enumerate(labels.tolist()):
         answer = combined(adapted(fit, feedback), everybody, told[:, row : row + 1])
         wrong.append(int(answer.argmax()) != label)
@@ -139,7 +134,7 @@ def test_rows_told_together_teach_what_they_teach_one_by_one() -> None:
     draw = np.random.default_rng(4)
     fit = fitted(draw, [0.9, 0.7, 0.6])
     labels = draw.integers(0, CLASSES, 50)
-    told = at_temperatures(fit, np.stack([member(draw, labels, each) for each in (0.6, 0.7, 0.9)]))
+    told = at_temperatures([member(draw, labels, each) for each in (0.6, 0.7, 0.9)], fit.temperatures)
     together = learned(begun(fit.members, fit), fit, told, labels.tolist())
     single = begun(fit.members, fit)
     for row, label in enumerate(labels.tolist()):
