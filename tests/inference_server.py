@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import json
 import os
 import pwd
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_udf.client import Client
 
@@ -91,6 +94,27 @@ class InferenceServer:
                 client.put(f"/v1/functions/{function}", {"models": [model.parent.name], **options})
         finally:
             client.close()
+
+    def keep_fit(self, fit: Mapping[str, Any], *, forget: Sequence[str] = ()) -> None:
+        """Have its functions answer by that fit, as if they had been deployed with it; it starts again.
+
+        forget: tables of its registry that are emptied meanwhile.
+        """
+        self.stop()
+        with contextlib.closing(sqlite3.connect(self.home / "registry.db")) as registry, registry:
+            registry.execute("UPDATE deployments SET fit = ?", [json.dumps(fit)])
+            for table in forget:
+                registry.execute(f"DELETE FROM {table}")
+        self.start()
+
+    def successes(self, model: str) -> int:
+        """How many calls for it have been answered."""
+        client = Client(self.url)
+        try:
+            stats = client.get(f"/v2/models/{model}/stats")["model_stats"][0]
+        finally:
+            client.close()
+        return int(stats["inference_stats"]["success"]["count"])
 
     def worker_pids(self) -> list[int]:
         """Its worker processes."""

@@ -32,7 +32,7 @@ Goodputs = dict[tuple[Cell, str], list[float]]  # by seed
 
 
 def main() -> None:
-    flags = _parser().parse_args()
+    flags = grid_parser(__doc__, 10).parse_args()
     began_s = time.perf_counter()
     chosen = cells(flags.functions, flags.loads, flags.l_hats)
     seeds = range(flags.seeds)
@@ -231,11 +231,12 @@ def _names() -> list[str]:
     return [contender.name for contender in CONTENDERS]
 
 
-def _parser() -> argparse.ArgumentParser:
+def grid_parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
+    """Which cells of the grid are simulated, by so many seeds each if nothing else is said."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--rows", type=int, default=2500, help="of each simulation")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--functions", type=int, nargs="+", default=[1, 4, 8, 32])

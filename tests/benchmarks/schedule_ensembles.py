@@ -11,7 +11,6 @@ core that serves decides.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -36,7 +35,7 @@ from server.scheduling.simulation.simulator import (
 )
 from tests.benchmarks.ensembles_data import FittedSplit, fitted, split_of
 from tests.benchmarks.report import console, write_json
-from tests.benchmarks.schedule import half_width
+from tests.benchmarks.schedule import grid_parser, half_width
 from tests.benchmarks.schedule_cases import (
     ALIKE,
     MAX_BATCH,
@@ -68,7 +67,7 @@ Outcomes = dict[tuple[Cell, str], list[Outcome]]  # by seed
 
 
 def main() -> None:
-    flags = _parser().parse_args()
+    flags = grid_parser(__doc__, 4).parse_args()
     began_s = time.perf_counter()
     chosen = cells(flags.functions, flags.loads, flags.l_hats)
     jobs = [
@@ -272,19 +271,6 @@ def _refused(outcome: Outcome) -> float:
 
 def _worst(outcome: Outcome) -> float:
     return outcome.worst
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=2500, help="of each simulation")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--functions", type=int, nargs="+", default=[1, 4, 8, 32])
-    parser.add_argument("--loads", type=float, nargs="+", default=[0.3, 0.6, 0.9, 1.1, 1.5])
-    parser.add_argument("--l-hats", type=float, nargs="+", default=[1.0, 0.7, 1.3], help="predicted / true")
-    return parser
 
 
 if __name__ == "__main__":

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -40,10 +37,7 @@ def dishes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
         client = Client(server.url)
         client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
         client.close()
-        server.stop()
-        with contextlib.closing(sqlite3.connect(server.home / "registry.db")) as registry, registry:
-            registry.execute("UPDATE deployments SET fit = ?", [json.dumps(EQUAL.to_json())])
-        server.start()
+        server.keep_fit(EQUAL.to_json())
         yield server
 
 

@@ -104,14 +104,14 @@ def test_many_rows_are_asked_in_few_requests_and_keep_their_order(
     if engine.name == "postgres-by-row":
         pytest.skip("one request a row, as without the batching module")
     series = "range(2000)" if engine.name == "duckdb" else "generate_series(0, 1999)"
-    before = _requests(server)
+    before = server.successes("udf_text")
     rows = engine.query(
         f"SELECT i, (d).value FROM (SELECT i, ml_udf.detail('udf_text', 'row ' || i) AS d"
         f" FROM {series} AS t(i)) AS x ORDER BY i"
     )
     assert rows == [(number, label_of(f"row {number}")) for number in range(2000)]
     if not endpoint.startswith("local:"):
-        assert _requests(server) - before <= 10
+        assert server.successes("udf_text") - before <= 10
 
 
 def test_the_view_of_functions_says_how_members_are_selected(engine: Engine, endpoint: str) -> None:
@@ -125,12 +125,3 @@ def test_the_view_of_functions_says_how_members_are_selected(engine: Engine, end
     if not endpoint.startswith("local:"):
         assert float(expected) == 0.5
         assert 0 < float(taken_s) < 1
-
-
-def _requests(server: InferenceServer) -> int:
-    client = Client(server.url)
-    try:
-        stats = client.get("/v2/models/udf_text/stats")["model_stats"][0]
-    finally:
-        client.close()
-    return int(stats["inference_stats"]["success"]["count"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ml_udf.client import Client
 from ml_udf.errors import error_from_code
 from tests.engines import Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer
@@ -40,14 +39,14 @@ def test_a_label_is_counted_once_changed_and_repeated(engine: Engine) -> None:
 def test_a_whole_query_is_sent_in_batches(engine: Engine, server: InferenceServer) -> None:
     if engine.name == "postgres-by-row":
         pytest.skip("one request a row, as without the batching module")
-    before = requests(server)
+    before = server.successes("udf_text")
     query = (
         "SELECT count(ml_udf.feedback('udf_text', input, label)) FROM"
         " (SELECT '{} ' || i AS input, CASE WHEN i % 10 = 0 THEN NULL ELSE 'laksa' END AS label"
         f" FROM {series(engine)} AS t(i)) AS labelled"
     )
     assert engine.query(query.format(engine.name)) == [(1800,)]
-    assert requests(server) - before <= 10
+    assert server.successes("udf_text") - before <= 10
 
 
 def test_null_is_not_counted_and_gives_null(engine: Engine) -> None:
@@ -172,13 +171,3 @@ def test_only_an_administrator_gives_feedback(engine: Engine) -> None:
 
 def series(engine: Engine) -> str:
     return "range(2000)" if engine.name == "duckdb" else "generate_series(0, 1999)"
-
-
-def requests(server: InferenceServer) -> int:
-    """How often the server was asked for feedback on texts: each is a call for the function's one member."""
-    client = Client(server.url)
-    try:
-        stats = client.get("/v2/models/udf_text/stats")["model_stats"][0]
-    finally:
-        client.close()
-    return int(stats["inference_stats"]["success"]["count"])

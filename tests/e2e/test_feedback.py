@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -54,11 +53,7 @@ def server(running: InferenceServer) -> InferenceServer:
     client = Client(running.url)
     client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
     client.close()
-    running.stop()
-    with contextlib.closing(sqlite3.connect(running.home / "registry.db")) as registry, registry:
-        registry.execute("UPDATE deployments SET fit = ?", [json.dumps(FIT.to_json())])
-        registry.execute("DELETE FROM feedback")
-    running.start()
+    running.keep_fit(FIT.to_json(), forget=["feedback"])
     return running
 
 

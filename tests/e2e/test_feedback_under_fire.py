@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from ml_udf.cli.pg_sandbox import Sandbox, sandbox
-from ml_udf.cli.pg_server import PostgresServer, SetupError
+from ml_udf.cli.pg_sandbox import Sandbox
 from tests.inference_server import InferenceServer, inference_server
-from tests.postgres.fixtures import postgres_server
+from tests.postgres.fixtures import batching_cluster, postgres_server
 from tests.stress.feedback import dsn_with_server, give_under_fire, served
 
-__all__ = ["postgres_server"]
+__all__ = ["batching_cluster", "postgres_server"]
 
 ROWS = 20_000
 MOST_BYTES = 500 << 20
@@ -30,17 +28,6 @@ def server(tmp_path: Path) -> Iterator[InferenceServer]:
         yield running
 
 
-@pytest.fixture
-def batching(postgres_server: PostgresServer) -> Iterator[Sandbox]:
-    """A cluster that sends rows in batches: one by one this would take minutes."""
-    with ExitStack() as stack:
-        try:
-            cluster = stack.enter_context(sandbox(postgres_server, batching=True, local=False))
-        except SetupError as error:
-            pytest.skip(f"NO BATCHING MODULE: {error.message}")
-        yield cluster
-
-
 def test_labels_on_duckdb_count_once_whatever_is_killed(server: InferenceServer) -> None:
     outcome = give_under_fire("duckdb", server.url, server, ROWS, kills=1)
     assert outcome.wrong == []
@@ -49,9 +36,9 @@ def test_labels_on_duckdb_count_once_whatever_is_killed(server: InferenceServer)
 
 
 def test_labels_on_postgresql_count_once_whatever_is_killed(
-    server: InferenceServer, batching: Sandbox
+    server: InferenceServer, batching_cluster: Sandbox
 ) -> None:
-    where = dsn_with_server(batching, server.url)
+    where = dsn_with_server(batching_cluster, server.url)
     outcome = give_under_fire("postgres", where, server, ROWS, kills=1)
     assert outcome.wrong == []
     assert (outcome.server_kills, outcome.client_kills) == (1, 1)

@@ -6,6 +6,7 @@ import pytest
 
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.postgres.fixtures import (
+    batching_cluster,
     cluster,
     databases,
     engine,
@@ -16,6 +17,7 @@ from tests.postgres.fixtures import (
 )
 
 __all__ = [
+    "batching_cluster",
     "cluster",
     "databases",
     "engine",

@@ -18,6 +18,7 @@ from tests.postgres.oip_server import OipServer, oip_server
 
 __all__ = [
     "Engine",
+    "batching_cluster",
     "cluster",
     "databases",
     "engine",
@@ -78,6 +79,16 @@ def postgres_server() -> PostgresServer:
 @pytest.fixture(scope="session")
 def cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
     with sandbox(postgres_server, settings={"log_statement": "all"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def batching_cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
+    """A cluster with the batching module, where that can be built."""
+    with sandbox(postgres_server, batching=None, local=False) as running:
+        assert running.installed is not None
+        if running.installed.module is None:
+            pytest.skip(f"BATCHING NOT TESTED: {running.installed.notes}")
         yield running
 
 

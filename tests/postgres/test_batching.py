@@ -6,19 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ml_udf.cli.pg_sandbox import Sandbox, sandbox
-from ml_udf.cli.pg_server import PostgresServer
+from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of, oip_server
-
-
-@pytest.fixture(scope="module")
-def batching_cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
-    with sandbox(postgres_server, batching=None, local=False) as cluster:
-        assert cluster.installed is not None
-        if cluster.installed.module is None:
-            pytest.skip(f"BATCHING NOT TESTED: {cluster.installed.notes}")
-        yield cluster
 
 
 @pytest.fixture

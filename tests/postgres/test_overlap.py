@@ -7,23 +7,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from ml_udf.cli.pg_sandbox import Sandbox, sandbox
-from ml_udf.cli.pg_server import PostgresServer
+from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer, label_of
 from tests.waiting import once, wait_until
 
 ROWS = 1_000
 BATCH = 100
-
-
-@pytest.fixture(scope="module")
-def batching_cluster(postgres_server: PostgresServer) -> Iterator[Sandbox]:
-    with sandbox(postgres_server, batching=None, local=False) as cluster:
-        assert cluster.installed is not None
-        if cluster.installed.module is None:
-            pytest.skip(f"BATCHING NOT TESTED: {cluster.installed.notes}")
-        yield cluster
 
 
 @pytest.fixture

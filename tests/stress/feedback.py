@@ -81,10 +81,7 @@ def served(server: InferenceServer, made: Path) -> None:
     client = Client(server.url)
     client.put("/v1/functions/udf_dish", {"models": list(MEMBERS), "combine": "log_pool"})
     client.close()
-    server.stop()
-    with contextlib.closing(sqlite3.connect(server.home / "registry.db")) as registry, registry:
-        registry.execute("UPDATE deployments SET fit = ?", [json.dumps(FIT.to_json())])
-    server.start()
+    server.keep_fit(FIT.to_json())
 
 
 def give_under_fire(
