@@ -102,9 +102,8 @@ class Housekeeping:
                 if self._measured.waiting.get(model) == (resident_bytes, load_s):
                     del self._measured.waiting[model]
             if used:
-                await asyncio.to_thread(
-                    self._repository.touched, {_named(key): at for key, at in used.items()}
-                )
+                noted = {_named(key): (at, self._residency.rows_per_s(key)) for key, at in used.items()}
+                await asyncio.to_thread(self._repository.touched, noted)
                 self._stored |= used
         except (SQLAlchemyError, ServiceError, OSError) as error:  # they stay noted, for the next time
             log.error("registry not written error=%r", str(error.__cause__ or error))

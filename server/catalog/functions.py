@@ -77,6 +77,7 @@ class ModelVersion:
     features: int = 0  # numbers of its features, where its manifest says so
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
+    rows_per_s: float = 0.0  # of late, when it was last used
     key: str = field(init=False, repr=False, compare=False)  # its name on the workers
 
     def __post_init__(self) -> None:

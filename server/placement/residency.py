@@ -23,6 +23,7 @@ from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
 from server.placement.core import Ended, Placement, Step
 from server.placement.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity, PlacementPolicy, WaitingRows
+from server.placement.rates import RatesOfLate
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -111,6 +112,7 @@ class Residency:
         self._models: dict[str, ModelVersion] = {}
         self._wanted: dict[tuple[str, ...], _Wanted] = {}
         self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
+        self._rates = RatesOfLate()
         self._features: dict[str, int] = {}  # model key → numbers of its features, since it was loaded
         self._tasks = tasks or Tasks()
         self._starting = starting
@@ -127,14 +129,20 @@ class Residency:
         """Sizes and last uses that the registry remembers."""
         for model in models:
             self._core.know(model.key, model.resident_bytes, model.last_used_at)
+            self._rates.remember(model.key, model.rows_per_s, model.last_used_at)
 
     def touch(self, keys: Iterable[str], rows: int = 1) -> None:
         """The models were used now, by so many rows."""
         self._core.used(self._clock(), keys, time.time(), rows)
+        self._rates.count(keys, rows, time.time())
 
     def last_used(self) -> dict[str, float]:
         """Model key → Unix time of its last use."""
         return {key: at_s for key, at_s in self._core.last_used().items() if at_s}
+
+    def rows_per_s(self, key: str) -> float:
+        """Of a model, of late; over restarts."""
+        return self._rates.rows_per_s(key)
 
     def features(self, model: ModelVersion) -> int:
         """Numbers of a model's features, as reported by a worker that has loaded it; 0 where it has none."""

@@ -344,7 +344,7 @@ class Dispatcher:
         if batch.choices:
             together = batch.choices
         for one in each:
-            self.residency.touch(one.members)
+            self.residency.touch(one.members, one.rows)
             worker = self._workers[one.worker]
             self._in_flight.send(now_s, one, worker, function, self._pending, together)
 

@@ -112,14 +112,14 @@ class Repository:
             session.commit()
 
     @retried
-    def touched(self, last_used: Mapping[tuple[str, int], float]) -> None:
-        """Keep when versions were last used: (name, version) → Unix time."""
+    def touched(self, last_used: Mapping[tuple[str, int], tuple[float, float]]) -> None:
+        """Keep when versions were last used, and how much: (name, version) → Unix time, rows/s of late."""
         with Session(self._engine) as session:
-            for (name, version), at in last_used.items():
+            for (name, version), (at, rows_per_s) in last_used.items():
                 session.execute(
                     update(ModelVersionRow)
                     .where(ModelVersionRow.name == name, ModelVersionRow.version == version)
-                    .values(last_used_at=datetime.fromtimestamp(at, UTC))
+                    .values(last_used_at=datetime.fromtimestamp(at, UTC), rows_per_s=rows_per_s)
                 )
             session.commit()
 
@@ -216,7 +216,12 @@ class Repository:
     def _model(self, row: ModelVersionRow) -> ModelVersion:
         model = model_from_manifest(row.manifest, self._home / row.directory)
         last_used = 0.0 if row.last_used_at is None else utc(row.last_used_at).timestamp()
-        return replace(model, resident_bytes=row.resident_bytes or 0, last_used_at=last_used)
+        return replace(
+            model,
+            resident_bytes=row.resident_bytes or 0,
+            last_used_at=last_used,
+            rows_per_s=row.rows_per_s or 0.0,
+        )
 
     def _stored(self, directory: Path) -> str:
         # Relative, so that a home folder can be moved or mounted elsewhere.

@@ -71,6 +71,7 @@ class ModelVersionRow(Base):
     resident_bytes: Mapped[int | None] = mapped_column(BigInteger)
     load_s: Mapped[float | None] = mapped_column(Float)
     last_used_at: Mapped[datetime | None]
+    rows_per_s: Mapped[float | None] = mapped_column(Float)  # of late, at its last use
 
     __table_args__ = (Index(None, "last_used_at"),)
 

@@ -39,12 +39,12 @@ class Registry:
         self.held.set()
         self.tries = 0
         self.sizes: dict[str, int] = {}
-        self.used: dict[tuple[str, int], float] = {}
+        self.used: dict[tuple[str, int], tuple[float, float]] = {}
 
     def measured(self, model: ModelVersion, resident_bytes: int, load_s: float) -> None:
         self._write(lambda: self.sizes.update({model.key: resident_bytes}))
 
-    def touched(self, last_used: Mapping[tuple[str, int], float]) -> None:
+    def touched(self, last_used: Mapping[tuple[str, int], tuple[float, float]]) -> None:
         self._write(lambda: self.used.update(last_used))
 
     def _write(self, write: Callable[[], Any]) -> None:

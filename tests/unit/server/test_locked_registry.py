@@ -69,7 +69,7 @@ def test_what_is_written_says_that_it_was_not_and_can_be_tried_again(
     writes = [
         lambda: models.add_model(manifest(version=2), tmp_path / "models" / "net" / "2"),
         lambda: models.measured(model, 10, 0.1),
-        lambda: models.touched({("net", 1): 1.0}),
+        lambda: models.touched({("net", 1): (1.0, 0.5)}),
         lambda: models.deploy("f", {"models": ["net"]}),
         lambda: models.delete_function("f"),
         lambda: training.add_snapshot("food", {"name": "food"}, {"id": "one", "rows": 1}),

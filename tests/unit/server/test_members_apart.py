@@ -38,7 +38,7 @@ class Placed:
         self.held: dict[str, frozenset[str]] = {}
         self.wanted: list[tuple[str, ...]] = []
 
-    def touch(self, keys: Iterable[str]) -> None:
+    def touch(self, keys: Iterable[str], rows: int = 1) -> None:
         pass
 
     def is_resident(self, group: tuple[ModelVersion, ...], without: Collection[str] = ()) -> bool:

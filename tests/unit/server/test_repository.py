@@ -67,9 +67,9 @@ def test_what_a_load_measured_and_when_it_was_used_are_kept(repository: Reposito
     model = add(repository)
     assert (model.resident_bytes, model.last_used_at) == (0, 0.0)
     repository.measured(model, 1 << 33, 0.25)
-    repository.touched({("net", 1): 1_700_000_000.5})
+    repository.touched({("net", 1): (1_700_000_000.5, 0.25)})
     found = repository.models()[0]
-    assert found.resident_bytes == 1 << 33
+    assert (found.resident_bytes, found.rows_per_s) == (1 << 33, 0.25)
     assert found.last_used_at == pytest.approx(1_700_000_000.5)
 
 
