@@ -6,9 +6,10 @@ Beside the logits, or instead of them, it may give features: another output, by 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,14 @@ from gpu_worker.errors import ModelUnusable, WorkerError
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
 from gpu_worker.model_files.regular import open_regular
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check, pixel_line, softmax
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line, softmax
+from gpu_worker.networks.parts import in_parts_that_fit
 
 __all__ = ["OnnxNetwork", "first_passes", "open_session"]
 
+_log = logging.getLogger(__name__)
+
+_CUDA = "CUDAExecutionProvider"
 _FATAL = 4  # of ONNX Runtime's levels of logging
 _WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
 
@@ -43,13 +48,31 @@ def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
     options.log_severity_level = _FATAL  # errors are raised: in the log a stranger could fill it
     # Never by the file's name: its other format is not the one that was looked over.
     options.add_session_config_entry("session.load_model_format", "ONNX")
-    providers = ["CPUExecutionProvider"]
-    if device.is_cuda and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        providers.insert(0, "CUDAExecutionProvider")
+    providers = _providers(device, onnxruntime.get_available_providers())
     try:
-        return onnxruntime.InferenceSession(path, options, providers)
+        session = onnxruntime.InferenceSession(path, options, providers)
     except Exception as exc:  # its exceptions have no common base
         raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
+    if device.is_cuda and _CUDA not in session.get_providers():
+        # It says nothing itself, but for a line in a log that is off.
+        _log.warning(
+            "%s runs on the CPU, not on %s: this ONNX Runtime has no working %s; install onnxruntime-gpu in "
+            "place of onnxruntime, for the CUDA that torch was built for",
+            path,
+            device.name,
+            _CUDA,
+        )
+    return session
+
+
+def _providers(device: Device, available: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
+    """What runs a session there, the best first: the worker's own device, then the CPU."""
+    providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
+    if device.is_cuda and _CUDA in available:
+        # Its arena doubles otherwise, and takes memory that other models were promised.
+        own = {"device_id": device.name.partition(":")[2], "arena_extend_strategy": "kSameAsRequested"}
+        providers.insert(0, (_CUDA, own))
+    return providers
 
 
 @contextlib.contextmanager
@@ -90,6 +113,7 @@ class OnnxNetwork:
     ) -> None:
         self.pixels = (spec.height, spec.width)
         self._path = path
+        self._device = device.name
         self._session = open_session(path, device)
         self._input = self._only_input(path)
         self._logits, self._features = self._find_outputs(path, features, has_scores=has_scores)
@@ -162,15 +186,20 @@ class OnnxNetwork:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
         assert isinstance(inputs, np.ndarray)
         assert self._logits is not None
-        check(is_cancelled)
-        return softmax(self._outputs(self._logits, inputs, None))
+        return softmax(self._passed(self._logits, inputs, is_cancelled))
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width] of the same."""
         assert isinstance(inputs, np.ndarray)
         assert self._features is not None
-        check(is_cancelled)
-        return self._outputs(self._features, inputs, None)
+        return self._passed(self._features, inputs, is_cancelled)
+
+    def _passed(self, name: str, inputs: NDArray[Any], is_cancelled: IsCancelled) -> Floats:
+        def whole(part: Inputs) -> Floats:
+            assert isinstance(part, np.ndarray)
+            return self._outputs(name, part, None)
+
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
 
     def _outputs(self, name: str, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
         if inputs.dtype == np.uint8:

@@ -1,37 +1,49 @@
-"""A forward pass on a device whose memory may be short, and which may fail for good."""
+"""A forward pass on a device whose memory may be short, and which may fail for good. Knows no runtime."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
-from gpu_worker.errors import DeviceLost
+from gpu_worker.errors import DeviceLost, NoRoom
+from gpu_worker.networks.failures import failure_of
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
 
 __all__ = ["in_parts_that_fit"]
 
 
 def in_parts_that_fit(
-    run: Callable[[Inputs], Floats], rows: Inputs, is_cancelled: IsCancelled, device: object
+    run: Callable[[Inputs], Floats],
+    rows: Inputs,
+    is_cancelled: IsCancelled,
+    device: object,
+    make_room: Callable[[], object] = lambda: None,
 ) -> Floats:
-    """`run(rows)`, in halves where the device's memory is short, down to single rows.
+    """`run(rows)`; where the device's memory is short once more after `make_room()`, then in halves.
 
-    Raises `Cancelled`, `DeviceLost`, and torch's OutOfMemoryError for a single row.
+    Raises `Cancelled`; `DeviceLost` where the device is of no further use; `NoRoom` where not even a single
+    row fits.
     """
     check(is_cancelled)
-    try:
-        return run(rows)
-    except torch.OutOfMemoryError:
-        if len(rows) < 2:
-            raise
-    except torch.AcceleratorError as exc:
-        # An illegal access or a failed assertion on the device poisons the whole CUDA context.
-        raise DeviceLost(f"{device} failed: {exc}") from exc
+    for is_last in (False, True):
+        try:
+            return run(rows)
+        except Exception as exc:  # the runtimes' exceptions have no common base
+            failure = failure_of(exc)
+            if failure == "lost":
+                raise DeviceLost(f"{device} failed: {exc}") from exc
+            if failure != "memory":
+                raise
+            if is_last and len(rows) < 2:
+                raise NoRoom(
+                    f"{device} has no memory left for a single row, beside the models that are resident: "
+                    f"lower --resident-bytes, or keep others off the device ({exc})"
+                ) from exc
+        if is_last:
+            break
+        make_room()
     # Other models may have grown since this one was measured: smaller batches still fit.
-    torch.cuda.empty_cache()
     half = len(rows) // 2
-    return np.concatenate(
-        [in_parts_that_fit(run, part, is_cancelled, device) for part in (rows[:half], rows[half:])]
-    )
+    parts = (rows[:half], rows[half:])
+    return np.concatenate([in_parts_that_fit(run, part, is_cancelled, device, make_room) for part in parts])

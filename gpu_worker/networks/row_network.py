@@ -13,8 +13,9 @@ import onnxruntime
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.networks.onnx_network import first_passes, open_session
+from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.table import RowInvalid, Table, values_of
 
 __all__ = ["COLUMNS_KEY", "PROBABILITIES", "RowNetwork"]
@@ -32,6 +33,7 @@ class RowNetwork:
 
     def __init__(self, path: str, device: Device) -> None:
         self._path = path
+        self._device = device.name
         self._session = open_session(path, device)
         stored = self._session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
         if stored is None:
@@ -62,8 +64,11 @@ class RowNetwork:
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of JSON rows; not a number where a row does not fit the columns."""
-        check(is_cancelled)
-        return self._scores([bytes(row) for row in inputs], None)
+
+        def whole(part: Inputs) -> Floats:
+            return self._scores([bytes(row) for row in part], None)
+
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
 
     def _scores(self, rows: Sequence[bytes], options: onnxruntime.RunOptions | None) -> Floats:
         matrix, faults = self._table.numbers(rows)

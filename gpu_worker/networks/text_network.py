@@ -11,7 +11,7 @@ from torch import nn
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
-from gpu_worker.networks.torch_pass import in_parts_that_fit
+from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.zoo.text import TextModule
 
 __all__ = ["TextNetwork"]
@@ -49,4 +49,4 @@ class TextNetwork:
             result: Floats = torch.softmax(logits.float(), dim=1).cpu().numpy()
             return result
 
-        return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device, torch.cuda.empty_cache)

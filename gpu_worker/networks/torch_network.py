@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from gpu_worker.device import Device
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
-from gpu_worker.networks.torch_pass import in_parts_that_fit
+from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.tracing import traced
 from gpu_worker.threads import Threads
 from gpu_worker.zoo.blocks import fold_batch_norms
@@ -167,7 +167,7 @@ class TorchNetwork:
             result: Floats = run(self._normalised(part)).cpu().numpy()
             return result
 
-        return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device, torch.cuda.empty_cache)
 
     def _normalised(self, inputs: np.ndarray) -> Tensor:
         batch = torch.from_numpy(inputs).to(self._device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Which models a device begins with: squishy bin packing (Nexus, SOSP 2019, §4.1 and Algorithm 1), with memory.
+"""Which models a device begins with: squishy bin packing (Nexus, SOSP 2019), with memory.
 
 Pure. A *session* is what is asked of the models of one function: rows a second, within a goal. Its batch is
 squishy: rows gather for a *duty cycle*, then run as one batch, so that a shorter cycle means smaller batches,
@@ -12,8 +12,8 @@ together are within its goal.
 The paper looks for the fewest devices. Ours are given, and their memory bounds what they hold as well: so the
 bound of a device's time is not 1 but tried from high to low, and the packing counts by which most rows are
 served. With few sessions that spreads them, and copies the busiest where no other model needs the room; with
-too many none is left out for want of time, only of memory, those first that are worth least for their size. A cycle in which no row came costs
-nothing here, since the scheduler that goes on from this packing keeps no empty turns.
+too many none is left out for want of time, only of memory, those first that are worth least for their size.
+A cycle in which no row came costs nothing here: the scheduler that goes on from this keeps no empty turns.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _Node:
         return any(other is unit for other, _ in self.turns)
 
     def merged(self, unit: _Unit, rows_per_s: float, own_s: float) -> tuple[float, float]:
-        """The cycle, and how busy it would be, with that session too, whose goal allows a cycle of `own_s`."""
+        """The cycle, and how busy it would be, with that session too; its goal allows a cycle of `own_s`."""
         if own_s >= self.cycle_s:  # the batches of the others stay as they are
             return self.cycle_s, self.busy + unit.session.busy(rows_per_s, self.cycle_s)
         turns = (*self.turns, (unit, rows_per_s))
@@ -224,8 +224,9 @@ def _pack(
     for unit, rate in _in_turn(residues, sizes, devices):
         _place(nodes, unit, rate, sizes, bound)
     for unit in units:
-        if not unit.session.rows_per_s and not any(node.keys.issuperset(unit.session.group) for node in nodes):
-            room = [node for node in nodes if node.has_room(unit.session.group, sizes)]
+        group = unit.session.group
+        if not unit.session.rows_per_s and not any(node.keys.issuperset(group) for node in nodes):
+            room = [node for node in nodes if node.has_room(group, sizes)]
             if room:
                 min(room, key=lambda node: (len(node.keys), node.busy)).add(unit, 0.0)
     return nodes
@@ -288,7 +289,7 @@ def _place(nodes: Sequence[_Node], unit: _Unit, rate: float, sizes: Mapping[str,
 
 
 def _goodness(nodes: Sequence[_Node]) -> tuple[float, float, float]:
-    """First that models are anywhere: a copy that takes another's place would leave for it at its first row."""
+    """First that models are anywhere: a copy in another's place would leave for it at its first row."""
     there = {id(unit): unit.worth for node in nodes for unit, _ in node.turns}
     return (
         round(sum(there.values()), 9),

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.device import find_device
-from gpu_worker.errors import ModelUnusable
+from gpu_worker.errors import ModelUnusable, NoRoom
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.model_files.regular import file_sha256
 from gpu_worker.networks.loader import build_module, load_network, warm_up
@@ -93,7 +93,7 @@ def test_a_batch_that_does_not_fit_the_devices_memory_is_halved_until_it_does(
     monkeypatch.setattr(network, "_run", cramped)
     np.testing.assert_allclose(network.scores(pixels, lambda: False), expected, atol=1e-5)
     room = 0
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(NoRoom, match="no memory left for a single row"):
         network.scores(pixels, lambda: False)
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save_file
 
-from gpu_worker.device import find_device
+from gpu_worker.device import Device, find_device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.model_files.regular import file_sha256
@@ -179,3 +180,28 @@ def test_a_graph_that_asks_for_endless_memory_is_refused(module: Small, tmp_path
     model.graph.node.append(helper.make_node("Add", ["before", "s"], ["logits"]))
     with pytest.raises(ModelUnusable):
         load(onnx_folder(tmp_path / "m", model))
+
+
+def test_a_session_is_opened_on_the_workers_own_device() -> None:
+    providers = onnx_network._providers
+    second = Device("cuda:1", "a GPU", 1 << 30, 1)
+    own = {"device_id": "1", "arena_extend_strategy": "kSameAsRequested"}
+    available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert providers(second, available) == [
+        ("CUDAExecutionProvider", own),
+        "CPUExecutionProvider",
+    ]
+    assert providers(second, ["CPUExecutionProvider"]) == ["CPUExecutionProvider"]
+    assert providers(Device("cpu", "", 1, 1), available) == ["CPUExecutionProvider"]
+
+
+def test_a_runtime_that_cannot_use_the_gpu_is_said_and_the_cpu_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    path = tmp_path / "model.onnx"
+    onnx.save(to_onnx(Small(len(CLASSES))), path)
+    onnx_network.open_session(str(path), Device("cuda:0", "a GPU", 1 << 30, 1))
+    assert "runs on the CPU, not on cuda:0" in caplog.text
+    assert "onnxruntime-gpu" in caplog.text

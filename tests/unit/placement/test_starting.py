@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from server.placement.policy import Capacity
 from server.placement.starting import DeviceStart, Session, starting_placement
 
+UNBOUNDED = Capacity()
+
 
 def line(fixed_s: float, row_s: float, rows: int) -> float:
     return fixed_s + row_s * rows
@@ -34,7 +36,7 @@ def session(
 def start(
     *sessions: Session,
     devices: int = 1,
-    capacity: Capacity = Capacity(),
+    capacity: Capacity = UNBOUNDED,
     sizes: Mapping[str, int] | None = None,
     held: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[DeviceStart]:
