@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from server.placement.lru import LeastRecentlyUsed
 from server.placement.policy import PlacementPolicy
@@ -11,9 +13,15 @@ from server.policy_names import named
 
 __all__ = ["PLACEMENT_POLICIES", "placement_named"]
 
-PLACEMENT_POLICIES: Mapping[str, Callable[[], PlacementPolicy]] = MappingProxyType({"lru": LeastRecentlyUsed})
+PLACEMENT_POLICIES: Mapping[str, Callable[..., PlacementPolicy]] = MappingProxyType(
+    {"lru": LeastRecentlyUsed}
+)
 
 
-def placement_named(name: str) -> PlacementPolicy:
-    """A policy by name or import path. Raises ValueError, naming those known, if there is no such policy."""
-    return named("placement policy", name, PLACEMENT_POLICIES, ("decide",))
+def placement_named(name: str, options: Mapping[str, Any] = MappingProxyType({})) -> PlacementPolicy:
+    """A policy by name, with options of its own, or by import path.
+
+    Raises ValueError, naming those known, if there is no such policy, and TypeError for an option it lacks.
+    """
+    known = {each: partial(make, **options) for each, make in PLACEMENT_POLICIES.items()}
+    return named("placement policy", name, known, ("decide",))

@@ -3,7 +3,8 @@
 Pure: no I/O, no clock, no locks. A shell (the live server's residency, the simulator) reports what happens,
 asks `steps`, carries them out on the workers' links and reports again.
 
-    worker_up, worker_down, offer, want, withdraw, used     what there is, and who wants what
+    worker_up, worker_down, serve, offer, want, withdraw    what there is, and who wants what
+    arrived, used, idle, lost                               rows that come, batches, rows that were refused
     steps                                                    evictions, and then a load, each on its own link
     begun, evicted, loaded, refused, failed, over            how it went
     take_ended                                               wishes that came true, or cannot
@@ -13,14 +14,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from server.placement.guarded import GuardedPlacement, PlacementFault
 from server.placement.link import LoadTimes
 from server.placement.packing import packed
 from server.placement.policy import (
+    FADE_S,
+    Abort,
     Capacity,
     Fetch,
     GroupKeys,
@@ -33,21 +36,26 @@ from server.placement.policy import (
     Wish,
     WorkerPlaces,
 )
+from server.placement.ranks import Foremost
+from server.placement.succession import Succession
 
 __all__ = ["Ended", "Placement", "Step"]
 
-_FADE_S = 5.0
 _TRIES = 2  # of a wish's loads under which workers die
 _REFUSALS = 2  # of one model by one worker that had said how much it takes: then it is offered no more
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one worker's link does next: those leave, one after the other; then one comes ("" = none)."""
+    """What one worker's link does next: those leave, one after the other; then one comes ("" = none).
+
+    abort: the load that it gives up; then nothing else is done.
+    """
 
     worker: str
     evict: tuple[str, ...]
     load: str
+    abort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,71 @@ class _OpenWish:
 
 
 @dataclass(slots=True, eq=False)
+class _Served:
+    """A function: its goal, and whether some of its members may answer without the others."""
+
+    group: GroupKeys
+    goal_s: float
+    in_part: bool
+
+
+@dataclass(slots=True, eq=False)
 class _Known:
-    """What is known of a model. `sent`: rows sent, fading."""
+    """What is known of a model, as `ModelState` has it.
+
+    latency_s: l̂, and the largest batch. state: what policies last saw of it, while that is true.
+    """
 
     size_bytes: int = 0
     last_used_s: float = 0.0
     deaths: int = 0
-    sent: float = 0.0
-    sent_at_s: float = -math.inf
+    failures: int = 0
+    arrivals: float = 0.0
+    arrived_s: float = 0.0
+    rows: int = 0
+    lost: int = 0
+    served_s: float = 0.0
+    loads: int = 0
+    evictions: int = 0
+    functions: dict[str, _Served] = field(default_factory=dict)
+    latency_s: tuple[Callable[[int], float], int] | None = None
+    row_s: float = 0.0  # of a batch of four, by what policies last saw
+    state: ModelState | None = None
+    seen_in: int = 0  # the epoch of that
+
+    @property
+    def score(self) -> float:
+        """Orders models by the rate at which rows come for them."""
+        return math.log(self.arrivals) + self.arrived_s / FADE_S if self.arrivals else -math.inf
+
+
+@dataclass(slots=True, eq=False)
+class _Demand:
+    """Seconds of a worker that rows take which come for its models, fading as arrivals do."""
+
+    seconds: float = 0.0
+    at_s: float = 0.0
+
+    def came(self, now_s: float, seconds: float) -> None:
+        """Rows came that take so long."""
+        self._fade(now_s)
+        self.seconds += seconds
+
+    def add(self, model: _Known, share: float) -> None:
+        """Of a model's rows of late so large a share is its own from now on."""
+        if model.arrivals:
+            self._fade(model.arrived_s)
+            faded = math.exp((model.arrived_s - self.at_s) / FADE_S)
+            self.seconds = max(0.0, self.seconds + share * model.arrivals * faded * model.row_s)
+
+    def share(self, now_s: float) -> float:
+        """Of its time."""
+        return self.seconds * math.exp(min(0.0, (self.at_s - now_s) / FADE_S)) / FADE_S
+
+    def _fade(self, now_s: float) -> None:
+        if now_s > self.at_s:
+            self.seconds *= math.exp((self.at_s - now_s) / FADE_S)
+            self.at_s = now_s
 
 
 class Placement:
@@ -103,6 +168,21 @@ class Placement:
         self._open: dict[GroupKeys, _OpenWish] = {}
         self._ended: list[Ended] = []
         self._told_fault = False
+        self._memory: Mapping[str, Any] = {}  # the policy's
+        self._served: dict[str, _Served] = {}
+        self._succession = Succession()
+        self._running: dict[str, Counter[str]] = {}  # worker → model → batches under way
+        self._sight: dict[str, frozenset[str]] = {}  # worker → what may be asked of it
+        self._held: frozenset[str] | None = None  # by any worker, or on its way; None = to be found anew
+        self._sought = Foremost()  # of those that are not
+        self._coldest: dict[str, Foremost] = {}
+        self._hottest: dict[str, Foremost] = {}
+        self._demand: dict[str, _Demand] = {}
+        self._used_bytes: dict[str, int] = {}
+        self._held_before: frozenset[str] = frozenset()
+        self._models = _Models(self._known, self._state_of)
+        self._kinds: frozenset[str] = frozenset()  # of devices
+        self._epoch = 0  # counts what changes all models' states
         self.load_times = LoadTimes()
 
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────
@@ -112,14 +192,88 @@ class Placement:
         model = self._model(key)
         model.size_bytes = model.size_bytes or size_bytes
         model.last_used_s = model.last_used_s or last_used_s
+        model.state = None
+        self._used_bytes.clear()
 
-    def used(self, now_s: float, keys: Iterable[str], at_unix_s: float, rows: int = 1) -> None:
-        """Rows are sent to the models."""
+    def serve(
+        self,
+        name: str,
+        group: GroupKeys,
+        goal_s: float = math.inf,
+        latencies_s: Sequence[Callable[[int], float]] = (),
+        max_batch: int = 1,
+        *,
+        in_part: bool = False,
+    ) -> None:
+        """A function is served, or served differently, by these models.
+
+        goal_s: of a row, from arrival to answer. latencies_s: l̂(b) of each member, for up to max_batch rows.
+        in_part: whether some of its members may answer without the others.
+        """
+        self.serve_no_more(name)
+        served = self._served[name] = _Served(self._met([group])[0], goal_s, in_part)
+        for key in group:
+            self._model(key).functions[name] = served
+        for key, latency_s in zip(group, latencies_s, strict=False):
+            self._model(key).latency_s = (latency_s, max_batch)
+
+    def serve_no_more(self, name: str) -> None:
+        """The function is gone."""
+        served = self._served.pop(name, None)
+        if served is None:
+            return
+        for key in served.group:
+            model = self._model(key)
+            del model.functions[name]
+            model.state = None
+        if all(other.group != served.group for other in self._served.values()):
+            self._succession.forget(served.group)
+
+    def arrived(self, now_s: float, group: GroupKeys, rows: int = 1) -> None:
+        """Interactive rows came for the group, whether they are let in or not."""
+        held = self._find_held() if self._held is None else self._held
+        for key in group:
+            model = self._model(key)
+            if not model.rows:
+                model.served_s = now_s
+            model.rows += rows
+            model.arrivals = rows + model.arrivals * math.exp((model.arrived_s - now_s) / FADE_S)
+            model.arrived_s = now_s
+            model.state = None
+            if key not in held:
+                self._sought.put(key, model.score)
+            else:
+                self._came_for_held(now_s, key, model, rows)
+        self._succession.came(now_s, group, rows)
+
+    def lost(self, group: GroupKeys, rows: int) -> None:
+        """Rows of the group were refused."""
+        for key in group:
+            model = self._model(key)
+            model.lost += rows
+            model.state = None
+
+    def used(self, now_s: float, keys: Iterable[str], at_unix_s: float, worker: str = "") -> None:
+        """A batch is sent to the models, on that worker; `idle` says when it is over."""
         for key in keys:
             model = self._model(key)
-            model.last_used_s = at_unix_s
-            model.sent = model.sent * math.exp((model.sent_at_s - now_s) / _FADE_S) + rows
-            model.sent_at_s = now_s
+            model.last_used_s, model.served_s, model.lost, model.state = at_unix_s, now_s, 0, None
+            if (place := self._workers.get(worker)) is None:
+                continue
+            self._running[worker][key] += 1
+            there = place.resident.get(key)
+            if there is not None and not there.used:
+                resident = {**place.resident, key: replace(there, used=True)}
+                self._workers[worker] = replace(place, resident=resident)
+
+    def idle(self, keys: Iterable[str], worker: str) -> None:
+        """A batch of these models is over there."""
+        running = self._running.get(worker, Counter())
+        for key in keys:
+            if running[key] > 1:
+                running[key] -= 1
+            else:
+                running.pop(key, None)
 
     def last_used(self) -> dict[str, float]:
         """Model → Unix time of its last use."""
@@ -129,20 +283,41 @@ class Placement:
         self, name: str, capacity: Capacity, device: str = "", offers: Iterable[GroupKeys] = ()
     ) -> None:
         """An empty worker, and what it may begin with."""
-        self._workers[name] = WorkerPlaces(name, capacity, device, offers=self._met(offers))
+        self._coldest[name], self._hottest[name] = Foremost(), Foremost()
+        self._demand[name] = _Demand()
+        self._running[name] = Counter()
+        self._place(WorkerPlaces(name, capacity, device, offers=self._met(offers)))
         self._capacities[name] = capacity
         self._refused[name] = Counter()
+        self._kinds |= {device}
+        self._forget_states()
 
     def worker_down(self, name: str) -> None:
         """The worker is gone, and all that it held."""
-        self._workers.pop(name, None)
         self._refused.pop(name, None)
         self._counted_on.pop(name, None)
+        if name in self._workers:
+            self._place(replace(self._workers[name], resident={}))
+            del self._workers[name]
+        for kept in (
+            self._running,
+            self._sight,
+            self._coldest,
+            self._hottest,
+            self._demand,
+            self._used_bytes,
+        ):
+            kept.pop(name, None)
+        self._held = None
 
     def resident(self, name: str) -> frozenset[str]:
         """What may be asked of the worker: what it holds, less what is leaving."""
-        worker = self._workers[name]
-        return frozenset(worker.resident).difference(worker.moving.evicting if worker.moving else ())
+        found = self._sight.get(name)
+        if found is None:
+            worker = self._workers[name]
+            leaving = worker.moving.evicting if worker.moving else ()
+            found = self._sight[name] = frozenset(worker.resident).difference(leaving)
+        return found
 
     def is_resident(self, group: GroupKeys, without: Collection[str] = ()) -> bool:
         """Whether the group can run, those workers left out: on one of them, or apart if it must and may."""
@@ -175,12 +350,22 @@ class Placement:
             left = tuple(group for group in worker.offers if not any(key in keys for key in group))
             self._workers[name] = replace(worker, offers=left)
 
-    def want(self, now_s: float, group: GroupKeys, without: Collection[str] = ()) -> bool:
-        """Others may leave for this group, until it is resident. False if it is, or is wanted already."""
-        if group in self._open or self.is_resident(group, without):
+    def want(
+        self, now_s: float, group: GroupKeys, without: Collection[str] = (), *, by_rows: bool = False
+    ) -> bool:
+        """Others may leave for this group, until it is resident. False if it is, or is wanted already.
+
+        by_rows: for the sake of rows, of which `steps` hears; else somebody waits until it is there.
+        """
+        known = self._open.get(group)
+        if known is not None:
+            if known.wish.by_rows and not by_rows:
+                known.wish = replace(known.wish, by_rows=False)
+            return False
+        if self.is_resident(group, without):
             return False
         self._met([group])
-        self._open[group] = _OpenWish(Wish(group, now_s, frozenset(without)))
+        self._open[group] = _OpenWish(Wish(group, now_s, frozenset(without), by_rows))
         return True
 
     def is_wanted(self, group: GroupKeys) -> bool:
@@ -194,43 +379,56 @@ class Placement:
     # ── what to do ────────────────────────────────────────────────────────────────────────────────────
 
     def state(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> PlacementState:
-        """What the policy sees."""
-        devices = {worker.device for worker in self._workers.values()}
-        models = {
-            key: ModelState(
-                model.size_bytes,
-                model.last_used_s,
-                model.sent * math.exp((model.sent_at_s - now_s) / _FADE_S) / _FADE_S,
-                model.deaths,
-                {device: self.expected_s(key, device) for device in devices},
-            )
-            for key, model in self._known.items()
-        }
-        wishes = tuple(one.wish for one in self._open.values())
-        return PlacementState(dict(self._workers), models, wishes, dict(waited_for), self._apart)
+        """What the policy sees: to be read now and not kept."""
+        if self._held is None:
+            self._find_held()
+        return PlacementState(
+            workers=dict(self._workers),
+            models=self._models,
+            wishes=tuple(one.wish for one in self._open.values()),
+            waited_for=waited_for,
+            apart=self._apart,
+            running={name: frozenset(running) for name, running in self._running.items()},
+            visits=self._succession.visits(),
+            memory=self._memory,
+            sought=self._most_sought(),
+            coldest=self._listed(self._coldest, -1),
+            hottest=self._listed(self._hottest, 1),
+            demand={name: self._demand[name].share(now_s) for name in self._workers},
+            used_bytes={name: self._bytes_on(name) for name in self._workers},
+        )
 
     def steps(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> tuple[list[Step], float]:
         """What the links do now, each from now on busy until `over`; and when to ask again."""
         self._settle()
         self._met(waited_for)
         decision = self._policy.decide(self.state(now_s, waited_for), now_s)
+        if decision.memory is not None:
+            self._memory = decision.memory
         steps = []
         for name in dict.fromkeys(action.worker for action in decision.actions):
             of_worker = [action for action in decision.actions if action.worker == name]
-            loads = [action.model for action in of_worker if isinstance(action, Fetch)]
-            evict = tuple(action.model for action in of_worker if not isinstance(action, Fetch))
-            steps.append(Step(name, evict, loads[0] if loads else ""))
-            self.begin(now_s, steps[-1])
+            load, abort = (
+                next((action.model for action in of_worker if isinstance(action, kind)), "")
+                for kind in (Fetch, Abort)
+            )
+            evict = tuple(action.model for action in of_worker if not isinstance(action, Fetch | Abort))
+            steps.append(Step(name, evict, load, abort))
+            self.begin(now_s, steps[-1], for_rows=any(load in group for group in waited_for))
         self._pass_over()
         return steps, decision.until_s
 
-    def begin(self, now_s: float, step: Step) -> None:
-        """The worker's link is busy with this from now on."""
+    def begin(self, now_s: float, step: Step, *, for_rows: bool = False) -> None:
+        """The worker's link is busy with this from now on; for_rows: they wait for what comes."""
         worker = self._workers[step.worker]
+        if step.abort:
+            if worker.moving is not None:
+                self._place(replace(worker, moving=replace(worker.moving, aborted=True)))
+            return
         takes_s = self.expected_s(step.load, worker.device) if step.load else 0.0
-        moving = Moving(step.load, step.evict, now_s, now_s + takes_s)
+        moving = Moving(step.load, step.evict, now_s, now_s + takes_s, for_rows)
         self._counted_on[step.worker] = self._model(step.load).size_bytes if step.load else 0
-        self._workers[step.worker] = replace(worker, moving=moving)
+        self._place(replace(worker, moving=moving))
 
     def is_moving(self, name: str) -> bool:
         """Whether the worker's link is busy."""
@@ -244,22 +442,30 @@ class Placement:
 
     def evicted(self, name: str, key: str) -> None:
         """The model has left."""
+        model = self._model(key)
+        model.evictions, model.state = model.evictions + 1, None
         self._drop(name, [key])
 
     def loaded(self, now_s: float, name: str, key: str, size_bytes: int, load_s: float) -> None:
         """The model is there, and has said how much it takes."""
         worker, model = self._workers[name], self._model(key)
-        model.size_bytes, model.deaths = size_bytes, 0
+        model.size_bytes, model.loads = size_bytes, model.loads + 1
+        model.deaths = model.failures = 0
+        self._used_bytes.clear()
         self.load_times.observe(key, worker.device, size_bytes, load_s)
-        resident = {**worker.resident, key: Residence(now_s, load_s)}
-        self._workers[name] = replace(worker, resident=resident)
+        moving = worker.moving
+        for_rows = moving is not None and moving.loading == key and moving.for_rows
+        resident = {**worker.resident, key: Residence(now_s, load_s, for_rows, used=False)}
+        self._place(replace(worker, resident=resident))
         self._refused[name].pop(key, None)
+        self._forget_states()
 
     def refused(self, name: str, key: str, wanted_bytes: int) -> bool:
         """The worker had no room for it. Whether it takes more than was known when the load was decided."""
         model = self._model(key)
         is_news = wanted_bytes > self._counted_on.get(name, 0)
-        model.size_bytes = max(model.size_bytes, wanted_bytes)
+        model.size_bytes, model.state = max(model.size_bytes, wanted_bytes), None
+        self._used_bytes.clear()
         if is_news:
             for one in self._open.values():
                 one.refusals += key in one.wish.group
@@ -269,8 +475,8 @@ class Placement:
 
     def failed(self, name: str, key: str, error: Exception, *, died: bool = False) -> None:
         """The model could not be loaded there; `died`: the worker did not survive it."""
-        if died:
-            self._model(key).deaths += 1
+        model = self._model(key)
+        model.failures, model.deaths, model.state = model.failures + 1, model.deaths + died, None
         for group, one in list(self._open.items()):
             if key in group:
                 one.lost += 1
@@ -283,7 +489,7 @@ class Placement:
     def over(self, name: str) -> None:
         """The worker's link is idle."""
         if (worker := self._workers.get(name)) is not None:
-            self._workers[name] = replace(worker, moving=None)
+            self._place(replace(worker, moving=None))
 
     def take_ended(self) -> list[Ended]:
         """The wishes that are over since the last call."""
@@ -303,6 +509,120 @@ class Placement:
     def _model(self, key: str) -> _Known:
         return self._known.setdefault(key, _Known())
 
+    def _place(self, worker: WorkerPlaces) -> None:
+        """What the worker holds, or what moves, is another from now on."""
+        name = worker.name
+        before = self._workers.get(name)
+        held = before.resident if before is not None else {}
+        self._workers[name] = worker
+        if held is not worker.resident:
+            for key in held:
+                if key not in worker.resident:
+                    self._left(name, key)
+            for key in worker.resident:
+                if key not in held:
+                    self._joined(name, key)
+            self._used_bytes.pop(name, None)
+        self._sight.pop(name, None)
+        self._held = None
+
+    def _joined(self, name: str, key: str) -> None:
+        model = self._model(key)
+        self._coldest[name].put(key, -model.score)
+        self._hottest[name].put(key, model.score)
+        holders = self._holders(key)
+        for holder in holders:
+            share = 1 / len(holders) - (0 if holder == name else 1 / (len(holders) - 1))
+            self._demand[holder].add(model, share)
+
+    def _left(self, name: str, key: str) -> None:
+        model = self._model(key)
+        self._coldest[name].drop(key)
+        self._hottest[name].drop(key)
+        holders = self._holders(key)
+        self._demand[name].add(model, -1 / (len(holders) + 1))
+        for holder in holders:
+            self._demand[holder].add(model, 1 / len(holders) - 1 / (len(holders) + 1))
+
+    def _holders(self, key: str) -> list[str]:
+        return [name for name, worker in self._workers.items() if key in worker.resident]
+
+    def _came_for_held(self, now_s: float, key: str, model: _Known, rows: int) -> None:
+        holders, score = self._holders(key), model.score
+        for name in holders:
+            if key in self._coldest[name]:
+                self._coldest[name].put(key, -score)
+            self._hottest[name].put(key, score)
+            self._demand[name].came(now_s, rows * model.row_s / len(holders))
+
+    def _find_held(self) -> frozenset[str]:
+        """What is held anywhere, or on its way; what is neither any more is sought."""
+        moving = (worker.moving.loading for worker in self._workers.values() if worker.moving)
+        held = self._held = frozenset(moving).union(*(worker.resident for worker in self._workers.values()))
+        for key in self._held_before - held:
+            if (model := self._model(key)).arrivals:
+                self._sought.put(key, model.score)
+        for key in held - self._held_before:
+            self._sought.drop(key)
+        self._held_before = held
+        return held
+
+    def _most_sought(self) -> tuple[str, ...]:
+        if self._sought.is_short:
+            assert self._held is not None, "found before"
+            self._sought.refill(
+                (key, model.score)
+                for key, model in self._known.items()
+                if model.arrivals and key not in self._held
+            )
+        return self._sought.keys()
+
+    def _listed(self, foremost: Mapping[str, Foremost], sign: int) -> dict[str, tuple[str, ...]]:
+        """Worker → its foremost models."""
+        for name, worker in self._workers.items():
+            if foremost[name].is_short:
+                foremost[name].refill((key, sign * self._model(key).score) for key in worker.resident)
+        return {name: foremost[name].keys() for name in self._workers}
+
+    def _bytes_on(self, name: str) -> int:
+        found = self._used_bytes.get(name)
+        if found is None:
+            known = self._known
+            found = sum(known[key].size_bytes for key in self._workers[name].resident)
+            self._used_bytes[name] = found
+        return found
+
+    def _forget_states(self) -> None:
+        """What loads take is another: of all models."""
+        self._epoch += 1
+
+    def _state_of(self, key: str) -> ModelState:
+        model = self._known[key]
+        if model.state is None or model.seen_in != self._epoch:
+            fixed_s, row_s = _line(model.latency_s)
+            functions = model.functions.values()
+            model.seen_in, model.row_s = self._epoch, fixed_s / 4 + row_s
+            model.state = ModelState(
+                size_bytes=model.size_bytes,
+                last_used_s=model.last_used_s,
+                deaths=model.deaths,
+                failures=model.failures,
+                load_s={device: self.expected_s(key, device) for device in self._kinds},
+                arrivals=model.arrivals,
+                arrived_s=model.arrived_s,
+                rows=model.rows,
+                lost=model.lost,
+                served_s=model.served_s,
+                loads=model.loads,
+                evictions=model.evictions,
+                goal_s=min((one.goal_s for one in functions), default=math.inf),
+                fixed_s=fixed_s,
+                row_s=row_s,
+                groups=tuple(dict.fromkeys(one.group for one in functions)),
+                share=max((1 / len(one.group) if one.in_part else 1.0 for one in functions), default=1.0),
+            )
+        return model.state
+
     def _met(self, groups: Iterable[GroupKeys]) -> tuple[GroupKeys, ...]:
         groups = tuple(groups)
         for group in groups:
@@ -317,7 +637,7 @@ class Placement:
         if moving is not None:
             moving = replace(moving, evicting=tuple(key for key in moving.evicting if key not in gone))
         resident = {key: there for key, there in worker.resident.items() if key not in gone}
-        self._workers[name] = replace(worker, resident=resident, moving=moving)
+        self._place(replace(worker, resident=resident, moving=moving))
         self._refused[name].clear()
 
     def _fits_somewhere(self, group: GroupKeys) -> bool:
@@ -362,3 +682,33 @@ class Placement:
                 left = [group for group in left if all(times[key] <= _REFUSALS for key in group)]
             if len(left) != len(worker.offers):
                 self._workers[name] = replace(worker, offers=tuple(left))
+
+
+class _Models(Mapping[str, ModelState]):
+    """The models as policies see them, each made when it is looked at: there may be thousands."""
+
+    def __init__(self, known: Mapping[str, _Known], state_of: Callable[[str], ModelState]) -> None:
+        self._known = known
+        self._state_of = state_of
+
+    def __getitem__(self, key: str) -> ModelState:
+        return self._state_of(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known
+
+
+def _line(latency_s: tuple[Callable[[int], float], int] | None) -> tuple[float, float]:
+    """l̂ as (fixed seconds, seconds a row): through a batch of one row and the largest."""
+    if latency_s is None:
+        return 0.0, 0.0
+    predicted_s, most = latency_s
+    one_s = predicted_s(1)
+    row_s = max(0.0, (predicted_s(most) - one_s) / (most - 1)) if most > 1 else 0.0
+    return max(0.0, one_s - row_s), row_s if most > 1 else one_s

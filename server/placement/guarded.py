@@ -7,10 +7,12 @@ Knows no worker and no link.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from server.placement.lru import LeastRecentlyUsed
 from server.placement.policy import (
+    Abort,
     Evict,
     Fetch,
     PlacementDecision,
@@ -54,14 +56,22 @@ def _check(decision: object, state: PlacementState) -> None:
     """Raises ValueError for what cannot be done."""
     if not isinstance(decision, PlacementDecision) or math.isnan(decision.until_s):
         raise ValueError(f"{decision!r} is no PlacementDecision")
-    held = {name: dict.fromkeys(worker.resident) for name, worker in state.workers.items()}
+    if decision.memory is not None and not isinstance(decision.memory, Mapping):
+        raise ValueError(f"{decision.memory!r} is no memory: a mapping of plain values")
+    held: dict[str, dict[str, None]] = {}
     loading: set[str] = set()
     for action in decision.actions:
         if action.worker not in state.workers:
             raise ValueError(f"{action}: there is no such worker")
         worker = state.workers[action.worker]
+        if isinstance(action, Abort):
+            moving = worker.moving
+            if moving is None or moving.loading != action.model or moving.aborted:
+                raise ValueError(f"{action}: no such load is under way")
+            continue
         if worker.moving is not None or worker.name in loading:
             raise ValueError(f"{action}: the worker's link is busy")
+        held.setdefault(worker.name, dict.fromkeys(worker.resident))
         if isinstance(action, Evict):
             if action.model not in held[worker.name]:
                 raise ValueError(f"{action}: the model is not there")

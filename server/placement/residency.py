@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -131,10 +131,41 @@ class Residency:
             self._core.know(model.key, model.resident_bytes, model.last_used_at)
             self._rates.remember(model.key, model.rows_per_s, model.last_used_at)
 
-    def touch(self, keys: Iterable[str], rows: int = 1) -> None:
-        """The models were used now, by so many rows."""
-        self._core.used(self._clock(), keys, time.time(), rows)
+    def serve(
+        self,
+        name: str,
+        group: Group,
+        goal_s: float,
+        latencies_s: Sequence[Callable[[int], float]],
+        max_batch: int,
+        *,
+        in_part: bool,
+    ) -> None:
+        """A function is served by these models, as `Placement.serve` has it."""
+        self._core.serve(name, self._met(group), goal_s, latencies_s, max_batch, in_part=in_part)
+
+    def serve_no_more(self, name: str) -> None:
+        """The function is gone."""
+        self._core.serve_no_more(name)
+
+    def arrived(self, group: Group, rows: int) -> None:
+        """Interactive rows came for the group."""
+        self._core.arrived(self._clock(), _keys(group), rows)
+
+    def lost(self, group: Group, rows: int) -> None:
+        """Rows of the group were refused."""
+        self._core.lost(_keys(group), rows)
+
+    def touch(self, keys: Iterable[str], rows: int = 1, worker: str = "") -> None:
+        """A batch of so many rows is sent to the models, on that worker; `idle` says when it is over."""
+        self._core.used(self._clock(), keys, time.time(), worker)
         self._rates.count(keys, rows, time.time())
+
+    def idle(self, keys: Iterable[str], worker: Worker) -> None:
+        """A batch of the models is over there."""
+        place = self._places.get(worker.name)
+        if place is not None and place.worker is worker:
+            self._core.idle(keys, worker.name)
 
     def last_used(self) -> dict[str, float]:
         """Model key → Unix time of its last use."""
@@ -220,7 +251,7 @@ class Residency:
             return
         if not self._places.keys() - set(without):
             return  # the next one to come up asks `waited_for`
-        wanted = self._open(group, without)
+        wanted = self._open(group, without, by_rows=not without)
         wanted.by_rows, wanted.spreads = True, not without
         self._ask()
 
@@ -267,9 +298,9 @@ class Residency:
         self._ask()
         await asyncio.gather(*waiters)
 
-    def _open(self, group: Group, without: Collection[str]) -> _Wanted:
+    def _open(self, group: Group, without: Collection[str], *, by_rows: bool = False) -> _Wanted:
         keys = self._met(group)
-        self._core.want(self._clock(), keys, without)
+        self._core.want(self._clock(), keys, without, by_rows=by_rows)
         if keys not in self._wanted:
             self._wanted[keys] = _Wanted(group, self._clock())
         return self._wanted[keys]
@@ -306,7 +337,8 @@ class Residency:
         if (fault := self._core.take_fault()) is not None:
             log.error("placement policy put aside for lru policy=%s", fault.policy, exc_info=fault.error)
         for step in steps:
-            self._begin(self._places[step.worker], step)
+            if not step.abort:  # a load runs to its end: its worker knows no way to give it up
+                self._begin(self._places[step.worker], step)
         if until_s < math.inf:
             wait_s = max(0.001, until_s - now_s)
             self._ask_at = asyncio.get_running_loop().call_later(wait_s, self._ask)

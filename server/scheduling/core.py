@@ -46,6 +46,7 @@ from server.scheduling.terms import (
     RunBatch,
     Slice,
     Submission,
+    Waiting,
     Wanted,
     WorkerView,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "Scheduler",
     "Slice",
     "Submission",
+    "Waiting",
     "Wanted",
     "WorkerView",
 ]
@@ -298,7 +300,7 @@ class Scheduler:
 
     def wanted(self, now_s: float) -> list[Wanted]:
         """The rows that would begin sooner on a worker that had to load their members first."""
-        lanes, workers = [lane for lane in self._queues.all() if lane.rows], self._workers.values()
+        lanes, workers = self._queues.lanes, self._workers.values()
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
         found = ((lane, sooner_on(now_s, lane, workers, waiting_s)) for lane in lanes)
         return [
@@ -306,6 +308,17 @@ class Scheduler:
             for lane, worker in found
             if worker is not None
         ]
+
+    def waiting(self, most_dues: int = 64) -> dict[str, Waiting]:
+        """Function → what waits for it, of those for which anything does."""
+        found: dict[str, Waiting] = {}
+        for lane in self._queues.lanes:
+            one = Waiting(lane.rows, lane.filler_rows, lane.dues_s(most_dues))
+            if (other := found.get(lane.key[0])) is not None:
+                dues_s = tuple(sorted((*other.due_s, *one.due_s))[:most_dues])
+                one = Waiting(other.rows + one.rows, other.fillers + one.fillers, dues_s)
+            found[lane.key[0]] = one
+        return found
 
     def followed(self, function: str, bucket: str) -> FollowedPlans | None:
         """The plans that rows of a function follow, of that bucket or else of another one; None for none."""

@@ -88,6 +88,15 @@ class Lane:
         """Bytes waiting."""
         return self.interactive.nbytes + self.aside.nbytes + self.bulk.nbytes
 
+    def dues_s(self, most: int) -> tuple[float, ...]:
+        """When the first of its interactive rows miss their goals, of so many rows at most."""
+        found: list[float] = []
+        for run in self.interactive.runs:
+            found += [run.due_s] * min(run.rows, most - len(found))
+            if len(found) == most:
+                break
+        return tuple(found)
+
     def is_silent(self, now_s: float) -> bool:
         """Whether nothing ran for so long that what l̂ says may be stale: worth a try, whatever it says."""
         return now_s - self.served_s > SILENCE_S

@@ -29,6 +29,7 @@ __all__ = [
     "RunBatch",
     "Slice",
     "Submission",
+    "Waiting",
     "Wanted",
     "WorkerView",
 ]
@@ -199,6 +200,18 @@ class Wanted:
     members: tuple[str, ...]
     worker: str
     rows: int
+
+
+@record
+class Waiting:
+    """What waits for a function. fillers: rows that are in no hurry: of the bulk class, or late already.
+
+    due_s: when the others miss their goals, soonest first, of as many rows as were asked for.
+    """
+
+    rows: int
+    fillers: int = 0
+    due_s: tuple[float, ...] = ()
 
 
 @record

@@ -38,7 +38,16 @@ from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError,
 from server.observability.metrics import Metrics
 from server.placement.policy import WaitingRows
 from server.placement.residency import Group, Residency, ResidencyListener
-from server.scheduling.core import AnswerKnown, RefuseRows, Rejection, RunBatch, Scheduler, Slice, WorkerView
+from server.scheduling.core import (
+    AnswerKnown,
+    RefuseRows,
+    Rejection,
+    RunBatch,
+    Scheduler,
+    Slice,
+    Waiting,
+    WorkerView,
+)
 from server.scheduling.policies.by_name import check_policy
 from server.serving.answers import answers_of, check_members, part_of
 from server.serving.calls import Call, PendingReply
@@ -130,6 +139,11 @@ class Dispatcher:
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
         self._functions[function.key] = function
+        self.residency.serve(
+            *(function.key, function.members, spec.slo_s),
+            *([member.latency for member in spec.members], spec.max_batch),
+            in_part=spec.pooled,
+        )
         self._metrics.serve(function)
         if function.follows_plans:
             self._plans.look(time.monotonic(), function, function.form)
@@ -159,6 +173,7 @@ class Dispatcher:
         gone = VersionGone(f"version {function.version} of {function.name} is no longer served")
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
+        self.residency.serve_no_more(function.key)
         self._plans.forget(function)
         self._contexts.forget(function)
         self._select_faults.pop(function.key, None)
@@ -196,8 +211,11 @@ class Dispatcher:
             raise Overloaded("the server is shutting down", retry_after_s=5.0)
         now_s = time.monotonic()
         pending = PendingReply(next(self._ids), call, self._loop.create_future(), now_s)
+        if call.row_class == "interactive":
+            self.residency.arrived(call.function.members, len(call.rows))
         rejection = self._submit(now_s, pending, 0, len(call.rows))
         if rejection is not None:
+            self.residency.lost(call.function.members, len(call.rows))
             raise error_of(rejection, call.function, now_s)
         self._pending[pending.request_id] = pending
         self._idle.clear()
@@ -328,7 +346,9 @@ class Dispatcher:
             if isinstance(action, RunBatch):
                 self._send(now_s, action)
             elif isinstance(action, RefuseRows):
-                self._fail(action.slices, late_of(action, self._functions[action.function], now_s))
+                function = self._functions[action.function]
+                self.residency.lost(function.members, sum(part.rows for part in action.slices))
+                self._fail(action.slices, late_of(action, function, now_s))
             elif isinstance(action, AnswerKnown):
                 self._answer_known(action)
             else:
@@ -344,7 +364,7 @@ class Dispatcher:
         if batch.choices:
             together = batch.choices
         for one in each:
-            self.residency.touch(one.members, one.rows)
+            self.residency.touch(one.members, one.rows, one.worker)
             worker = self._workers[one.worker]
             self._in_flight.send(now_s, one, worker, function, self._pending, together)
 
@@ -352,6 +372,7 @@ class Dispatcher:
         """A batch came back, one way or another."""
         batch = sent.batch
         now_s = time.monotonic()
+        self.residency.idle(batch.members, sent.worker)
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
         failed = not cancelled and not isinstance(reply, Answer)
         worked = times_of(reply) if isinstance(reply, Answer | Failed) else None
@@ -706,15 +727,21 @@ class Dispatcher:
 
     def demand(self) -> Mapping[Group, WaitingRows]:
         """The same, with how many rows, and where a load would let them begin sooner."""
-        depth = self._core.queue_depth()
-        alone = self._quarantine.functions
+        waiting = self._core.waiting()
+        waiting.update((key, Waiting(0)) for key in self._quarantine.functions if key not in waiting)
         sooner_on = {wanted.function: wanted.worker for wanted in self._core.wanted(time.monotonic())}
         found: dict[Group, WaitingRows] = {}
-        for key, function in self._functions.items():
-            rows = depth[key][0]
-            if rows or key in alone:
-                before = found.get(function.members, WaitingRows(0)).rows
-                found[function.members] = WaitingRows(before + rows, sooner_on.get(key, ""))
+        for key, one in waiting.items():
+            function = self._functions.get(key)
+            if function is None:
+                continue
+            before = found.get(function.members, WaitingRows(0))
+            found[function.members] = WaitingRows(
+                before.rows + one.rows,
+                sooner_on.get(key, ""),
+                tuple(sorted((*before.due_s, *one.due_s))[:64]),
+                before.fillers + one.fillers,
+            )
         return found
 
     # ── rows that run alone (QuarantineHost) ────────────────────────────────────────────────────────────────

@@ -1,20 +1,19 @@
 """The links of simulated devices: models leave and come over simulated time, while the devices compute.
 
 The very placement that serves decides (`server.placement.core`); this is its shell here. A load takes what it
-is told to; a model leaves when its last batch is over. Knows no queue, and of batches only how many of each
-model are under way.
+is told to; one that is given up leaves the link idle at once; a model leaves when its last batch is over.
+Knows no queue, and of batches only how many of each model are under way.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from server.placement.by_name import placement_named
 from server.placement.core import Placement, Step
-from server.placement.policy import Capacity, GroupKeys, WaitingRows
+from server.placement.policy import Capacity, GroupKeys, PlacementPolicy, WaitingRows
 
 __all__ = ["LinkedDevice", "SimulatedLinks"]
 
@@ -23,13 +22,17 @@ _LONG_AGO_S = -3600.0  # when what is resident at the beginning was loaded
 
 @dataclass(frozen=True, slots=True)
 class LinkedDevice:
-    """What a device may hold, 0 = no limit; `load_s`: model → what loading it there takes."""
+    """What a device may hold, 0 = no limit; `load_s`: model → what loading it there takes.
+
+    told_s: the same as the placement is told it; None = the truth.
+    """
 
     name: str
     places: int
     capacity_bytes: int
     load_s: Mapping[str, float]
     resident: tuple[str, ...] | None = None  # at the beginning, least recently used first; None = what fits
+    told_s: Mapping[str, float] | None = None
 
 
 class SimulatedLinks:
@@ -40,14 +43,14 @@ class SimulatedLinks:
 
     def __init__(
         self,
-        policy: str,
+        policy: PlacementPolicy,
         devices: list[LinkedDevice],
         groups: list[GroupKeys],
         sizes: Mapping[str, int],
         later: Callable[[float, Step], None],
         show: Callable[[float, str, frozenset[str]], None],
     ) -> None:
-        self._core = Placement(placement_named(policy), apart=True, workers=len(devices))
+        self._core = Placement(policy, apart=True, workers=len(devices))
         self._devices = {device.name: device for device in devices}
         self._groups = groups
         self._sizes = sizes
@@ -55,10 +58,25 @@ class SimulatedLinks:
         self._show = show
         self._running: Counter[tuple[str, str]] = Counter()  # (device, model) → batches
         self._leaving: dict[str, Step] = {}  # device → what waits for its last batches
+        self._loading: dict[str, Step] = {}  # device → what comes
         self._ask_at_s = -math.inf  # when the placement is to be asked: at once where something has changed
         self.loads = 0  # since the beginning
+        self.aborts = 0
         for key, size_bytes in sizes.items():
             self._core.know(key, size_bytes)
+
+    def serve(
+        self,
+        name: str,
+        group: GroupKeys,
+        goal_s: float,
+        latencies_s: Sequence[Callable[[int], float]],
+        max_batch: int,
+        *,
+        in_part: bool = False,
+    ) -> None:
+        """A function, as the placement's core is told of it."""
+        self._core.serve(name, group, goal_s, latencies_s, max_batch, in_part=in_part)
 
     def fill(self) -> None:
         """What is resident at the beginning."""
@@ -88,24 +106,36 @@ class SimulatedLinks:
         """What loading the model there should take."""
         return self._core.expected_s(model, device)
 
+    def arrived(self, now_s: float, group: GroupKeys, rows: int) -> None:
+        """Interactive rows came, let in or not."""
+        self._core.arrived(now_s, group, rows)
+
+    def lost(self, group: GroupKeys, rows: int) -> None:
+        """Rows were refused."""
+        self._core.lost(group, rows)
+
     def came(self, now_s: float, group: GroupKeys) -> None:
         """Rows came that wait for the group."""
-        if self._core.want(now_s, group):
+        if self._core.want(now_s, group, by_rows=True):
             self._ask_at_s = now_s
 
-    def sent(self, now_s: float, device: str, group: GroupKeys, rows: int) -> None:
+    def sent(self, now_s: float, device: str, group: GroupKeys) -> None:
         """A batch leaves for the device."""
-        self._core.used(now_s, group, now_s - _LONG_AGO_S, rows)
+        self._core.used(now_s, group, now_s - _LONG_AGO_S, device)
         self._running.update((device, key) for key in group)
 
     def over(self, now_s: float, device: str, group: GroupKeys) -> None:
         """A batch is over; what waited for that may leave."""
         self._running.subtract((device, key) for key in group)
+        self._core.idle(group, device)
         if device in self._leaving:
             self._go_on(now_s, self._leaving.pop(device))
 
     def moved(self, now_s: float, step: Step, waited_for: Mapping[GroupKeys, WaitingRows]) -> None:
-        """The step's load is over."""
+        """The step's load is over, unless it was given up."""
+        if self._loading.get(step.worker) is not step:
+            return
+        del self._loading[step.worker]
         self._arrive(now_s, step)
         self.loads += 1
         self._core.over(step.worker)
@@ -125,6 +155,9 @@ class SimulatedLinks:
                 self._core.offer(ended.group)
                 self._ask_at_s = now_s
         for step in steps:
+            if step.abort:
+                self._abort(now_s, step.worker)
+                continue
             if step.evict:
                 self._changed(now_s, step.worker, waited_for)
             self._go_on(now_s, step)
@@ -137,13 +170,25 @@ class SimulatedLinks:
         for key in step.evict:
             self._core.evicted(step.worker, key)
         if step.load:
+            self._loading[step.worker] = step
             self._later(now_s + self._devices[step.worker].load_s[step.load], step)
         else:
             self._core.over(step.worker)
             self._ask_at_s = now_s
 
+    def _abort(self, now_s: float, device: str) -> None:
+        self.aborts += 1
+        leaving = self._leaving.get(device)
+        if leaving is not None:
+            self._leaving[device] = replace(leaving, load="")
+        else:
+            del self._loading[device]
+            self._core.over(device)
+        self._ask_at_s = now_s
+
     def _arrive(self, now_s: float, step: Step) -> None:
-        load_s = self._devices[step.worker].load_s[step.load]
+        device = self._devices[step.worker]
+        load_s = (device.load_s if device.told_s is None else device.told_s)[step.load]
         self._core.loaded(now_s, step.worker, step.load, self._sizes[step.load], load_s)
 
     def _changed(self, now_s: float, device: str, waited_for: Mapping[GroupKeys, WaitingRows]) -> None:

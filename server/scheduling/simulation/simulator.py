@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from server.ensemble.selection import Ensemble, SelectionPolicy
+from server.placement.by_name import placement_named
 from server.placement.policy import GroupKeys, WaitingRows
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (
@@ -135,6 +136,8 @@ class Workload:
     seed: int = 0
     arbitration: Arbitration = least_recently_served
     placement: str = "lru"
+    placement_options: Mapping[str, Any] = field(default_factory=dict)
+    told_swaps: float = 1.0  # what the placement is told that loads take / what they do
 
 
 @dataclass(slots=True)
@@ -274,7 +277,7 @@ class _Simulation:
         self._is_still = True  # every device holds everything: nothing ever moves
         self._devices = {device.name: device for device in load.devices}
         self._links = SimulatedLinks(
-            load.placement,
+            placement_named(load.placement, load.placement_options),
             [_linked(load, device) for device in load.devices],
             [function.group for function in load.functions],
             {model.name: model.size_bytes for function in load.functions for model in function.all_members},
@@ -284,7 +287,13 @@ class _Simulation:
 
     def run(self) -> SimulationResult:
         for function in self._load.functions:
-            self._scheduler.configure(0.0, _spec(function, self._swap_of))
+            spec = _spec(function, self._swap_of)
+            self._scheduler.configure(0.0, spec)
+            self._links.serve(
+                *(spec.name, function.group, spec.slo_s),
+                *([member.latency for member in spec.members], spec.max_batch),
+                in_part=spec.pooled,
+            )
             if (followed := function.followed) is not None:
                 self._scheduler.follow(0.0, function.name, "", followed.ensemble, followed.policy)
         self._free_s = dict.fromkeys(self._devices, 0.0)
@@ -354,6 +363,9 @@ class _Simulation:
             result.refused += rows
             result.overdue_at_s += [now_s] * rows
         if not self._is_still:
+            self._links.arrived(now_s, function.group, rows)
+            if rejection is not None:
+                self._links.lost(function.group, rows)
             self._links.came(now_s, function.group)
 
     def _act(self, now_s: float) -> float:
@@ -365,7 +377,7 @@ class _Simulation:
             if not self._links.act(now_s, self._waited_for(now_s)) and self._links.ask_at_s <= now_s:
                 break  # a policy that would be asked again at once
             until_s = self._schedule(now_s)
-        if not any(rows for rows, _ in self._scheduler.queue_depth().values()):
+        if not self._events and not self._scheduler.waiting(0):
             return until_s
         return min(until_s, max(self._links.ask_at_s, math.nextafter(now_s, math.inf)))
 
@@ -374,11 +386,11 @@ class _Simulation:
 
     def _waited_for(self, now_s: float) -> dict[GroupKeys, WaitingRows]:
         sooner_on = {wanted.function: wanted.worker for wanted in self._scheduler.wanted(now_s)}
-        depth = self._scheduler.queue_depth().items()
         return {
-            self._functions[name].group: WaitingRows(rows, sooner_on.get(name, ""))
-            for name, (rows, _) in depth
-            if rows
+            self._functions[name].group: WaitingRows(
+                one.rows, sooner_on.get(name, ""), one.due_s, one.fillers
+            )
+            for name, one in self._scheduler.waiting().items()
         }
 
     def _schedule(self, now_s: float) -> float:
@@ -399,6 +411,8 @@ class _Simulation:
                 rows = sum(part.rows for part in action.slices)
                 result.refused += rows
                 result.overdue_at_s += [now_s] * rows
+                if not self._is_still:
+                    self._links.lost(self._functions[action.function].group, rows)
 
     def _start(self, now_s: float, batch: RunBatch, whole: _RowsUnderWay) -> None:
         function = self._functions[batch.function]
@@ -408,7 +422,7 @@ class _Simulation:
         pace = math.exp(self._random.gauss(0.0, self._load.jitter)) if self._load.jitter else 1.0
         took_s = (shared_s + sum(passes_s)) * pace
         if not self._is_still:
-            self._links.sent(now_s, batch.worker, batch.members, batch.rows)
+            self._links.sent(now_s, batch.worker, batch.members)
         finish_s = max(now_s, self._free_s[batch.worker]) + took_s
         self._free_s[batch.worker] = finish_s
         self._result.busy_s += took_s
@@ -458,7 +472,10 @@ def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
         for function in load.functions
         for model in function.all_members
     }
-    return LinkedDevice(device.name, device.places or 0, device.capacity_bytes, load_s, device.resident)
+    told_s = {name: took_s * load.told_swaps for name, took_s in load_s.items()}
+    return LinkedDevice(
+        device.name, device.places or 0, device.capacity_bytes, load_s, device.resident, told_s
+    )
 
 
 def _spec(function: FunctionLoad, swap_of: Callable[[str], Callable[[str], float]]) -> FunctionSpec:

@@ -98,12 +98,12 @@ def test_an_offer_that_nobody_takes_up_is_over() -> None:
     assert core.resident("w") == {"a"}
 
 
-def test_rows_sent_of_late_are_a_rate_that_fades() -> None:
+def test_rows_that_came_of_late_are_a_rate_that_fades() -> None:
     core = placement()
     for turn in range(500):
-        core.used(turn * 0.1, ["a"], 0.0, rows=4)
-    assert core.state(50.0, {}).models["a"].rows_per_s == pytest.approx(40, rel=0.05)
-    assert core.state(100.0, {}).models["a"].rows_per_s < 0.01
+        core.arrived(turn * 0.1, ("a",), 4)
+    assert core.state(50.0, {}).models["a"].arrivals_per_s(50.0) == pytest.approx(40, rel=0.05)
+    assert core.state(100.0, {}).models["a"].arrivals_per_s(100.0) < 0.01
 
 
 def test_the_link_says_when_it_should_be_idle_again() -> None:

@@ -38,7 +38,22 @@ class Placed:
         self.held: dict[str, frozenset[str]] = {}
         self.wanted: list[tuple[str, ...]] = []
 
-    def touch(self, keys: Iterable[str], rows: int = 1) -> None:
+    def serve(self, *args: Any, **options: Any) -> None:
+        pass
+
+    def serve_no_more(self, name: str) -> None:
+        pass
+
+    def arrived(self, group: tuple[ModelVersion, ...], rows: int) -> None:
+        pass
+
+    def lost(self, group: tuple[ModelVersion, ...], rows: int) -> None:
+        pass
+
+    def touch(self, keys: Iterable[str], rows: int = 1, worker: str = "") -> None:
+        pass
+
+    def idle(self, keys: Iterable[str], worker: FakeWorker) -> None:
         pass
 
     def is_resident(self, group: tuple[ModelVersion, ...], without: Collection[str] = ()) -> bool:
