@@ -37,6 +37,7 @@ from server.placement.policy import (
     WorkerPlaces,
 )
 from server.placement.ranks import Foremost
+from server.placement.starting import Session, by_use, starting_placement
 from server.placement.succession import Succession
 
 __all__ = ["Ended", "Placement", "Step"]
@@ -161,6 +162,7 @@ class Placement:
         self._expected_workers = workers
         self._workers: dict[str, WorkerPlaces] = {}
         self._capacities: dict[str, Capacity] = {}  # of all that ever were: one that is gone comes again
+        self._first_here: dict[str, tuple[GroupKeys, ...]] = {}  # by worker: what it was to begin with
         self._refused: dict[str, Counter[str]] = {}  # worker → model → times, since something last left it
         # Worker → bytes of the model on its way, as known when it began.
         self._counted_on: dict[str, int] = {}
@@ -280,13 +282,26 @@ class Placement:
         return {key: model.last_used_s for key, model in self._known.items()}
 
     def worker_up(
-        self, name: str, capacity: Capacity, device: str = "", offers: Iterable[GroupKeys] = ()
+        self,
+        name: str,
+        capacity: Capacity,
+        device: str = "",
+        offers: Iterable[GroupKeys] = (),
+        rows_per_s: Callable[[str], float] | None = None,
     ) -> None:
-        """An empty worker, and what it may begin with."""
+        """An empty worker, and what it may begin with.
+
+        rows_per_s: model → rows of late: then offers are put in the order in which it had best begin.
+        """
+        offers = self._met(offers)
+        if rows_per_s is not None:
+            sessions = [self._session(group, device, rows_per_s) for group in offers]
+            self._first_here[name] = first = self._starting(name, capacity, sessions)
+            offers = (*first, *(s.group for s in by_use(sessions) if s.group not in first))
         self._coldest[name], self._hottest[name] = Foremost(), Foremost()
         self._demand[name] = _Demand()
         self._running[name] = Counter()
-        self._place(WorkerPlaces(name, capacity, device, offers=self._met(offers)))
+        self._place(WorkerPlaces(name, capacity, device, offers=offers))
         self._capacities[name] = capacity
         self._refused[name] = Counter()
         self._kinds |= {device}
@@ -301,6 +316,7 @@ class Placement:
             del self._workers[name]
         for kept in (
             self._running,
+            self._first_here,
             self._sight,
             self._coldest,
             self._hottest,
@@ -338,7 +354,7 @@ class Placement:
         for name in self._workers if workers is None else workers:
             worker = self._workers[name]
             if group not in worker.offers and not self.resident(name).issuperset(group):
-                self._workers[name] = replace(worker, offers=(*worker.offers, group))
+                self._workers[name] = replace(worker, offers=(group, *worker.offers))
 
     def is_offered(self, group: GroupKeys) -> bool:
         """Whether some worker may still take up that offer."""
@@ -654,6 +670,33 @@ class Placement:
                 self._end(group, Ended(group, "too_large"))
             elif one.refusals > 2 * len(group):
                 self._end(group, Ended(group, "crowded"))
+
+    def _session(self, group: GroupKeys, device: str, rows_per_s: Callable[[str], float]) -> Session:
+        """What is asked of a group, for starting placement."""
+        known = {key: self._model(key) for key in group}
+        latencies = {
+            key: model.latency_s[0] if model.latency_s else lambda rows: 0.0 for key, model in known.items()
+        }
+        return Session(
+            latencies,
+            min(map(rows_per_s, group)),
+            min((one.goal_s for one in self._served.values() if one.group == group), default=math.inf),
+            max((model.latency_s[1] for model in known.values() if model.latency_s), default=1),
+            sum(self.expected_s(key, device) for key in group),
+            max(model.last_used_s for model in known.values()),
+        )
+
+    def _starting(self, name: str, capacity: Capacity, sessions: Sequence[Session]) -> tuple[GroupKeys, ...]:
+        """What the worker had best begin with, beside those that are up and those to come."""
+        to_come = self._expected_workers - len(self._workers.keys() | {name})
+        capacities = {worker.name: worker.capacity for worker in self._workers.values()}
+        capacities |= {name: capacity, **{f"worker {each} to come": capacity for each in range(to_come)}}
+        held = {
+            other: {*worker.resident, *(key for group in self._first_here.get(other, ()) for key in group)}
+            for other, worker in self._workers.items()
+        }
+        sizes = {key: self._model(key).size_bytes for session in sessions for key in session.group}
+        return starting_placement(sessions, sizes, capacities, held)[name].groups
 
     def _can_ever(self, group: GroupKeys) -> bool:
         if self._fits_somewhere(group):

@@ -7,7 +7,7 @@ function. `local:` calls `evictions` too: its engine is a worker with nobody to 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from server.placement.packing import packed
@@ -69,7 +69,7 @@ def evictions(
 
 
 class LeastRecentlyUsed:
-    """Wishes in the order in which they came; then what is offered, most recently used first, into free room.
+    """Wishes in the order in which they came; then what is offered, in its order, into free room.
 
     A wish goes to the worker that lacks least of the group; of equals, to one whose link is idle, then to the
     emptiest. An earlier wish has its worker's link to itself until it is fulfilled.
@@ -172,9 +172,12 @@ def _make_room(
 
 
 def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
-    """The next model of the first group on offer that fits beside what is there; a smaller one may pass."""
+    """The next model of the first group on offer that fits beside what is there; a smaller one may pass.
+
+    Groups that rows wait for go first.
+    """
     held = [state.size_bytes(key) for key in worker.resident]
-    for group in _by_recency(state, worker.offers):
+    for group in sorted(worker.offers, key=lambda group: group not in state.waited_for):
         # A model that kills its workers must not keep all others from being served.
         if any(key in state.models and state.models[key].deaths >= _DEATHS for key in group):
             continue
@@ -182,11 +185,6 @@ def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
         if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
             return [Fetch(worker.name, missing[0])]
     return []
-
-
-def _by_recency(state: PlacementState, groups: Iterable[GroupKeys]) -> list[GroupKeys]:
-    """Those that rows wait for first."""
-    return sorted(groups, key=lambda group: (group not in state.waited_for, -_last_used_s(state, group)))
 
 
 def _last_used_s(state: PlacementState, group: GroupKeys) -> float:

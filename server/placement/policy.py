@@ -87,8 +87,9 @@ class WorkerPlaces:
     """A worker as a place of models.
 
     A model that is leaving (`moving.evicting`) is resident until it has left: its last batch is over first.
-    offers: groups that may be loaded here where there is room, and for which nothing need leave: at the start
-    whatever is served, later what was deployed, or loaded elsewhere.
+    offers: groups that may be loaded here where there is room, and for which nothing need leave, in the order
+    in which they had best be loaded: at the start whatever is served (`starting.py` says in which order),
+    later what was deployed, or loaded elsewhere.
     """
 
     name: str

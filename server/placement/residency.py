@@ -206,6 +206,7 @@ class Residency:
             self._capacity(worker),
             worker.info.device_name,
             dict.fromkeys(self._met(group) for group in offers),
+            self._rates.rows_per_s,
         )
         self._listener.resident_changed(worker, frozenset())
         self._ask()

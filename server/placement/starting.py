@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from server.placement.policy import Capacity, GroupKeys
 
-__all__ = ["DeviceStart", "Session", "Turn", "starting_placement"]
+__all__ = ["DeviceStart", "Session", "Turn", "by_use", "starting_placement"]
 
 _BOUNDS = 12  # of a device's time that are tried
 _LEAST_WORTH = 0.05  # of a row whose goal could wait for a load, or that has none
@@ -127,6 +127,11 @@ def starting_placement(
     tried = [first, *(_pack(units, sizes, devices, held or {}, bound) for bound in bounds)]
     best = max(tried, key=_goodness)
     return {node.name: _start_of(node) for node in best}
+
+
+def by_use(sessions: Iterable[Session]) -> list[Session]:
+    """Those with most rows first; of equals, the last used."""
+    return sorted(sessions, key=lambda session: (session.rows_per_s, session.last_used_s), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,18 +87,16 @@ def test_a_model_that_loads_in_no_time_stays_for_a_quarter_of_a_second() -> None
     assert LeastRecentlyUsed().decide(of, 10.0).until_s == 10.25
 
 
-def test_a_fresh_worker_takes_the_groups_last_used_until_it_is_full() -> None:
-    fresh = worker("w", places=2, offers=(("a",), ("b",), ("c",)))
-    assert decided(state(fresh, last_used_s={"b": 5.0, "c": 9.0})) == (Fetch("w", "c"),)
-    next_one = worker("w", "c", places=2, offers=(("a",), ("b",), ("c",)))
-    assert decided(state(next_one, last_used_s={"b": 5.0, "c": 9.0})) == (Fetch("w", "b"),)
-    full = worker("w", "c", "b", places=2, offers=(("a",), ("b",), ("c",)))
-    assert decided(state(full, last_used_s={"b": 5.0, "c": 9.0})) == ()
+def test_a_fresh_worker_takes_the_groups_in_their_order_until_it_is_full() -> None:
+    offers = (("c",), ("b",), ("a",))
+    assert decided(state(worker("w", places=2, offers=offers))) == (Fetch("w", "c"),)
+    assert decided(state(worker("w", "c", places=2, offers=offers))) == (Fetch("w", "b"),)
+    assert decided(state(worker("w", "c", "b", places=2, offers=offers))) == ()
 
 
-def test_what_rows_wait_for_is_taken_up_before_what_was_used_last() -> None:
+def test_what_rows_wait_for_is_taken_up_first() -> None:
     fresh = worker("w", offers=(("a",), ("b",)))
-    assert decided(state(fresh, waited_for=(("b",),), last_used_s={"a": 9.0})) == (Fetch("w", "b"),)
+    assert decided(state(fresh, waited_for=(("b",),))) == (Fetch("w", "b"),)
 
 
 def test_a_group_that_does_not_fit_is_passed_over_for_a_smaller_one() -> None:
