@@ -3,7 +3,7 @@
     socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
                      ├─ Load, Unload ─→ loading thread ────────────────────────────────┼─→ sender → socket
                      ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
-                     ├─ Cancel, Ping ──────────────────────────────────────────────────┘
+                     ├─ Cancel, Ping, … ───────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
 
 A request that fails, whatever its reason, is answered `Failed` and the loop goes on. Expected errors
@@ -40,12 +40,14 @@ from gpu_worker.wire.protocol import (
     FrameError,
     Infer,
     Inspect,
+    ListResidents,
     Load,
     Loaded,
     Message,
     Ping,
     Pong,
     ProbeTraining,
+    ResidentsListed,
     StoreCheckpoint,
     TrainEpoch,
     Unload,
@@ -154,6 +156,10 @@ class Loop:
                     self._engine.resident(),
                 )
             )
+        elif isinstance(message, ListResidents):
+            residents = self._engine.residents()
+            there = {resident.key: resident.network.resident_bytes for resident in residents}
+            self._replies.put(ResidentsListed(message.id, there))
         else:
             raise FrameError(f"a worker does not take {message.kind!r} messages")
 

@@ -35,7 +35,18 @@ from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
 from server.placement.residency import Residency
 from server.publisher import Publisher
-from server.routes import classify, datasets, feedback, functions, health, models, oip, sources, training
+from server.routes import (
+    classify,
+    datasets,
+    feedback,
+    functions,
+    health,
+    models,
+    oip,
+    places,
+    sources,
+    training,
+)
 from server.routes.codec import Codec
 from server.routes.infer import InferRoute
 from server.scheduling.core import Scheduler
@@ -96,7 +107,10 @@ class App:
             redoc_url=None,
             redirect_slashes=False,
         )
-        for route in (health, oip, functions, models, classify, feedback, datasets, sources, training):
+        for route in (
+            *(health, oip, functions, models, places, classify),
+            *(feedback, datasets, sources, training),
+        ):
             self.api.include_router(route.router)
         map_errors(self.api)
         self.ended_by = ""  # what the server cannot go on without, if that is why it stopped
@@ -228,6 +242,7 @@ async def _running(
             profile=Profiler(latencies, worker_hang_s=settings.worker_hang_s).measure,
             patience_s=settings.worker_start_s,
             tasks=supervisor.tasks(),
+            moves=metrics.moves,
         )
         bounds_of_feedback = FeedbackBounds(
             settings.max_feedback_rows, settings.max_feedback_labels, MOST_CONTEXTS
@@ -301,7 +316,9 @@ async def _running(
             residency=residency,
             pool=pool,
             metrics=metrics,
-            exposition=Exposition(metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all),
+            exposition=Exposition(
+                metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all, residency.held
+            ),
             calls=calls,
             feedback=FeedbackService(labelled, learned_state, calls, metrics, ids),
             contexts=contexts,

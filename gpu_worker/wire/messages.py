@@ -25,6 +25,7 @@ __all__ = [
     "Infer",
     "Inspect",
     "Inspected",
+    "ListResidents",
     "Load",
     "Loaded",
     "MemberAnswer",
@@ -32,6 +33,7 @@ __all__ = [
     "Ping",
     "Pong",
     "ProbeTraining",
+    "ResidentsListed",
     "RowError",
     "StoreCheckpoint",
     "TrainEpoch",
@@ -89,9 +91,10 @@ class Infer(Message):
 
 @dataclass(slots=True)
 class Cancel(Message):
-    """Stop the Infer or the TrainEpoch of id `target`; it has no reply of its own.
+    """Stop the Infer, the Load or the TrainEpoch of id `target`; it has no reply of its own.
 
-    The Infer is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came first.
+    The Infer or Load is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came
+    first. Of a load that was cancelled nothing stays behind.
     """
 
     kind: ClassVar[str] = "cancel"
@@ -103,6 +106,27 @@ class Ping(Message):
     """Ask for a sign of life."""
 
     kind: ClassVar[str] = "ping"
+
+
+@dataclass(slots=True)
+class ListResidents(Message):
+    """Ask which models are where on the worker; answered at once, beside whatever is under way."""
+
+    kind: ClassVar[str] = "list_residents"
+
+
+@dataclass(slots=True)
+class ResidentsListed(Message):
+    """What the worker holds at this moment.
+
+    device: key → bytes, of what may be asked of it. host: the same, of what lies ready in the host's memory.
+    loading: keys that are on their way.
+    """
+
+    kind: ClassVar[str] = "residents_listed"
+    device: dict[str, int]
+    host: dict[str, int] = field(default_factory=dict)
+    loading: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

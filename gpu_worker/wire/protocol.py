@@ -8,8 +8,9 @@ the server imports this module.
     Load   → Loaded | Failed
     Unload → Done   | Failed
     Infer  → Answer | Failed          one batch through one or several models, decoded once
-    Cancel → (nothing; the Infer it names answers Failed(code="cancelled"), or already has)
+    Cancel → (nothing; the Infer or Load it names answers Failed(code="cancelled"), or already has)
     Ping   → Pong
+    ListResidents → ResidentsListed
 
 A reply to an Infer says that it is over: none of its rows is anywhere in the worker. So a pass that hangs is
 never answered, cancelled or not, and a worker that answers works.
@@ -48,6 +49,7 @@ from gpu_worker.wire.messages import (
     Infer,
     Inspect,
     Inspected,
+    ListResidents,
     Load,
     Loaded,
     MemberAnswer,
@@ -55,6 +57,7 @@ from gpu_worker.wire.messages import (
     Ping,
     Pong,
     ProbeTraining,
+    ResidentsListed,
     RowError,
     StoreCheckpoint,
     TrainEpoch,
@@ -78,6 +81,7 @@ __all__ = [
     "Infer",
     "Inspect",
     "Inspected",
+    "ListResidents",
     "Load",
     "Loaded",
     "MemberAnswer",
@@ -85,6 +89,7 @@ __all__ = [
     "Ping",
     "Pong",
     "ProbeTraining",
+    "ResidentsListed",
     "RowError",
     "StoreCheckpoint",
     "TrainEpoch",

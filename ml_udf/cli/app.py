@@ -7,6 +7,7 @@ import typer
 from ml_udf.cli import postgres
 from ml_udf.cli.doctor import doctor
 from ml_udf.cli.jobs import jobs
+from ml_udf.cli.residency import residency
 from ml_udf.cli.score import score
 from ml_udf.cli.serve import serve
 from ml_udf.cli.simulate import simulate
@@ -28,6 +29,7 @@ app.command(
 app.command()(sql)
 app.command()(score)
 app.command()(jobs)
+app.command()(residency)
 app.command()(simulate)
 app.command("train-actor")(train_actor_command)
 app.command()(doctor)

@@ -215,13 +215,14 @@ class Client:
         )
 
     def listed(self, what: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> list[dict[str, Any]]:
-        """The server's `functions`, `models`, `datasets`, `jobs` or `trials`: columns as in `ml_udf.views`.
+        """The rows of a view over the server, one of `ml_udf.views`, whose columns they have.
 
         A server that is not ours lists its models by the protocol's repository index; they are its functions
         as well, and it trains nothing.
         """
         if self._server_info(timeout_s).ours:
-            rows: list[dict[str, Any]] = self.get(f"/v1/{what}", timeout_s=timeout_s)[what]
+            route = "residency" if what == "residency_events" else what
+            rows: list[dict[str, Any]] = self.get(f"/v1/{route}", timeout_s=timeout_s)[what]
             return rows
         if what not in ("functions", "models"):
             return []

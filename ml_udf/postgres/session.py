@@ -214,6 +214,11 @@ class Session:
         return self._training.do(verb, arguments, server)
 
     @reported
+    def residency(self, view: str) -> list[dict[str, Any]]:
+        """Behind the views `ml_udf.residency` and `residency_events`."""
+        return self._views.residency(view)
+
+    @reported
     def training_view(self, view: str) -> list[dict[str, Any]]:
         """Behind the views `ml_udf.datasets`, `jobs` and `trials`."""
         return self._views.training(view)

@@ -39,6 +39,10 @@ class Views:
         """The models of every server that current_user may use."""
         return self._of_servers("models")
 
+    def residency(self, view: str) -> list[Row]:
+        """`residency` or `residency_events` of every server that current_user may use."""
+        return self._of_servers(view)
+
     def training(self, view: str) -> list[Row]:
         """`datasets`, `jobs` or `trials` of every server that current_user may use."""
         return self.with_json(view)

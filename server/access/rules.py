@@ -82,6 +82,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/register"): Rule("all", _MULTIPART),
     ("GET", "/v1/models"): Rule("ask"),
     ("GET", "/v1/workers"): Rule("ask"),
+    ("GET", "/v1/residency"): Rule("ask"),
     ("GET", "/v1/functions"): Rule("ask"),
     ("GET", "/v1/functions/{name}"): Rule("ask"),
     ("PUT", "/v1/functions/{name}"): Rule("all"),

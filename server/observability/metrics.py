@@ -7,6 +7,7 @@ both.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from server.catalog.functions import Function
 from server.catalog.selections import Selection
+from server.observability.moves import Moves
 from server.observability.stats import FunctionStats, Histogram
 from server.supervision import Supervisor
 from server.workers.pool import WorkerStatus
@@ -40,6 +42,7 @@ class Metrics:
         self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
         self.feedback: Counter[tuple[str, str]] = Counter()  # labelled rows, by function and outcome
         self.refits: Counter[tuple[str, str]] = Counter()  # by function and what answers then
+        self.moves = Moves()  # of models, over workers' links
 
     def serve(self, function: Function) -> None:
         """Count for this version from now on."""
@@ -73,7 +76,7 @@ class Exposition(Collector):
     """The counts, the queues, the workers and the background tasks in the Prometheus text format.
 
     `queue_depth()`: (function, version) → rows and bytes that wait. `selections()`: the same → how its
-    members are selected now.
+    members are selected now. `held()`: worker → models that it holds, their bytes, and bytes in host memory.
     """
 
     def __init__(
@@ -83,9 +86,11 @@ class Exposition(Collector):
         workers: Callable[[], Sequence[WorkerStatus]],
         supervisor: Supervisor,
         selections: Callable[[], Mapping[tuple[str, int], Selection]] = dict,
+        held: Callable[[], Mapping[str, tuple[int, int, int]]] = dict,
     ) -> None:
         self._metrics = metrics
         self._selections = selections
+        self._held = held
         self._queue_depth = queue_depth
         self._workers = workers
         self._supervisor = supervisor
@@ -102,6 +107,7 @@ class Exposition(Collector):
         yield from self._of_selections()
         yield from self._of_queues()
         yield from self._of_workers()
+        yield from self._of_models()
         yield from self._of_tasks()
 
     def _of_functions(self) -> Iterable[Metric]:
@@ -113,6 +119,8 @@ class Exposition(Collector):
             ("policy_faults", "Policies put aside after a fault", lambda s: s.policy_faults),
             ("goal_rows", "Rows answered at their goal, from a part of their members", lambda s: s.goal_rows),
             ("late_members", "Members of such rows that were at it still", lambda s: s.late_members),
+            ("resident_hits", "Rows that came while their models were resident", lambda s: s.resident_rows),
+            ("resident_misses", "Rows that came while a model of theirs was not", lambda s: s.absent_rows),
         ]
         for name, text, read in counters:
             family = CounterMetricFamily(f"ml_udf_{name}", text, labels=("function", "version"))
@@ -202,6 +210,54 @@ class Exposition(Collector):
             restarts.add_metric((state.name,), state.restarts)
         yield up
         yield restarts
+
+    def _of_models(self) -> Iterable[Metric]:
+        gauges = (
+            ("models", "Models resident"),
+            ("bytes", "Bytes of them"),
+            ("host_bytes", "Bytes in host memory"),
+        )
+        families = [
+            GaugeMetricFamily(f"ml_udf_resident_{name}", text, labels=("worker",)) for name, text in gauges
+        ]
+        for worker, values in self._held().items():
+            for family, value in zip(families, values, strict=True):
+                family.add_metric((worker,), value)
+        yield from families
+        moves = self._metrics.moves
+        reasons = (
+            ("loads", "Models loaded, by reason", moves.loads),
+            ("evictions", "Models evicted, by reason", moves.evictions),
+        )
+        for name, text, counts in reasons:
+            counted = CounterMetricFamily(f"ml_udf_{name}", text, labels=("reason",))
+            for reason, count in counts.items():
+                counted.add_metric((reason,), count)
+            yield counted
+        unfinished = CounterMetricFamily(
+            "ml_udf_unfinished_moves", "Loads and evictions that came to nothing", labels=("kind", "outcome")
+        )
+        for key, count in moves.unfinished.items():
+            unfinished.add_metric(key, count)
+        yield unfinished
+        found = CounterMetricFamily(
+            "ml_udf_residency_differences",
+            "Models that a worker held other than believed",
+            labels=("kind",),
+        )
+        for kind, count in moves.differences.items():
+            found.add_metric((kind,), count)
+        yield found
+        busy = CounterMetricFamily(
+            "ml_udf_link_busy_seconds", "Time in which models moved to or from a worker", labels=("worker",)
+        )
+        now_s = time.monotonic()
+        for worker, link in moves.links.items():
+            busy.add_metric((worker,), link.busy_s(now_s))
+        yield busy
+        took = HistogramMetricFamily("ml_udf_load_seconds", "Time of a load, from its order to its end")
+        took.add_metric((), _buckets(moves.load_s), sum_value=moves.load_s.total)
+        yield took
 
     def _of_tasks(self) -> Iterable[Metric]:
         running = GaugeMetricFamily("ml_udf_tasks", "Background tasks running", labels=("task",))

@@ -51,12 +51,14 @@ class Step:
     """What one worker's link does next: those leave, one after the other; then one comes ("" = none).
 
     abort: the load that it gives up; then nothing else is done.
+    reasons: model → why it moves, and the model that this is about ("" = none).
     """
 
     worker: str
     evict: tuple[str, ...]
     load: str
     abort: str = ""
+    reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +431,8 @@ class Placement:
                 for kind in (Fetch, Abort)
             )
             evict = tuple(action.model for action in of_worker if not isinstance(action, Fetch | Abort))
-            steps.append(Step(name, evict, load, abort))
+            reasons = {action.model: (action.reason, action.because_of) for action in of_worker}
+            steps.append(Step(name, evict, load, abort, reasons))
             self.begin(now_s, steps[-1], for_rows=any(load in group for group in waited_for))
         self._pass_over()
         return steps, decision.until_s

@@ -89,7 +89,8 @@ class LeastRecentlyUsed:
                 is_idle = worker.moving is None and worker.name not in taken
                 taken.add(worker.name)
                 if is_idle:
-                    found = _make_room(state, now_s, worker, group, wanted)
+                    why = "rows waited" if wish.group in state.waited_for else "wanted"
+                    found = _make_room(state, now_s, worker, group, wanted, why)
                     if isinstance(found, float):
                         until_s = min(until_s, found)
                     else:
@@ -149,7 +150,12 @@ def _has(worker: WorkerPlaces, key: str) -> bool:
 
 
 def _make_room(
-    state: PlacementState, now_s: float, worker: WorkerPlaces, group: GroupKeys, wanted: Collection[str]
+    state: PlacementState,
+    now_s: float,
+    worker: WorkerPlaces,
+    group: GroupKeys,
+    wanted: Collection[str],
+    why: str,
 ) -> list[PlacementAction] | float:
     """The next load of the group and what leaves for it; or when to ask again."""
     missing = [key for key in group if key not in worker.resident]
@@ -168,7 +174,9 @@ def _make_room(
         return found
     if found is None or not missing:
         return []
-    return [*(Evict(worker.name, key) for key in found), Fetch(worker.name, missing[0])]
+    comes = missing[0]
+    leave = [Evict(worker.name, key, "made room for", comes) for key in found]
+    return [*leave, Fetch(worker.name, comes, why)]
 
 
 def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
@@ -183,7 +191,7 @@ def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
             continue
         missing = [key for key in group if key not in worker.resident]
         if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
-            return [Fetch(worker.name, missing[0])]
+            return [Fetch(worker.name, missing[0], "there was room")]
     return []
 
 

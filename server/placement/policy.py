@@ -316,26 +316,42 @@ def _waiting_of(plain: Mapping[str, Any]) -> WaitingRows:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Bring a model into a worker over its link, after the evictions decided with it."""
+    """Bring a model into a worker over its link, after the evictions decided with it.
+
+    reason: for the operator, a few words, the same for all models. because_of: a model that it is about: of
+    "successor of" the one before, of "made room for" the one that comes.
+    """
 
     worker: str
     model: str
+    reason: str = field(default="", compare=False)
+    because_of: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Nothing new is sent to the model there from now on, and once its last batch is over it leaves."""
+    """Nothing new is sent to the model there from now on, and once its last batch is over it leaves.
+
+    reason, because_of: as of a `Fetch`.
+    """
 
     worker: str
     model: str
+    reason: str = field(default="", compare=False)
+    because_of: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up the load that is under way there. What was loaded of it is gone; what left for it, too."""
+    """Give up the load that is under way there. What was loaded of it is gone; what left for it, too.
+
+    reason, because_of: as of a `Fetch`.
+    """
 
     worker: str
     model: str
+    reason: str = field(default="", compare=False)
+    because_of: str = field(default="", compare=False)
 
 
 PlacementAction = Fetch | Evict | Abort

@@ -2,9 +2,12 @@
 
     want, load, spread, worker_up ─→ core ─→ steps ─→ Unload, Load on each worker's link ─→ core ─→ listener
 
-Owns the workers, the messages under way and who waits for a load; every decision is the policy's. A group is
-the members of one function, which are wanted together. Knows nothing of queues; it asks who is waited for,
-and reports to its listener what has changed.
+Owns the workers and who waits for a load; every decision is the policy's. A group is the members of one
+function, which are wanted together. Knows nothing of queues; it asks who is waited for, and reports to its
+listener what has changed.
+
+What is believed of a worker follows from the messages that it has answered. Every few seconds each is asked
+for its own word (`check`); where that is another, it counts.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpu_worker.wire.protocol import Done, Failed, Load, Loaded, Message, Unload
+from gpu_worker.wire.protocol import Done, Failed, Loaded
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
+from server.observability.moves import MoveKind, Moves, Outcome
 from server.placement.core import Ended, Placement, Step
 from server.placement.lru import LeastRecentlyUsed
+from server.placement.places import Place, place_of
 from server.placement.policy import Capacity, PlacementPolicy, WaitingRows
 from server.placement.rates import RatesOfLate
+from server.placement.worker_link import WorkerLink, differences
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -35,6 +41,12 @@ Group = tuple[ModelVersion, ...]
 Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 
 _PATIENCE_S = 120.0
+_CHECK_EVERY_S = 5.0
+
+# Why models leave, where no policy has decided it.
+OPERATOR = "operator"
+MISSING = "was not there"
+UNKNOWN = "was not known of"
 
 
 class ResidencyListener(Protocol):
@@ -62,12 +74,37 @@ class ResidencyListener(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _LiveWorker:
-    """A live worker. `ordered`: what an operator wants out of it, and who waits for that."""
+class _Order:
+    """Models that leave before the policy is asked. `told` is done when they have left."""
 
-    worker: Worker
-    ordered: list[tuple[frozenset[str], asyncio.Future[None]]] = field(default_factory=list)
-    gone: bool = False
+    keys: frozenset[str]
+    reason: str
+    told: asyncio.Future[None]
+
+
+@dataclass(slots=True, eq=False)
+class _LiveWorker:
+    """A live worker. for_wishes: the open wishes for which its load was begun, if it was begun for any."""
+
+    link: WorkerLink
+    ordered: list[_Order] = field(default_factory=list)
+    step: Step | None = None  # what its link is at
+    for_wishes: list[tuple[str, ...]] = field(default_factory=list)
+
+    @property
+    def worker(self) -> Worker:
+        """The worker itself."""
+        return self.link.worker
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is lost."""
+        return self.link.gone
+
+    @property
+    def load(self) -> str:
+        """The model that its link brings, or will once others have left; "" = none."""
+        return "" if self.step is None else self.step.load
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +123,8 @@ class Residency:
 
     `starting()`: what a starting worker is offered. `profile(worker, model, is_waited_for)`, if there is
     one, is awaited before rows are sent to what was loaded. `workers`: how many there will be. A worker that
-    does not carry out one message within `patience_s` is killed.
+    does not carry out one message within `patience_s` is killed. moves: counts loads and evictions.
+    check_every_s: how often workers are asked what they hold; 0 = never.
     """
 
     def __init__(
@@ -102,6 +140,8 @@ class Residency:
         profile: Profile | None = None,
         patience_s: float = _PATIENCE_S,
         tasks: Tasks | None = None,
+        moves: Moves | None = None,
+        check_every_s: float = _CHECK_EVERY_S,
     ) -> None:
         self._listener = listener
         self._capacity = capacity
@@ -110,6 +150,7 @@ class Residency:
         self._core = Placement(policy or LeastRecentlyUsed(), apart=True, workers=workers)
         self._places: dict[str, _LiveWorker] = {}
         self._models: dict[str, ModelVersion] = {}
+        self._served: dict[str, Group] = {}  # by function
         self._wanted: dict[tuple[str, ...], _Wanted] = {}
         self._spreading: dict[tuple[str, ...], list[asyncio.Future[None]]] = {}
         self._rates = RatesOfLate()
@@ -119,6 +160,8 @@ class Residency:
         self._closed = False
         self._profile = profile
         self._patience_s = patience_s
+        self._check_every_s = check_every_s
+        self._moves = moves or Moves()
         self._ask_soon: asyncio.Handle | None = None
         self._ask_at: asyncio.TimerHandle | None = None
         self._alone: asyncio.TimerHandle | None = None  # runs while something is wanted and no worker is up
@@ -142,11 +185,20 @@ class Residency:
         in_part: bool,
     ) -> None:
         """A function is served by these models, as `Placement.serve` has it."""
+        self._served[name] = group
         self._core.serve(name, self._met(group), goal_s, latencies_s, max_batch, in_part=in_part)
 
     def serve_no_more(self, name: str) -> None:
-        """The function is gone."""
+        """The function is gone; what its rows wanted, nobody does, unless another has the same models."""
         self._core.serve_no_more(name)
+        group = self._served.pop(name, None)
+        if group is None or group in self._served.values():
+            return
+        wanted = self._wanted.get(_keys(group))
+        if wanted is not None and wanted.by_rows:
+            wanted.by_rows = False
+            if not wanted.waiters:
+                self._withdraw(_keys(group))
 
     def arrived(self, group: Group, rows: int) -> None:
         """Interactive rows came for the group."""
@@ -191,6 +243,31 @@ class Residency:
         """Worker → keys of the models that it holds."""
         return {name: sorted(self._core.resident(name)) for name in self._places}
 
+    def places(self) -> list[Place]:
+        """Every live worker: what it holds, and what moves."""
+        now_s, unix_s = self._clock(), time.time()
+        state = self._core.state(now_s, {})
+        return [
+            place_of(
+                name,
+                state,
+                self._moves,
+                now_s,
+                unix_s,
+                reason=_why_of(place.step),
+                word=place.link.word,
+                word_unix_s=place.link.word_at_s,
+            )
+            for name, place in self._places.items()
+        ]
+
+    def held(self) -> dict[str, tuple[int, int, int]]:
+        """Worker → models that it holds, their bytes, and bytes that it has ready in the host's memory."""
+        return {
+            place.worker: (len(place.held), place.used_bytes, sum(place.host.values()))
+            for place in self.places()
+        }
+
     def swap_s(self, model: ModelVersion, device: str) -> float:
         """What loading the model on that kind of device should take."""
         return self._core.expected_s(model.key, device)
@@ -199,7 +276,7 @@ class Residency:
 
     def worker_up(self, worker: Worker) -> None:
         """A fresh worker is offered all that is served."""
-        self._places[worker.name] = _LiveWorker(worker)
+        self._places[worker.name] = _LiveWorker(WorkerLink(worker, self._patience_s))
         offers = [*self._listener.waited_for(), *self._starting()]
         self._core.worker_up(
             worker.name,
@@ -209,15 +286,18 @@ class Residency:
             self._rates.rows_per_s,
         )
         self._listener.resident_changed(worker, frozenset())
+        if self._check_every_s:
+            self._tasks.once("check", self._keep_true(self._places[worker.name]), f"check {worker.name}")
         self._ask()
 
     def worker_down(self, worker: Worker) -> None:
         """Forget a worker."""
         place = self._places.get(worker.name)
         if place is not None and place.worker is worker:
-            place.gone = True
-            for _, waiter in place.ordered:
-                _done(waiter)
+            place.link.gone = True
+            self._moves.links[worker.name].over(self._clock())
+            for order in place.ordered:
+                _done(order.told)
             del self._places[worker.name]
             self._core.worker_down(worker.name)
             self._listener.worker_lost(worker)
@@ -227,9 +307,14 @@ class Residency:
     def not_there(self, worker: Worker, keys: Iterable[str]) -> None:
         """The worker says that it does not hold these."""
         place = self._places.get(worker.name)
-        if place is not None and place.worker is worker:
-            self._core.forget(worker.name, keys)
-            self._changed(place)
+        if place is None or place.worker is not worker:
+            return
+        for key in sorted(self._core.resident(worker.name).intersection(keys)):
+            log.error("a model believed to be there is not worker=%s model=%s", worker.name, key)
+            self._moves.differences["missing"] += 1
+            self._moves.add(worker.name, key, "eviction", MISSING)
+        self._core.forget(worker.name, keys)
+        self._changed(place)
 
     async def close(self) -> None:
         """Stop loading."""
@@ -275,8 +360,7 @@ class Residency:
             if waiter in wanted.waiters:  # given up
                 wanted.waiters.remove(waiter)
                 if not wanted.by_rows and not wanted.waiters:
-                    self._wanted.pop(_keys(group), None)
-                    self._core.withdraw(_keys(group))
+                    self._withdraw(_keys(group))
 
     async def spread(self, group: Group) -> None:
         """Load the group on every worker that has room for it, evicting nothing."""
@@ -289,15 +373,43 @@ class Residency:
             await waiter
 
     async def unload(self, keys: Iterable[str]) -> None:
-        """Evict models from every worker; batches under way finish first."""
+        """Evict models from every worker; batches under way finish first, loads of them are given up.
+
+        What somebody waits for, rows or a deployment, is loaded again after that.
+        """
         wanted = frozenset(keys)
         self._core.offer_no_more(wanted)
-        loop = asyncio.get_running_loop()
-        waiters: list[asyncio.Future[None]] = [loop.create_future() for _ in self._places]
-        for place, waiter in zip(self._places.values(), waiters, strict=True):
-            place.ordered.append((wanted, waiter))
+        waited_for = {_keys(group) for group in self._listener.waited_for()}
+        for group, one in list(self._wanted.items()):
+            if not wanted.isdisjoint(group) and not one.waiters and group not in waited_for:
+                self._withdraw(group)
+        for place in self._places.values():
+            for key in wanted.intersection([place.load]):
+                self._give_up(place, key)
+        await asyncio.gather(*(self._order(place, wanted, OPERATOR) for place in self._places.values()))
+
+    def _order(self, place: _LiveWorker, keys: frozenset[str], reason: str) -> asyncio.Future[None]:
+        order = _Order(keys, reason, asyncio.get_running_loop().create_future())
+        place.ordered.append(order)
         self._ask()
-        await asyncio.gather(*waiters)
+        return order.told
+
+    def _withdraw(self, keys: tuple[str, ...]) -> None:
+        """Nobody wants the group; a load that was begun for nothing else is given up."""
+        self._wanted.pop(keys, None)
+        self._core.withdraw(keys)
+        for place in self._places.values():
+            if keys in place.for_wishes:
+                place.for_wishes.remove(keys)
+                if not place.for_wishes and not self._core.is_offered(keys):
+                    self._give_up(place, place.load)
+        self._ask()
+
+    def _give_up(self, place: _LiveWorker, key: str) -> None:
+        """Unless somebody else wants the model."""
+        waited_for = {_keys(group) for group in self._listener.waited_for()}
+        if not any(key in group for group in (*self._wanted, *waited_for)):
+            place.link.give_up(key)
 
     def _open(self, group: Group, without: Collection[str], *, by_rows: bool = False) -> _Wanted:
         keys = self._met(group)
@@ -331,15 +443,18 @@ class Residency:
             self._ask_at = None
         now_s = self._clock()
         for place in self._places.values():
-            if place.ordered and not self._core.is_moving(place.worker.name):
+            while place.ordered and not self._core.is_moving(place.link.name):
                 self._begin_ordered(now_s, place)
         waited_for = {self._met(group): rows for group, rows in self._listener.demand().items()}
         steps, until_s = self._core.steps(now_s, waited_for)
         if (fault := self._core.take_fault()) is not None:
             log.error("placement policy put aside for lru policy=%s", fault.policy, exc_info=fault.error)
         for step in steps:
-            if not step.abort:  # a load runs to its end: its worker knows no way to give it up
-                self._begin(self._places[step.worker], step)
+            place = self._places[step.worker]
+            if step.abort:
+                place.link.give_up(step.abort)
+            else:
+                self._begin(place, step)
         if until_s < math.inf:
             wait_s = max(0.001, until_s - now_s)
             self._ask_at = asyncio.get_running_loop().call_later(wait_s, self._ask)
@@ -348,44 +463,60 @@ class Residency:
         self._watch_for_workers()
 
     def _begin_ordered(self, now_s: float, place: _LiveWorker) -> None:
-        """What an operator orders goes before what the policy would do."""
-        (keys, waiter), name = place.ordered.pop(0), place.worker.name
-        step = Step(name, tuple(sorted(keys & self._core.resident(name))), "")
+        """What is ordered goes before what the policy would do."""
+        order, name = place.ordered.pop(0), place.link.name
+        keys = order.keys if order.reason == UNKNOWN else order.keys & self._core.resident(name)
+        if not keys:
+            _done(order.told)
+            return
+        step = Step(name, tuple(sorted(keys)), "", reasons=dict.fromkeys(keys, (order.reason, "")))
         self._core.begin(now_s, step)
         task = self._begin(place, step)
-        task.add_done_callback(lambda _: _done(waiter))
+        task.add_done_callback(lambda _: _done(order.told))
 
     def _begin(self, place: _LiveWorker, step: Step) -> asyncio.Task[None]:
+        place.step = step
+        place.for_wishes = [keys for keys in self._wanted if step.load in keys]
+        place.link.begin((*step.evict, *([step.load] if step.load else [])))
+        self._moves.links[step.worker].began(self._clock())
         if step.evict:  # out of the dispatcher's sight before the worker hears of it: no batch comes too late
             self._changed(place)
         return self._tasks.once("load", self._carry_out(place, step), f"load on {step.worker}")
 
     async def _carry_out(self, place: _LiveWorker, step: Step) -> None:
-        wishes = [keys for keys in self._wanted if step.load in keys]
         try:
             for key in step.evict:
                 if not place.gone:
-                    await self._evict(place, key)
-            given_up = wishes and not any(keys in self._wanted for keys in wishes)
-            if step.load and not place.gone and not given_up:
-                await self._load_one(place, self._models[step.load])
+                    await self._evict(place, step, key)
+            if step.load and not place.gone:
+                await self._load_one(place, step, self._models[step.load])
         except Exception as error:  # whatever it is: its rows must not wait for nothing
             if step.load:
                 self._failed(place, step.load, ServiceError(f"model {step.load} cannot be loaded: {error!r}"))
             raise
         finally:
+            place.step, place.for_wishes = None, []
+            place.link.over()
             if not place.gone:
-                self._core.over(place.worker.name)
+                self._moves.links[step.worker].over(self._clock())
+                self._core.over(step.worker)
             self._ask()
 
-    async def _load_one(self, place: _LiveWorker, model: ModelVersion) -> None:
-        name = place.worker.name
-        reply = await self._call(place, Load(0, model.key, str(model.directory)), f"loading {model.key}")
+    async def _load_one(self, place: _LiveWorker, step: Step, model: ModelVersion) -> None:
+        name, began_s = step.worker, self._clock()
+        reply = await place.link.load(model)
+        took_s = self._clock() - began_s
         if isinstance(reply, Failed):
+            if reply.code == "cancelled" and place.link.has_given_up(model.key):
+                log.info("load given up worker=%s model=%s after_s=%.3f", name, model.key, took_s)
+                self._moved(step, model.key, "load", "given up", took_s)
+                return
             no_room = reply.code == "overloaded" and reply.wanted_bytes and not place.gone
             if no_room and self._core.refused(name, model.key, reply.wanted_bytes):
+                self._moved(step, model.key, "load", "refused", took_s, reply.code)
                 return  # the policy knows better now
             log.error("load failed worker=%s model=%s code=%s", name, model.key, reply.code)
+            self._moved(step, model.key, "load", "failed", took_s, reply.code)
             self._failed(place, model.key, _error_of(reply, model))
             return
         if place.gone:
@@ -402,28 +533,31 @@ class Residency:
                 lost = WorkerLost(f"worker {name} died under the first rows of {model.key}")
                 self._failed(place, model.key, lost, died=False)
                 return
+        self._moved(step, model.key, "load", "done", took_s)
         self._core.loaded(self._clock(), name, model.key, size, load_s)
         self._changed(place)
 
-    async def _evict(self, place: _LiveWorker, key: str) -> None:
-        name = place.worker.name
-        reply = await self._call(place, Unload(0, key), f"unloading {key}")
+    async def _evict(self, place: _LiveWorker, step: Step, key: str) -> None:
+        name, began_s = step.worker, self._clock()
+        reply = await place.link.unload(key)
+        took_s = self._clock() - began_s
         if not place.gone:
             self._core.evicted(name, key)
         if not isinstance(reply, Done):
             log.warning("not unloaded worker=%s model=%s reply=%s", name, key, reply)
+            code = reply.code if isinstance(reply, Failed) else reply.kind
+            self._moved(step, key, "eviction", "failed", took_s, code)
         else:
             log.info("model evicted worker=%s model=%s", name, key)
+            self._moved(step, key, "eviction", "done", took_s)
 
-    async def _call(self, place: _LiveWorker, message: Message, what: str) -> Message:
-        """The reply; a worker that takes too long is killed, and counts as lost."""
-        try:
-            async with asyncio.timeout(self._patience_s):
-                return await place.worker.call(message)
-        except TimeoutError:
-            reason = f"{what} took over {self._patience_s:g} s"
-        place.worker.kill(reason)
-        return Failed(message.id, WorkerLost.code, reason)
+    def _moved(
+        self, step: Step, key: str, kind: MoveKind, outcome: Outcome, took_s: float, error: str = ""
+    ) -> None:
+        reason, because_of = step.reasons.get(key, ("", ""))
+        self._moves.add(
+            step.worker, key, kind, reason, because_of, outcome=outcome, took_s=took_s, error=error
+        )
 
     def _failed(self, place: _LiveWorker, key: str, error: ServiceError, *, died: bool | None = None) -> None:
         lost = isinstance(error, WorkerLost) if died is None else died
@@ -437,6 +571,32 @@ class Residency:
             return
         self._listener.resident_changed(place.worker, self._core.resident(place.worker.name))
         self._want_again()
+
+    # ── the workers' own word ─────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_true(self, place: _LiveWorker) -> None:
+        while not place.gone and not self._closed:
+            await asyncio.sleep(self._check_every_s)
+            await self._check(place)
+
+    async def check(self) -> None:
+        """Ask every worker what it holds, and go by that."""
+        await asyncio.gather(*(self._check(place) for place in self._places.values()))
+
+    async def _check(self, place: _LiveWorker) -> None:
+        answer = await place.link.listed()
+        if answer is None or place.gone:
+            return
+        told, moved = answer
+        name = place.link.name
+        found = differences(self._core.resident(name), told.device, moved)
+        if found.missing:
+            self.not_there(place.worker, found.missing)
+            self._ask()
+        if found.unknown:
+            log.error("models are there that were not known of worker=%s models=%s", name, found.unknown)
+            self._moves.differences["unknown"] += len(found.unknown)
+            self._order(place, frozenset(found.unknown), UNKNOWN)
 
     # ── telling who waits ───────────────────────────────────────────────────────────────────────────────
 
@@ -487,6 +647,12 @@ def _done(waiter: asyncio.Future[None], error: ServiceError | None = None) -> No
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
+
+
+def _why_of(step: Step | None) -> str:
+    if step is None:
+        return ""
+    return " ".join(step.reasons.get(step.load or step.evict[0], ("", ""))).strip()
 
 
 def _keys(group: Group) -> tuple[str, ...]:

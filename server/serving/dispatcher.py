@@ -227,7 +227,7 @@ class Dispatcher:
                 pending.timers = (self._call_at(goal_s, self._at_goal, pending),)
         if call.deadline_s < math.inf:
             pending.timers += (self._call_at(call.deadline_s, self._overdue, pending),)
-        self._want(pending)
+        self._want(pending, came=True)
         return pending
 
     def end(self, pending: PendingReply) -> None:
@@ -574,9 +574,18 @@ class Dispatcher:
             return None
         return self._contexts.shifts(self._functions.get(call.function.key, call.function), call.context)
 
-    def _want(self, pending: PendingReply) -> None:
-        if not self.residency.is_resident(pending.call.function.members):
-            self.residency.want(pending.call.function.members)
+    def _want(self, pending: PendingReply, *, came: bool = False) -> None:
+        """came: its rows have just come, and count as a hit or a miss."""
+        function = pending.call.function
+        is_resident = self.residency.is_resident(function.members)
+        if came:
+            stats = self._metrics.of(function)
+            if is_resident:
+                stats.resident_rows += len(pending.call.rows)
+            else:
+                stats.absent_rows += len(pending.call.rows)
+        if not is_resident:
+            self.residency.want(function.members)
 
     def _run_again(self, now_s: float, sent: BatchInFlight, reply: Failed) -> None:
         """Queue a batch's rows once more; those under which the worker died run alone from now on."""

@@ -319,3 +319,50 @@ BEGIN
     END IF;
 END
 $do$;
+
+
+-- ── Where models are ───────────────────────────────────────────────────────────────────────────────
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._server_residency(
+    OUT server text, OUT worker text, OUT device text, OUT tier text, OUT model text, OUT size_bytes bigint,
+    OUT since timestamptz, OUT last_used timestamptz, OUT rows_per_s double precision, OUT loads bigint
+) RETURNS SETOF record
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 50
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].residency("residency")
+$python$;
+COMMENT ON FUNCTION ml_udf._server_residency() IS 'the models on workers of every server that the caller may use';
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._server_residency_events(
+    OUT server text, OUT at timestamptz, OUT worker text, OUT model text, OUT event text, OUT reason text,
+    OUT outcome text, OUT took_s double precision, OUT error text
+) RETURNS SETOF record
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 500
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].residency("residency_events")
+$python$;
+COMMENT ON FUNCTION ml_udf._server_residency_events() IS
+    'the last loads and evictions of every server that the caller may use';
+
+-- PUBLIC. tier: device, what may be asked now; host, what lies ready in the host's memory.
+CREATE VIEW ml_udf.residency AS
+    SELECT server, worker, device, tier, model, size_bytes, since, last_used, rows_per_s, loads
+    FROM ml_udf._server_residency();
+COMMENT ON VIEW ml_udf.residency IS 'which models are on which workers of the servers that you may use';
+
+-- PUBLIC
+CREATE VIEW ml_udf.residency_events AS
+    SELECT server, at, worker, model, event, reason, outcome, took_s, error
+    FROM ml_udf._server_residency_events();
+COMMENT ON VIEW ml_udf.residency_events IS
+    'the last loads and evictions on the servers that you may use, newest first, with their reasons';
+
+REVOKE ALL ON FUNCTION ml_udf._server_residency(), ml_udf._server_residency_events() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._server_residency(), ml_udf._server_residency_events() TO ml_udf_reader;
+GRANT SELECT ON ml_udf.residency, ml_udf.residency_events TO ml_udf_reader;

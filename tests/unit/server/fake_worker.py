@@ -12,9 +12,11 @@ from gpu_worker.wire.protocol import (
     Done,
     Failed,
     Infer,
+    ListResidents,
     Load,
     Loaded,
     Message,
+    ResidentsListed,
     RowError,
     Unload,
 )
@@ -31,6 +33,8 @@ class FakeWorker:
     unloadable: dict[str, str] = field(default_factory=dict)  # model → code with which its load fails
     answers: bool = False
     stalled: set[type[Message]] = field(default_factory=set)  # kinds that it does not get on with
+    cancels: bool = True  # loads that it is stuck with, when asked to
+    host: dict[str, int] = field(default_factory=dict)
     capacity_bytes: int = 0  # a model that does not fit beside the others is refused; 0 = no bound
     held: list[tuple[Message, OnReply]] = field(default_factory=list)  # messages that it is stuck with
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
@@ -60,7 +64,14 @@ class FakeWorker:
         return await reply
 
     def cancel(self, message_id: int) -> None:
+        """A load that it is stuck with is given up at once; whatever else is only noted."""
         self.cancelled.append(message_id)
+        for place, (message, on_reply) in enumerate(self.held):
+            if message.id == message_id and isinstance(message, Load) and self.cancels:
+                del self.held[place]
+                self.loads.append(message.model)
+                asyncio.get_running_loop().call_soon(on_reply, Failed(message_id, "cancelled", "given up"))
+                return
 
     def kill(self, reason: str) -> None:
         self.killed.append(reason)
@@ -99,8 +110,12 @@ class FakeWorker:
                 return Failed(message.id, "overloaded", "there is no room for it", wanted_bytes=size)
             self.resident.append(message.model)
             return Loaded(message.id, size, 0.001)
+        if isinstance(message, ListResidents):
+            return ResidentsListed(message.id, {key: self.size(key) for key in self.resident}, self.host)
         assert isinstance(message, Unload)
         self.unloads.append(message.model)
+        if message.model not in self.resident:
+            return Failed(message.id, "unknown_function", "it is not resident")
         self.resident.remove(message.model)
         return Done(message.id)
 

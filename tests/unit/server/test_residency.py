@@ -13,7 +13,7 @@ from server.errors import BadOption, ServiceError, WorkerLost
 from server.placement.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity, PlacementDecision, PlacementState, WaitingRows
 from server.placement.residency import Group, Residency
-from server.workers.pool import Worker
+from server.workers.pool import OnReply, Worker
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
 from tests.waiting import until
@@ -380,7 +380,7 @@ def test_whatever_a_load_dies_of_those_who_wait_for_it_hear_it() -> None:
 
 
 class BrokenWorker(FakeWorker):
-    async def call(self, message: Message) -> Message:
+    def send(self, message: Message, on_reply: OnReply) -> int:
         raise RuntimeError("a bug")
 
 

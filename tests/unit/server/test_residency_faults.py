@@ -50,7 +50,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def test_a_load_that_its_caller_gave_up_is_noted_with_what_left_for_it() -> None:
     async def scenario() -> None:
-        worker = FakeWorker()
+        worker = FakeWorker(cancels=False)
         house = House(worker, models=1)
         await house.residency.load((A,))
         worker.stalled = {Load}
@@ -69,7 +69,7 @@ def test_a_load_that_its_caller_gave_up_is_noted_with_what_left_for_it() -> None
 
 def test_nothing_more_is_begun_for_a_caller_who_gave_up() -> None:
     async def scenario() -> None:
-        worker = FakeWorker(stalled={Load})
+        worker = FakeWorker(stalled={Load}, cancels=False)
         house = House(worker)
         deploying = asyncio.ensure_future(house.residency.load((A, B)))
         await settle()

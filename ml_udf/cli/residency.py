@@ -1,0 +1,147 @@
+"""`ml-udf residency`: which models are on which workers of a server, what moves, and what has moved."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from ml_udf.cli.console import (
+    ALLOW_PLAIN,
+    ENDPOINT,
+    INTERRUPTED,
+    SSLROOTCERT,
+    TOKEN_FILE,
+    console,
+    fail,
+    token_of,
+)
+from ml_udf.client import Client
+from ml_udf.errors import MlUdfError
+
+__all__ = ["residency"]
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def residency(
+    events: Annotated[int, typer.Option("--events", "-n", min=0, help="so many of the last moves")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="go on until Ctrl-C")] = False,
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
+) -> None:
+    """Show where a server's models are: on which device, in the host's memory, and what moved and why."""
+    try:
+        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
+        with contextlib.closing(made) as client:
+            if watch:
+                _watch(client, events)
+            else:
+                console.print(_shown(client.get("/v1/residency"), events))
+    except MlUdfError as error:
+        fail(error.message, error.hint)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _watch(client: Client, events: int) -> None:
+    from rich.live import Live
+
+    with Live(_shown(client.get("/v1/residency"), events), console=console, refresh_per_second=4) as live:
+        while True:
+            time.sleep(0.5)
+            live.update(_shown(client.get("/v1/residency"), events))
+
+
+def _shown(told: dict[str, Any], events: int) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.console import Group
+
+    hit_rate = told["hit_rate"]
+    rows = told["resident_hits"] + told["resident_misses"]
+    line = (
+        "" if hit_rate is None else f"{hit_rate:.1%} of {rows:,} rows came while their models were resident"
+    )
+    parts = [_workers(told["workers"]), _models(told["residency"])]
+    if events:
+        parts.append(_events(told["residency_events"][:events]))
+    return Group(*parts, line)
+
+
+def _workers(workers: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.table import Table
+
+    table = Table("worker", "device", "models", "bytes", "of", "in host", "link use", "link", box=None)
+    for worker in workers:
+        table.add_row(
+            worker["worker"],
+            worker["device"],
+            str(worker["models"]),
+            _bytes(worker["used_bytes"]),
+            _bytes(worker["capacity_bytes"]) if worker["capacity_bytes"] else "",
+            _bytes(worker["host_bytes"]),
+            f"{worker['link_use']:.0%}",
+            _moving(worker["moving"]),
+        )
+    return table
+
+
+def _moving(moving: dict[str, Any] | None) -> str:
+    if moving is None:
+        return "idle"
+    comes = f"loads {moving['loading']}" if moving["loading"] else ""
+    leave = f"evicts {', '.join(moving['evicting'])}" if moving["evicting"] else ""
+    said = ", ".join(part for part in (leave, comes) if part)
+    return f"{said} ({moving['reason']})" if moving["reason"] else said
+
+
+def _models(rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.table import Table
+
+    table = Table("worker", "tier", "model", "bytes", "since", "last used", "rows/s", "loads")
+    for row in rows:
+        table.add_row(
+            row["worker"],
+            row["tier"],
+            row["model"],
+            _bytes(row["size_bytes"]),
+            _clock(row["since"]),
+            _clock(row["last_used"]),
+            "" if row["rows_per_s"] is None else f"{row['rows_per_s']:.1f}",
+            "" if row["loads"] is None else str(row["loads"]),
+        )
+    return table
+
+
+def _events(events: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a rich renderable; imported late
+    from rich.table import Table
+
+    table = Table("at", "worker", "", "model", "reason", "outcome", "ms", box=None)
+    for event in events:
+        table.add_row(
+            _clock(event["at"]),
+            event["worker"],
+            event["event"],
+            event["model"],
+            event["reason"],
+            f"{event['outcome']}: {event['error']}" if event["error"] else event["outcome"],
+            f"{event['took_s'] * 1000:.1f}",
+        )
+    return table
+
+
+def _bytes(count: float) -> str:
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _clock(at: str | None) -> str:
+    """The time of day here."""
+    return "" if at is None else datetime.fromisoformat(at).astimezone().strftime("%H:%M:%S")
