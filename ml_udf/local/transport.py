@@ -109,6 +109,8 @@ class LocalTransport:
             case ["GET", "v1", "models"]:
                 models = [self._catalog.function(name) for name in self._catalog.models()]
                 return _json({"models": [self._model_row(model) for model in models]})
+            case ["GET", "v1", "residency"]:
+                return _json({"residency": self._held(), "residency_events": []})
         return _failure(501, "bad_option", f"local: does not do {request.method} {request.path}")
 
     def _function(self, name: str, version: str | None) -> LocalFunction:
@@ -223,6 +225,21 @@ class LocalTransport:
         for key in leaving:
             engine.unload(key)
         return bool(leaving)
+
+    def _held(self) -> list[dict[str, Any]]:
+        """What the engine holds: it is its own worker, and remembers nothing else of its models."""
+        if self._engine is None:
+            return []
+        return [
+            {
+                "worker": "local",
+                "device": self._engine.device.description,
+                "tier": "device",
+                "model": resident.key,
+                "size_bytes": resident.network.resident_bytes,
+            }
+            for resident in self._engine.residents()
+        ]
 
     def _model_row(self, model: LocalFunction) -> dict[str, Any]:
         member = model.members[0]

@@ -202,6 +202,23 @@ def test_a_view_over_the_function_answers_like_the_function(engine: Engine):
     assert rows == [(label_of("b"),)]
 
 
+def test_the_views_tell_where_models_are_and_why_they_came(engine: Engine, endpoint: str):
+    engine.query("SELECT udf_text('a')")
+    held = engine.query(
+        "SELECT worker, tier, size_bytes > 0, since < now(), loads > 0 "
+        "FROM ml_udf.residency WHERE model LIKE 'text_hash%'"
+    )
+    came = engine.query(
+        "SELECT DISTINCT event, outcome, reason <> '', took_s > 0, error IS NULL "
+        "FROM ml_udf.residency_events WHERE model LIKE 'text_hash%'"
+    )
+    if endpoint.startswith("local:"):  # it is its own worker, which remembers no load
+        assert (held, came) == ([("local", "device", True, None, None)], [])
+    else:
+        assert held == [("w0", "device", True, True, True)]
+        assert came == [("load", "done", True, True, True)]
+
+
 def test_the_views_list_functions_and_models(engine: Engine):
     assert ("udf_text",) in engine.query("SELECT name FROM ml_udf.functions")
     assert ("photo_net",) in engine.query("SELECT name FROM ml_udf.models")
