@@ -3,7 +3,7 @@
 -- What 0.4.0 adds to 0.3.0: a function's answer may be a vector. A new function returns what the server says of
 -- its answers, where nothing is said, and the view of functions shows their columns, by which rule several
 -- models answer together, what feedback says of them, and which of them answer now. ml_udf.feedback gives it, and
--- ml_udf.detail says how a row was answered.
+-- ml_udf.detail says how a row was answered. Two views show which models are on which workers, and why.
 
 -- combine: the rule by which several models answer together; empty for one alone. fitted_rows: the validation rows
 -- on which their weights were fitted. held_out: for each rule, the share of those rows that it answers rightly

@@ -240,6 +240,24 @@ def test_the_lists_say_what_there_is(house: InferenceServer, f: str) -> None:
     assert (worker["state"], worker["restarts"], worker["device"]) == ("up", 0, "cpu")
 
 
+def test_it_is_said_where_models_are_and_why_they_came(house: InferenceServer, f: str) -> None:
+    put(house, f)
+    infer(house, f, "a")
+    told = call(house.port, "GET", "/v1/residency").json()
+    (worker,) = told["workers"]
+    held = [model for model in told["residency"] if model["model"] == "text_hash/1"]
+    (load,) = [event for event in told["residency_events"] if event["model"] == "text_hash/1"]
+    assert (worker["worker"], worker["models"]) == ("w0", len(told["residency"]))
+    assert worker["used_bytes"] == sum(model["size_bytes"] for model in told["residency"]) > 0
+    assert worker["link_busy_s"] > 0
+    assert [(model["tier"], model["loads"]) for model in held] == [("device", 1)]
+    assert held[0]["since"] <= held[0]["last_used"]
+    assert (load["event"], load["outcome"], load["error"]) == ("load", "done", None)
+    assert load["reason"] in ("there was room", "wanted")
+    assert told["resident_hits"] >= 1
+    assert told["hit_rate"] is not None
+
+
 def test_the_metrics_count_what_happened(house: InferenceServer, f: str) -> None:
     put(house, f)
     infer(house, f, "a", "b", "c")
@@ -257,6 +275,14 @@ def test_the_metrics_count_what_happened(house: InferenceServer, f: str) -> None
         f'ml_udf_late_members_total{{function="{f}",version="1"}} 0.0',
         f'ml_udf_expected_accuracy{{function="{f}",version="1"}} 0.5',
         f'ml_udf_device_seconds_a_row{{function="{f}",version="1"}}',
+        f'ml_udf_resident_hits_total{{function="{f}",version="1"}} 3.0',
+        f'ml_udf_resident_misses_total{{function="{f}",version="1"}} 0.0',
+        'ml_udf_resident_models{worker="w0"}',
+        'ml_udf_resident_bytes{worker="w0"}',
+        'ml_udf_resident_host_bytes{worker="w0"}',
+        'ml_udf_loads_total{reason="',
+        "ml_udf_load_seconds_count",
+        'ml_udf_link_busy_seconds_total{worker="w0"}',
         'ml_udf_worker_up{worker="w0"} 1.0',
         'ml_udf_worker_restarts_total{worker="w0"} 0.0',
     ):
