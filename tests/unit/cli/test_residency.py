@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from ml_udf.cli import residency
 from ml_udf.cli.app import app
+from ml_udf.cli.console import console
 
 AT = "2026-11-22T12:00:00.000+00:00"
 TOLD: dict[str, Any] = {
@@ -97,8 +98,8 @@ class FakeClient:
 
 def test_it_shows_models_links_and_the_last_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency, "Client", lambda *_, **__: FakeClient())
-    with residency.console.capture() as capture:
-        residency.console.width = 160
+    with console.capture() as capture:
+        monkeypatch.setattr(console, "_width", 160)
         ended = CliRunner().invoke(app, ["residency", "--events", "1"])
     shown = capture.get()
     assert ended.exit_code == 0, ended.output
