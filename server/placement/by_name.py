@@ -7,14 +7,26 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from server.placement.clockwork import Clockwork
+from server.placement.greedy_dual import Gdsf, LfuDa
+from server.placement.least_recent import LruBlocking, LruOverlapped
 from server.placement.lru import LeastRecentlyUsed
+from server.placement.modelmesh import ModelMesh
 from server.placement.policy import PlacementPolicy
 from server.policy_names import named
 
 __all__ = ["PLACEMENT_POLICIES", "placement_named"]
 
 PLACEMENT_POLICIES: Mapping[str, Callable[..., PlacementPolicy]] = MappingProxyType(
-    {"lru": LeastRecentlyUsed}
+    {
+        "lru": LeastRecentlyUsed,
+        "lru-blocking": LruBlocking,
+        "lru-overlapped": LruOverlapped,
+        "lfu-da": LfuDa,
+        "gdsf": Gdsf,
+        "clockwork": Clockwork,
+        "modelmesh": ModelMesh,
+    }
 )
 
 

@@ -7,10 +7,10 @@ function. `local:` calls `evictions` too: its engine is a worker with nobody to 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from server.placement.packing import packed
+from server.placement.demand import assigned, can_hold, has, taken_up
 from server.placement.policy import (
     Capacity,
     Evict,
@@ -19,7 +19,6 @@ from server.placement.policy import (
     PlacementAction,
     PlacementDecision,
     PlacementState,
-    Wish,
     WorkerPlaces,
 )
 
@@ -27,7 +26,6 @@ __all__ = ["Capacity", "LeastRecentlyUsed", "Stay", "evictions"]
 
 _PROTECTED_LOADS = 5.0  # a model that is wanted stays at least this many times its own load time,
 _PROTECTED_LEAST_S = 0.25  # and at least this long
-_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class LeastRecentlyUsed:
         wanted = {key for group in state.waited_for for key in group}
         wanted.update(key for wish in state.wishes for key in wish.group)
         for wish in state.wishes:
-            for group, worker in _assigned(state, wish, taken):
+            for group, worker in assigned(state, wish, _best_of(state, wish.without, taken)):
                 is_idle = worker.moving is None and worker.name not in taken
                 taken.add(worker.name)
                 if is_idle:
@@ -97,56 +95,26 @@ class LeastRecentlyUsed:
                         actions += found
         for worker in state.workers.values():
             if worker.moving is None and worker.name not in taken:
-                actions += _fill(state, worker)
+                actions += taken_up(state, worker)
         return PlacementDecision(tuple(actions), until_s)
 
 
-def _assigned(
-    state: PlacementState, wish: Wish, taken: Collection[str]
-) -> list[tuple[GroupKeys, WorkerPlaces]]:
-    """What goes where: the group as one; in parts where it may be apart and no worker can hold it whole."""
-    if not state.apart or any(_can_hold(state, worker, wish.group) for worker in state.workers.values()):
-        worker = _best_worker(state, wish.group, wish.without, taken)
-        return [] if worker is None else [(wish.group, worker)]
-    counted_on = {name: worker for name, worker in state.workers.items() if name not in wish.without}
-    workers = counted_on or state.workers
-    found = packed(
-        {key: state.size_bytes(key) for key in wish.group},
-        {name: worker.capacity for name, worker in workers.items()},
-        {name: [key for key in wish.group if _has(worker, key)] for name, worker in workers.items()},
-    )
-    return [
-        (part, workers[name])
-        for name, part in (found or {}).items()
-        if not all(_has(workers[name], key) for key in part)
-    ]
+def _best_of(
+    state: PlacementState, without: Collection[str], taken: Collection[str]
+) -> Callable[[GroupKeys], WorkerPlaces | None]:
+    def best(group: GroupKeys) -> WorkerPlaces | None:
+        return min(
+            (worker for worker in state.workers.values() if can_hold(state, worker, group)),
+            key=lambda worker: (
+                worker.name in without,
+                sum(not has(worker, key) for key in group),
+                worker.moving is not None or worker.name in taken,
+                len(worker.resident),
+            ),
+            default=None,
+        )
 
-
-def _best_worker(
-    state: PlacementState, group: GroupKeys, without: Collection[str], taken: Collection[str]
-) -> WorkerPlaces | None:
-    return min(
-        (worker for worker in state.workers.values() if _can_hold(state, worker, group)),
-        key=lambda worker: (
-            worker.name in without,
-            sum(not _has(worker, key) for key in group),
-            worker.moving is not None or worker.name in taken,
-            len(worker.resident),
-        ),
-        default=None,
-    )
-
-
-def _can_hold(state: PlacementState, worker: WorkerPlaces, group: GroupKeys) -> bool:
-    return worker.capacity.fits([state.size_bytes(key) for key in group])
-
-
-def _has(worker: WorkerPlaces, key: str) -> bool:
-    """Whether the model is there, and stays, or is on its way."""
-    moving = worker.moving
-    if moving is None:
-        return key in worker.resident
-    return key == moving.loading or (key in worker.resident and key not in moving.evicting)
+    return best
 
 
 def _make_room(
@@ -163,7 +131,7 @@ def _make_room(
     stays = {
         key: Stay(
             size_bytes=state.size_bytes(key),
-            last_used_s=_last_used_s(state, (key,)),
+            last_used_s=_last_used_s(state, key),
             wanted=key in wanted,
             protected_until_s=there.since_s + max(_PROTECTED_LEAST_S, _PROTECTED_LOADS * there.load_s),
         )
@@ -179,21 +147,5 @@ def _make_room(
     return [*leave, Fetch(worker.name, comes, why)]
 
 
-def _fill(state: PlacementState, worker: WorkerPlaces) -> list[PlacementAction]:
-    """The next model of the first group on offer that fits beside what is there; a smaller one may pass.
-
-    Groups that rows wait for go first.
-    """
-    held = [state.size_bytes(key) for key in worker.resident]
-    for group in sorted(worker.offers, key=lambda group: group not in state.waited_for):
-        # A model that kills its workers must not keep all others from being served.
-        if any(key in state.models and state.models[key].deaths >= _DEATHS for key in group):
-            continue
-        missing = [key for key in group if key not in worker.resident]
-        if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
-            return [Fetch(worker.name, missing[0], "there was room")]
-    return []
-
-
-def _last_used_s(state: PlacementState, group: GroupKeys) -> float:
-    return max(state.models[key].last_used_s if key in state.models else 0.0 for key in group)
+def _last_used_s(state: PlacementState, key: str) -> float:
+    return state.models[key].last_used_s if key in state.models else 0.0

@@ -39,6 +39,7 @@ class SimulatedLinks:
     """`later(at_s, step)` has `moved` called then; `show(now_s, device, resident)` informs the scheduler.
 
     sizes: model → bytes. groups: what is served, in the order in which devices are filled at the beginning.
+    tells_moves: `show` when a link gets busy and idle, too.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class SimulatedLinks:
         sizes: Mapping[str, int],
         later: Callable[[float, Step], None],
         show: Callable[[float, str, frozenset[str]], None],
+        *,
+        tells_moves: bool = False,
     ) -> None:
         self._core = Placement(policy, apart=True, workers=len(devices))
         self._devices = {device.name: device for device in devices}
@@ -56,6 +59,7 @@ class SimulatedLinks:
         self._sizes = sizes
         self._later = later
         self._show = show
+        self._tells_moves = tells_moves
         self._running: Counter[tuple[str, str]] = Counter()  # (device, model) → batches
         self._leaving: dict[str, Step] = {}  # device → what waits for its last batches
         self._loading: dict[str, Step] = {}  # device → what comes
@@ -101,6 +105,10 @@ class SimulatedLinks:
     def everything_is_everywhere(self) -> bool:
         """Whether every device holds all that is served: then nothing ever moves."""
         return all(self._core.resident(name).issuperset(self._sizes) for name in self._devices)
+
+    def is_moving(self, device: str) -> bool:
+        """Whether the device's link is busy."""
+        return self._core.is_moving(device)
 
     def swap_s(self, model: str, device: str) -> float:
         """What loading the model there should take."""
@@ -158,7 +166,7 @@ class SimulatedLinks:
             if step.abort:
                 self._abort(now_s, step.worker)
                 continue
-            if step.evict:
+            if step.evict or self._tells_moves:
                 self._changed(now_s, step.worker, waited_for)
             self._go_on(now_s, step)
         return bool(steps)
@@ -175,6 +183,8 @@ class SimulatedLinks:
         else:
             self._core.over(step.worker)
             self._ask_at_s = now_s
+            if self._tells_moves:
+                self._show(now_s, step.worker, self._core.resident(step.worker))
 
     def _abort(self, now_s: float, device: str) -> None:
         self.aborts += 1
@@ -184,6 +194,8 @@ class SimulatedLinks:
         else:
             del self._loading[device]
             self._core.over(device)
+            if self._tells_moves:
+                self._show(now_s, device, self._core.resident(device))
         self._ask_at_s = now_s
 
     def _arrive(self, now_s: float, step: Step) -> None:

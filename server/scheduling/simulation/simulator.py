@@ -9,7 +9,7 @@ functions whose rows are asked of some of their members (`Following`). Knows not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -38,6 +38,7 @@ from server.scheduling.simulation.ensembles import MemberOutcomes
 from server.scheduling.simulation.links import LinkedDevice, SimulatedLinks
 
 __all__ = [
+    "ClosedLoop",
     "Following",
     "FunctionLoad",
     "FunctionResult",
@@ -126,6 +127,17 @@ class SimulatedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """So many clients, each of whom sends its next row when its last one is answered, or refused.
+
+    order: the functions asked for, one after the other, whoever is next; when it ends, so do the clients.
+    """
+
+    clients: int
+    order: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """All of a simulation."""
 
@@ -137,6 +149,8 @@ class Workload:
     arbitration: Arbitration = least_recently_served
     placement: str = "lru"
     placement_options: Mapping[str, Any] = field(default_factory=dict)
+    loads_block: bool = False  # a device computes nothing while a model moves over its link
+    closed_loop: ClosedLoop | None = None  # beside what arrives by itself
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
 
 
@@ -283,7 +297,10 @@ class _Simulation:
             {model.name: model.size_bytes for function in load.functions for model in function.all_members},
             lambda at_s, step: self._push(at_s, "moved", step),
             self._show,
+            tells_moves=load.loads_block,
         )
+        self._order = iter(load.closed_loop.order if load.closed_loop is not None else ())
+        self._clients: set[int] = set()  # requests of the closed loop that are not answered yet
 
     def run(self) -> SimulationResult:
         for function in self._load.functions:
@@ -306,6 +323,9 @@ class _Simulation:
             while self._events and self._events[0][0] <= now_s:
                 _, _, kind, what = heappop(self._events)
                 if kind == "arrival":
+                    self._arrive(now_s, what)
+                elif kind == "client":
+                    self._clients.add(len(self._arrived_s))
                     self._arrive(now_s, what)
                 elif kind == "scan":
                     self._scan(now_s, what)
@@ -336,6 +356,21 @@ class _Simulation:
                 self._event_count += 1
                 self._events.append((function.bulk_at_s, self._event_count, "scan", function))
         heapify(self._events)
+        for _ in range(self._load.closed_loop.clients if self._load.closed_loop is not None else 0):
+            self._ask_next(0.0)
+
+    def _ask_next(self, now_s: float) -> None:
+        """A client of the closed loop sends its next row."""
+        name = next(self._order, None)
+        if name is not None:
+            self._push(now_s, "client", self._functions[name])
+
+    def _over(self, now_s: float, request_ids: Iterable[int]) -> None:
+        """Requests have all their answers, or none to expect; whose client waits for that goes on."""
+        if self._clients:
+            for request_id in self._clients.intersection(request_ids):
+                self._clients.remove(request_id)
+                self._ask_next(now_s)
 
     def _push(self, at_s: float, kind: str, what: object) -> None:
         self._event_count += 1
@@ -362,6 +397,7 @@ class _Simulation:
         if rejection is not None:
             result.refused += rows
             result.overdue_at_s += [now_s] * rows
+            self._over(now_s, [request_id])
         if not self._is_still:
             self._links.arrived(now_s, function.group, rows)
             if rejection is not None:
@@ -411,6 +447,7 @@ class _Simulation:
                 rows = sum(part.rows for part in action.slices)
                 result.refused += rows
                 result.overdue_at_s += [now_s] * rows
+                self._over(now_s, [part.request_id for part in action.slices])
                 if not self._is_still:
                     self._links.lost(self._functions[action.function].group, rows)
 
@@ -460,9 +497,12 @@ class _Simulation:
         else:
             result.late += part.rows
             result.overdue_at_s += [now_s] * part.rows
+        self._over(now_s, [part.request_id])
 
     def _show(self, now_s: float, name: str, resident: frozenset[str]) -> None:
         limit = self._devices[name].in_flight_limit
+        if self._load.loads_block and self._links.is_moving(name):
+            limit = 0
         self._scheduler.set_worker(now_s, WorkerView(name, True, resident, limit, device=name))
 
 

@@ -13,10 +13,12 @@ import pytest
 from server.scheduling.arbitration import MostInTime, least_recently_served
 from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine, sine_rate
 from server.scheduling.simulation.simulator import (
+    ClosedLoop,
     FunctionLoad,
     FunctionResult,
     MemberLoad,
     SimulatedDevice,
+    SimulationResult,
     Workload,
     simulate,
 )
@@ -215,3 +217,34 @@ def test_more_devices_answer_more_rows_of_an_ensemble() -> None:
 def test_a_device_that_holds_less_than_all_members_never_answers() -> None:
     result = three_members(SimulatedDevice(places=2))
     assert result.good == 0
+
+
+def closed(clients: int, rows: int, **fields: object) -> SimulationResult:
+    """Two models that are asked for in turn, one row at a time, on a device that holds one of them."""
+    functions = tuple(FunctionLoad(name, (), 3600.0, 8, affine, refuses=False) for name in ("a", "b"))
+    loop = ClosedLoop(clients, ["a", "b"] * (rows // 2))
+    workload = Workload(functions, (SimulatedDevice(places=1),), swap_s=0.05, closed_loop=loop, **fields)  # type: ignore[arg-type]
+    return simulate(workload)
+
+
+def test_a_client_of_a_closed_loop_waits_for_each_answer() -> None:
+    result = closed(1, 4)
+    assert result.total.latencies_s == pytest.approx([affine(1), *[0.05 + affine(1)] * 3])
+    assert result.duration_s == pytest.approx(sum(result.total.latencies_s))
+
+
+def test_every_row_of_a_closed_loop_is_asked_for_once() -> None:
+    for clients in (1, 3, 16):
+        result = closed(clients, 40)
+        assert {name: one.good for name, one in result.functions.items()} == {"a": 20, "b": 20}
+
+
+def test_a_device_that_loads_may_compute_nothing_meanwhile() -> None:
+    functions = (FunctionLoad("a", [0.0, 0.02], 0.5, 1, affine), FunctionLoad("b", [0.01], 0.5, 1, affine))
+    device = SimulatedDevice(places=2, resident=("a",))
+    beside, blocked = (
+        simulate(Workload(functions, (device,), swap_s=0.1, loads_block=blocks)) for blocks in (False, True)
+    )
+    assert beside.functions["a"].latencies_s == pytest.approx([affine(1), affine(1)])
+    assert blocked.functions["a"].latencies_s[1] > 0.08 + affine(1)
+    assert beside.functions["b"].latencies_s == pytest.approx([0.1 + affine(1)])
