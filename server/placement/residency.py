@@ -41,7 +41,7 @@ Group = tuple[ModelVersion, ...]
 Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 
 _PATIENCE_S = 120.0
-_CHECK_EVERY_S = 5.0
+_CHECK_EVERY_S = 2.0
 
 # Why models leave, where no policy has decided it.
 OPERATOR = "operator"
