@@ -1,7 +1,8 @@
-"""What several suites share: a private database cluster, and the engines by name."""
+"""What several suites share: a private database cluster, the engines by name, and the run's processes."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import signal
 import tempfile
@@ -15,8 +16,24 @@ from ml_udf.cli.pg_module import MODULE, build_module
 from ml_udf.cli.pg_sandbox import Sandbox
 from ml_udf.cli.pg_server import PostgresServer, SetupError
 from tests.callback_errors import expected_callback_errors, no_callback_errors
+from tests.side_by_side import (
+    locked,
+    pytest_configure_node,
+    pytest_runtest_protocol,
+    pytest_sessionstart,
+    pytest_xdist_make_scheduler,
+    shared_folder,
+)
 
-__all__ = ["expected_callback_errors", "no_callback_errors"]
+__all__ = [
+    "expected_callback_errors",
+    "no_callback_errors",
+    "pytest_configure_node",
+    "pytest_runtest_protocol",
+    "pytest_sessionstart",
+    "pytest_xdist_make_scheduler",
+    "shared_folder",
+]
 
 
 def pytest_configure() -> None:
@@ -25,18 +42,31 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which PostgreSQL was tested, and loudly where none was."""
+    try:
+        server = PostgresServer.find()
+    except SetupError as error:
+        terminalreporter.write_line(f"PostgreSQL: NOT TESTED, {error.message}", red=True)
+        return
+    if server.plpython() is None:
+        terminalreporter.write_line(f"PostgreSQL {server.version}: NOT TESTED, no plpython3u", red=True)
+    else:
+        terminalreporter.write_line(f"PostgreSQL {server.version} ({server.bin_dir})")
+
+
 @pytest.fixture(scope="session", autouse=True)
-def batching_module_built_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def batching_module_built_once(shared_folder: Path) -> Iterator[None]:
     """Every private cluster installs the batching module; to compile it takes longer than all the rest."""
-    folder = tmp_path_factory.mktemp("module")
-    built: dict[tuple[Path, Path], Path] = {}
 
     def build(server: PostgresServer, source: Path, build_dir: Path) -> Path:
-        key = (server.pg_config, source)
-        if key not in built:
-            fresh = build_module(server, source, build_dir)
-            built[key] = Path(shutil.copy(fresh, folder / f"{len(built)}.so"))
-        return Path(shutil.copy(built[key], build_dir / f"{MODULE}.so"))
+        key = hashlib.sha256(f"{server.pg_config} {source}".encode()).hexdigest()
+        built = shared_folder / f"{key}.so"
+        with locked(shared_folder / f"{key}.lock"):
+            if not built.exists():
+                half = shutil.copy(build_module(server, source, build_dir), built.with_suffix(".half"))
+                Path(half).rename(built)
+        return Path(shutil.copy(built, build_dir / f"{MODULE}.so"))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pg_extension, "build_module", build)

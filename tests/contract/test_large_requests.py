@@ -24,6 +24,8 @@ LOOK_S = 0.02
 # What one request may take of the loop's time at once. Were it parsed or written there, it would be seconds.
 MOST_S = 1.0
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:

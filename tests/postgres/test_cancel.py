@@ -21,6 +21,7 @@ BOTH_FORMS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.alone
 @BOTH_FORMS
 def test_a_cancel_ends_the_statement(
     engine: Engine, fake_server: OipServer, record_property: Callable[[str, object], None], sql: str
@@ -40,6 +41,7 @@ def test_a_cancel_ends_the_statement(
     assert engine.value("SELECT udf_food_name('/a')") == label_of("/a")
 
 
+@pytest.mark.alone
 @BOTH_FORMS
 def test_statement_timeout_ends_the_statement(
     engine: Engine, fake_server: OipServer, record_property: Callable[[str, object], None], sql: str
@@ -89,6 +91,7 @@ def test_timeout_ms_gives_up_on_the_server_alone(engine: Engine, fake_server: Oi
     assert "deadline_exceeded" in warning.message
 
 
+@pytest.mark.alone
 def test_a_termination_ends_the_backend_and_nothing_else(
     cluster: Sandbox, engine: Engine, fake_server: OipServer
 ) -> None:

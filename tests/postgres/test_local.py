@@ -70,6 +70,7 @@ def test_no_thread_but_the_main_one_can_take_a_signal(local: Engine, home: Path,
             assert bool(mask >> (number - 1) & 1) == (thread != pid)
 
 
+@pytest.mark.alone
 def test_a_cancel_ends_a_forward_pass_soon(local: Engine) -> None:
     local.query("SELECT text_hash('warm')")
     pid, cancel = local.connection.info.backend_pid, local.connection.cancel
@@ -82,6 +83,7 @@ def test_a_cancel_ends_a_forward_pass_soon(local: Engine) -> None:
     assert local.value("SELECT text_hash('a')") in CLASSES
 
 
+@pytest.mark.alone
 def test_statement_timeout_holds_for_forward_passes(local: Engine) -> None:
     local.query("SELECT text_hash('warm')")
     local.query("SET statement_timeout = '400ms'")

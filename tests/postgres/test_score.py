@@ -75,6 +75,7 @@ def test_equal_inputs_are_sent_about_once(engine: Engine, fake_server: OipServer
     assert len(fake_server.rows) <= 20  # two pages are on the way before the first answer is remembered
 
 
+@pytest.mark.alone
 def test_batches_are_large_and_several_are_under_way(table: Engine, fake_server: OipServer) -> None:
     fake_server.delay_s = 0.3
     began_s = time.monotonic()

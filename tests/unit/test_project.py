@@ -37,7 +37,7 @@ def test_libraries_whose_insides_are_used_have_an_upper_bound():
     """Classes of theirs are subclassed: another release may rename what is overridden."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [text for group in project["optional-dependencies"].values() for text in group]
-    for library in ("uvicorn", "optuna"):
+    for library in ("uvicorn", "optuna", "pytest-xdist"):
         found = [text for text in named if re.match(rf"{library}\b", text)]
         assert found
         assert all(re.search("<|==", text) for text in found), found

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
+from tests.side_by_side import locked
 
 __all__ = ["MODULE", "SOURCE", "batch_cluster", "build_module"]
 
@@ -25,7 +26,8 @@ def build_module(server: PostgresServer) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     command = ["make", "-C", str(directory), "-f", str(SOURCE / "Makefile"), f"VPATH={SOURCE}"]
     command += [f"PG_CONFIG={server.pg_config}", "with_llvm=no", "-j2"]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    with locked(directory / ".lock"):
+        subprocess.run(command, check=True, capture_output=True, text=True)
     return directory / MODULE
 
 

@@ -167,6 +167,7 @@ def test_what_may_be_repeated_is_sent_again_on_a_new_connection(
     assert server.heads.count("POST /v2/models/f/infer") == (1 if point == "idle" else 2)
 
 
+@pytest.mark.alone
 def test_the_timeout_is_for_all_tries_together() -> None:
     """The first try uses up 0.4 s and breaks; the second, which hangs, gets what is left."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -193,6 +194,7 @@ def test_the_timeout_is_for_all_tries_together() -> None:
     listener.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dribbled", [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100, OK[:-2] + b"{}" * 50])
 def test_an_answer_in_small_pieces_keeps_no_one_beyond_the_timeout(dribbled: bytes) -> None:
     listener = socket.create_server(("127.0.0.1", 0))

@@ -34,7 +34,7 @@ def test_a_bomb_is_not_blown_up() -> None:
     ("body", "encoding", "error"),
     [
         (b"not packed", "gzip", BadOption),
-        (gzip.compress(b"hello")[:-9], "gzip", BadOption),
+        (gzip.compress(b"hello", mtime=0)[:-9], "gzip", BadOption),
         (b"x", "br", Unsupported),
     ],
 )

@@ -43,6 +43,7 @@ def locked(file: Path) -> Iterator[None]:
         other.close()
 
 
+@pytest.mark.alone
 def test_what_is_read_is_read_at_once(file: Path, engine: Engine, tmp_path: Path) -> None:
     models, training = Repository(engine, tmp_path), TrainingRepository(engine)
     models.add_model(manifest(), tmp_path / "models" / "net" / "1")

@@ -1,0 +1,127 @@
+"""The tests in several processes: who runs which file, what they share, and who must have the machine alone.
+
+`make test` runs them with pytest-xdist, and every process starts clusters and servers of its own, on ports of
+its own. They share one folder: in it lies what is built once for all of them, and the locks by which a test
+that is marked `alone` runs while no other does. Without xdist nobody waits, and the folder is the run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+__all__ = [
+    "locked",
+    "pytest_configure_node",
+    "pytest_runtest_protocol",
+    "pytest_sessionstart",
+    "pytest_xdist_make_scheduler",
+    "shared_folder",
+]
+
+_FOLDER = "shared_folder"  # the processes' input, from the one that gives out the tests
+_TURNS = pytest.StashKey["Turns"]()
+_MADE = pytest.StashKey[str]()
+
+
+class Turns:
+    """Holds tests back while another must be alone. One object a process, over one folder of locks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._door = (folder / "door.lock").open("wb")
+        self._room = (folder / "room.lock").open("wb")
+
+    @contextlib.contextmanager
+    def turn(self, *, alone: bool) -> Iterator[None]:
+        """Wait until the test may run; meanwhile no other is alone, or none runs at all."""
+        # Who waits to be alone keeps the door shut: else the others, by turns, would never leave the room.
+        with _held(self._door):
+            fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """What is done meanwhile no other process does that locks the same file."""
+    with path.open("wb") as file, _held(file):
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run see."""
+    given = _given(request.config)
+    return tmp_path_factory.mktemp("shared") if given is None else given
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if (folder := _given(session.config)) is not None:
+        session.config.stash[_TURNS] = Turns(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test with its fixtures, when it may run."""
+    turns = item.config.stash.get(_TURNS, None)
+    alone = item.get_closest_marker("alone") is not None
+    with contextlib.nullcontext() if turns is None else turns.turn(alone=alone):
+        return (yield)
+
+
+# ── in the process that gives out the tests ────────────────────────────────────────────────────────
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    config: pytest.Config = node.config
+    if _MADE not in config.stash:
+        made = tempfile.TemporaryDirectory(prefix="ml_udf-tests-")
+        config.add_cleanup(made.cleanup)
+        config.stash[_MADE] = made.name
+    node.workerinput[_FOLDER] = config.stash[_MADE]
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Generator[None, Any, object]:
+    """Whole files (`--dist loadfile`), to one process from the first on, to the next from the last on.
+
+    So each keeps to its rooms, whose clusters and servers then are started once; and what mostly waits, the
+    servers' tests, runs beside what mostly computes.
+    """
+    config.option.loadscopereorder = False
+    scheduler = yield
+    if config.getoption("dist") != "loadfile":
+        return scheduler
+    assign = scheduler._assign_work_unit
+
+    def assign_from_an_end(node: Any) -> None:
+        if int(node.gateway.id.removeprefix("gw")) % 2:
+            scheduler.workqueue.move_to_end(next(reversed(scheduler.workqueue)), last=False)
+        assign(node)
+
+    scheduler._assign_work_unit = assign_from_an_end
+    return scheduler
+
+
+@contextlib.contextmanager
+def _held(file: IO[bytes]) -> Iterator[None]:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _given(config: pytest.Config) -> Path | None:
+    """The folder that this process was given; None where the run has one process."""
+    given = getattr(config, "workerinput", {}).get(_FOLDER)
+    return None if given is None else Path(given)
