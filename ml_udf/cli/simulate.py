@@ -6,6 +6,7 @@ The scheduler that serves decides, over simulated time: the same options and see
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,14 @@ from rich.table import Column, Table
 
 from ml_udf.cli.chart import line_chart
 from ml_udf.cli.console import console, fail
-from ml_udf.cli.simulated_case import Case, latency_profile, recorded_arrivals, sizes_of_batches
+from ml_udf.cli.simulated_case import (
+    Case,
+    latency_profile,
+    recorded_arrivals,
+    sizes_of_batches,
+    sizes_of_models,
+)
+from server.placement.by_name import placement_named
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.simulation.simulator import SimulationResult
@@ -39,6 +47,9 @@ def simulate(
     functions: Annotated[int, typer.Option(min=1, help="how many functions share the devices")] = 1,
     load: Annotated[float, typer.Option(help="share of the devices' capacity at the largest batch")] = 0.9,
     rate: Annotated[float | None, typer.Option(help="rows/s of all functions, instead of --load")] = None,
+    zipf: Annotated[
+        float, typer.Option(min=0, help="the n-th function gets 1/n^ZIPF of the rows; 0: all alike")
+    ] = 0.0,
     arrivals: Annotated[
         str, typer.Option(metavar="poisson|bursty|sine|FILE", help="FILE: one arrival in seconds per line")
     ] = "poisson",
@@ -60,9 +71,19 @@ def simulate(
     places: Annotated[
         int | None, typer.Option(min=1, help="models that fit on a device; default: all")
     ] = None,
+    device_bytes: Annotated[
+        float, typer.Option(min=0, help="memory of a device for models, such as 20e9; default: all fit")
+    ] = 0.0,
+    model_bytes: Annotated[
+        str, typer.Option(metavar="BYTES,…", help="of the functions' models, in turn, such as 50e6,240e6")
+    ] = "",
     swap_ms: Annotated[
         float, typer.Option(min=0, help="time to load a model that is not on the device")
     ] = 0.0,
+    link_bytes_per_s: Annotated[
+        float, typer.Option(min=0, help="rate of a load, beside --swap-ms; default: bytes take no time")
+    ] = 0.0,
+    placement: Annotated[str, typer.Option(help="placement policy, or package.module:attribute")] = "lru",
     jitter: Annotated[
         float, typer.Option(min=0, help="standard deviation of ln(what a batch takes / l(b))")
     ] = 0.0,
@@ -77,12 +98,14 @@ def simulate(
 ) -> None:
     """Compare batching policies in the simulator.
 
-    Arrivals, latencies and devices as told; the policies and the scheduler are those of the server.
+    Arrivals, latencies and devices as told; scheduler, policies and placement are those of the server.
     """
     try:
         profile_s = latency_profile(latency)
         sizes = sizes_of_batches(batch_sizes, max_batch)
         trace_s = recorded_arrivals(arrivals)
+        bytes_of_models = sizes_of_models(model_bytes)
+        placement_named(placement)
         capacity = devices * sizes[-1] / LatencyModel(profile_s)(sizes[-1])
         for name in policy:
             policy_named(name).initial({})
@@ -91,6 +114,7 @@ def simulate(
     case = Case(
         functions=functions,
         rate=(load * capacity if rate is None else rate) / functions,
+        zipf=zipf,
         arrivals=arrivals,
         trace_s=trace_s,
         profile_s=profile_s,
@@ -99,7 +123,11 @@ def simulate(
         batch_sizes=sizes,
         devices=devices,
         places=places,
+        device_bytes=int(device_bytes),
+        model_bytes=bytes_of_models,
         swap_s=swap_ms / 1000,
+        link_bytes_per_s=link_bytes_per_s or math.inf,
+        placement=placement,
         jitter=jitter,
         duration_s=duration_s,
         late=late,
@@ -118,23 +146,24 @@ def simulate(
 
 
 def _print_table(case: Case, results: dict[str, list[SimulationResult]]) -> None:
-    columns = ("in time", "late", "refused", "p50 ms", "p99 ms", "rows a batch", "busy", "swaps")
+    columns = ("in time", "worst", "late", "refused", "p50 ms", "p99 ms", "rows a batch", "busy", "swaps")
     title = f"{case.rate * case.functions:,.0f} rows/s, goal {case.slo_s * 1000:g} ms"
     table = Table(Column("policy", no_wrap=True), *columns, title=title)
     for name, runs in results.items():
         figures = [_figures(run, case.devices) for run in runs]
         means = [statistics.mean(column) for column in zip(*figures, strict=True)]
-        forms = ("{:.2%}", "{:.2%}", "{:.2%}", "{:.2f}", "{:.2f}", "{:.1f}", "{:.0%}", "{:.0f}")
+        forms = ("{:.2%}", "{:.2%}", "{:.2%}", "{:.2%}", "{:.2f}", "{:.2f}", "{:.1f}", "{:.0%}", "{:.0f}")
         table.add_row(name, *(form.format(mean) for form, mean in zip(forms, means, strict=True)))
     console.print(table)
 
 
 def _figures(run: SimulationResult, devices: int) -> tuple[float, ...]:
-    """The columns of the table, of one run."""
+    """The columns of the table, of one run; the second is of the function that fared worst."""
     total = run.total
     offered = max(1, total.offered)
     return (
         total.goodput,
+        min(function.goodput for function in run.functions.values()),
         total.late / offered,
         total.refused / offered,
         1000 * total.quantile_s(0.5),

@@ -19,7 +19,7 @@ from server.scheduling.latency_model import LatencyModel
 from server.scheduling.simulation.arrivals import bursty, poisson, recorded, sine
 from server.scheduling.simulation.simulator import FunctionLoad, SimulatedDevice, Workload
 
-__all__ = ["ARRIVALS", "Case", "latency_profile", "recorded_arrivals", "sizes_of_batches"]
+__all__ = ["ARRIVALS", "Case", "latency_profile", "recorded_arrivals", "sizes_of_batches", "sizes_of_models"]
 
 ARRIVALS = ("poisson", "bursty", "sine")
 _SINE_PERIOD = 500  # SLOs (Rafiki §7.2)
@@ -30,7 +30,8 @@ class Case:
     """What is simulated with each policy and seed."""
 
     functions: int
-    rate: float  # rows/s of one function
+    rate: float  # rows/s of one function, in the mean
+    zipf: float  # the n-th function's share falls as 1/n^zipf
     arrivals: str
     trace_s: tuple[float, ...]  # for arrivals from a file
     profile_s: dict[int, float]
@@ -39,7 +40,11 @@ class Case:
     batch_sizes: tuple[int, ...]
     devices: int
     places: int | None
+    device_bytes: int  # 0 = no limit
+    model_bytes: tuple[int, ...]  # of the functions in turn; () = not known, so of no size
     swap_s: float
+    link_bytes_per_s: float
+    placement: str
     jitter: float
     duration_s: float
     late: bool
@@ -59,29 +64,47 @@ class Case:
                 ),
                 batch_sizes=self.batch_sizes,
                 refuses=not self.late,
+                size_bytes=self.model_bytes[number % len(self.model_bytes)] if self.model_bytes else 0,
                 policy=policy,
             )
             for number in range(self.functions)
         )
         return Workload(
             functions=functions,
-            devices=tuple(SimulatedDevice(f"device-{number}", self.places) for number in range(self.devices)),
+            devices=tuple(
+                SimulatedDevice(
+                    f"device-{number}",
+                    self.places,
+                    capacity_bytes=self.device_bytes,
+                    link_bytes_per_s=self.link_bytes_per_s,
+                )
+                for number in range(self.devices)
+            ),
             swap_s=self.swap_s,
             jitter=self.jitter,
             seed=seed,
             arbitration=papers_turns(policy),
+            placement=self.placement,
         )
 
     def arrivals_of(self, seed: int, number: int) -> Sequence[float]:
         """When rows of function `number` arrive, seconds."""
         random = Random(f"{seed} {number}")
+        rate = self.rate * self._popularity(number)
         if self.arrivals == "poisson":
-            return poisson(random, self.rate, self.duration_s)
+            return poisson(random, rate, self.duration_s)
         if self.arrivals == "bursty":
-            return bursty(random, self.rate, self.duration_s)
+            return bursty(random, rate, self.duration_s)
         if self.arrivals == "sine":
-            return sine(random, self.rate, self.duration_s, _SINE_PERIOD * self.slo_s, self.slo_s / 5)
+            return sine(random, rate, self.duration_s, _SINE_PERIOD * self.slo_s, self.slo_s / 5)
         return self.trace_s[number :: self.functions]
+
+    def _popularity(self, number: int) -> float:
+        """Of the mean function, so many times as many rows."""
+        if not self.zipf:
+            return 1.0
+        total = sum(1 / (rank + 1) ** self.zipf for rank in range(self.functions))
+        return self.functions / total / (number + 1) ** self.zipf
 
 
 def recorded_arrivals(arrivals: str) -> tuple[float, ...]:
@@ -123,6 +146,14 @@ def sizes_of_batches(text: str, max_batch: int) -> tuple[int, ...]:
         return tuple(sorted({int(size) for size in text.split(",")}))
     except ValueError:
         raise ValueError(f"not batch sizes: {text!r}; write them as 16,32,48,64") from None
+
+
+def sizes_of_models(text: str) -> tuple[int, ...]:
+    """Bytes of models, written as `50e6,240e6`. Raises ValueError."""
+    try:
+        return tuple(int(float(size)) for size in text.split(",") if size)
+    except (ValueError, OverflowError):
+        raise ValueError(f"not sizes of models: {text!r}; write them in bytes, as 50e6,240e6") from None
 
 
 def _lines(name: str) -> list[str]:

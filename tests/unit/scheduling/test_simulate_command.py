@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -61,6 +62,29 @@ def test_latencies_and_arrivals_come_from_files_too(tmp_path: Path) -> None:
         assert json.loads(run(*words))["policies"]["goodput"][0]["total"]["good"] == 40
 
 
+def sized(*words: str) -> dict[str, Any]:
+    """Ten models of 100 MB by Zipf's law on one device, of which the rows take a fifth."""
+    words = (*words, "--functions", "10", "--zipf", "1", "--model-bytes", "100e6", "--policy", "goodput")
+    load = ("--load", "0.2", "--slo-ms", "200", "--link-bytes-per-s", "5e9", "--json")
+    (result,) = json.loads(run(*words, *load))["policies"]["goodput"]
+    return dict(result)
+
+
+def test_memory_that_holds_every_model_is_enough_and_less_is_paid_in_loads() -> None:
+    enough, little = sized("--device-bytes", "1e9"), sized("--device-bytes", "300e6")
+    assert enough["swaps"] == 0 < little["swaps"]
+    assert enough["total"]["good"] == enough["total"]["offered"]
+    assert little["total"]["good"] < little["total"]["offered"]
+
+
+def test_the_first_function_is_the_most_popular() -> None:
+    offered = [each["offered"] for each in sized()["functions"].values()]
+    assert offered[0] > 5 * offered[9] > 0
+    even = json.loads(run("--functions", "2", "--policy", "goodput", "--load", "0.5", "--json"))
+    first, second = (each["offered"] for each in even["policies"]["goodput"][0]["functions"].values())
+    assert first < 1.3 * second
+
+
 def test_it_draws_what_was_overdue_over_time(tmp_path: Path) -> None:
     plot = tmp_path / "overdue.svg"
     run("--arrivals", "sine", "--load", "1.5", "--plot", str(plot))
@@ -77,6 +101,8 @@ def test_it_draws_what_was_overdue_over_time(tmp_path: Path) -> None:
         (("--latency", "1:-5"), "latency profile"),
         (("--arrivals", "/no/such/trace"), "cannot be read"),
         (("--batch-sizes", "a,b"), "16,32,48,64"),
+        (("--model-bytes", "large"), "50e6,240e6"),
+        (("--placement", "anywhere"), "no placement policy"),
         (("--plot", "/no/such/folder/plot.svg"), "cannot be written"),
     ],
 )
