@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,8 +104,8 @@ class Case:
         """Of the mean function, so many times as many rows."""
         if not self.zipf:
             return 1.0
-        total = sum(1 / (rank + 1) ** self.zipf for rank in range(self.functions))
-        return self.functions / total / (number + 1) ** self.zipf
+        shares = [math.pow(rank + 1, -self.zipf) for rank in range(self.functions)]
+        return shares[number] * self.functions / sum(shares)
 
 
 def recorded_arrivals(arrivals: str) -> tuple[float, ...]:
