@@ -366,6 +366,7 @@ class Scheduler:
         """Ask every pool what it would have run by workers that are free, or nearly."""
         survey.wake_s = min(survey.wake_s, self._next_due_s())
         self._share_out(now_s)
+        found: list[tuple[PooledLane, WorkerState, Offer]] = []
         for lane in self._queues.pooled.values():
             pool = lane.pool
             if pool is None or not pool.is_asking:
@@ -381,10 +382,12 @@ class Scheduler:
                     continue
                 offer = pool.offer(now_s, worker.name)
                 if isinstance(offer, Offer):
-                    survey.candidates.append(self._offered(lane, worker, offer))
+                    found.append((lane, worker, offer))
                 else:
                     survey.wake_s = min(survey.wake_s, offer)
                     survey.spare_until_s = min(survey.spare_until_s, offer)
+        is_alone = len(found) == 1 and not survey.candidates
+        survey.candidates += [self._offered(*each, is_alone=is_alone) for each in found]
 
     def _share_out(self, now_s: float) -> None:
         """Tell the pools how much of each worker they may count on, where they do not have it to themselves.
@@ -395,7 +398,8 @@ class Scheduler:
             return
         self._shared_until_s = now_s + _SHARES_HOLD_S
         lanes = [lane for lane in self._queues.all() if lane.pace.rate(now_s, lane.spec.slo_s) > 0]
-        shares = shares_of((lane, self._need(now_s, lane)) for lane in lanes)
+        needs = ((lane, self._need(now_s, lane)) for lane in lanes)
+        shares = shares_of(needs) if len(lanes) > 1 else {}  # one alone has all of them
         for lane in self._queues.pooled.values():
             if lane.pool is not None:
                 of_workers = shares.get(lane, {}).items()
@@ -408,8 +412,15 @@ class Scheduler:
         rate = lane.pace.rate(now_s, lane.spec.slo_s)
         return Need(rate * row_s, [worker.name for worker in able], has_choice)
 
-    def _offered(self, lane: PooledLane, worker: WorkerState, offer: Offer) -> ReadyBatch:
+    def _offered(
+        self, lane: PooledLane, worker: WorkerState, offer: Offer, *, is_alone: bool
+    ) -> ReadyBatch:
+        """is_alone: nobody else has a batch ready, with which it would be compared."""
         member = lane.names[offer.member]
+        workers, right = 1, None
+        if not is_alone:
+            workers = max(1, sum(member in other.view.resident for other in self._workers.values()))
+            right = lane.right_of(offer)
         return ReadyBatch(
             lane=lane,
             worker=worker,
@@ -417,9 +428,9 @@ class Scheduler:
             takes_s=offer.takes_s,
             due_s=offer.due_s,
             priority=offer.priority,
-            workers=max(1, sum(member in other.view.resident for other in self._workers.values())),
+            workers=workers,
             offer=offer,
-            right=lane.right_of(offer),
+            right=right,
         )
 
     def _survey(self, now_s: float) -> _Survey | RefuseRows | AnswerKnown | None:
@@ -429,6 +440,8 @@ class Scheduler:
         # A lane does not wait for itself, nor on a worker for another.
         waiting_s = backlog_s(lanes, workers) if len(workers) > 1 < len(lanes) else {}
         for lane in lanes:
+            if not lane.interactive.rows and not lane.filler_rows:
+                continue  # what waits is in its pool, which is asked below
             find = worker_for if len(lane.members) == 1 else runner_for
             worker = find(now_s, lane, workers, waiting_s)
             if worker is None:

@@ -175,6 +175,9 @@ class Lane:
         latencies = self.latencies(device)
         if len(latencies) == 1:
             return latencies[0](rows)
+        if len(members) == 1:
+            (name,) = members
+            return latencies[self.names.index(name)](rows) if name in self.names else 0.0
         names, each_s = self.names, [latency(rows) for latency in latencies]
         if members and len(members) < len(names):
             pairs = [pair for pair in zip(names, each_s, strict=True) if pair[0] in members]
@@ -263,7 +266,7 @@ class Lane:
             ran_s = self.predicted_s(rows, device, members)
             scale = took_s / ran_s if ran_s > 0 else 0.0
             pairs = zip(self.names, latencies, strict=True)
-            alone_s = {name: scale * latency(rows) for name, latency in pairs}
+            alone_s = {name: scale * latency(rows) for name, latency in pairs if name in there}
         for name, learner in zip(self.names, self._learners[device], strict=True):
             if learner is not None and name in there and alone_s[name] > 0:
                 learner.observe(rows, alone_s[name])

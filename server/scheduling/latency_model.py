@@ -179,8 +179,14 @@ class LatencyModel:
     def _cover(self) -> float:
         """The margin. Many models learn between two predictions of theirs, so only these pay for it."""
         if self._margin is None:
-            curve_s = {rows: _between(self._curve, rows) for rows, _ in self._recent}
-            beyond = sorted(took / curve_s[rows] for rows, took in self._recent)
+            curve_s: dict[int, float] = {}
+            beyond: list[float] = []
+            for rows, took in self._recent:
+                known_s = curve_s.get(rows)
+                if known_s is None:
+                    known_s = curve_s[rows] = _between(self._curve, rows)
+                beyond.append(took / known_s)
+            beyond.sort()
             self._margin = (
                 min(_MOST_MARGIN, max(1.0, beyond[int(_QUANTILE * (len(beyond) - 1))])) if beyond else 1.0
             )
@@ -197,7 +203,7 @@ def _believed(deviation: float, last: float) -> float:
 
 def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
     """Linear between the points and beyond the last; a single point is proportional above and flat below."""
-    at = bisect_left(points, (rows, -math.inf))
+    at = bisect_left(points, (rows,))  # which comes before every point of so many rows
     if at < len(points) and points[at][0] == rows:
         return points[at][1]
     if at == 0:

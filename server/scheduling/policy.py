@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from server.record import record
 
@@ -18,6 +18,7 @@ __all__ = [
     "SHORTEST_WAIT_S",
     "SILENCE_S",
     "BatchOutcome",
+    "DecidesAtEase",
     "Decision",
     "Dispatch",
     "FunctionView",
@@ -161,6 +162,25 @@ class Policy(Protocol):
 
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Learn from a finished batch."""
+        ...
+
+
+@runtime_checkable
+class DecidesAtEase(Protocol):
+    """A batching rule that says at little cost when there is nothing to weigh."""
+
+    def at_ease(
+        self,
+        state: dict[str, Any],
+        latency_s: Callable[[int], float],
+        starts_s: float,
+        due_s: float,
+        rows: int,
+    ) -> tuple[dict[str, Any], float] | None:
+        """The state and the seconds with which `decide` would dispatch all of these rows; None: ask it.
+
+        Of rows for one member, as many as a batch may take: the goal of the first, and when it could start.
+        """
         ...
 
 

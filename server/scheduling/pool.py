@@ -28,10 +28,9 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-import numpy as np
-
 from server.ensemble.evidence import NOTHING, EvidenceStates, carried_over
 from server.ensemble.gearing import FollowedPlans, accuracy_kept, followed_by, held_to
+from server.ensemble.policies.base import heeds_load
 from server.ensemble.selection import (
     Choice,
     Ensemble,
@@ -57,7 +56,6 @@ __all__ = ["AnswerRows", "GiveUpRows", "MemberPool", "Offer", "RunOn", "Sleep"]
 
 # Goals of requests that are gone are kept until there are so many more than of those that wait.
 _STALE = 64
-_DONE = -1  # among states: no more is asked
 _Key = TypeVar("_Key")
 
 
@@ -272,14 +270,14 @@ class MemberPool:
                 states = states_of[subset] = self._ensemble.evidence.states_each(subset, sure)
             group.states = None
             if not self._heeds_confidence:
-                group.states = [states[place] for place in places]
+                group.states = _at(states, places)
                 group.state = self._ensemble.evidence.first.get(subset, NOTHING)
                 self._decide(group)
             elif group.count == 1:
                 group.state = states[places[0]]
                 self._decide(group)
             else:
-                self._decide_by_state(group, [states[place] for place in places])
+                self._decide_by_state(group, _at(states, places))
         self._stirred = True
 
     def drop(self, now_s: float, batch_id: int) -> list[RowRun]:
@@ -451,12 +449,14 @@ class MemberPool:
     def _forget(self, group: RowGroup) -> None:
         """Its rows have left the pool; a batch that they are in still runs on."""
         group.places.clear()
-        request = group.request
+        del group.request.groups[group]
+        self._left(group.request, group.count)
+
+    def _left(self, request: PooledRequest, rows: int) -> None:
         run = request.run
-        del request.groups[group]
-        request.left -= group.count
-        self.rows -= group.count
-        self.nbytes -= group.count * run.row_bytes
+        request.left -= rows
+        self.rows -= rows
+        self.nbytes -= rows * run.row_bytes
         if not request.left:
             others = self._requests[run.request_id]
             others.remove(request)
@@ -470,12 +470,14 @@ class MemberPool:
         arrivals, since_s = self._arrivals, now_s - self._slo_s
         while arrivals and arrivals[0][0] < since_s:
             self._arrived -= arrivals.popleft()[1]
+        if not self._heeds_load:
+            return
         workers, busy_s = self._workers.busy_s(now_s)
         load = LoadView(
             now_s=now_s,
             slo_s=self._slo_s,
             rate=self._arrived / self._slo_s,
-            waiting=np.array(self._waiting.counts, np.float64),
+            waiting=self._waiting.counts,
             busy_s=busy_s,
             workers=workers,
             slack_s=next(iter(self._requests.values()))[0].run.due_s - now_s,
@@ -489,6 +491,7 @@ class MemberPool:
     def _adopt(self, policy: SelectionPolicy, state: State) -> None:
         self._policy = policy
         self._by_lot, self._heeds_confidence = draws_lots(policy), heeds_confidence(policy)
+        self._heeds_load = heeds_load(policy)
         # By evidence and by what is asked for, as the state has them: what is needed next, and whether rows
         # wait for it.
         self._choices: dict[tuple[int, int, int, float | None], tuple[Choice, bool]] = {}
@@ -580,18 +583,26 @@ class MemberPool:
                 rows = alike[state] = done if self._is_done(group, state) else []
             rows.append(index)
         if done:
+            if len(done) == group.count:
+                self._answer(group)
+                return
+            request, rows_of = group.request, group.rows
+            self._answers.append((request, [rows_of[index] for index in done], group.subset))
             alike = {state: rows for state, rows in alike.items() if rows is not done}
-            alike[_DONE] = done
-        for state, part in self._parts(group, alike):
-            if state == _DONE:
-                self._answer(part)
-            else:
-                part.state = state
-                self._decide(part)
+        for state, part in self._parts(group, alike, len(done)):
+            part.state = state
+            self._decide(part)
+        if done:
+            self._left(request, len(done))
 
-    def _parts(self, group: RowGroup, alike: Mapping[_Key, Sequence[int]]) -> list[tuple[_Key, RowGroup]]:
-        """The group in parts, which it is no longer one with: alike are rows by their place in it."""
-        if len(alike) == 1:
+    def _parts(
+        self, group: RowGroup, alike: Mapping[_Key, Sequence[int]], without: int = 0
+    ) -> list[tuple[_Key, RowGroup]]:
+        """The group in parts, which it is no longer one with: alike are rows by their place in it.
+
+        without: how many of its rows are in none of them.
+        """
+        if len(alike) == 1 and not without:
             return [(key, group) for key in alike]
         parts = [(key, group.pick(indices)) for key, indices in alike.items()]
         for batch_id in group.places:
@@ -616,3 +627,10 @@ class MemberPool:
     def _asks(self, subset: int, choice: Choice) -> bool:
         """Whether rows wait for those that the choice names; with an answer, only if somebody holds one."""
         return bool(choice.ask) and (not subset or self._workers.is_held(choice.ask))
+
+
+def _at(states: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+    """The states of the rows that have these places in a batch."""
+    if isinstance(places, range):
+        return states[places.start : places.stop]
+    return [states[place] for place in places]

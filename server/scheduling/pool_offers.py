@@ -14,6 +14,7 @@ from typing import Any
 
 from server.scheduling.policy import (
     SHORTEST_WAIT_S,
+    DecidesAtEase,
     Dispatch,
     FunctionView,
     MemberView,
@@ -34,26 +35,42 @@ _IN_VIEW = 6  # batches of waiting rows that a decision looks at
 
 @dataclass(slots=True, eq=False)
 class Offer:
-    """Rows that a free worker could run next on a member: of each group so many, `rows` in all."""
+    """Rows that a free worker could run next on a member: `rows` of the groups', after the `skip` first ones.
+
+    batching: the batching policy's state, once it is sent
+    """
 
     member: int
-    parts: list[tuple[RowGroup, int]]
+    groups: Sequence[RowGroup]
     rows: int
     takes_s: float
-    batching: dict[str, Any] | None = None  # the batching policy's state, once it is sent
+    batching: dict[str, Any] | None = None
+    skip: int = 0
+    _parts: list[tuple[RowGroup, int]] | None = None
+
+    @property
+    def parts(self) -> list[tuple[RowGroup, int]]:
+        """Of each group so many."""
+        if self._parts is None:  # of several offers one is sent
+            self._parts = _portion(self.groups, self.skip, self.rows)
+        return self._parts
 
     @property
     def priority(self) -> int:
         """The highest of its rows: that of the first."""
-        return -self.parts[0][0].order[0]
+        return -self._first.order[0]
 
     @property
     def due_s(self) -> float:
         """The soonest goal of its rows."""
-        (first, _), (last, _) = self.parts[0], self.parts[-1]
-        if first.order[0] == last.order[0]:  # one priority: they come by their goals
+        first = self._first
+        if first.order[0] == self.groups[-1].order[0]:  # one priority: they come by their goals
             return first.order[1]
         return min(group.order[1] for group, _ in self.parts)
+
+    @property
+    def _first(self) -> RowGroup:
+        return self.parts[0][0] if self.skip else self.groups[0]
 
     @property
     def gain(self) -> float:
@@ -93,6 +110,7 @@ class Offers:
         self._give_up, self._refuses = give_up, refuses
         self._slo_s, self._max_batch, self._batch_sizes = slo_s, max_batch, batch_sizes
         self._most = _IN_VIEW * max_batch
+        self._at_ease = batching.at_ease if isinstance(batching, DecidesAtEase) else None
         self._soonest_s: dict[int, float] = {}  # by member: when it could have answered one row, now
 
     def to(self, now_s: float, worker: PoolWorker, *, may_try: bool = False) -> Offer | float:
@@ -105,10 +123,12 @@ class Offers:
         offers: list[Offer] = []
         until_s = math.inf
         tried: Offer | None = None
+        starts_s = worker.starts_s(now_s)
+        asking = self._asking(now_s, worker)
         for member in worker.members:
-            groups = self._asking(now_s, member, strays=member == worker.cheapest)
+            groups = asking.get(member)
             while groups:
-                found = self._cut(now_s, worker, member, groups)
+                found = self._cut(now_s, starts_s, member, groups)
                 if isinstance(found, Offer):
                     offers.append(found)
                     break
@@ -116,11 +136,11 @@ class Offers:
                     until_s = min(until_s, found)
                     break
                 lost, groups = groups[:found], groups[found:]
-                if may_try and worker.starts_s(now_s) <= now_s:
-                    takes_s = self._workers.members[member].latency_s(1)
-                    tried = Offer(member, [(lost[0], 1)], 1, takes_s)
+                if may_try and starts_s <= now_s:
+                    tried = Offer(member, lost[:1], 1, self._workers.members[member].latency_s(1))
                     break
                 self._give_up([group for group in lost if self._is_lost(now_s, group, member)])
+                asking = self._asking(now_s, worker)  # for the members that follow: some may have left
         if not offers and tried is not None:
             return tried
         if not offers and len(self._workers.by_name) > 1 and until_s == math.inf:
@@ -128,17 +148,22 @@ class Offers:
         return self._chosen(worker.starts_s(now_s), offers) if offers else until_s
 
     def _cut(
-        self, now_s: float, worker: PoolWorker, member: int, groups: list[RowGroup], most: int | None = None
+        self, now_s: float, starts_s: float, member: int, groups: list[RowGroup], most: int | None = None
     ) -> Offer | float | int:
         """A batch of these rows, until when to wait for it, or how many of the first groups are lost to it.
 
-        most: how many of the rows are to be had.
+        starts_s: when the worker could start it · most: how many of the rows are to be had.
         """
         known = self._workers.members[member]
-        about = self._workers.ensemble.members[member]
-        rows = sum([group.count for group in groups])
+        rows = groups[0].count if len(groups) == 1 else sum([group.count for group in groups])
         if most is not None:
             rows = min(rows, most)
+        if self._at_ease is not None:
+            taken = min(rows, self._max_batch)
+            whole = self._at_ease(known.batching, known.latency_s, starts_s, groups[0].order[1], taken)
+            if whole is not None:
+                return Offer(member, groups, taken, whole[1], whole[0])
+        about = self._workers.ensemble.members[member]
         view = FunctionView(
             now_s=now_s,
             slo_s=self._slo_s,
@@ -146,13 +171,13 @@ class Offers:
             batch_sizes=self._batch_sizes,
             queue=WaitingRuns(groups, rows),
             queued_rows=rows,
-            members=(MemberView(about.name, about.accuracy, known.latency_s, worker.starts_s(now_s)),),
+            members=(MemberView(about.name, about.accuracy, known.latency_s, starts_s),),
         )
         state, decision = self._batching.decide(known.batching, view)
         if isinstance(decision, Dispatch):
             taken = min(decision.rows, rows - decision.skip)
             takes_s = decision.expected_s or known.latency_s(taken)
-            return Offer(member, _portion(groups, decision.skip, taken), taken, takes_s, state)
+            return Offer(member, groups, taken, takes_s, state, decision.skip)
         known.batching = state
         if isinstance(decision, Wait):
             return max(decision.until_s, now_s + SHORTEST_WAIT_S)
@@ -167,15 +192,22 @@ class Offers:
         able = choice.ask if choice.only or group.subset else range(len(self._workers.members))
         return not any(each != member and self._fits(now_s, each, group) for each in able)
 
-    def _asking(self, now_s: float, member: int, *, strays: bool) -> list[RowGroup]:
-        """Waiting rows that want the member, the soonest goal first; with `strays` those too."""
-        lists: list[list[RowGroup]] = []
+    def _asking(self, now_s: float, worker: PoolWorker) -> dict[int, list[RowGroup]]:
+        """By member of the worker, the waiting rows that want it, the soonest goal first, and strays."""
+        lists: dict[int, list[list[RowGroup]]] = {}
+        cheapest = worker.cheapest
         for bucket in self._waiting:
-            if member in bucket.choice.ask:
-                lists.append(bucket.groups[: self._most])
-            elif strays and self._may_stray(bucket, member):
-                lists.append(self._strays(now_s, member, bucket))
-        return lists[0] if len(lists) == 1 else in_order(lists)
+            ask = bucket.choice.ask
+            for member in ask:
+                if member in worker.members:
+                    lists.setdefault(member, []).append(bucket.groups[: self._most])
+            if cheapest not in ask and self._may_stray(bucket, cheapest):
+                strays = self._strays(now_s, cheapest, bucket)
+                if strays:
+                    lists.setdefault(cheapest, []).append(strays)
+        return {
+            member: each[0] if len(each) == 1 else in_order(each) for member, each in lists.items()
+        }
 
     def _may_stray(self, bucket: RowBucket, member: int) -> bool:
         """Whether its rows may go to a member that they do not ask, which is not at them already."""
@@ -207,6 +239,7 @@ class Offers:
     def _stolen(self, now_s: float, worker: PoolWorker) -> list[Offer]:
         """Fresh rows that ask for others, and that this worker would finish sooner."""
         found: list[Offer] = []
+        starts_s = worker.starts_s(now_s)
         for bucket in self._waiting:
             choice = bucket.choice
             if bucket.subset or choice.beside or choice.only:
@@ -214,14 +247,15 @@ class Offers:
             rows = min(bucket.rows, self._max_batch)
             theirs_s = min(self._workers.finish_s(now_s, asked, rows) for asked in choice.ask)
             for member in worker.members:
-                cut = self._cut(now_s, worker, member, bucket.groups[: self._max_batch], rows)
-                if isinstance(cut, Offer) and worker.starts_s(now_s) + cut.takes_s < theirs_s:
+                cut = self._cut(now_s, starts_s, member, bucket.groups[: self._max_batch], rows)
+                if isinstance(cut, Offer) and starts_s + cut.takes_s < theirs_s:
                     found.append(cut)
         return found
 
     def _filling(self, now_s: float, worker: PoolWorker) -> list[Offer]:
         """Rows that wait for others, and would gain by a member of this idle worker."""
         found: list[Offer] = []
+        starts_s = worker.starts_s(now_s)
         for member in worker.members:
             groups = in_order(
                 [
@@ -233,7 +267,7 @@ class Offers:
                     and not (bucket.subset | bucket.under_way) >> member & 1
                 ]
             )
-            cut = self._cut(now_s, worker, member, groups[:_FILL_ROWS], _FILL_ROWS) if groups else 0
+            cut = self._cut(now_s, starts_s, member, groups[:_FILL_ROWS], _FILL_ROWS) if groups else 0
             if isinstance(cut, Offer):
                 found.append(cut)
         return found

@@ -179,12 +179,12 @@ class Queues:
 
     def settle(self, lane: Lane, gone: Iterable[RowRun | Slice]) -> None:
         """Rows left a lane: forget requests of which nothing waits any more, and the lane if it is empty."""
-        for run in gone:
-            lanes = self._lanes_of.get(run.request_id)
-            if lanes is not None and lane in lanes and not lane.holds(run.request_id):
+        for request_id in dict.fromkeys([run.request_id for run in gone]):
+            lanes = self._lanes_of.get(request_id)
+            if lanes is not None and lane in lanes and not lane.holds(request_id):
                 lanes.remove(lane)
                 if not lanes:
-                    del self._lanes_of[run.request_id]
+                    del self._lanes_of[request_id]
         if not lane.rows:
             self._with_rows.pop(lane.key, None)
 

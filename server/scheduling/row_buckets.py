@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from server.ensemble.selection import Choice
 from server.scheduling.policy import RowRun
 from server.scheduling.row_group import RowGroup
@@ -74,7 +77,8 @@ class RowBuckets:
 
     def __init__(self, states: int) -> None:
         self._buckets: dict[_Key, RowBucket] = {}
-        self.counts = [0] * states  # waiting rows, by state of evidence
+        self._states = states
+        self._counts: dict[int, int] = {}  # waiting rows, by state of evidence; of many states there are none
 
     def __iter__(self) -> Iterator[RowBucket]:
         """None of them is empty."""
@@ -83,10 +87,19 @@ class RowBuckets:
     def __bool__(self) -> bool:
         return bool(self._buckets)
 
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """Waiting rows, by state of evidence."""
+        counts = np.zeros(self._states)
+        for state, rows in self._counts.items():
+            counts[state] = rows
+        return counts
+
     def tell_apart(self, states: int) -> None:
         """So many states of evidence there are from now on. Nothing may wait."""
         assert not self._buckets, "rows wait by other states"
-        self.counts = [0] * states
+        self._states = states
+        self._counts.clear()
 
     def put(self, group: RowGroup, choice: Choice, lot: bool = False) -> None:
         """Have rows wait for what they need; with others of their request that do, they are one group."""
@@ -96,7 +109,7 @@ class RowBuckets:
             bucket = self._buckets[key] = RowBucket(*key[:3], choice, lot, group.least)
         groups = bucket.groups
         bucket.rows += group.count
-        self.counts[group.state] += group.count
+        self._counts[group.state] = self._counts.get(group.state, 0) + group.count
         at = len(groups)
         if groups and group.order < groups[-1].order:
             at = bisect_right(groups, group.order, key=_order)
@@ -112,7 +125,7 @@ class RowBuckets:
             bucket = group.bucket
             assert bucket is not None, "it waits"
             group.bucket = None
-            self.counts[group.state] -= group.count
+            self._fewer(group.state, group.count)
             bucket.rows -= group.count
             taken.setdefault(bucket, []).append(group)
         for bucket, gone in taken.items():
@@ -121,9 +134,16 @@ class RowBuckets:
     def head(self, group: RowGroup, count: int) -> RowGroup:
         """Take out the first rows of a group that waits; the others stay."""
         assert group.bucket is not None, "it waits"
-        self.counts[group.state] -= count
+        self._fewer(group.state, count)
         group.bucket.rows -= count
         return group.head(count)
+
+    def _fewer(self, state: int, rows: int) -> None:
+        left = self._counts[state] - rows
+        if left:
+            self._counts[state] = left
+        else:
+            del self._counts[state]
 
     def _remove(self, bucket: RowBucket, gone: Sequence[RowGroup]) -> None:
         groups = bucket.groups

@@ -178,10 +178,13 @@ def laid_out(groups: Sequence[RowGroup], batch_id: int) -> tuple[Slice, ...]:
         while end < len(groups) and groups[end].request is request:
             end += 1
         rows = group.rows
-        if end == at + 1 and (group.count == 1 or isinstance(rows, range)):
+        in_order = end == at + 1 and (group.count == 1 or isinstance(rows, range))
+        if not in_order:
+            rows = sorted([row for each in groups[at:end] for row in each.rows])
+            in_order = rows == group.rows
+        if in_order:
             group.places[batch_id] = range(place, place + group.count)
         else:
-            rows = sorted(row for each in groups[at:end] for row in each.rows)
             place_of = {row: number for number, row in enumerate(rows, place)}
             for each in groups[at:end]:
                 each.places[batch_id] = [place_of[row] for row in each.rows]

@@ -157,5 +157,7 @@ class WorkerState:
         return end_s
 
     def _is_overdue(self, now_s: float) -> bool:
-        predicted_s = sum(batch.predicted_s for batch in self.in_flight.values())
-        return now_s - self._end_s() > max(_OVERDUE_LEAST_S, _OVERDUE_TIMES * predicted_s)
+        late_s = now_s - self._end_s()
+        if late_s <= _OVERDUE_LEAST_S:
+            return False
+        return late_s > _OVERDUE_TIMES * sum(batch.predicted_s for batch in self.in_flight.values())

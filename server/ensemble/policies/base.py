@@ -15,7 +15,7 @@ from server.ensemble.selection import (
     State,
 )
 
-__all__ = ["Steady", "combines", "learns", "most_probable"]
+__all__ = ["Steady", "combines", "heeds_load", "learns", "most_probable"]
 
 
 def most_probable(probabilities: Probabilities) -> RowAnswer:
@@ -55,6 +55,11 @@ def combines(policy: SelectionPolicy) -> bool:
     """Whether it has a rule of combination of its own, and not that of its ensemble."""
     told = getattr(policy, "combines", None)
     return _has_own(policy, "combine") if told is None else bool(told)
+
+
+def heeds_load(policy: SelectionPolicy) -> bool:
+    """Whether what it selects may depend on the load."""
+    return _has_own(policy, "steer")
 
 
 def learns(policy: SelectionPolicy) -> bool:

@@ -83,6 +83,23 @@ class Goodput:
                 return state, Wait(until_s)
         return {**state, "strain": strain}, Dispatch(member_names(view), rows, skip, takes_s(rows))
 
+    def at_ease(
+        self,
+        state: dict[str, Any],
+        latency_s: Callable[[int], float],
+        starts_s: float,
+        due_s: float,
+        rows: int,
+    ) -> tuple[dict[str, Any], float] | None:
+        """Where all rows that a batch may take make the goal of the first, `decide` takes them all."""
+        takes_s: float = state["correction"] * latency_s(rows)
+        if state["delay_s"] or takes_s > due_s - starts_s:
+            return None
+        if due_s < starts_s + state["typical"] * latency_s(1):
+            return None
+        strain = state["strain"]
+        return ({**state, "strain": strain + _STRAIN_WEIGHT * (0 - strain)} if strain else state), takes_s
+
     def observe(self, state: dict[str, Any], outcome: BatchOutcome) -> dict[str, Any]:
         """Compare what the batch took with what l̂ said."""
         if outcome.predicted_s <= 0 or outcome.latency_s <= 0:

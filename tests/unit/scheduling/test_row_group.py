@@ -62,7 +62,7 @@ def test_rows_of_a_request_that_need_the_same_are_one_group_again() -> None:
         buckets.put(each, ASK)
     (bucket,) = buckets
     assert [each.count for each in bucket.groups] == [10, 10]
-    assert (bucket.rows, buckets.counts) == (20, [20, 0, 0])
+    assert (bucket.rows, buckets.counts.tolist()) == (20, [20, 0, 0])
     buckets.take(list(bucket.groups))
     assert not buckets
 
