@@ -45,6 +45,7 @@ from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.loader import import_runtime, load_network, warm_up, weights_bytes
 from gpu_worker.networks.network import IsCancelled, Network, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
+from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
 from gpu_worker.pipeline.intake import Intake, Piece
@@ -52,7 +53,7 @@ from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from gpu_worker.threads import Threads
-from gpu_worker.wire.protocol import Answer
+from gpu_worker.wire.protocol import Answer, AskStep
 
 __all__ = ["Engine", "LoadReport"]
 
@@ -149,6 +150,7 @@ class Engine:
         *,
         outputs: Sequence[str] = (),
         task: str = "",
+        steps: Sequence[AskStep] = (),
         request_id: int = 0,
         media_roots: Sequence[str] | None = None,
         on_over: Callable[[Batch], object] = lambda _: None,
@@ -156,7 +158,8 @@ class Engine:
         """Sets the rows on their way through every one of `models`, decoded once for each input size.
 
         outputs: columns of the answer; none for those that it has by default. task: what is asked of the
-        models; "" for what each was made for.
+        models; "" for what each was made for. steps: by which rows are asked of one model after the other;
+        none for all at once.
         media_roots: folders below which paths must lie, beside those of the settings. on_over: called once
         nothing of the batch is in the worker any more, in whichever thread ended it: it only hands over.
 
@@ -174,6 +177,9 @@ class Engine:
                     takes = ", ".join(sorted(resident.network.forms))
                     raise BadRequest(f"the model {resident.key!r} takes {takes}, not {form!r}")
                 _check_task(resident, task)
+            plan = AskPlan(steps, len(residents)) if steps else None
+            if plan is not None:
+                _check_classes(residents, task)
             batch = Batch(
                 request_id,
                 residents,
@@ -181,6 +187,7 @@ class Engine:
                 rows,
                 outputs=outputs,
                 task=task,
+                plan=plan,
                 piece_rows=min(
                     self._piece_rows(residents, len(rows)),
                     rows_that_fit(
@@ -308,3 +315,12 @@ def _check_task(resident: Resident, name: str) -> None:
         raise BadRequest(f"the model {resident.key!r} does {resident.manifest.task}, not {name}")
     if not width_of(resident.network, task.reads, len(resident.manifest.classes)):
         raise BadRequest(f"the model {resident.key!r} has no {task.reads}, of which {name} is made")
+
+
+def _check_classes(residents: Sequence[Resident], name: str) -> None:
+    """Raises `BadRequest` where models do not say how probable each of the same classes is."""
+    reads = {task_named(name or resident.manifest.task).reads for resident in residents}
+    if reads != {"scores"} or len({tuple(resident.manifest.classes) for resident in residents}) > 1:
+        keys = ", ".join(resident.key for resident in residents)
+        reason = "they do not all say how probable the same classes are"
+        raise BadRequest(f"rows cannot be asked of {keys} one after the other: {reason}")

@@ -179,6 +179,7 @@ class Loop:
                 message.rows,
                 outputs=message.outputs,
                 task=message.task,
+                steps=message.steps,
                 request_id=message.id,
                 media_roots=message.media_roots,
                 on_over=self._over,

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
+from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece, Size
 from gpu_worker.pipeline.media import MediaRoots
@@ -37,6 +38,7 @@ class Batch:
         piece_rows: int,
         outputs: Sequence[str] = (),
         task: str = "",
+        plan: AskPlan | None = None,
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | None = None,
@@ -49,7 +51,7 @@ class Batch:
             dict.fromkeys(model.network.pixels for model in residents if model.network.pixels)
         )
         self.serial = not all(model.network.cuttable for model in residents)
-        self.tally = Tally(residents, len(rows), outputs=outputs, task=task)
+        self.tally = Tally(residents, len(rows), outputs=outputs, task=task, plan=plan)
         self.timer = timer or WorkClock().timer()  # alone, unless it is said
         self.turn = turn
         self.media = media
@@ -114,6 +116,7 @@ class Batch:
                     self.timer.seconds,
                     self.stay_s(),
                     self._members_s(),
+                    self.tally.answered(),
                 )
             )
         self._on_over(self)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu_worker.model_cache import Resident
 from gpu_worker.networks.network import Explains, Floats, Inputs, IsCancelled, reading, width_of
+from gpu_worker.pipeline.asking import ENOUGH, AskPlan, log_floored
 from gpu_worker.pipeline.intake import Piece
 from gpu_worker.tasks import Collector, task_named
 from gpu_worker.wire.protocol import MemberAnswer, RowError
@@ -31,13 +32,22 @@ class Tally:
     """The answers of one batch, filled piece by piece, by several threads at once.
 
     outputs: the columns that are wanted; none for those that an answer has by default. task: what is asked of
-    the models; "" for what each was made for. Rows at fault keep "" or 0.
+    the models; "" for what each was made for. plan: whom rows are asked of; None: each model answers every
+    row. Rows at fault, and those that a model was not asked of, keep "" or 0.
     """
 
     def __init__(
-        self, residents: Sequence[Resident], rows: int, *, outputs: Sequence[str] = (), task: str = ""
+        self,
+        residents: Sequence[Resident],
+        rows: int,
+        *,
+        outputs: Sequence[str] = (),
+        task: str = "",
+        plan: AskPlan | None = None,
     ) -> None:
         self._members = [_member(resident, rows, outputs, task) for resident in residents]
+        self._plan = plan
+        self._answered = np.zeros(rows if plan else 0, np.intp)
         self.errors: list[RowError] = []
         self._lock = threading.Lock()
         self.forward_s = 0.0
@@ -48,16 +58,41 @@ class Tally:
         good = np.arange(len(piece.rows))
         if piece.faults:
             good = np.delete(good, [fault.index - piece.start for fault in piece.faults])
+        if self._plan is not None:
+            self._follow(self._plan, piece, good, is_cancelled)
+            return
         if not len(good):
             return
         for number, member in enumerate(self._members, 1):
             with piece.timer.part(number):
-                good = self._add_member(member, piece, good, is_cancelled)
+                good, _ = self._add_member(member, piece, good, is_cancelled)
+
+    def _follow(self, plan: AskPlan, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled) -> None:
+        """Runs the good rows through one model after the other, the fullest pass first."""
+        count = len(piece.rows)
+        wanted = np.full(count, ENOUGH, np.intp)
+        wanted[good] = plan.first
+        answered = np.zeros(count, np.intp)
+        logs: dict[int, Floats] = {}  # by place: of all rows of the piece
+        while len(waiting := wanted[wanted != ENOUGH]):
+            place = int(np.bincount(waiting).argmax())
+            rows = np.flatnonzero(wanted == place)
+            wanted[rows] = ENOUGH
+            with piece.timer.part(place + 1):
+                rows, found = self._add_member(self._members[place], piece, rows, is_cancelled)
+                told = logs.setdefault(place, np.zeros((count, found.shape[1]), np.float32))
+                told[rows] = log_floored(found)
+                answered[rows] |= 1 << place
+                for members in np.unique(answered[rows]).tolist():
+                    alike = rows[answered[rows] == members]
+                    known = {each: logs[each][alike] for each in logs if members >> each & 1}
+                    wanted[alike] = plan.following(members, known)
+        self._answered[piece.start : piece.start + count] = answered
 
     def _add_member(
         self, member: _Member, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled
-    ) -> np.ndarray:
-        """Runs the rows `good` of the piece through one model: those that it could answer."""
+    ) -> tuple[np.ndarray, Floats]:
+        """Runs the rows `good` of the piece through one model: those that it could answer, and how."""
         resident = member.resident
         inputs = _inputs(piece, resident, good)
         began_s = time.monotonic()
@@ -71,7 +106,12 @@ class Tally:
             self._blame(resident, piece, good[~finite])
             good, found = good[finite], found[finite]
         member.collector.put(good + piece.start, found)
-        return good
+        return good, found
+
+    def answered(self) -> list[int]:
+        """By row, the bit mask of the models that answered it; none where all were asked of every row."""
+        found: list[int] = self._answered.tolist()
+        return found
 
     def members(self) -> list[MemberAnswer]:
         """Every model's answers, in the order asked."""

@@ -12,6 +12,7 @@ from gpu_worker.wire.columns import Column
 
 __all__ = [
     "Answer",
+    "AskStep",
     "Cancel",
     "CheckpointStored",
     "Column",
@@ -71,6 +72,22 @@ class Unload(Message):
 
 
 @dataclass(slots=True)
+class AskStep:
+    """Which model rows are asked of next that `answered` have answered: a bit mask, by place in the batch.
+
+    How sure they are of a row: the largest of softmax(Σ weight · log max(p, 1e-4)), p what each says of its
+    classes; weights: by place, 0 for one that has not answered. edges: where bins of that end, ascending;
+    next: by bin, the place of the model to ask, −1 where it is enough. Of the rows that nobody has answered
+    there is one bin.
+    """
+
+    answered: int
+    weights: list[float]
+    edges: list[float]
+    next: list[int]
+
+
+@dataclass(slots=True)
 class Infer(Message):
     """Run `rows` (one input column) through every model of `models`; all must be resident.
 
@@ -78,6 +95,7 @@ class Infer(Message):
     "text" (UTF-8), "tensor" (raw float32 of the model's input shape, one row each).
     `task` is what is asked of the models, "" for what each was made for; `outputs` name the columns of its
     answer that are wanted, none for those that an answer has by default (`gpu_worker.tasks`).
+    `steps`: by which rows are asked of one model after the other; none = every row is asked of every model.
     """
 
     kind: ClassVar[str] = "infer"
@@ -87,6 +105,7 @@ class Infer(Message):
     outputs: list[str] = field(default_factory=list)
     media_roots: list[str] | None = None  # folders, beside the worker's own, below which paths must lie
     task: str = ""
+    steps: list[AskStep] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -166,6 +185,8 @@ class Answer(Message):
     stay_s: float = 0.0  # from receipt to this answer
     # by member, of work_s: its own passes; and what they need and others may share, such as the decoding
     members_s: list[list[float]] = field(default_factory=list)
+    # by row, which members answered it (a bit mask, by place); none: every row was asked of all
+    answered: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ from typing import Any
 
 from gpu_worker.wire.messages import (
     Answer,
+    AskStep,
     Cancel,
     CheckpointStored,
     Column,
@@ -67,6 +68,7 @@ from gpu_worker.wire.messages import (
 
 __all__ = [
     "Answer",
+    "AskStep",
     "Cancel",
     "CheckpointStored",
     "Column",
@@ -130,6 +132,8 @@ def encode(message: Message) -> bytes:
         head["errors"] = [asdict(error) for error in message.errors]
         blobs += [column.data for column in columns if not isinstance(column.data, list)]
     elif (name := _COLUMN.get(type(message), "")) != "":
+        if isinstance(message, Infer):
+            head["steps"] = [asdict(step) for step in message.steps]
         rows = head[name]
         head[name] = len(rows)
         blobs += [struct.pack(f"<{len(rows)}I", *map(len, rows)), *rows]
@@ -174,6 +178,8 @@ def decode(frame: bytes | bytearray) -> Message:
         at = PREFIX_BYTES + head_bytes
         if (column := _COLUMN.get(cls)) is not None:
             head[column] = _rows(frame, at, head[column])
+            if cls is Infer:
+                head["steps"] = [AskStep(**step) for step in head.get("steps", ())]
         elif cls is Answer:
             head["members"] = list(_members(frame, at, head["members"]))
             head["errors"] = [RowError(**error) for error in head["errors"]]

@@ -7,8 +7,9 @@ and without a server. Knows the worker's form of an answer, and no wire of the f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Answer, Column, RowError
@@ -26,7 +27,8 @@ class FunctionAnswer:
     """The answers to `rows` rows, in their order.
 
     columns: by name, of so many rows each · errors: by row; such a row's other columns mean nothing
-    answered_by: the members that answered all rows · defaulted: rows that got the function's default answer
+    answered_by: the members that answered all rows; where not all were asked of the same, `by_row` says it of
+    each · defaulted: rows that got the function's default answer
     """
 
     rows: int
@@ -34,6 +36,15 @@ class FunctionAnswer:
     errors: Sequence[RowError]
     answered_by: str
     defaulted: frozenset[int] = frozenset()
+    by_row: Sequence[str] = ()
+
+    def answered(self, first: int, rows: int) -> Iterator[tuple[int, str]]:
+        """Of rows [first, first + rows), in order: how many, and the members that answered all of these."""
+        if not self.by_row:
+            yield rows, self.answered_by
+            return
+        for members, alike in groupby(self.by_row[first : first + rows]):
+            yield len(list(alike)), members
 
 
 @dataclass(frozen=True, slots=True)

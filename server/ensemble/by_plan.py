@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.ensemble.answer import AnswerRule, FunctionAnswer
-from server.ensemble.evidence import NOTHING, EvidenceStates
+from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
 from server.ensemble.plan import drawn_together
 from server.record import record
 
 __all__ = [
     "AnsweredRows",
+    "answer_apart",
     "answer_by_plan",
     "answered_rows",
     "check_plan",
@@ -139,6 +140,28 @@ def answer_by_plan(
             for group in _asked(rule, plan, groups, member, key, ask, answered)
         ]
     return _joined(answered, rows)
+
+
+def answer_apart(rule: AnswerRule, told: Answer, rows: int) -> FunctionAnswer:
+    """The function's answer to rows of which a worker asked whom it was told to ask (`told.answered`).
+
+    Raises what `AnswerRule.answer` does; ValueError where it is not said of every row who answered.
+    """
+    everybody = (1 << len(told.members)) - 1
+    answered = np.array(told.answered, np.intp)
+    if len(answered) != rows or (answered < 0).any() or (answered > everybody).any():
+        raise ValueError(f"which of {len(told.members)} models answered is not said of each of {rows} rows")
+    answered[answered == 0] = everybody  # they are at fault, and nobody was asked
+    parts: list[tuple[Rows, FunctionAnswer]] = []
+    for subset in np.unique(answered).tolist():
+        places = np.flatnonzero(answered == subset)
+        at = {row: number for number, row in enumerate(places.tolist())}
+        members = [_taken(told.members[member], places) for member in members_of(subset)]
+        errors = [RowError(at[each.index], *_said(each)) for each in told.errors if each.index in at]
+        parts.append((places, rule.answer(Answer(0, members, errors))))
+    found = _joined(parts, rows)
+    errors = [found.errors[row] for row in sorted(found.errors)]
+    return FunctionAnswer(rows, found.columns, errors, "", frozenset(found.defaulted), found.answered_by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,38 @@
 """Rows that have no goal: the same members for all, or one after the other, whatever the load.
 
 Time is what they are to save, so of what is right as often as the richest plan, but for a tenth of a point,
-they take the cheapest: a plan, or members that answer together and so read and decode a row once. Pure.
+they take the cheapest: members that answer together, and so read and decode a row once; a plan that a worker
+of all members follows within each batch, which does so too, and spares members; or a plan whose members are
+asked one after the other in batches of their own, wherever they are. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
+from server.ensemble.ask_steps import shares_asked
 from server.ensemble.costs import one_after_the_other_s
-from server.ensemble.evidence import NOTHING, members_of
+from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
 from server.ensemble.plan import Plan
 from server.ensemble.policies.fixed import Static
-from server.ensemble.selection import Choice, Ensemble, RowEvidence, SelectionPolicy, State
+from server.ensemble.selection import (
+    TYPICAL_ROWS,
+    Choice,
+    Ensemble,
+    RowEvidence,
+    SelectionPolicy,
+    State,
+    heeds_confidence,
+)
 
-__all__ = ["Cascade", "cascade_of", "economical"]
+__all__ = ["Cascade", "PlanOnWorker", "cascade_of", "economical", "plan_on_worker"]
 
 _GIVEN_UP = 0.001  # of the accuracy of the richest plan
 _WORTH = 0.9  # of what members take together: a cascade that takes more gains nothing by its many batches
+_WORTH_WITHIN = 0.95  # of the same, within a batch
+_TOLD_APART_S = 1e-5  # a row, that who answered which is found, told, and combined apart
 
 
 def economical(plans: Sequence[Plan]) -> int:
@@ -26,6 +40,15 @@ def economical(plans: Sequence[Plan]) -> int:
     least = max(plan.accuracy for plan in plans) - _GIVEN_UP
     able = [number for number, plan in enumerate(plans) if plan.accuracy >= least]
     return min(able, key=lambda number: plans[number].device_s)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanOnWorker:
+    """choices: by state of evidence, one member or none · accuracy: of their answers, in expectation."""
+
+    choices: tuple[Choice, ...]
+    evidence: EvidenceStates
+    accuracy: float
 
 
 class Cascade:
@@ -52,6 +75,30 @@ class Cascade:
             found = self._policy.select(self._state, RowEvidence(subset, state=state))
             self._choices[subset, state] = found
         return found
+
+
+def plan_on_worker(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> PlanOnWorker | None:
+    """The plan by which a worker asks its members of the rows of a batch; None where that gains nothing.
+
+    shared_s: of what a row costs on each member, what is done but once for a batch; where nothing is shared,
+    a batch of its own for each member is as cheap, and fuller.
+    """
+    plans: Sequence[Plan] = getattr(policy, "plans", ())
+    if not plans or shared_s <= 0 or ensemble.devices > 1 or not heeds_confidence(policy):
+        return None
+    plan = plans[economical(plans)]
+    if any(len(choice.ask) > 1 for choice in plan.choices):
+        return None
+    shares = shares_asked(plan.choices, ensemble.evidence)
+    taken_s = shared_s + _TOLD_APART_S
+    for member, share in zip(ensemble.members, shares, strict=True):
+        if share > 0:  # a pass of few rows takes what it takes at the least
+            least_s = member.fixed_s / TYPICAL_ROWS
+            taken_s += max(0.0, member.cost_s - least_s - shared_s) * share + least_s
+    _, together_s = _together(ensemble, plan.accuracy, shared_s)
+    if taken_s >= min(_WORTH_WITHIN * together_s, plan.device_s):
+        return None
+    return PlanOnWorker(plan.choices, ensemble.evidence, plan.accuracy)
 
 
 def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> Cascade | None:

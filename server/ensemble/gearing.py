@@ -72,21 +72,19 @@ class Gears:
     def loads(self, load: LoadView) -> NDArray[np.float64]:
         """The load of every gear, [gears]; 1 is all that the devices can do within the goal."""
         coming = load.rate * load.slo_s / 2
-        if self._is_one_device:  # asked before every batch: a third of the time
-            work_s = self._remaining_s[:, 0] @ load.waiting
-            work_s += coming * self._new_s[:, 0]
-            work_s += load.busy_s[0]
-            work_s /= max(load.workers[0], _NOBODY)
-            work_s /= load.slo_s
-            one: NDArray[np.float64] = work_s
-            return one
         work_s = self._remaining_s @ load.waiting + coming * self._new_s + np.asarray(load.busy_s)
         worst: NDArray[np.float64] = (work_s / np.maximum(load.workers, _NOBODY)).max(axis=1) / load.slo_s
         return worst
 
+    def _richest(self, load: LoadView) -> float:
+        """The load of the richest gear, on one device. Asked before every batch, and mostly all that is."""
+        work_s = float(self._remaining_s[0, 0] @ load.waiting)
+        work_s += load.rate * load.slo_s / 2 * float(self._new_s[0, 0]) + load.busy_s[0]
+        return work_s / max(load.workers[0], _NOBODY) / load.slo_s
+
     def shift(self, gear: int, load: LoadView) -> int:
         """The gear to follow now, of one that was followed until now."""
-        if len(self.plans) == 1:
+        if len(self.plans) == 1 or (gear == 0 and self._is_one_device and self._richest(load) <= _FULL):
             return 0
         loads = self.loads(load).tolist()
         fitting = next((number for number, each in enumerate(loads) if each <= _FULL), len(loads) - 1)

@@ -1,20 +1,23 @@
-"""A lane of bulk rows that are asked of one member now, and of others after it where that is not enough.
+"""Lanes of bulk rows that need not go to all members of their function.
 
-Of those rows, some may have been answered by others before. Knows who is asked now; who is next is the
-plan's (server/ensemble/cascade.py), and asked when a batch is back (core.py).
+`CascadeLane`: they are asked of one member now, and of others after it where that is not enough. Some may
+have been answered by others before. It knows who is asked now; who is next is the plan's
+(server/ensemble/cascade.py), and asked when a batch is back (core.py). `PlannedLane`: a worker of all members
+follows the plan within each batch.
 """
 
 from __future__ import annotations
 
+from server.ensemble.cascade import PlanOnWorker
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.terms import FunctionSpec
 
-__all__ = ["CascadeLane"]
+__all__ = ["CascadeLane", "PlannedLane"]
 
 
-class CascadeLane(Lane):
+class _LaneOfPlan(Lane):
     """`pooled`: the lane of all members, which knows the plan."""
 
     def __init__(
@@ -22,6 +25,23 @@ class CascadeLane(Lane):
     ) -> None:
         super().__init__(now_s, key, spec, policy)
         self.pooled = pooled
+
+
+class PlannedLane(_LaneOfPlan):
+    """Its batches go to all members at once, with what their rows are asked of them by."""
+
+    @property
+    def plan(self) -> PlanOnWorker | None:
+        """The last one."""
+        return self.pooled.planned
+
+    def saved_s(self, rows: int) -> float:
+        """Nothing that members share can be seen where not all answer."""
+        return 0.0
+
+
+class CascadeLane(_LaneOfPlan):
+    """Of one member."""
 
     @property
     def is_partial(self) -> bool:

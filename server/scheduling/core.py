@@ -22,7 +22,7 @@ from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy, State
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
-from server.scheduling.cascade_lane import CascadeLane
+from server.scheduling.cascade_lane import CascadeLane, PlannedLane
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
@@ -256,7 +256,7 @@ class Scheduler:
             return
         lane = cut.lane
         lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked)
-        pooled = lane.pooled if isinstance(lane, CascadeLane) else lane
+        pooled = lane.pooled if isinstance(lane, CascadeLane | PlannedLane) else lane
         if isinstance(pooled, PooledLane) and worked is not None:
             pooled.learn_shared(sent.rows, sent.members, worked)
         cut.took_s = max(cut.took_s, service_s)
@@ -412,9 +412,7 @@ class Scheduler:
         rate = lane.pace.rate(now_s, lane.spec.slo_s)
         return Need(rate * row_s, [worker.name for worker in able], has_choice)
 
-    def _offered(
-        self, lane: PooledLane, worker: WorkerState, offer: Offer, *, is_alone: bool
-    ) -> ReadyBatch:
+    def _offered(self, lane: PooledLane, worker: WorkerState, offer: Offer, *, is_alone: bool) -> ReadyBatch:
         """is_alone: nobody else has a batch ready, with which it would be compared."""
         member = lane.names[offer.member]
         workers, right = 1, None
@@ -558,6 +556,8 @@ class Scheduler:
         choices: tuple[str, ...] = ()
         if isinstance(lane, CascadeLane):
             whole.cascade, whole.runs, choices = lane.pooled.cascade, runs, lane.pooled.names
+        # Where the members live apart by now, all of them answer.
+        plan = lane.plan if isinstance(lane, PlannedLane) and len(parts) == 1 else None
         batches: list[RunBatch] = []
         for (each, part), predicted_s in zip(parts, each_s, strict=True):
             batch_id = self._next_batch_id
@@ -574,7 +574,9 @@ class Scheduler:
             )
             each.in_flight[batch_id] = sent
             self._in_flight[batch_id] = (each, whole)
-            batches.append(RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices))
+            batches.append(
+                RunBatch(batch_id, lane.key[0], each.name, part, slices, rows, choices=choices, plan=plan)
+            )
         lane.sent(now_s, cut, worker, members)
         self._queues.settle(lane, runs)
         first, *others = batches
@@ -583,6 +585,8 @@ class Scheduler:
     def _lane_for(self, now_s: float, submission: Submission) -> Lane:
         """Where rows wait; bulk ones of a function with plans for the first member that they are asked of."""
         lane = self._queues.lane_for(now_s, submission)
+        if isinstance(lane, PooledLane) and lane.is_planned(submission):
+            return self._queues.planned_lane(now_s, lane)
         first = lane.asked_first(submission) if isinstance(lane, PooledLane) else None
         if first is None:
             return lane

@@ -42,7 +42,8 @@ from server.scheduling.worker_state import WorkerState
 __all__ = ["Lane", "LaneKey", "run_of"]
 
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
-# Function, members, bucket; and, of rows that may be asked of others after these, "cascade".
+# Function, members, bucket; and, of rows that may be asked of others after these, "cascade", or that need not
+# be asked of all, "planned".
 LaneKey = tuple[str, tuple[str, ...], str] | tuple[str, tuple[str, ...], str, str]
 
 
@@ -253,23 +254,30 @@ class Lane:
         there = set(members).intersection(self.names)  # the function may have others by now
         if not there or took_s <= 0:
             return
+        asked = dict.fromkeys(members, rows)
         if worked is not None and len(members) == len(worked.members) > 1:
             # The way there and back is shared too.
             around_s = max(0.0, took_s - worked.work_s)
+            told = list(zip(members, worked.members, strict=True))
+            asked = {name: rows if time.rows is None else time.rows for name, time in told}
             alone_s = {
-                name: time.own_s + time.shared_s + around_s
-                for name, time in zip(members, worked.members, strict=True)
+                name: time.own_s + time.shared_s * asked[name] / rows + around_s for name, time in told
             }
             if len(there) == len(members):
-                self._learn_saved(rows, device, members, sum(alone_s.values()) - took_s)
+                each_s = alone_s
+                if min(asked.values()) < rows:  # beside what all would take of all rows
+                    each_s = {
+                        name: latency(rows) for name, latency in zip(self.names, latencies, strict=True)
+                    }
+                self._learn_saved(rows, device, members, sum(each_s.values()) - took_s)
         else:
             ran_s = self.predicted_s(rows, device, members)
             scale = took_s / ran_s if ran_s > 0 else 0.0
             pairs = zip(self.names, latencies, strict=True)
             alone_s = {name: scale * latency(rows) for name, latency in pairs if name in there}
         for name, learner in zip(self.names, self._learners[device], strict=True):
-            if learner is not None and name in there and alone_s[name] > 0:
-                learner.observe(rows, alone_s[name])
+            if learner is not None and name in there and asked[name] and alone_s[name] > 0:
+                learner.observe(asked[name], alone_s[name])
 
     def sent(self, now_s: float, rows: int, worker: Runner, members: Collection[str] = ()) -> None:
         """A batch of this lane left for a worker, or its parts for several, `rows` of it interactive."""

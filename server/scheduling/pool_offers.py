@@ -205,9 +205,7 @@ class Offers:
                 strays = self._strays(now_s, cheapest, bucket)
                 if strays:
                     lists.setdefault(cheapest, []).append(strays)
-        return {
-            member: each[0] if len(each) == 1 else in_order(each) for member, each in lists.items()
-        }
+        return {member: each[0] if len(each) == 1 else in_order(each) for member, each in lists.items()}
 
     def _may_stray(self, bucket: RowBucket, member: int) -> bool:
         """Whether its rows may go to a member that they do not ask, which is not at them already."""

@@ -2,16 +2,16 @@
 
 Rows for which the members are named, and those that come before there is a plan wait as in any lane and go to
 all members at once, so that what they share is done once. So do rows of the bulk class, where that is cheaper
-than to ask one member after the other (`cascade`), and rows that come when there is nothing to choose: time
-is worth nothing, a worker is idle, and all members would take half of its time at most. Knows nothing of
-other lanes, nor of how plans are made.
+than to ask one member after the other (`cascade`), also within a batch (`planned`), and rows that come when
+there is nothing to choose: time is worth nothing, a worker is idle, and all members would take half of its
+time at most. Knows nothing of other lanes, nor of how plans are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from server.ensemble.cascade import Cascade, cascade_of
+from server.ensemble.cascade import Cascade, PlanOnWorker, cascade_of, plan_on_worker
 from server.ensemble.evidence import members_of
 from server.ensemble.selection import GOLDEN, Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey, run_of
@@ -38,6 +38,7 @@ class PooledLane(Lane):
         super().__init__(now_s, key, spec, policy)
         self.pool: MemberPool | None = None
         self.cascade: Cascade | None = None  # of bulk rows: the last one
+        self.planned: PlanOnWorker | None = None  # of bulk rows, where a worker holds all members
         self.is_cascading = False  # whether bulk rows that come now follow it; else they go to all members
         self._followed: tuple[Ensemble, SelectionPolicy] | None = None
         self._shared_s: dict[str, float] = {}  # of a row, by member: what others would need too
@@ -127,6 +128,14 @@ class PooledLane(Lane):
             self._holders[worker.name] = worker
         self.pool.set_worker(now_s, worker.name, members, worker.starts_at_s)
 
+    def is_planned(self, submission: Submission) -> bool:
+        """Whether rows go to a worker that asks its members by a plan."""
+        if self.planned is None or not self._holders:
+            return False
+        if submission.row_class != "bulk" or submission.members is not None:
+            return False
+        return submission.min_accuracy is None or self.planned.accuracy >= submission.min_accuracy
+
     def asked_first(self, submission: Submission) -> Choice | None:
         """Whom bulk rows are asked of first, of one member after the other; None for rows that are not."""
         if not self.is_cascading or self.cascade is None:
@@ -210,6 +219,7 @@ class PooledLane(Lane):
     def _cascade_anew(self) -> None:
         if self._followed is not None:
             self._cascaded_by_s = self._least_shared_s
+            self.planned = plan_on_worker(*self._followed, self._cascaded_by_s)
             cascade = cascade_of(*self._followed, self._cascaded_by_s)
             self.is_cascading = cascade is not None
             self.cascade = cascade or self.cascade  # of rows that it has begun with

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from server.scheduling.cascade_lane import CascadeLane
+from server.scheduling.cascade_lane import CascadeLane, PlannedLane
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
@@ -120,6 +120,18 @@ class Queues:
             guarded = GuardedPolicy(spec, self._put_aside)
             lane = self._lanes[function][key] = CascadeLane(now_s, key, spec, guarded, pooled)
         assert isinstance(lane, CascadeLane), "of that key there is no other"
+        return lane
+
+    def planned_lane(self, now_s: float, pooled: PooledLane) -> PlannedLane:
+        """Where bulk rows of a pooled lane wait for a worker of all members, which follows the plan."""
+        function, members, bucket = pooled.key[:3]
+        key = (function, members, bucket, "planned")
+        lane = self._lanes[function].get(key)
+        if lane is None:
+            spec = self._specs[function]
+            guarded = GuardedPolicy(spec, self._put_aside)
+            lane = self._lanes[function][key] = PlannedLane(now_s, key, spec, guarded, pooled)
+        assert isinstance(lane, PlannedLane), "of that key there is no other"
         return lane
 
     def go_on(self, now_s: float, lane: Lane, run: RowRun) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from server.ensemble.cascade import PlanOnWorker
 from server.record import record
 from server.scheduling.policy import RowClass
 
@@ -122,10 +123,14 @@ class WorkerView:
 
 @record
 class MemberTime:
-    """What one member took of a batch's work: its passes, and what it needs that others may share."""
+    """What one member took of a batch's work: its passes, and what it needs that others may share.
+
+    rows: of the batch's, that it was asked of; None for all.
+    """
 
     own_s: float
     shared_s: float
+    rows: int | None = None
 
 
 @record
@@ -162,6 +167,7 @@ class RunBatch:
     rows: int
     beside: tuple[RunBatch, ...] = ()  # the same rows on other workers, for their members; to be sent too
     choices: tuple[str, ...] = ()  # of a row that need not go to all: whom else it may be asked of yet
+    plan: PlanOnWorker | None = None  # by which the worker asks one member after the other; None: all
 
 
 @record

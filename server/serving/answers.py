@@ -6,18 +6,27 @@ Pure. Knows the worker's form of an answer and the server's; the rule itself is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
 from server.catalog.selections import row_s
 from server.ensemble.answer import FunctionAnswer
+from server.ensemble.by_plan import answer_apart
 from server.ensemble.combine import OwnRule
 from server.errors import ServiceError
 from server.scheduling.terms import Latency
 from server.serving.calls import Reply
 
-__all__ = ["answers_of", "check_members", "device_seconds", "expected_accuracies", "part_of"]
+__all__ = [
+    "answers_of",
+    "check_members",
+    "device_seconds",
+    "expected_accuracies",
+    "part_of",
+    "told_by_all",
+]
 
 
 def answers_of(
@@ -34,7 +43,7 @@ def answers_of(
     """
     rule = function.rule if shifts is None else function.rule.in_context(shifts)
     try:
-        found = rule.answer(answer, by)
+        found = answer_apart(rule, answer, rows) if answer.answered else rule.answer(answer, by)
     except (KeyError, ValueError, TypeError) as exc:
         raise ServiceError(f"a worker's answer for {function.name} cannot be used: {exc}") from exc
     value = found.columns.get(function.task.value.name)
@@ -85,4 +94,17 @@ def part_of(answer: Answer, first: int, rows: int) -> Answer:
         for error in answer.errors
         if first <= error.index < first + rows
     ]
-    return Answer(0, members, errors)
+    return Answer(0, members, errors, answered=answer.answered[first : first + rows])
+
+
+def told_by_all(answer: Answer, first: int, rows: int) -> Iterator[tuple[int, int]]:
+    """(first, how many) of the rows [first, first + rows) of a batch that all its members answered."""
+    if not answer.answered:
+        yield first, rows
+        return
+    everybody, at = (1 << len(answer.members)) - 1, first
+    for members, alike in groupby(answer.answered[first : first + rows]):
+        count = len(list(alike))
+        if members == everybody:
+            yield at, count
+        at += count

@@ -130,7 +130,7 @@ class PendingReply:
                 reply.errors[error.index - first + offset] = error
         if answers.defaulted:
             reply.defaulted.update(row - first + offset for row in answers.defaulted if first <= row < end)
-        reply.answered_by.append((offset, offset + part.rows, answers.answered_by))
+        reply.answered_by += _answered_by(answers, first, part)
         self.missing -= part.rows
         if self.missing == 0:
             reply.answered_by.sort()
@@ -148,8 +148,18 @@ class PendingReply:
                 rows,
                 {name: column.part(first, rows) for name, column in answers.columns.items()},
                 {error.index - first: error for error in answers.errors if first <= error.index < end},
-                [(0, rows, answers.answered_by)],
+                _answered_by(answers, first, Slice(self.request_id, 0, rows)),
                 {row - first for row in answers.defaulted if first <= row < end},
                 self.told or (),
             )
         )
+
+
+def _answered_by(answers: FunctionAnswer, first: int, part: Slice) -> list[tuple[int, int, str]]:
+    """As `Reply.answered_by`, of the rows of `part`, which are those from `first` on of the answers."""
+    found: list[tuple[int, int, str]] = []
+    row = part.offset
+    for rows, members in answers.answered(first, part.rows):
+        found.append((row, row + rows, members))
+        row += rows
+    return found

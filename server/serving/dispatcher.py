@@ -49,12 +49,13 @@ from server.scheduling.core import (
     WorkerView,
 )
 from server.scheduling.policies.by_name import check_policy
-from server.serving.answers import answers_of, check_members, part_of
+from server.serving.answers import answers_of, check_members, part_of, told_by_all
 from server.serving.calls import Call, PendingReply
 from server.serving.contexts import Contexts
 from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.known import combine_known
+from server.serving.plan_steps import PlanSteps
 from server.serving.plans import Plans, ensemble_of
 from server.serving.quarantine import Quarantine
 from server.serving.scheduler_adapter import (
@@ -107,6 +108,7 @@ class Dispatcher:
         self._quarantine = Quarantine(self)
         self._contexts = contexts or Contexts()
         self._plans = Plans(latency_of, self._follow, tasks or Tasks(), self._held, self._select_faulted)
+        self._steps = PlanSteps()
         self._select_faults: dict[str, str] = {}  # function → why its own selection policy was put aside
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
@@ -175,6 +177,7 @@ class Dispatcher:
         self._functions.pop(function.key, None)
         self.residency.serve_no_more(function.key)
         self._plans.forget(function)
+        self._steps.forget(function)
         self._contexts.forget(function)
         self._select_faults.pop(function.key, None)
         self._metrics.forget(function)
@@ -366,7 +369,8 @@ class Dispatcher:
         for one in each:
             self.residency.touch(one.members, one.rows, one.worker)
             worker = self._workers[one.worker]
-            self._in_flight.send(now_s, one, worker, function, self._pending, together)
+            steps = self._steps.of(function, one.plan)
+            self._in_flight.send(now_s, one, worker, function, self._pending, together, steps)
 
     def _returned(self, sent: BatchInFlight, reply: Message) -> None:
         """A batch came back, one way or another."""
@@ -431,7 +435,8 @@ class Dispatcher:
                 first += part.rows
                 continue
             if pending is not None and pending.call.with_members:
-                pending.tell(part.offset, part_of(reply, first, part.rows))
+                for at, rows in told_by_all(reply, first, part.rows):
+                    pending.tell(part.offset + at - first, part_of(reply, at, rows))
             if pending is not None and (shifts := self._shifts(pending.call)) is not None:
                 own = part_of(reply, first, part.rows)
                 pending.answer(part, 0, answers_of(sent.function, own, part.rows, shifts))

@@ -5,10 +5,10 @@ Knows how a batch becomes a message; not why it was cut so, nor what happens whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_worker.wire.protocol import Infer, Message
+from gpu_worker.wire.protocol import AskStep, Infer, Message
 from server.catalog.functions import Function
 from server.scheduling.core import RunBatch
 from server.serving.calls import PendingReply
@@ -44,10 +44,12 @@ class InFlight:
         function: Function,
         calls: Mapping[int, PendingReply],
         together: tuple[str, ...] | None = None,
+        steps: Sequence[AskStep] = (),
     ) -> None:
         """Send a batch; `calls` holds the request of each of its slices.
 
         together: all members to which its rows are sent now, where others than the batch's are among them.
+        steps: by which the worker asks them; whoever is not asked by these is not waited for.
         """
         rows: list[bytes] = []
         members = batch.members if together is None else together
@@ -61,7 +63,7 @@ class InFlight:
             pending.first_sent_s = min(pending.first_sent_s, now_s)
             form = call.form  # the same for all: it is the bucket
             wanted.update(call.outputs)
-            if together is not None or pending.evidence is not None:
+            if together is not None or (pending.evidence is not None and not steps):
                 pending.expect(part, members)
                 apart.append(part.request_id)
             whole = part.rows == len(call.rows)
@@ -71,7 +73,8 @@ class InFlight:
         roots = None if function.media_roots is None else list(function.media_roots)
         together_with = max(len(members), 2) if apart else len(members)  # an average needs what one does not
         outputs = function.outputs_of(wanted, together_with)
-        message = Infer(0, list(batch.members), form, rows, outputs, roots, function.asked_task)
+        models, asked_task = list(batch.members), function.asked_task
+        message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps))
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:

@@ -91,9 +91,18 @@ def submission_of(
 
 def times_of(reply: Answer | Failed) -> BatchTimes:
     """What a worker says that a batch took."""
-    each_s = reply.members_s if isinstance(reply, Answer) else ()
-    members = tuple(MemberTime(own_s, shared_s) for own_s, shared_s in each_s)
+    if not isinstance(reply, Answer):
+        return BatchTimes(reply.work_s, reply.stay_s)
+    members = tuple(
+        MemberTime(own_s, shared_s, _rows_asked(reply, place))
+        for place, (own_s, shared_s) in enumerate(reply.members_s)
+    )
     return BatchTimes(reply.work_s, reply.stay_s, members)
+
+
+def _rows_asked(reply: Answer, place: int) -> int | None:
+    """How many of the rows that member answered; None for all."""
+    return sum(who >> place & 1 for who in reply.answered) if reply.answered else None
 
 
 def error_of(rejection: Rejection, function: Function, now_s: float) -> ServiceError:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpu_worker.wire.protocol import (
     PREFIX_BYTES,
     Answer,
+    AskStep,
     Cancel,
     Done,
     Failed,
@@ -34,6 +35,13 @@ MESSAGES: list[Message] = [
     Load(1, "food@1", "/models/food/1"),
     Unload(2, "food@1"),
     Infer(3, ["a", "b"], "image", [b"", b"\x00\xff", b"x" * 1000], outputs=SCORED),
+    Infer(
+        11,
+        ["a", "b"],
+        "text",
+        [b"x"],
+        steps=[AskStep(0, [], [], [1]), AskStep(2, [0.0, 1.5], [0.5], [0, -1])],
+    ),
     Cancel(4, 3),
     Ping(5),
     Answer(
@@ -48,6 +56,7 @@ MESSAGES: list[Message] = [
         0.75,
         1.0,
         [[0.25, 0.25], [0.25, 0.125]],
+        [3, 2],
     ),
     Loaded(7, 1 << 40, 1.5),
     Done(8),

@@ -26,7 +26,7 @@ from server.scheduling.core import (
     WorkerView,
 )
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
-from tests.unit.scheduling.test_pooled_functions import ENSEMBLE, NAMES, asked, core, sent
+from tests.unit.scheduling.test_pooled_functions import ENSEMBLE, NAMES, asked, core, pooled, sent
 
 
 def drained(
@@ -233,3 +233,76 @@ def test_rows_that_ask_for_more_accuracy_than_the_plan_has_go_to_all_members():
     scheduler = core("value")
     scheduler.submit(0.0, asked(1, 4, row_class="bulk", min_accuracy=0.5))
     assert len(sent(scheduler).members) == 1
+
+
+def planned_core(**held: str) -> Scheduler:
+    """One whose bulk rows are asked by a plan within each batch: a third of what a row costs is shared."""
+    scheduler = core("value", **held)
+    scheduler.submit(0.0, asked(100, 8, row_class="bulk"))
+    batch = sent(scheduler)
+    shared_s = 8 * min(member.cost_s for member in ENSEMBLE.members) / 3
+    worked = BatchTimes(2 * shared_s, 2 * shared_s, (MemberTime(shared_s, shared_s),))
+    scheduler.finished(0.01, batch.batch_id, worked=worked, sure=[0.99] * 8)
+    drained(scheduler, Random(1), 0.01)
+    return scheduler
+
+
+def test_where_members_share_some_work_a_worker_of_all_follows_the_plan_within_a_batch():
+    scheduler = planned_core()
+    scheduler.submit(2.0, asked(1, 6, row_class="bulk"))
+    batch = sent(scheduler, 2.0)
+    assert (batch.members, batch.rows, batch.choices) == (NAMES, 6, ())
+    assert batch.plan is not None
+    policy = selection_policy("value", ENSEMBLE)
+    assert isinstance(policy, Value)
+    plan = policy.plans[economical(policy.plans)]
+    assert batch.plan.accuracy == plan.accuracy
+    assert [choice.ask for choice in batch.plan.choices] == [choice.ask for choice in plan.choices]
+    scheduler.finished(2.01, batch.batch_id)
+    assert isinstance(scheduler.next_action(2.01), Idle), "the shell has answered them"
+    assert scheduler.queue_depth() == {"e": (0, 0)}
+
+
+def test_rows_of_such_a_batch_that_others_are_to_answer_have_no_plan():
+    scheduler = planned_core()
+    scheduler.submit(2.0, asked(1, 4, row_class="bulk", members=NAMES))
+    named = sent(scheduler, 2.0)
+    assert (named.members, named.plan) == (NAMES, None)
+    scheduler.finished(2.01, named.batch_id)
+    scheduler.submit(3.0, asked(2, 4, row_class="bulk", min_accuracy=0.9999))
+    exact = sent(scheduler, 3.0)
+    assert (exact.members, exact.plan) == (NAMES, None)
+
+
+def test_where_no_worker_holds_all_members_nobody_follows_a_plan_within_a_batch():
+    scheduler = planned_core()
+    scheduler.submit(2.0, asked(1, 4, row_class="bulk"))
+    scheduler.set_worker(2.0, WorkerView("w", True, frozenset(NAMES[:2])))
+    scheduler.set_worker(2.0, WorkerView("v", True, frozenset(NAMES[2:])))
+    apart = sent(scheduler, 2.0)
+    batches = (apart, *apart.beside)
+    assert all(batch.plan is None for batch in batches), "all members answer"
+    assert {member for batch in batches for member in batch.members} == set(NAMES)
+    for batch in batches:
+        scheduler.finished(2.01, batch.batch_id)
+    scheduler.submit(3.0, asked(2, 4, row_class="bulk"))
+    assert sent(scheduler, 3.0).plan is None
+
+
+def test_each_member_s_latency_is_taught_by_the_rows_that_it_was_asked_of():
+    spec_of = pooled()
+    scheduler = Scheduler()
+    scheduler.configure(0.0, spec_of)
+    for number in range(40):
+        now_s = float(number)
+        scheduler.set_worker(now_s, WorkerView("w", True, frozenset(NAMES)))
+        scheduler.submit(now_s, asked(number, 8, row_class="bulk"))
+        batch = sent(scheduler, now_s)
+        # 1 ms to decode a row, 1 ms of each member's own: of all eight, of two, of none.
+        times = (MemberTime(0.008, 0.008, 8), MemberTime(0.002, 0.008, 2), MemberTime(0.0, 0.008, 0))
+        scheduler.finished(now_s + 0.018, batch.batch_id, worked=BatchTimes(0.018, 0.018, times))
+    first, second, third = (member.latency for member in spec_of.members)
+    before = [member.latency for member in pooled().members]
+    assert first(8) == pytest.approx(0.016, rel=0.05)
+    assert second(2) == pytest.approx(0.004, rel=0.05)
+    assert third(8) == before[2](8), "it was not asked"
