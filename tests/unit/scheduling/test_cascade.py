@@ -235,9 +235,9 @@ def test_rows_that_ask_for_more_accuracy_than_the_plan_has_go_to_all_members():
     assert len(sent(scheduler).members) == 1
 
 
-def planned_core(**held: str) -> Scheduler:
+def planned_core() -> Scheduler:
     """One whose bulk rows are asked by a plan within each batch: a third of what a row costs is shared."""
-    scheduler = core("value", **held)
+    scheduler = core("value")
     scheduler.submit(0.0, asked(100, 8, row_class="bulk"))
     batch = sent(scheduler)
     shared_s = 8 * min(member.cost_s for member in ENSEMBLE.members) / 3

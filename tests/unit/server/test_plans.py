@@ -495,11 +495,11 @@ def answer_by_steps(worker: FakeWorker, sure: dict[str, float]) -> list[int]:
     told = []
     for row in message.rows:
         top = sure[row.decode()]
-        scores = np.array([[top, (1 - top) / 2, (1 - top) / 2]], np.float32)
+        row_scores = np.array([[top, (1 - top) / 2, (1 - top) / 2]], np.float32)
         subset, place = 0, plan.first
         while place != -1:
             subset |= 1 << place
-            logs = {each: log_floored(scores) for each in range(3) if subset >> each & 1}
+            logs = {each: log_floored(row_scores) for each in range(3) if subset >> each & 1}
             place = int(plan.following(subset, logs)[0])
         answered.append(subset)
     for place, model in enumerate(message.models):
@@ -518,6 +518,7 @@ def follow_within_batches(served: Planned, price: float) -> None:
     """Its bulk rows are asked by that plan within each batch."""
     served.follow(price)
     ((_, lane),) = served.house.dispatcher._core._queues.pooled.items()
+    assert lane.pool is not None
     policy = lane.pool.policy
     assert isinstance(policy, Value)
     lane.planned = PlanOnWorker(policy.plans[0].choices, lane.pool.evidence, policy.plans[0].accuracy)
