@@ -37,6 +37,7 @@ from server.placement.policy import (
     WorkerPlaces,
 )
 from server.placement.ranks import Foremost
+from server.placement.reasons import reason_of
 from server.placement.starting import Session, by_use, starting_placement
 from server.placement.succession import Succession
 
@@ -420,7 +421,8 @@ class Placement:
         """What the links do now, each from now on busy until `over`; and when to ask again."""
         self._settle()
         self._met(waited_for)
-        decision = self._policy.decide(self.state(now_s, waited_for), now_s)
+        state = self.state(now_s, waited_for)
+        decision = self._policy.decide(state, now_s)
         if decision.memory is not None:
             self._memory = decision.memory
         steps = []
@@ -431,7 +433,7 @@ class Placement:
                 for kind in (Fetch, Abort)
             )
             evict = tuple(action.model for action in of_worker if not isinstance(action, Fetch | Abort))
-            reasons = {action.model: (action.reason, action.because_of) for action in of_worker}
+            reasons = {action.model: reason_of(action, load, state) for action in of_worker}
             steps.append(Step(name, evict, load, abort, reasons))
             self.begin(now_s, steps[-1], for_rows=any(load in group for group in waited_for))
         self._pass_over()
