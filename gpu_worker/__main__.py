@@ -19,6 +19,7 @@ from gpu_worker.errors import DeviceLost, WorkerError
 from gpu_worker.loop import Loop
 from gpu_worker.parent import die_with_parent
 from gpu_worker.settings import Settings
+from gpu_worker.wire.devices import SIMULATED_FORM
 from gpu_worker.wire.protocol import FrameError
 
 __all__ = ["main", "spare_collections"]
@@ -36,7 +37,11 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
     parser = argparse.ArgumentParser(prog="python -m gpu_worker", description=__doc__)
     add = parser.add_argument
     add("--fd", type=int, required=True, help="descriptor of a connected stream socket")
-    add("--device", default=_DEFAULTS.device, help="auto, cpu or cuda:N (default %(default)s)")
+    add(
+        "--device",
+        default=_DEFAULTS.device,
+        help=f"auto, cpu, cuda:N or {SIMULATED_FORM} (default %(default)s)",
+    )
     add(
         "--media-root",
         action="append",
@@ -54,6 +59,18 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         help="of all models; 0 = by the device",
     )
     add("--resident-models", type=int, default=_DEFAULTS.resident_models, help="at once; 0 = by their bytes")
+    add(
+        "--host-bytes",
+        type=int,
+        default=_DEFAULTS.host_bytes,
+        help="of the host's memory, for models that are not on the device; 0 = a quarter of it",
+    )
+    add(
+        "--prepared",
+        default=_DEFAULTS.prepared,
+        metavar="DIR",
+        help="folder that it keeps weights in as they lie in memory; none without it",
+    )
     add("--memory-bytes", type=int, default=_DEFAULTS.memory_bytes, help="of this process; 0 = no limit")
     add(
         "--allow-import",
@@ -69,6 +86,8 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         max_input_bytes=flags.max_input_bytes,
         resident_bytes=flags.resident_bytes,
         resident_models=flags.resident_models,
+        host_bytes=flags.host_bytes,
+        prepared=flags.prepared,
         memory_bytes=flags.memory_bytes,
         allow_import=flags.allow_import,
     )

@@ -13,29 +13,46 @@ import re
 from dataclasses import dataclass
 
 from gpu_worker.errors import BadRequest
+from gpu_worker.wire.devices import SIMULATED_FORM, Simulated, parse_simulated
 
-__all__ = ["Device", "find_device", "usable_cores"]
+__all__ = ["Device", "find_device", "host_share_bytes", "usable_cores"]
 
 _SHARE_OF_MEMORY = {"cpu": 0.5, "cuda": 0.85}  # the rest is for activations, inputs and everybody else
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """name: "cpu" or "cuda:N"; description: the vendor's name; capacity_bytes: what models may fill."""
+    """name: "cpu", "cuda:N" or "sim:…"; description: the vendor's name; capacity_bytes: what models may fill.
+
+    simulated: what it is, of a simulated one.
+    """
 
     name: str
     description: str
     capacity_bytes: int
     threads: int
+    simulated: Simulated | None = None
 
     @property
     def is_cuda(self) -> bool:
         """Whether it is a CUDA device."""
         return self.name.startswith("cuda")
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether its memory is its own: weights move there from the host's."""
+        return self.is_cuda or self.simulated is not None
+
+    @property
+    def computes_on(self) -> str:
+        """The device that runs the passes, by torch's name."""
+        return self.name if self.is_cuda else "cpu"
+
 
 def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> Device:
-    """The device that `wanted` ("auto", "cpu", "cuda:N") names. Raises `BadRequest` when it is not there.
+    """The device that `wanted` ("auto", "cpu", "cuda:N", "sim:…") names.
+
+    Raises `BadRequest` when it is not there, or is no device.
 
     `threads` and `resident_bytes` override, when positive, what the machine suggests.
     """
@@ -45,10 +62,35 @@ def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> De
         description, memory_bytes = _processor_name(), _memory_bytes()
     elif re.fullmatch(r"cuda(:\d+)?", name):
         name, description, memory_bytes = _cuda(name)
+    elif name.startswith("sim:"):
+        return _simulated(name, threads, resident_bytes)
     else:
-        raise BadRequest(f"the device {wanted!r} is not known: use 'auto', 'cpu' or 'cuda:N'")
+        raise BadRequest(
+            f"the device {wanted!r} is not known: use 'auto', 'cpu', 'cuda:N' or {SIMULATED_FORM}"
+        )
     share = _SHARE_OF_MEMORY[name.partition(":")[0]]
     return Device(name, description, resident_bytes or int(memory_bytes * share), threads)
+
+
+def _simulated(name: str, threads: int, resident_bytes: int) -> Device:
+    try:
+        simulated = parse_simulated(name)
+    except ValueError as exc:
+        raise BadRequest(str(exc)) from exc
+    capacity_bytes = simulated.memory_bytes
+    if resident_bytes:
+        capacity_bytes = min(capacity_bytes, resident_bytes)
+    fixed = f" and {simulated.fixed_s * 1e3:g} ms a load" if simulated.fixed_s else ""
+    description = (
+        f"simulated, {simulated.memory_bytes} bytes at {simulated.bytes_per_s / 1e9:g} GB/s{fixed}, "
+        f"on {_processor_name()}"
+    )
+    return Device(name, description, capacity_bytes, threads, simulated)
+
+
+def host_share_bytes() -> int:
+    """What models may fill of the host's memory, beside a device with its own, where nobody said."""
+    return _memory_bytes() // 4
 
 
 def usable_cores() -> int:

@@ -35,15 +35,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, Cancelled, WorkerError
 from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
-from gpu_worker.networks.loader import import_runtime, load_network, warm_up, weights_bytes
-from gpu_worker.networks.network import IsCancelled, Network, width_of
+from gpu_worker.networks.loader import import_runtime, weights_bytes
+from gpu_worker.networks.network import IsCancelled, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
@@ -53,6 +53,7 @@ from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from gpu_worker.threads import Threads
+from gpu_worker.tiers.loads import Loads, LoadTimes
 from gpu_worker.wire.protocol import Answer, AskStep
 
 __all__ = ["Engine", "LoadReport"]
@@ -65,11 +66,12 @@ _LOOK_S = 0.05  # how long `infer` waits between two looks at `cancelled`
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A model made resident: its measured sizes, and the time it took."""
+    """A model made resident: its measured sizes, and the time it took; `times`: what that went into."""
 
     resident_bytes: int
     load_s: float
     features_width: int = 0  # numbers of a row's features; 0 where it has none
+    times: LoadTimes = field(default_factory=LoadTimes)
 
 
 class Engine:
@@ -87,7 +89,10 @@ class Engine:
             settings.device, threads=settings.threads, resident_bytes=settings.resident_bytes
         )
         cuda = self.device.is_cuda
-        self._cache = ModelCache(max_bytes=self.device.capacity_bytes, max_models=settings.resident_models)
+        self._cache = ModelCache(
+            max_bytes=self.device.capacity_bytes, max_models=settings.resident_models, gone=self._gone
+        )
+        self._loads = Loads(settings, self.device, self._before_torch)
         self._threads = Threads(self.device.threads, "decode" if cuda else "crew")
         self._crew = None if cuda else Crew(self._threads)
         self._intake = Intake(settings, self._threads, pinned=cuda)
@@ -106,10 +111,12 @@ class Engine:
         self._threads.start()
         self._model_threads.start()
         self._serial_thread.start()
+        self._loads.start()
 
     def close(self) -> None:
         """Ends the threads. Batches under way are lost: wait for them, or cancel them, before."""
         self._closed = True
+        self._loads.close()
         self._threads.close()
         self._model_threads.close()
         self._serial_thread.close()
@@ -122,20 +129,54 @@ class Engine:
         """The same, with their sizes and users."""
         return self._cache.residents()
 
-    def load(self, key: str, directory: str) -> LoadReport:
+    def loading(self) -> list[str]:
+        """Keys of the models on their way."""
+        return self._cache.loading()
+
+    @property
+    def used_bytes(self) -> int:
+        """What is resident, leaves or is on its way takes of the device."""
+        return self._cache.used_bytes
+
+    def load(self, key: str, directory: str, is_cancelled: IsCancelled = lambda: False) -> LoadReport:
         """Makes the model stored in `directory` resident as `key`, replacing what was there.
 
-        Batches for other models run meanwhile; none of these leaves for it. Raises `ModelUnusable`, `NoRoom`.
+        Batches for other models run meanwhile, and other loads; none of these leaves for it. Once
+        `is_cancelled` says so, or raises, the load is over within 50 ms, but for a pass of its warm-up, whose
+        room is free when the pass is over. Raises `ModelUnusable`, `NoRoom`, `Cancelled`, and what
+        `is_cancelled` raises.
         """
         self.start()
         began_s = time.monotonic()
+        given_up = _GivenUp(is_cancelled)
         manifest = read_manifest(directory)
-        resident = self._cache.put(
-            key, manifest, weights_bytes(manifest), functools.partial(self._load, manifest)
-        )
+        claim = self._cache.claim(key, weights_bytes(manifest), given_up)
+        try:
+            self._import_runtime(manifest)
+
+            def grow(nbytes: int) -> None:
+                self._cache.grow(claim, nbytes, given_up)
+
+            made = self._loads.load(manifest, grow, given_up)
+        except Cancelled as exc:
+            if exc.remains is None:
+                self._cache.let_go(claim)
+            else:
+                self._cache.ends_with(claim, exc.remains)
+            if given_up.error is not None:
+                raise given_up.error from None
+            raise
+        except BaseException:
+            self._cache.let_go(claim)
+            raise
+        try:
+            resident = self._cache.keep(claim, manifest, made.network, made.learned)
+        except BaseException:
+            self._loads.leave(made.network, made.learned)
+            raise
         network = resident.network
         return LoadReport(
-            network.resident_bytes, time.monotonic() - began_s, width_of(network, "features", 0)
+            network.resident_bytes, time.monotonic() - began_s, width_of(network, "features", 0), made.times
         )
 
     def unload(self, key: str) -> None:
@@ -242,22 +283,26 @@ class Engine:
         finally:
             batch.cancel()
 
-    def _load(self, manifest: Manifest) -> Network:
+    def _import_runtime(self, manifest: Manifest) -> None:
         modules = len(sys.modules)
         import_runtime(manifest)
         if len(sys.modules) > modules:
             self._imported()
-        network = load_network(manifest, self.device, allow_import=self.settings.allow_import)
-        if manifest.runtime == "torch" and network.cuttable and not self.device.is_cuda:
-            with self._loading:
-                if not self._one_core_each:
-                    from gpu_worker.networks.torch_network import use_one_core_each
 
-                    use_one_core_each(self._model_threads)
-                    self._one_core_each = True
-        # Not in the caller's thread, whose torch threads would be started, and left over.
-        self._model_threads.submit(warm_up, network, manifest).result()
-        return network
+    def _before_torch(self, making: Threads) -> None:
+        """Passes run on one core each, in the threads that serve and in the one that warms up."""
+        if self.device.is_cuda:
+            return
+        with self._loading:
+            if not self._one_core_each:
+                from gpu_worker.networks.torch_network import use_one_core_each
+
+                use_one_core_each(self._model_threads)
+                use_one_core_each(making)
+                self._one_core_each = True
+
+    def _gone(self, resident: Resident) -> None:
+        self._loads.leave(resident.network, resident.learned)
 
     def _next_piece(self, batch: Batch) -> bool:
         """Sets the batch's next piece on its way, if it has one."""
@@ -304,6 +349,22 @@ class Engine:
             cheapest = max(worth_it, slowest.pieces.rows(most))
             most = -(-most // -(-most // cheapest))  # pieces of equal size, not a large one and a rest
         return most if slowest_row_s * most <= _PIECE_S else max(1, int(_PIECE_S / slowest_row_s))
+
+
+class _GivenUp:
+    """`is_cancelled`, which raises nothing: what it raised is kept, and means that the load is given up."""
+
+    def __init__(self, is_cancelled: IsCancelled) -> None:
+        self._is_cancelled = is_cancelled
+        self.error: BaseException | None = None
+
+    def __call__(self) -> bool:
+        if self.error is None:
+            try:
+                return self._is_cancelled()
+            except BaseException as exc:
+                self.error = exc
+        return True
 
 
 def _check_task(resident: Resident, name: str) -> None:

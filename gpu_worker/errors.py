@@ -16,6 +16,8 @@ Failed("internal") and its traceback goes to the log.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 __all__ = [
     "BadRequest",
     "Cancelled",
@@ -73,9 +75,13 @@ class NoSpace(WorkerError):
 
 
 class Cancelled(WorkerError):
-    """The caller took the request back before it was done."""
+    """The caller took the request back before it was done.
+
+    remains: done once nothing is left of it, where that comes later.
+    """
 
     code = "cancelled"
+    remains: Future[object] | None = None
 
 
 class RowFault(Exception):

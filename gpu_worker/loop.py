@@ -1,7 +1,7 @@
 """The worker's loop: frames in, frames out, one engine between.
 
     socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
-                     ├─ Load, Unload ─→ loading thread ────────────────────────────────┼─→ sender → socket
+                     ├─ Load, Unload ─→ a thread for each model under way (orders.py) ─┼─→ sender → socket
                      ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
                      ├─ Cancel, Ping, … ───────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import select
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import asdict
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import DeviceLost, NoRoom, WorkerError
+from gpu_worker.orders import Orders
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.train.trainer import Trainer
 from gpu_worker.wire.frames import receive
@@ -76,9 +77,9 @@ class Loop:
         self._abandoned = abandoned
         self._batches: dict[int, Batch | None] = {}  # None: not begun yet
         self._batches_changed = threading.Condition()
-        self._loads: queue.SimpleQueue[Load | Unload | None] = queue.SimpleQueue()
         self._replies = Replies(connection, self._forget)
-        self._trainer = Trainer(engine.settings, engine.device.name, self._replies.put)
+        self._orders = Orders(self._carry_out, self._fail)
+        self._trainer = Trainer(engine.settings, engine.device.computes_on, self._replies.put)
         self._draining = False
         self._is_abandoned = False
         self._lost: DeviceLost | None = None
@@ -90,9 +91,7 @@ class Loop:
 
     def run(self) -> None:
         """Reads in this thread until the stream ends. Raises `DeviceLost`, `FrameError`."""
-        loading = threading.Thread(target=self._run_loads, name="loading")
         sending = threading.Thread(target=self._replies.run, name="sending")
-        loading.start()
         sending.start()
         try:
             while (message := receive(self._connection)) is not None:
@@ -101,8 +100,7 @@ class Loop:
             if not self._draining:
                 self._abandon()
             self._trainer.close()
-            self._loads.put(None)
-            loading.join()
+            self._orders.join()
             self._wait_for_batches()
             self._replies.close()
             sending.join()
@@ -130,13 +128,13 @@ class Loop:
         if isinstance(message, Infer):
             self._accept_batch(message)
         elif isinstance(message, Load | Unload):
-            self._loads.put(message)
+            self._orders.put(message)
         elif isinstance(message, Cancel):
             with self._batches_changed:
                 batch = self._batches.get(message.target)
             if batch is not None:
                 batch.cancel()
-            else:
+            elif not self._orders.cancel(message.target):
                 self._trainer.cancel(message)
         elif isinstance(message, TrainEpoch | StoreCheckpoint | ForgetTrial | Evaluate | Inspect):
             self._trainer.send(message)
@@ -154,6 +152,8 @@ class Loop:
                     device.description,
                     device.capacity_bytes,
                     self._engine.resident(),
+                    self._engine.loading(),
+                    self._engine.used_bytes,
                 )
             )
         elif isinstance(message, ListResidents):
@@ -227,22 +227,27 @@ class Loop:
         for batch in batches:
             if batch is not None:
                 batch.cancel()
+        self._orders.cancel_all()
 
-    def _run_loads(self) -> None:
-        while (message := self._loads.get()) is not None:
-            try:
-                if isinstance(message, Load):
-                    report = self._engine.load(message.model, message.directory)
-                    reply: Message = Loaded(
-                        message.id, report.resident_bytes, report.load_s, report.features_width
-                    )
-                else:
-                    self._engine.unload(message.model)
-                    reply = Done(message.id)
-            except Exception as exc:
-                self._fail(message.id, exc)
+    def _carry_out(self, message: Load | Unload, is_cancelled: Callable[[], bool]) -> None:
+        """In a thread of the order's own."""
+        try:
+            if isinstance(message, Load):
+                report = self._engine.load(message.model, message.directory, is_cancelled)
+                reply: Message = Loaded(
+                    message.id,
+                    report.resident_bytes,
+                    report.load_s,
+                    report.features_width,
+                    **asdict(report.times),
+                )
             else:
-                self._replies.put(reply)
+                self._engine.unload(message.model)
+                reply = Done(message.id)
+        except Exception as exc:
+            self._fail(message.id, exc)
+        else:
+            self._replies.put(reply)
 
     def _lose(self, exc: DeviceLost) -> None:
         """The other side sees the end at once, whatever hangs here."""

@@ -13,12 +13,16 @@ _MIB = 1 << 20
 class Settings:
     """Settings of one worker, read once when its process (or its `Engine`) starts.
 
-    device: "cpu", "cuda:N", or "auto" (the first CUDA device there is, else the CPU).
+    device: "cpu", "cuda:N", "sim:BYTES,GB/s[,ms]" (`gpu_worker.wire.devices`), or "auto" (the first CUDA
+        device there is, else the CPU).
     media_roots: folders below which paths are read; none = every path is refused.
     threads: CPU cores to use; 0 = those that the process may run on.
     max_pixels, max_input_bytes: limits of one image, by its header, and of one row.
     resident_bytes, resident_models: bounds of what is loaded at once; 0 bytes = by the device's memory,
         0 models = as many as the bytes allow.
+    host_bytes: most of the host's memory that holds models, for a device with memory of its own; 0 = a
+        quarter of what the machine has.
+    prepared: folder of weights as they lie in memory, which the worker writes; "" = none are kept.
     memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
     allow_import: whether model.json may name an architecture by import path. That runs the code it names,
         so only an operator who trusts everyone able to register a model turns it on.
@@ -31,5 +35,7 @@ class Settings:
     max_input_bytes: int = 32 * _MIB
     resident_bytes: int = 0
     resident_models: int = 16
+    host_bytes: int = 0
+    prepared: str = ""
     memory_bytes: int = 0
     allow_import: bool = False

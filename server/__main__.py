@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
+from gpu_worker.wire.devices import device_names, parse_simulated
 from server.placement.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, is_loopback
@@ -155,6 +156,12 @@ def _check(settings: Settings) -> None:
     for name in ("workers", "max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):
         if not getattr(settings, name):
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")
+    for device in device_names(settings.device):
+        if device.startswith("sim:"):
+            try:
+                parse_simulated(device)
+            except ValueError as exc:
+                raise SettingsError(f"--device: {exc}") from exc
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
     wrong = [name for name in settings.allowed_host if not _HOST_NAME.fullmatch(name)]

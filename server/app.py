@@ -17,6 +17,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from gpu_worker.wire.devices import device_names
 from server.access.rules import Access
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
@@ -343,7 +344,7 @@ def _timing(settings: Settings) -> Timing:
 
 def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
     """The command line of worker number `index`, whose socket is `fd`."""
-    devices = [name.strip() for name in settings.device.split(",") if name.strip()] or ["auto"]
+    devices = device_names(settings.device)
     threads = settings.threads or max(1, _usable_cores() // settings.workers)
     return [
         sys.executable,
@@ -357,9 +358,16 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         f"--max-input-bytes={settings.max_input_bytes}",
         f"--resident-bytes={settings.resident_bytes}",
         f"--resident-models={settings.resident_models}",
+        f"--host-bytes={settings.host_bytes or _host_bytes() // settings.workers}",
+        *([f"--prepared={settings.home / 'prepared'}"] if settings.keep_prepared else []),
         f"--memory-bytes={settings.worker_memory_bytes}",
         *(["--allow-import"] if settings.allow_import else []),
     ]
+
+
+def _host_bytes() -> int:
+    """What models that are on no device may have of this machine's memory, all workers together."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 def _usable_cores() -> int:

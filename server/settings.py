@@ -65,11 +65,21 @@ class Settings:
 
     workers: int = _setting(1, "worker processes; one per device is the rule")
     device: str = _setting(
-        "auto", "device of each worker, comma-separated and repeated in turn: auto, cpu, cuda:0"
+        "auto",
+        "device of each worker, comma-separated and repeated in turn: auto, cpu, cuda:0, or a simulated one, "
+        "sim:BYTES,GB/s[,ms]",
     )
     threads: int = _setting(0, "compute threads per worker on a CPU; 0 = the cores shared among the workers")
     resident_bytes: int = _setting(0, "bytes of models that a worker may hold; 0 = what the device has")
     resident_models: int = _setting(16, "models that a worker may hold; 0 = as many as its bytes allow")
+    host_bytes: int = _setting(
+        0,
+        "bytes of this machine's memory that hold models for a worker's device, where that has memory of its "
+        "own; 0 = a quarter of the memory, shared among the workers",
+    )
+    keep_prepared: bool = _setting(
+        True, "keep weights as they lie in memory too, in the home folder, so that loads only read them"
+    )
     worker_memory_bytes: int = _setting(0, "most memory of a worker process on a CPU; 0 = no limit")
     worker_env: str = _setting(
         "", "names of environment variables that workers need beside the usual ones, comma-separated"

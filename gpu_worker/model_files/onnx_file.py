@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from typing import IO
 
-__all__ = ["OnnxRefused", "check_onnx"]
+__all__ = ["OnnxRefused", "check_onnx", "check_onnx_content"]
 
 _MOST_BYTES = (1 << 31) - 1  # of a protobuf message
 _MOST_FIELDS = 20_000_000  # of those that are looked at one by one: some ten seconds
@@ -56,6 +56,13 @@ def check_onnx(file: IO[bytes]) -> None:
         _Walk(content).run()
 
 
+def check_onnx_content(content: bytes) -> None:
+    """Looks over a model that is in memory. Raises `OnnxRefused`."""
+    if not content:
+        raise OnnxRefused("it is empty")
+    _Walk(content).run()
+
+
 def _run_of_numbers(but_fields: Iterable[int]) -> re.Pattern[bytes]:
     """Fields 1 to 15 that are numbers, as many as follow each other.
 
@@ -79,7 +86,7 @@ _NUMBERS_OF_TENSOR = _run_of_numbers((_EXTERNAL_DATA, _DATA_LOCATION))
 class _Walk:
     """One pass over a file. Messages wait on a list, so that no depth of nesting ends the interpreter."""
 
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: mmap.mmap | bytes) -> None:
         self._content = content
         self._fields = 0
         self._waiting = [("model", 0, len(content))]

@@ -7,6 +7,7 @@ Everything around a model (batching, queues, cancelling, failure) is tested and 
 
 from __future__ import annotations
 
+import ctypes
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,26 +16,30 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.memory import Region
 from gpu_worker.model_files.regular import MOST_FEATURES
+from gpu_worker.networks.moved import Weights
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
 
 __all__ = ["Hashing"]
 
 _PIECE_S = 0.05  # how long it sleeps between two looks at `is_cancelled`
+_OWN_BYTES = 1024
+_MOST_WEIGHT_BYTES = 1 << 36
+_WEIGHT = 0x5A  # each byte of its weights
 _MOST_S = 60.0  # of a batch: whoever may register a model may not stop a worker with it
 
 
 class Hashing:
     """`delay_ms` is slept once per batch, `row_delay_ms` per row: a device of exactly known speed.
 
-    `load_ms` is slept when it is made: a link of known speed. A batch takes a minute at most, however many
-    rows it has.
+    `load_ms` is how long its load keeps the link; `weight_bytes` are moved to the device as any weights are,
+    and it answers wrongly where they did not come. A batch takes a minute at most, however many rows it has.
     """
 
     forms = frozenset(("path", "image", "text"))
     pixels: tuple[int, int] | None = None
     cuttable = False  # `delay_ms` belongs to a whole batch
-    resident_bytes = 1024
 
     def __init__(
         self,
@@ -44,17 +49,23 @@ class Hashing:
         row_delay_ms: float = 0.0,
         features: float = 0.0,
         load_ms: float = 0.0,
+        weight_bytes: float = 0.0,
     ) -> None:
         for delay in (delay_ms, row_delay_ms, load_ms):
             if not 0.0 <= delay <= _MOST_S * 1e3:
                 raise ValueError(f"a delay must be from 0 to {_MOST_S * 1e3:g} ms, not {delay:g}")
         if not (0 <= features <= MOST_FEATURES and features == int(features)):
             raise ValueError(f"features must be a whole number from 0 to {MOST_FEATURES}, not {features:g}")
+        if not (0 <= weight_bytes <= _MOST_WEIGHT_BYTES and weight_bytes == int(weight_bytes)):
+            raise ValueError(f"weight_bytes must be a whole number up to {_MOST_WEIGHT_BYTES}")
         self._classes = len(classes)
         self.features_width = int(features)
         self._delay_s = delay_ms / 1e3
         self._row_delay_s = row_delay_ms / 1e3
-        time.sleep(load_ms / 1e3)
+        self.load_s = load_ms / 1e3
+        self.weight_bytes = int(weight_bytes)
+        self.resident_bytes = _OWN_BYTES + self.weight_bytes
+        self.weights: Weights | None = None
 
     @classmethod
     def from_options(cls, classes: Sequence[str], options: Mapping[str, Any]) -> Hashing:
@@ -72,9 +83,22 @@ class Hashing:
         """One-hot [n, classes]. Raises `Cancelled` within 50 ms of being asked to stop."""
         self._take_time(inputs, is_cancelled)
         result = np.zeros((len(inputs), self._classes), np.float32)
+        missing = self._missing()
         for index, row in enumerate(inputs):
-            result[index, zlib.crc32(row) % self._classes] = 1.0
+            result[index, (zlib.crc32(row) + missing) % self._classes] = 1.0
         return result
+
+    @staticmethod
+    def fill(memory: Region, start: int, end: int) -> None:
+        """Writes its weights from byte `start` to `end`."""
+        ctypes.memset(memory.address + start, _WEIGHT, end - start)
+
+    def _missing(self) -> int:
+        """0 if its weights are where they should be."""
+        if self.weights is None or not self.weights.nbytes:
+            return 0
+        view = self.weights.memory.view
+        return int((view[0], view[-1]) != (_WEIGHT, _WEIGHT))
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width], as long as `scores`, and raises as it does."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable, WorkerError
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx, check_onnx_content
 from gpu_worker.model_files.regular import open_regular
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line, softmax
 from gpu_worker.networks.parts import in_parts_that_fit
@@ -33,11 +33,17 @@ _FATAL = 4  # of ONNX Runtime's levels of logging
 _WARM_UP_S = 60.0  # of each of the first passes; a graph may hold a loop that never ends
 
 
-def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
-    """ONNX Runtime's session of a file that names no other file. Raises `ModelUnusable`."""
+def open_session(path: str, device: Device, content: bytes | None = None) -> onnxruntime.InferenceSession:
+    """ONNX Runtime's session of a file that names no other file. Raises `ModelUnusable`.
+
+    content: what the file holds, where that is in memory.
+    """
     try:
-        with open_regular(path) as file:
-            check_onnx(file)
+        if content is not None:
+            check_onnx_content(content)
+        else:
+            with open_regular(path) as file:
+                check_onnx(file)
     except OnnxRefused as exc:
         raise ModelUnusable(f"{path} cannot be served: {exc}") from exc
     except OSError as exc:
@@ -50,7 +56,7 @@ def open_session(path: str, device: Device) -> onnxruntime.InferenceSession:
     options.add_session_config_entry("session.load_model_format", "ONNX")
     providers = _providers(device, onnxruntime.get_available_providers())
     try:
-        session = onnxruntime.InferenceSession(path, options, providers)
+        session = onnxruntime.InferenceSession(path if content is None else content, options, providers)
     except Exception as exc:  # its exceptions have no common base
         raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
     if device.is_cuda and _CUDA not in session.get_providers():
@@ -99,7 +105,9 @@ def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
 
 
 class OnnxNetwork:
-    """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape.
+    """`path` is the model file, `content` what it holds where that is in memory.
+
+    Raises `ModelUnusable` when it is not a model of the agreed shape.
 
     features: name of the output that gives them, "" where none does; without classes the only output may be
     meant. has_scores: whether it has classes.
@@ -109,16 +117,23 @@ class OnnxNetwork:
     cuttable = True
 
     def __init__(
-        self, path: str, spec: InputSpec, device: Device, *, features: str = "", has_scores: bool = True
+        self,
+        path: str,
+        spec: InputSpec,
+        device: Device,
+        *,
+        features: str = "",
+        has_scores: bool = True,
+        content: bytes | None = None,
     ) -> None:
         self.pixels = (spec.height, spec.width)
         self._path = path
-        self._device = device.name
-        self._session = open_session(path, device)
+        self._device = device.computes_on
+        self._session = open_session(path, device, content)
         self._input = self._only_input(path)
         self._logits, self._features = self._find_outputs(path, features, has_scores=has_scores)
         self.features_width = 0  # known once it is warm
-        self.resident_bytes = os.path.getsize(path)
+        self.resident_bytes = os.path.getsize(path) if content is None else len(content)
         self._scale, self._shift = pixel_line(spec)
 
     def _only_input(self, path: str) -> str:

@@ -25,16 +25,19 @@ PROBABILITIES = "probabilities"
 
 
 class RowNetwork:
-    """`path` is the model file. Raises `ModelUnusable` when it is not a model of the agreed shape."""
+    """`path` is the model file, `content` what it holds where that is in memory.
+
+    Raises `ModelUnusable` when it is not a model of the agreed shape.
+    """
 
     forms = frozenset(("row",))
     pixels: tuple[int, int] | None = None
     cuttable = True
 
-    def __init__(self, path: str, device: Device) -> None:
+    def __init__(self, path: str, device: Device, content: bytes | None = None) -> None:
         self._path = path
-        self._device = device.name
-        self._session = open_session(path, device)
+        self._device = device.computes_on
+        self._session = open_session(path, device, content)
         stored = self._session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
         if stored is None:
             raise ModelUnusable(f"{path} holds no {COLUMNS_KEY!r} in its metadata, which says what a row is")
@@ -54,7 +57,7 @@ class RowNetwork:
                 f"{path} takes {inputs[0].shape[1]} features, and its columns make {self._table.width}"
             )
         self._input = str(inputs[0].name)
-        self.resident_bytes = os.path.getsize(path)
+        self.resident_bytes = os.path.getsize(path) if content is None else len(content)
 
     def warm_up(self, rows: int) -> Floats:
         """The scores of `rows` rows whose values are all missing. Raises `ModelUnusable`."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.networks.moved import Weights
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.zoo.text import TextModule
@@ -27,12 +28,18 @@ class TextNetwork:
     def __init__(self, module: nn.Module, device: Device) -> None:
         if not hasattr(module, "encode"):
             raise ModelUnusable(f"{type(module).__name__} takes no texts: it has no 'encode'")
-        self._device = torch.device(device.name)
+        self._device = torch.device(device.computes_on)
         self._module = module.eval().requires_grad_(False).to(self._device)
         self._encoder = cast("TextModule", module)
-        self.resident_bytes: int = sum(
+        self._weight_bytes: int = sum(
             tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers())
         )
+        self.weights: Weights | None = None
+
+    @property
+    def resident_bytes(self) -> int:
+        """Its weights."""
+        return self._weight_bytes if self.weights is None else self.weights.nbytes
 
     def warm_up(self, rows: int) -> Floats:
         """The scores of `rows` short texts."""

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from gpu_worker.device import Device
 from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.networks.moved import Weights
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
 from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.tracing import traced
@@ -70,7 +71,7 @@ class TorchNetwork:
 
     def __init__(self, module: nn.Module, spec: InputSpec, device: Device, *, traceable: bool) -> None:
         self.pixels = (spec.height, spec.width)
-        self._device = torch.device(device.name)
+        self._device = torch.device(device.computes_on)
         module.eval().requires_grad_(False)
         fold_batch_norms(module)
         self._module = module.to(self._device)
@@ -90,11 +91,13 @@ class TorchNetwork:
             for tensor in (*self._module.parameters(), *self._module.buffers())
         )
         self._activation_bytes = 0
+        self.weights: Weights | None = None
 
     @property
     def resident_bytes(self) -> int:
         """Weights, and activations of the largest warm-up batch."""
-        return self._weight_bytes + self._activation_bytes
+        weights_bytes = self._weight_bytes if self.weights is None else self.weights.nbytes
+        return weights_bytes + self._activation_bytes
 
     def warm_up(self, rows: int) -> Floats:
         """The scores of `rows` black images; measures the activations on the way, and traces the module."""

@@ -75,7 +75,7 @@ def _run(flags: argparse.Namespace, stop: threading.Event) -> None:
         spec,
         parts["train"],
         parts["validation"],
-        device=device.name,
+        device=device.computes_on,
         on_epoch=lambda epoch: _print(event="epoch", **asdict(epoch)),
         should_stop=stop.is_set,
         checkpoint=flags.checkpoint,

@@ -112,8 +112,9 @@ class Infer(Message):
 class Cancel(Message):
     """Stop the Infer, the Load or the TrainEpoch of id `target`; it has no reply of its own.
 
-    The Infer or Load is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came
-    first. Of a load that was cancelled nothing stays behind.
+    What it stops is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came
+    first. A Load is over within 50 ms, and nothing of it is on the device then; but a pass of its warm-up may
+    still run, and a later load that needs its room waits for it.
     """
 
     kind: ClassVar[str] = "cancel"
@@ -193,13 +194,20 @@ class Answer(Message):
 class Loaded(Message):
     """The model is resident and warm.
 
-    features: numbers that it can give for a row beside its classes; 0 where it cannot.
+    features: numbers that it can give for a row beside its classes; 0 where it cannot. load_s: from receipt.
+    read_s, prepare_s, copy_s, warm_up_s: what it went into (`gpu_worker.tiers.loads.LoadTimes`): from the
+    disk; hashing, folding, making the network, once; over the link; first passes. What is left of load_s was
+    spent waiting for other loads. copy_s alone is the link's: loading from the host's memory takes no more.
     """
 
     kind: ClassVar[str] = "loaded"
     resident_bytes: int
     load_s: float
     features: int = 0
+    read_s: float = 0.0
+    prepare_s: float = 0.0
+    copy_s: float = 0.0
+    warm_up_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -211,13 +219,19 @@ class Done(Message):
 
 @dataclass(slots=True)
 class Pong(Message):
-    """The worker lives; what it runs on."""
+    """The worker lives; what it runs on.
+
+    resident: the models that may be asked. loading: those on their way. used_bytes: what these take of
+    capacity_bytes, with those that leave.
+    """
 
     kind: ClassVar[str] = "pong"
-    device: str  # "cuda:0", "cpu"
+    device: str  # "cuda:0", "cpu", "sim:2GiB,2.5"
     device_name: str
     capacity_bytes: int
     resident: list[str] = field(default_factory=list)
+    loading: list[str] = field(default_factory=list)
+    used_bytes: int = 0
 
 
 @dataclass(slots=True)

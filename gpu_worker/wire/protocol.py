@@ -12,8 +12,9 @@ the server imports this module.
     Ping   → Pong
     ListResidents → ResidentsListed
 
-A reply to an Infer says that it is over: none of its rows is anywhere in the worker. So a pass that hangs is
-never answered, cancelled or not, and a worker that answers works.
+Loads and evictions of one model are carried out in the order in which they came, those of several beside
+each other and beside batches. A reply to an Infer says that it is over: none of its rows is anywhere in the
+worker. So a pass that hangs is never answered, cancelled or not, and a worker that answers works.
 
 Training goes beside that, one message an epoch, so that whoever drives it decides after each:
 

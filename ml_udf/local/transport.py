@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -65,8 +66,9 @@ class LocalTransport:
             raise BadOption(
                 f"local: has no option {sorted(unknown)[0]!r}", hint="options: " + ", ".join(sorted(_OPTIONS))
             )
-        self._catalog = LocalCatalog(Path(unquote(parts.path) or DEFAULT_HOME).expanduser())
-        self._settings = _settings(options)
+        home = Path(unquote(parts.path) or DEFAULT_HOME).expanduser()
+        self._catalog = LocalCatalog(home)
+        self._settings = replace(_settings(options), prepared=str(home.absolute() / "prepared"))
         self._engine: Engine | None = None
         self._sizes: dict[str, int] = {}  # of models that once found no room
         self._lock = threading.Lock()
@@ -187,7 +189,7 @@ class LocalTransport:
             for member in members:
                 while member.key not in self._engine.resident():
                     try:
-                        self._engine.load(member.key, str(member.directory))
+                        self._engine.load(member.key, str(member.directory), cancelled)
                     except NoRoom as refused:
                         self._sizes[member.key] = refused.wanted_bytes
                         if not self._make_room(self._engine, function, members):

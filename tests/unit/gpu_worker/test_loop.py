@@ -256,6 +256,93 @@ def test_a_model_over_the_bound_is_refused(workers: Workers, vgg: Path) -> None:
     assert "10000" in failed(worker.ask(Load(1, "vgg", str(vgg))), "bad_option")
 
 
+def simulated_worker(workers: Workers) -> WorkerProcess:
+    """With a link over which 16 MiB take 1.7 s."""
+    return workers("--device", "sim:64MiB,0.01")
+
+
+def weighty(folder: Path, name: str, mib: int) -> str:
+    return str(hashing_model(folder, name, weight_bytes=mib << 20))
+
+
+def test_a_load_is_cancelled_by_its_id_and_leaves_nothing(workers: Workers, tmp_path: Path) -> None:
+    worker = simulated_worker(workers)
+    worker.send(Load(1, "m", weighty(tmp_path, "m", 32)), Load(2, "n", weighty(tmp_path, "n", 16)), Ping(3))
+    pong = worker.receive()
+    assert isinstance(pong, Pong)
+    assert pong.resident == []
+    began_s = time.monotonic()
+    worker.send(Cancel(4, 1), Cancel(5, 2))
+    replies = by_id([worker.receive() for _ in range(2)])
+    assert time.monotonic() - began_s < 2.0, "the loads take 5 s"
+    failed(replies[1], "cancelled")
+    failed(replies[2], "cancelled")
+    pong = worker.ask(Ping(6))
+    assert isinstance(pong, Pong)
+    assert (pong.resident, pong.loading, pong.used_bytes) == ([], [], 0)
+
+
+def test_orders_of_one_model_are_carried_out_in_the_order_they_came(workers: Workers, tmp_path: Path) -> None:
+    worker = simulated_worker(workers)
+    folder = weighty(tmp_path, "m", 1)
+    worker.send(
+        Load(1, "m", folder), Unload(2, "m"), Load(3, "m", folder), Unload(4, "m"), Load(5, "m", folder)
+    )
+    worker.send(Cancel(6, 5))
+    replies = [worker.receive() for _ in range(5)]
+    in_turn = [reply.id for reply in replies if reply is not None and reply.id != 5]
+    assert in_turn == [1, 2, 3, 4]
+    failed(by_id(replies)[5], "cancelled")
+    assert isinstance(worker.ask(Load(7, "m", folder)), Loaded)
+
+
+def test_a_load_says_what_its_time_went_into(workers: Workers, tmp_path: Path) -> None:
+    worker = simulated_worker(workers)
+    reply = worker.ask(Load(1, "m", weighty(tmp_path, "m", 1)))
+    assert isinstance(reply, Loaded)
+    assert reply.copy_s >= (1 << 20) / 0.01e9
+    assert reply.load_s >= reply.copy_s
+    pong = worker.ask(Ping(2))
+    assert isinstance(pong, Pong)
+    assert (pong.device, pong.used_bytes) == ("sim:64MiB,0.01", reply.resident_bytes)
+
+
+def test_a_load_waits_for_no_eviction_of_another(worker: WorkerProcess, slow: Path, hashing: Path) -> None:
+    worker.load(slow=slow)
+    worker.send(Infer(1, ["slow"] * 3, "text", [b"a"]), Unload(2, "slow"), Load(3, "h", str(hashing)))
+    kinds = [type(worker.receive()) for _ in range(3)]
+    assert kinds[0] is Loaded
+    assert set(kinds) == {Loaded, Answer, Done}
+
+
+def test_it_ends_soon_when_the_socket_closes_under_a_load(workers: Workers, tmp_path: Path) -> None:
+    worker = simulated_worker(workers)
+    worker.send(Load(1, "m", weighty(tmp_path, "m", 60)), Ping(2))
+    assert isinstance(worker.receive(), Pong)
+    began_s = time.monotonic()
+    worker.socket.close()
+    assert worker.wait() == 0
+    assert time.monotonic() - began_s < 5.0, "the load takes 6 s"
+
+
+def test_a_worker_killed_in_the_middle_of_a_load_leaves_files_that_the_next_one_can_use(
+    workers: Workers, tmp_path: Path, squeezenet: Path
+) -> None:
+    folder = tmp_path / "prepared"
+    for _ in range(2):
+        worker = workers("--device", "sim:64MiB,0.0001", "--prepared", str(folder))
+        worker.send(Load(1, "m", str(squeezenet)), Ping(2))
+        assert isinstance(worker.receive(), Pong)
+        deadline_s = time.monotonic() + 60
+        while not list(folder.glob("*")) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        worker.process.kill()
+        assert worker.wait() == -signal.SIGKILL
+    worker = workers("--device", "sim:64MiB,1", "--prepared", str(folder))
+    assert isinstance(worker.ask(Load(1, "m", str(squeezenet))), Loaded)
+    answered(worker.ask(Infer(2, ["m"], "image", [noise(1)])))
+
+
 def test_a_decompression_bomb_costs_no_memory(workers: Workers, tmp_path: Path, vgg: Path) -> None:
     (tmp_path / "bomb.png").write_bytes(huge_png())
     (tmp_path / "good.jpg").write_bytes(noise(1))

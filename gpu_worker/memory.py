@@ -1,0 +1,35 @@
+"""Memory in one piece, whose pages can be given back while its addresses stay."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+__all__ = ["Region"]
+
+
+class Region:
+    """`nbytes` of zeros. Its pages are taken as they are first written, large ones where the kernel has any.
+
+    view: the bytes, writable. Raises `OSError` where the process may have no more memory.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._pages = mmap.mmap(-1, max(1, nbytes), flags=flags)
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # a page of 4 KiB at a time, taking them costs more than copying
+            self._pages.madvise(mmap.MADV_HUGEPAGE)
+        self.view = memoryview(self._pages)[:nbytes]
+        self.address: int = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+
+    def give_back(self) -> None:
+        """Its memory is the machine's again; what is read of it from now on is zeros."""
+        self._pages.madvise(mmap.MADV_DONTNEED)
+
+    def take(self) -> None:
+        """Its pages come by themselves."""
+
+    def copy_from(self, source: Region, start: int, end: int) -> None:
+        """Copies bytes `start` to `end` of `source` to the same place; other threads run meanwhile."""
+        ctypes.memmove(self.address + start, source.address + start, end - start)

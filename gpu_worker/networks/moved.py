@@ -1,0 +1,31 @@
+"""What a network's weights take of a device's memory, for networks whose weights can leave it and come back.
+
+No torch here: a model that needs none is moved too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["MovesWeights", "Weights"]
+
+
+@dataclass(slots=True, eq=False)
+class Weights:
+    """content: what they were made of. memory: a region of the device, which holds them as `layout` says."""
+
+    content: str
+    layout: Any
+    memory: Any
+    nbytes: int
+
+
+@runtime_checkable
+class MovesWeights(Protocol):
+    """A network that stays as it is while its weights are away; nobody runs it then.
+
+    weights: None where they cannot leave it.
+    """
+
+    weights: Weights | None

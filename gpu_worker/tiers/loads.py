@@ -1,0 +1,473 @@
+"""A model's way onto the device, beside the batches of others: device ← host ← disk.
+
+    disk ─ reading ─→ host's memory ─ link ─→ device's memory ─→ a network on it ─ warming up ─→ resident
+      └─ first time: hashed, folded, laid out (making), then written beside (files)
+
+On a device with memory of its own, models stay in the host's memory too, in their final layout, and a network
+that leaves the device stays as it is without its weights: loading it again is one copy. Where device and host
+are one memory, weights are read straight to where they are computed, once.
+Each step may be given up; what was begun leaves nothing behind. No step runs in a thread that serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from gpu_worker.device import Device, host_share_bytes
+from gpu_worker.errors import Cancelled, ModelUnusable
+from gpu_worker.memory import Region
+from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.model_files.prepared import PreparedFiles, Stamp, content_of, read_at
+from gpu_worker.model_files.regular import open_regular
+from gpu_worker.model_files.sources import Sources
+from gpu_worker.networks.hashing import Hashing
+from gpu_worker.networks.loader import check_pixels, onnx_network, warm_up
+from gpu_worker.networks.moved import MovesWeights, Weights
+from gpu_worker.networks.network import IsCancelled, Network, check
+from gpu_worker.settings import Settings
+from gpu_worker.threads import Threads
+from gpu_worker.tiers.arriving import Arriving, Damaged
+from gpu_worker.tiers.host import HostModel, HostTier, Kept
+from gpu_worker.tiers.link import Link
+from gpu_worker.zoo import HASHING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Grow", "LoadTimes", "Loads", "Made"]
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.01
+_FILLED_BYTES = 16 << 20
+_T = TypeVar("_T")
+
+Grow = Callable[[int], None]  # told what a model takes of the device, before it is taken; may raise
+
+
+@dataclass(slots=True)
+class LoadTimes:
+    """Seconds of a load by what they went into; waiting for other loads is in none of them.
+
+    read_s: from the disk. prepare_s: hashing, folding, making the network: done once. copy_s: over the link.
+    warm_up_s: first passes, of a network that had none. Reading and copying overlap.
+    """
+
+    read_s: float = 0.0
+    prepare_s: float = 0.0
+    copy_s: float = 0.0
+    warm_up_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Made:
+    """A network that is on the device and warm. learned: what was said of it when it last left."""
+
+    network: Network
+    times: LoadTimes
+    learned: Any = None
+
+
+@dataclass(slots=True)
+class _Load:
+    """One load under way.
+
+    stamp: of the weights file. content: what the network is made of, "" where it is made anew each time.
+    module: one that has its weights in ordinary memory, made on the way.
+    """
+
+    manifest: Manifest
+    is_cancelled: IsCancelled
+    grow: Grow
+    stamp: Stamp = ()
+    content: str = ""
+    module: nn.Module | None = None
+    times: LoadTimes = field(default_factory=LoadTimes)
+
+
+# Weights in memory that `allocate(nbytes, layout)` gives, or on their way there.
+_Allocate = Callable[[int, Any], Region]
+_Bring = Callable[[_Load, _Allocate], Arriving | None]
+_Make = Callable[[_Load, Any, Region], Network]
+
+
+class Loads:
+    """Loads for `device`; several at once. Thread-safe.
+
+    before_torch(threads): called before the first torch model, whose passes these threads run too.
+    """
+
+    def __init__(
+        self, settings: Settings, device: Device, before_torch: Callable[[Threads], None] = lambda _: None
+    ) -> None:
+        self._settings = settings
+        self._device = device
+        self._before_torch = before_torch
+        self._sources = Sources()
+        self._files = PreparedFiles(settings.prepared) if settings.prepared else None
+        self._link = Link(device.simulated)
+        self.host: HostTier | None = None
+        if device.has_memory:
+            self.host = HostTier(settings.host_bytes or host_share_bytes(), self._host_memory)
+        # One each: what one of them does for a load waits for no other kind of step.
+        self._reading = Threads(1, "reading")
+        self._making = Threads(1, "making")
+        self._writing = Threads(1, "writing")
+
+    def start(self) -> None:
+        """Starts its threads, if they do not run yet."""
+        for threads in (self._reading, self._making, self._writing):
+            threads.start()
+
+    def close(self) -> None:
+        """Ends its threads; a file that is being written is finished."""
+        for threads in (self._reading, self._making, self._writing):
+            threads.close()
+
+    def settle(self) -> None:
+        """Returns once the files of earlier loads are written."""
+        self._writing.submit(lambda: None).result()
+
+    def load(self, manifest: Manifest, grow: Grow, is_cancelled: IsCancelled) -> Made:
+        """The model, on the device and warm. Its runtime is imported already.
+
+        Raises `ModelUnusable`, `Cancelled` within 50 ms of being asked to stop, and what `grow` raises.
+        """
+        load = _Load(manifest, is_cancelled, grow)
+        if manifest.architecture == HASHING:
+            return self._hashing(load)
+        check_pixels(manifest)
+        if manifest.runtime == "onnx":
+            return self._onnx(load)
+        return self._torch(load)
+
+    def leave(self, network: Network, learned: object) -> None:
+        """The network is off the device: its memory is given back, and what can be used again is kept."""
+        if self.host is None or not isinstance(network, MovesWeights) or network.weights is None:
+            return
+        network.weights.memory.give_back()
+        if network.weights.content:
+            self.host.keep(network.weights.content, Kept(network, learned))
+
+    # ── from tier to tier ───────────────────────────────────────────────────────────────────────────────
+
+    def _straight(self, load: _Load, bring: _Bring, make: _Make) -> Made:
+        """Where host and device are one memory: into it, once."""
+        taken: list[tuple[Region, Any]] = []
+
+        def allocate(nbytes: int, layout: object) -> Region:
+            load.grow(nbytes)
+            taken.append((Region(nbytes), layout))
+            return taken[-1][0]
+
+        arriving = bring(load, allocate)
+        memory, layout = taken[-1]
+        if arriving is not None:
+            try:
+                arriving.until(memory.nbytes, load.is_cancelled)
+            finally:
+                arriving.give_up()
+            load.times.read_s = arriving.took_s
+        return self._made(load, make, layout, memory)
+
+    def _by_tiers(self, load: _Load, bring: _Bring, make: _Make) -> Made:
+        """Disk → host → device, from where it is."""
+        assert self.host is not None
+        host = self.host
+        model = host.lease(load.content, load.is_cancelled) if load.content else None
+        if model is not None:
+            try:
+                return self._over_link(load, make, model, None)
+            finally:
+                host.give_back(model)
+        admitted: list[HostModel] = []
+
+        def allocate(nbytes: int, layout: object) -> Region:
+            load.grow(nbytes)
+            admitted.append(host.admit(load.content, nbytes, layout))
+            return admitted[-1].memory
+
+        arriving: Arriving | None = None
+        is_damaged = False
+        try:
+            arriving = bring(load, allocate)
+            return self._over_link(load, make, admitted[-1], arriving)
+        except Damaged:
+            is_damaged = True
+            raise
+        finally:
+            if arriving is not None:
+                arriving.give_up()
+            model = admitted[-1] if admitted else None
+            if model is not None:
+                host.give_back(model)
+            if model is None or is_damaged or not model.is_whole:
+                host.failed(load.content, model)
+
+    def _over_link(self, load: _Load, make: _Make, model: HostModel, arriving: Arriving | None) -> Made:
+        """From the host's memory to the device's, while the rest of it may still come."""
+        assert self.host is not None
+        nbytes = model.memory.nbytes
+        kept = self.host.take_kept(model)
+        try:
+            if kept is None:
+                load.grow(nbytes)
+                memory = self._device_memory(nbytes)
+            else:
+                load.grow(kept.network.resident_bytes)
+                memory = cast(MovesWeights, kept.network).weights.memory  # type: ignore[union-attr] # it moves
+                memory.take()
+            self._move(load, model, memory, arriving)
+        except BaseException:
+            if kept is not None:
+                self.leave(kept.network, kept.learned)
+            raise
+        self.host.filled(model)
+        if kept is not None:
+            return Made(kept.network, load.times, kept.learned)
+        return self._made(load, make, model.layout, memory)
+
+    def _move(self, load: _Load, model: HostModel, memory: Region, arriving: Arriving | None) -> None:
+        def copy(start: int, end: int) -> None:
+            if arriving is not None:
+                arriving.until(end, load.is_cancelled)
+            memory.copy_from(model.memory, start, end)
+
+        if arriving is not None:
+            arriving.until_worth(self._link.bytes_per_s, load.is_cancelled)
+        load.times.copy_s = self._link.move(model.memory.nbytes, copy, load.is_cancelled)
+        if arriving is not None:
+            arriving.until(model.memory.nbytes, load.is_cancelled)
+            load.times.read_s = arriving.took_s
+
+    def _made(self, load: _Load, make: _Make, layout: object, memory: Region) -> Made:
+        """The network over its weights, warm: in a thread that does nothing else."""
+        began_s = time.monotonic()
+        network = self._in_making(load, make, load, layout, memory)
+        made_s = time.monotonic()
+        self._in_making(load, warm_up, network, load.manifest, load.is_cancelled)
+        load.times.prepare_s += made_s - began_s
+        load.times.warm_up_s = time.monotonic() - made_s
+        return Made(network, load.times)
+
+    def _in_making(self, load: _Load, task: Callable[..., _T], *arguments: object) -> _T:
+        """What the task returns, from the thread that makes. Raises `Cancelled`, and what it raises."""
+        future = self._making.submit(task, *arguments)
+        while True:
+            try:
+                return cast(_T, future.result(_LOOK_S))
+            except NotYet:
+                if future.done():
+                    raise
+            try:
+                check(load.is_cancelled)
+            except Cancelled as cancelled:
+                if not future.cancel():
+                    cancelled.remains = future
+                raise
+
+    def _host_memory(self, nbytes: int) -> Region:
+        if not self._device.is_cuda:
+            return Region(nbytes)
+        from gpu_worker.networks.cuda_memory import PinnedRegion
+
+        return cast(Region, PinnedRegion(nbytes))
+
+    def _device_memory(self, nbytes: int) -> Region:
+        if not self._device.is_cuda:
+            return Region(nbytes)
+        from gpu_worker.networks.cuda_memory import CudaRegion
+
+        return cast(Region, CudaRegion(nbytes, self._device.name))
+
+    # ── torch: a prepared file, or the weights ──────────────────────────────────────────────────────────
+
+    def _torch(self, load: _Load) -> Made:
+        from gpu_worker.networks.torch_loader import is_of_the_zoo
+
+        self._before_torch(self._making)
+        ours = is_of_the_zoo(load.manifest)
+        sha256 = self._identify(load, prepared=ours)
+        load.content = _content(load.manifest, sha256) if ours else ""
+        way = self._straight if self.host is None else self._by_tiers
+        try:
+            return way(load, self._bring_torch, self._torch_network)
+        except Damaged as exc:
+            if self._files is None or not load.content:
+                raise ModelUnusable(
+                    f"the weights of {load.manifest.directory} cannot be used: {exc}"
+                ) from exc
+            self._files.refuse(load.content, str(exc))
+        return way(load, self._prepare, self._torch_network)
+
+    def _identify(self, load: _Load, *, prepared: bool = False) -> str:
+        """The weights' SHA-256: hashed, unless they are what was hashed before. Raises `ModelUnusable`.
+
+        prepared: there may be a prepared file, which says of which weights it was made.
+        """
+        manifest = load.manifest
+        began_s = time.monotonic()
+        load.stamp = self._sources.stamp(manifest)
+        sha256 = self._sources.known(manifest, load.stamp)
+        if sha256 is None and prepared and manifest.sha256 and self._files is not None:
+            file = self._files.open(_content(manifest, manifest.sha256.lower()))
+            if file is not None:
+                file.close()
+                if (file.weights, file.stamp) == (_path(manifest), load.stamp):
+                    sha256 = manifest.sha256.lower()
+                    self._sources.note(manifest, load.stamp, sha256)
+        if sha256 is None or (manifest.sha256 and sha256 != manifest.sha256.lower()):
+            sha256 = self._sources.hashed(manifest, load.stamp, load.is_cancelled)
+        load.times.prepare_s += time.monotonic() - began_s
+        return sha256
+
+    def _bring_torch(self, load: _Load, allocate: _Allocate) -> Arriving | None:
+        file = self._files.open(load.content) if self._files is not None and load.content else None
+        if file is None:
+            self._prepare(load, allocate)
+            return None
+        from gpu_worker.networks.weights import Layout
+
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(file.close)
+            try:
+                layout = Layout.from_json(file.layout, file.nbytes)
+            except ValueError as exc:
+                raise Damaged(str(exc)) from exc
+            memory = allocate(file.nbytes, layout)
+            sha256 = "" if file.trusted else file.sha256
+            arriving = Arriving(self._reading, file.read, memory.view, sha256, file.close)
+            on_error.pop_all()
+        return arriving
+
+    def _prepare(self, load: _Load, allocate: _Allocate) -> None:
+        """From the weights as they were registered; written beside for the next time."""
+        from gpu_worker.networks.torch_loader import prepared_module
+        from gpu_worker.networks.weights import gather, layout_of
+
+        manifest = load.manifest
+        began_s = time.monotonic()
+
+        def prepare() -> nn.Module:
+            return prepared_module(manifest, allow_import=self._settings.allow_import)
+
+        module = self._in_making(load, prepare)
+        layout = layout_of(module)
+        memory = allocate(layout.nbytes, layout)
+        self._in_making(load, gather, module, layout, memory)
+        if self._sources.stamp(manifest) != load.stamp:
+            raise ModelUnusable(
+                f"the weights {manifest.path_of_weights()} were replaced while they were read"
+            )
+        load.module = module
+        load.times.prepare_s += time.monotonic() - began_s
+        if self._files is not None and load.content:
+            self._writing.put(
+                _write, self._files, load.content, _path(manifest), load.stamp, layout.to_json(), memory
+            )
+
+    def _torch_network(self, load: _Load, layout: Any, memory: Region) -> Network:  # noqa: ANN401  # of weights.py
+        from gpu_worker.networks.torch_loader import network_of, skeleton
+        from gpu_worker.networks.weights import attach, is_attached
+
+        module = load.module if load.module is not None else skeleton(load.manifest)
+        load.module = None
+        try:
+            attach(module, layout, memory)
+        except ValueError as exc:
+            raise Damaged(str(exc)) from exc
+        network = network_of(module, load.manifest, self._device)
+        if is_attached(module, memory):
+            network.weights = Weights(load.content, layout, memory, memory.nbytes)
+        return network
+
+    # ── ONNX: its load is the making of a session, which has its weights for itself ─────────────────────
+
+    def _onnx(self, load: _Load) -> Made:
+        sha256 = self._identify(load)
+        if self._device.simulated is None:  # ONNX Runtime has its own way to a device
+            return self._made(load, lambda *_: onnx_network(load.manifest, self._device), None, Region(0))
+        load.content = content_of(sha256, {"runtime": "onnx"})
+        return self._by_tiers(load, self._bring_file, self._onnx_network)
+
+    def _bring_file(self, load: _Load, allocate: _Allocate) -> Arriving:
+        path = load.manifest.path_of_weights()
+        memory = allocate(load.stamp[2], None)
+        try:
+            file = open_regular(path)
+        except OSError as exc:
+            raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
+
+        def read(view: memoryview, start: int) -> None:
+            read_at(file, view, start)
+
+        return Arriving(self._reading, read, memory.view, "", file.close)
+
+    def _onnx_network(self, load: _Load, _: object, memory: Region) -> Network:
+        if self._sources.stamp(load.manifest) != load.stamp:
+            path = load.manifest.path_of_weights()
+            raise ModelUnusable(f"the weights {path} were replaced while they were read")
+        return onnx_network(load.manifest, self._device, bytes(memory.view))
+
+    # ── the hashing model: weights of any size ────────────────────────────────────────────────────────
+
+    def _hashing(self, load: _Load) -> Made:
+        manifest = load.manifest
+        network = Hashing.from_options(manifest.classes, manifest.architecture_options)
+        self._link.wait(network.load_s, load.is_cancelled)
+        if not network.weight_bytes:
+            load.times.copy_s = network.load_s
+            warm_up(network, manifest)
+            return Made(network, load.times)
+        load.content = content_of("", {"directory": manifest.directory, "options": _options(manifest)})
+
+        def bring(load: _Load, allocate: _Allocate) -> None:
+            memory = allocate(network.weight_bytes, None)
+            for start in range(0, memory.nbytes, _FILLED_BYTES):
+                check(load.is_cancelled)
+                Hashing.fill(memory, start, min(memory.nbytes, start + _FILLED_BYTES))
+
+        def make(load: _Load, layout: object, memory: Region) -> Network:
+            network.weights = Weights(load.content, layout, memory, memory.nbytes)
+            return network
+
+        made = (self._straight if self.host is None else self._by_tiers)(load, bring, make)
+        made.times.copy_s += network.load_s
+        return made
+
+
+def _content(manifest: Manifest, sha256: str) -> str:
+    return content_of(sha256, _options(manifest))
+
+
+def _path(manifest: Manifest) -> str:
+    return os.path.abspath(manifest.path_of_weights())
+
+
+def _options(manifest: Manifest) -> dict[str, Any]:
+    """All that a network depends on beside its weights."""
+    return {
+        "architecture": manifest.architecture,
+        "options": dict(manifest.architecture_options),
+        "task": manifest.task,
+        "classes": manifest.classes,
+        "input": asdict(manifest.input),
+        "features": asdict(manifest.features),
+    }
+
+
+def _write(
+    files: PreparedFiles, content: str, path: str, stamp: Stamp, layout: object, memory: Region
+) -> None:
+    """A disk that is full costs the next load time, not this one."""
+    try:
+        files.write(content, path, stamp, layout, memory.view)
+    except OSError as exc:
+        reason = exc.strerror or str(exc)
+        _log.warning("%s is not kept as it lies in memory: %s", path, reason)
