@@ -13,12 +13,14 @@ from server.placement.least_recent import LruBlocking, LruOverlapped
 from server.placement.lru import LeastRecentlyUsed
 from server.placement.modelmesh import ModelMesh
 from server.placement.policy import PlacementPolicy
+from server.placement.value import ValueOfResidency
 from server.policy_names import named
 
 __all__ = ["PLACEMENT_POLICIES", "placement_named"]
 
 PLACEMENT_POLICIES: Mapping[str, Callable[..., PlacementPolicy]] = MappingProxyType(
     {
+        "value": ValueOfResidency,
         "lru": LeastRecentlyUsed,
         "lru-blocking": LruBlocking,
         "lru-overlapped": LruOverlapped,

@@ -172,6 +172,7 @@ class Placement:
         self._known: dict[str, _Known] = {}
         self._open: dict[GroupKeys, _OpenWish] = {}
         self._ended: list[Ended] = []
+        self._unsettled: set[GroupKeys] = set()  # wishes of which something is new
         self._told_fault = False
         self._memory: Mapping[str, Any] = {}  # the policy's
         self._served: dict[str, _Served] = {}
@@ -199,6 +200,7 @@ class Placement:
         model.last_used_s = model.last_used_s or last_used_s
         model.state = None
         self._used_bytes.clear()
+        self._unsettle(key)
 
     def serve(
         self,
@@ -309,6 +311,7 @@ class Placement:
         self._refused[name] = Counter()
         self._kinds |= {device}
         self._forget_states()
+        self._unsettled.update(self._open)
 
     def worker_down(self, name: str) -> None:
         """The worker is gone, and all that it held."""
@@ -327,6 +330,7 @@ class Placement:
             self._used_bytes,
         ):
             kept.pop(name, None)
+        self._unsettled.update(self._open)
         self._held = None
 
     def resident(self, name: str) -> frozenset[str]:
@@ -385,6 +389,7 @@ class Placement:
             return False
         self._met([group])
         self._open[group] = _OpenWish(Wish(group, now_s, frozenset(without), by_rows))
+        self._unsettled.add(group)
         return True
 
     def is_wanted(self, group: GroupKeys) -> bool:
@@ -480,6 +485,7 @@ class Placement:
         self._place(replace(worker, resident=resident))
         self._refused[name].pop(key, None)
         self._forget_states()
+        self._unsettle(key)
 
     def refused(self, name: str, key: str, wanted_bytes: int) -> bool:
         """The worker had no room for it. Whether it takes more than was known when the load was decided."""
@@ -492,6 +498,7 @@ class Placement:
                 one.refusals += key in one.wish.group
             if (counted := self._refused.get(name)) is not None:
                 counted[key] += 1
+            self._unsettle(key)
         return is_news
 
     def failed(self, name: str, key: str, error: Exception, *, died: bool = False) -> None:
@@ -500,6 +507,7 @@ class Placement:
         model.failures, model.deaths, model.state = model.failures + 1, model.deaths + died, None
         for group, one in list(self._open.items()):
             if key in group:
+                self._unsettled.add(group)
                 one.lost += 1
                 if not died or one.lost >= _TRIES:
                     self._end(group, Ended(group, "failed", error))
@@ -666,8 +674,10 @@ class Placement:
         return any(worker.capacity.fits(sizes) for worker in self._workers.values())
 
     def _settle(self) -> None:
-        """End the wishes that are fulfilled, and those that cannot be."""
-        for group, one in list(self._open.items()):
+        """End the wishes that are fulfilled, and those that cannot be, of those of which something is new."""
+        unsettled = [(group, self._open[group]) for group in self._unsettled if group in self._open]
+        self._unsettled.clear()
+        for group, one in unsettled:
             without = one.wish.without if self._workers.keys() - one.wish.without else ()
             if self.is_resident(group, without):
                 self._end(group, Ended(group, "resident"))
@@ -675,6 +685,10 @@ class Placement:
                 self._end(group, Ended(group, "too_large"))
             elif one.refusals > 2 * len(group):
                 self._end(group, Ended(group, "crowded"))
+
+    def _unsettle(self, key: str) -> None:
+        """Something is new of the model, or of who holds it."""
+        self._unsettled.update(group for group in self._open if key in group)
 
     def _session(self, group: GroupKeys, device: str, rows_per_s: Callable[[str], float]) -> Session:
         """What is asked of a group, for starting placement."""

@@ -90,6 +90,7 @@ class World:
             assert PlacementState.from_json(json.loads(json.dumps(state.to_json()))) == state
             steps, _ = self.core.steps(self.now_s, waited_for)
             self.core.take_ended()
+            assert self.core.take_fault() is None
             if not steps:
                 return
             for step in steps:

@@ -1,0 +1,400 @@
+"""`value`: loads what brings more rows into their goals than what leaves for it, a second of the link.
+
+What a load brings: the rows that wait and can still be in time, and those that come while it would be away
+again; what it costs: the same of those that leave, weighed a little more, so that two of like worth do not
+change places for ever. It looks ahead along the order of visits, loads for nobody while the link has nothing
+better to do, gives such a load up when rows wait for another one, and gives a busy worker's hottest models to
+one that has time for them. Models that lost rows and were not served for long come first: none starves.
+
+Orders (a deployment, a model that only a hanging worker holds) come before all that, and what is offered
+fills free room when nothing better is to be loaded. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from heapq import nlargest
+
+from server.placement.demand import assigned, can_hold, has, taken_up
+from server.placement.policy import (
+    Abort,
+    Evict,
+    Fetch,
+    GroupKeys,
+    ModelState,
+    PlacementAction,
+    PlacementDecision,
+    PlacementState,
+    WaitingRows,
+    Wish,
+    WorkerPlaces,
+)
+from server.placement.worth import Leaving, Worth, over
+
+__all__ = ["ValueOfResidency"]
+
+_HYSTERESIS = 1.2  # what leaves counts for so much more than what comes
+_WANTED = 8  # candidates: of those that rows wait for,
+_SOUGHT = 4  # of those that nobody holds,
+_COPIES = 2  # and of the hottest worker's
+_HOT = 0.7  # of a worker's time asked for: then copies elsewhere are looked at,
+_COOLER = 0.2  # on workers that have so much more time
+_KEEP_SHARE = 0.1  # of a model's rate, where candidates are chosen by their rows
+_FLOOR = 0.05  # the share of the link's time within which no model starves
+_FEWEST_WANTED = 4
+_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
+_AGAIN_S = 0.005  # when to ask again while something may soon be worth a load
+_SELDOM_S = 0.05  # while nobody waits for anything that runs nowhere
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A load: who leaves for it, and what all that brings, in rows a second of the link."""
+
+    worker: WorkerPlaces
+    load: str
+    leaving: Sequence[str]
+    score: float
+    unit: GroupKeys
+
+    def actions(self) -> Iterator[PlacementAction]:
+        """As the core takes them."""
+        yield from (Evict(self.worker.name, key) for key in self.leaving)
+        yield Fetch(self.worker.name, self.load)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOfResidency:
+    """Each option left out is an ablation: what it is worth is measured by `make bench-residency`.
+
+    savable: rows that wait count. rates: rows of late do, else the last use alone. chain: the order of visits
+    does. hysteresis: what leaves counts for more. prefetch: models are loaded for which no rows wait. aborts:
+    such loads are given up for rows.
+    """
+
+    savable: bool = True
+    rates: bool = True
+    chain: bool = True
+    hysteresis: bool = True
+    prefetch: bool = True
+    aborts: bool = True
+
+    name = "value"
+
+    def decide(self, state: PlacementState, now_s: float) -> PlacementDecision:
+        """The loads that bring most, one an idle link at most, as long as they bring anything."""
+        worth = Worth(state, now_s, rates=self.rates, chain=self.chain)
+        orders = [wish for wish in state.wishes if wish.without or not wish.by_rows]
+        actions: list[PlacementAction] = []
+        taken: set[str] = set()
+        for wish in orders:
+            actions += self._order(worth, wish, taken)
+        loading = {action.model for action in actions if isinstance(action, Fetch)}
+        idle = [w for w in state.workers.values() if w.moving is None and w.name not in taken]
+        while idle:
+            plan = self._best(worth, idle, loading)
+            if plan is None:
+                break
+            actions += plan.actions()
+            loading.update(plan.unit)
+            idle.remove(plan.worker)
+        for worker in idle:
+            actions += taken_up(state, worker)
+        if self.aborts and worth.wanted:
+            actions += self._aborts(worth, loading)
+        return PlacementDecision(tuple(actions), self._ask_again_s(worth, bool(idle)))
+
+    # ── what is ordered ───────────────────────────────────────────────────────────────────────────────
+
+    def _order(self, worth: Worth, wish: Wish, taken: set[str]) -> Iterator[PlacementAction]:
+        """The next load of a group that somebody waits for, whatever it costs; its workers are then taken."""
+        state = worth.state
+
+        def best(group: GroupKeys) -> WorkerPlaces | None:
+            return min(
+                (worker for worker in state.workers.values() if can_hold(state, worker, group)),
+                key=lambda worker: (
+                    worker.name in wish.without,
+                    sum(not has(worker, key) for key in group),
+                    worker.moving is not None or worker.name in taken,
+                    len(worker.resident),
+                ),
+                default=None,
+            )
+
+        for part, worker in assigned(state, wish, best):
+            is_idle = worker.moving is None and worker.name not in taken
+            taken.add(worker.name)
+            missing = [key for key in part if key not in worker.resident]
+            if not is_idle or not missing:
+                continue
+            leaving = self._room(worth, worker, part, missing, math.inf, is_ordered=True)
+            if leaving is not None:
+                yield from (Evict(worker.name, one.key) for one in leaving)
+                yield Fetch(worker.name, missing[0])
+
+    # ── what is worth it ──────────────────────────────────────────────────────────────────────────────
+
+    def _best(self, worth: Worth, workers: Iterable[WorkerPlaces], loading: Set[str]) -> _Plan | None:
+        best: _Plan | None = None
+        starved = self._starved(worth, loading)
+        for worker in workers:
+            units = self._candidates(worth, worker) if starved is None else _units(worth, worker, starved)
+            least = 0.0 if starved is None else -math.inf
+            for unit, group in units:
+                plan = self._plan(worth, worker, unit, group, least if best is None else best.score, loading)
+                best = best if plan is None else plan
+        return best
+
+    def _candidates(self, worth: Worth, worker: WorkerPlaces) -> Iterator[tuple[GroupKeys, GroupKeys]]:
+        """What may be loaded next, each with the group whose rows wait for it."""
+        state = worth.state
+        wanted = worth.wanted
+        if len(wanted) > _WANTED:
+
+            def first(group: GroupKeys) -> float:
+                rows = state.waited_for[group].rows + _KEEP_SHARE * worth.keep(group, worker.device)
+                return rows / max(1, sum(state.size_bytes(key) for key in group))
+
+            wanted = nlargest(_WANTED, wanted, key=first)
+        for group in wanted:
+            yield from _units(worth, worker, group)
+        if not self.prefetch:
+            return
+        ahead = [key for key in worth.ahead if not worth.holders(key)]
+        asked = {key for group in worth.wanted for key in group}
+        sought = [key for key in {*state.sought, *ahead} - asked if _may_come_unasked(state.models[key])]
+        units = {key: worth.unit_of(key) for key in sought}
+        if len(sought) > _SOUGHT:
+
+            def quickly(key: str) -> float:
+                load_s = worth.load_s((key,), worker.device)
+                return worth.keep((key,), worker.device) / max(1e-6, load_s)
+
+            sought = nlargest(_SOUGHT, sought, key=quickly)
+        for unit in dict.fromkeys([*(units[key] for key in sought), *self._copies(worth, worker)]):
+            yield unit, unit
+
+    def _copies(self, worth: Worth, worker: WorkerPlaces) -> Iterator[GroupKeys]:
+        state = worth.state
+        if len(state.workers) < 2:
+            return
+        hottest = max(state.demand, key=lambda name: state.demand[name], default="")
+        demand = state.demand.get(hottest, 0.0)
+        if demand > _HOT and state.demand[worker.name] < demand - _COOLER and hottest in state.workers:
+            there = state.workers[hottest]
+            listed = state.hottest.get(hottest, ()) or there.resident
+            able = [
+                key
+                for key in listed
+                if worth.has(there, key)
+                and not worth.has(worker, key)
+                and _may_come_unasked(state.models[key])
+            ]
+            busiest = nlargest(_COPIES, able, key=lambda key: state.models[key].arrivals_per_s(worth.now_s))
+            yield from ((key,) for key in busiest)
+
+    def _plan(
+        self,
+        worth: Worth,
+        worker: WorkerPlaces,
+        unit: GroupKeys,
+        group: GroupKeys,
+        least: float,
+        loading: Set[str],
+    ) -> _Plan | None:
+        """The next load that has the unit there, if it brings more than `least`; None if not."""
+        state = worth.state
+        missing = [key for key in unit if key not in worker.resident]
+        if not missing or worth.is_coming(group) or not loading.isdisjoint(group):
+            return None
+        load_s = max(1e-6, worth.load_s(missing, worker.device))
+        holders = len(worth.holders(unit[0])) if len(unit) == 1 else 0
+        rows = 0.0
+        if holders and worth.runs(group):
+            gain = self._copy_gain(worth, worker, unit[0], holders) * load_s
+        else:
+            rows = self._rows(worth, group, load_s)
+            gain = rows + worth.keep(unit, worker.device) * load_s
+        if gain / load_s <= least:
+            return None
+        leaving = self._room(worth, worker, unit, missing, load_s, is_waited_for=rows > 0)
+        if leaving is None:
+            return None
+        cost = sum(one.rows + one.worth * 2 * load_s for one in leaving)
+        score = (gain - (_HYSTERESIS if self.hysteresis else 1.0) * cost) / load_s
+        if score <= least:
+            return None
+        now = leaving if len(missing) == 1 else _first_of(state, worker, missing[0], leaving)
+        return _Plan(worker, missing[0], [one.key for one in now], score, unit)
+
+    def _rows(self, worth: Worth, group: GroupKeys, load_s: float) -> float:
+        """Rows that wait for the group, and that can be in time after such a load."""
+        if not self.savable:
+            return 0.0
+        models = worth.state.models
+        return worth.savable(group, worth.now_s + load_s + sum(models[key].batch_s(1) for key in group))
+
+    def _copy_gain(self, worth: Worth, worker: WorkerPlaces, key: str, holders: int) -> float:
+        state = worth.state
+        rate = worth.rate(key, 0.0)
+        hottest = max(state.demand[name] for name in worth.holders(key))
+        after = state.demand[worker.name] + rate * worth.row_s(key) / (holders + 1)
+        return rate * (over(hottest) - over(after))
+
+    def _room(
+        self,
+        worth: Worth,
+        worker: WorkerPlaces,
+        group: GroupKeys,
+        missing: Sequence[str],
+        load_s: float,
+        *,
+        is_waited_for: bool = True,
+        is_ordered: bool = False,
+    ) -> list[Leaving] | None:
+        """Who leaves so that all that is missing fits; None where that cannot be."""
+        state, capacity = worth.state, worker.capacity
+        held = state.used_bytes.get(worker.name)
+        if held is None:
+            held = sum(state.size_bytes(key) for key in worker.resident)
+        bytes_over = held + sum(state.size_bytes(key) for key in missing) - capacity.capacity_bytes
+        models_over = len(worker.resident) + len(missing) - capacity.max_models
+        bytes_over = bytes_over if capacity.capacity_bytes else 0
+        models_over = models_over if capacity.max_models else 0
+        if bytes_over <= 0 and models_over <= 0:
+            return []
+        due = worth.ahead if not is_waited_for and missing[0] not in worth.ahead else {}
+        for all_of_them in (False, True):
+            may_leave = worth.may_leave(worker, all_of_them=all_of_them, also_busy=is_ordered)
+            if any(one.rows for one in may_leave):
+                may_leave = sorted(
+                    may_leave, key=lambda one: (one.rows / (4 * load_s) + one.worth) / one.size
+                )
+            found: list[Leaving] = []
+            freed = 0
+            for one in may_leave:
+                if freed >= bytes_over and len(found) >= models_over:
+                    break
+                if one.key not in group and one.key not in due:
+                    found.append(one)
+                    freed += state.size_bytes(one.key)
+            if freed >= bytes_over and len(found) >= models_over:
+                return _needed(state, found, freed - bytes_over, len(found) - models_over)
+        return None
+
+    # ── what goes before ──────────────────────────────────────────────────────────────────────────────
+
+    def _starved(self, worth: Worth, loading: Set[str]) -> GroupKeys | None:
+        """The group that has waited longest of those that starve: rows of it are lost, or wait for ever."""
+        state = worth.state
+        since_s: dict[GroupKeys, float] = {}
+        wanted = max(_FEWEST_WANTED, len(worth.wanted))
+        found: GroupKeys | None = None
+        longest_s = 0.0
+        for group in worth.wanted:
+            models = [state.models[key] for key in group]
+            waited_s = worth.now_s - max(model.served_s for model in models)
+            load_s = max(max(model.load_s.values(), default=0.0) for model in models) * len(group)
+            if waited_s <= max(longest_s, load_s * wanted / _FLOOR) or worth.is_coming(group):
+                continue
+            if not loading.isdisjoint(group):
+                continue
+            since_s = since_s or {wish.group: wish.since_s for wish in state.wishes if wish.by_rows}
+            waited_s = min(waited_s, worth.now_s - since_s.get(group, -math.inf))
+            if waited_s <= max(longest_s, load_s * wanted / _FLOOR):
+                continue
+            if not (any(model.lost for model in models) or _wait_for_ever(state.waited_for[group])):
+                continue
+            if worth.savable(group, worth.now_s + load_s) > 0:
+                found, longest_s = group, waited_s
+        return found
+
+    def _aborts(self, worth: Worth, loading: Set[str]) -> Iterator[PlacementAction]:
+        """Loads for nobody, against rows that would be lost before those are over."""
+        state, now_s = worth.state, worth.now_s
+        asked = {key for group in state.waited_for for key in group}
+        for worker in state.workers.values():
+            moving = worker.moving
+            if moving is None or not moving.loading or moving.aborted or moving.loading in asked:
+                continue
+            if any(moving.loading in wish.group for wish in state.wishes):
+                continue
+            left_s, whole_s = moving.ends_s - now_s, moving.ends_s - moving.since_s
+            if left_s <= 0 or whole_s <= 0 or left_s == math.inf:
+                continue
+            done = self._worth_of_a_load(worth, worker, moving.loading) * (1 - left_s / whole_s)
+            for group in worth.wanted[:_WANTED]:
+                if worth.is_coming(group) or not loading.isdisjoint(group):
+                    continue
+                load_s = worth.load_s(group, worker.device)
+                saved = self._rows(worth, group, load_s) - self._rows(worth, group, left_s + load_s)
+                if saved > _HYSTERESIS * done:
+                    yield Abort(worker.name, moving.loading)
+                    break
+
+    def _worth_of_a_load(self, worth: Worth, worker: WorkerPlaces, key: str) -> float:
+        """Rows that it brings, for which nobody waits yet."""
+        return worth.keep((key,), worker.device) * worth.load_s((key,), worker.device)
+
+    def _ask_again_s(self, worth: Worth, is_idle: bool) -> float:
+        state = worth.state
+        if worth.wanted:
+            return worth.now_s + _AGAIN_S
+        if not is_idle:
+            return math.inf
+        if self.prefetch and state.sought:
+            return worth.now_s + (_AGAIN_S if worth.ahead else _SELDOM_S)
+        hot = max(state.demand.values(), default=0.0) if len(state.workers) > 1 else 0.0
+        return worth.now_s + _SELDOM_S if hot > _HOT else math.inf
+
+
+def _units(worth: Worth, worker: WorkerPlaces, group: GroupKeys) -> Iterator[tuple[GroupKeys, GroupKeys]]:
+    """What a group's rows need of the worker: all of it, or a part where it is apart, or any one member."""
+    if worth.in_part(group):
+        yield from (((key,), group) for key in group)
+    elif worth.is_apart(group):
+        parts = assigned(worth.state, Wish(group, worth.now_s), lambda _: None)
+        yield from ((part, group) for part, where in parts if where is worker)
+    else:
+        yield group, group
+
+
+def _may_come_unasked(model: ModelState) -> bool:
+    return not model.failures and model.deaths < _DEATHS
+
+
+def _wait_for_ever(rows: WaitingRows) -> bool:
+    """Whether some of them have no deadline by which they would be lost."""
+    return not rows.rows or rows.fillers > 0 or (bool(rows.due_s) and rows.due_s[-1] == math.inf)
+
+
+def _needed(
+    state: PlacementState, leaving: list[Leaving], bytes_left: int, models_left: int
+) -> list[Leaving]:
+    """Those that have to leave: what others have made room for is put back, what is worth most first."""
+    kept: list[Leaving] = []
+    for one in sorted(leaving, key=lambda one: -one.worth):
+        size = state.size_bytes(one.key)
+        if size <= bytes_left and models_left > 0:
+            bytes_left -= size
+            models_left -= 1
+        else:
+            kept.append(one)
+    return kept
+
+
+def _first_of(
+    state: PlacementState, worker: WorkerPlaces, key: str, leaving: Sequence[Leaving]
+) -> list[Leaving]:
+    """Of those that leave for a group as many as make room for its next member."""
+    held = dict.fromkeys(worker.resident)
+    found: list[Leaving] = []
+    for one in leaving:
+        if worker.capacity.fits([state.size_bytes(each) for each in (*held, key)]):
+            break
+        del held[one.key]
+        found.append(one)
+    return found

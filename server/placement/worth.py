@@ -1,0 +1,250 @@
+"""What models are worth where they are, and what it would bring to load others: rows in goal a second.
+
+The numbers of the rule `value`, at one moment, each found when it is first asked for. A model's rate is that
+of its rows of late; where the order of visits says that it is due, or not soon, that counts instead. Its
+worth is the part of its rows that would be lost if it had to be loaded again first. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from server.placement.policy import FADE_S, GroupKeys, PlacementState, WorkerPlaces
+
+__all__ = ["Leaving", "Worth", "over"]
+
+_LEAST = 0.05  # of its rows are lost whenever a model has to be loaded: as good as none, so it may leave
+_LIKELY = 0.6  # the least probability by which the order of visits is followed
+_STEPS = 64
+_FIRST_LOAD_S = 0.02  # while nothing is known
+_PINNED_S = 1.0  # what was loaded for rows stays for so long, until a batch was sent to it
+_FILLERS = 64  # rows in no hurry count for a part of one batch at most
+_LOOKED_AT = 96  # of a worker's models, when it is asked who leaves
+_COPY = 0.02  # of a model's worth that a copy has at least
+
+
+def over(demand: float) -> float:
+    """The share of its rows that a worker loses which is asked for so much of its time."""
+    return max(0.0, 1 - 0.9 / demand) if demand > 0 else 0.0
+
+
+@dataclass(slots=True)
+class Leaving:
+    """A model that may leave: rows that wait for it, its worth in rows a second, its size, all as a cost."""
+
+    key: str
+    rows: int
+    worth: float
+    size: int
+
+
+class Worth:
+    """`rates`, `chain`: whether rates, or else the last use alone, and the order of visits count."""
+
+    def __init__(
+        self, state: PlacementState, now_s: float, *, rates: bool = True, chain: bool = True
+    ) -> None:
+        self.state = state
+        self.now_s = now_s
+        self._rates = rates
+        self._chain = chain
+        self._keep: dict[tuple[GroupKeys, str], float] = {}
+        self._may_leave: dict[tuple[str, bool, bool], list[Leaving]] = {}
+        self._runs: dict[GroupKeys, bool] = {}
+        workers = state.workers.values()
+        self._coming = {w.moving.loading for w in workers if w.moving is not None and not w.moving.aborted}
+
+    # ── what is where ─────────────────────────────────────────────────────────────────────────────────
+
+    def has(self, worker: WorkerPlaces, key: str) -> bool:
+        """Whether the model is there, and stays."""
+        moving = worker.moving
+        return key in worker.resident and (moving is None or key not in moving.evicting)
+
+    def holders(self, key: str) -> list[str]:
+        """The workers that have it."""
+        return [name for name, worker in self.state.workers.items() if self.has(worker, key)]
+
+    def is_coming(self, keys: GroupKeys) -> bool:
+        """Whether one of them is on its way to some worker."""
+        return not self._coming.isdisjoint(keys)
+
+    def in_part(self, group: GroupKeys) -> bool:
+        """Whether some of the members may answer without the others."""
+        return len(group) > 1 and all(self.state.models[key].share < 1 for key in group)
+
+    def runs(self, group: GroupKeys) -> bool:
+        """Whether rows of the group are being answered somewhere."""
+        found = self._runs.get(group)
+        if found is None:
+            workers = self.state.workers.values()
+            if len(group) == 1:
+                found = any(self.has(worker, group[0]) for worker in workers)
+            elif self.in_part(group):
+                found = any(self.has(worker, key) for worker in workers for key in group)
+            else:
+                found = any(all(self.has(worker, key) for key in group) for worker in workers) or (
+                    self.is_apart(group) and all(self.holders(key) for key in group)
+                )
+            self._runs[group] = found
+        return found
+
+    def is_apart(self, group: GroupKeys) -> bool:
+        """Whether its members may be on different workers: no worker can hold them all."""
+        state = self.state
+        if not state.apart or len(group) == 1:
+            return False
+        sizes = [state.size_bytes(key) for key in group]
+        return not any(worker.capacity.fits(sizes) for worker in state.workers.values())
+
+    @cached_property
+    def wanted(self) -> list[GroupKeys]:
+        """The groups that rows wait for and that run nowhere."""
+        return [group for group in self.state.waited_for if not self.runs(group)]
+
+    @cached_property
+    def _mean_load_s(self) -> float:
+        """Of what is wanted."""
+        wanted = self.wanted[:_STEPS]
+        device = next((worker.device for worker in self.state.workers.values()), "")
+        return sum(self.load_s(group, device) for group in wanted) / len(wanted) if wanted else 0.0
+
+    # ── what is asked for ─────────────────────────────────────────────────────────────────────────────
+
+    def load_s(self, keys: Collection[str], device: str) -> float:
+        """What it takes to load them there."""
+        models = self.state.models
+        return sum(models[key].load_s.get(device, _FIRST_LOAD_S) if key in models else 0.0 for key in keys)
+
+    def row_s(self, key: str) -> float:
+        """Of a batch of four."""
+        return self.state.models[key].batch_s(4) / 4
+
+    @cached_property
+    def ahead(self) -> dict[str, tuple[float, float, float]]:
+        """Model → how probably it is among those that come next, in how many seconds, and rows of its visit.
+
+        The likeliest successor of each is followed, as long as all of that is likely.
+        """
+        visits = self.state.visits
+        found: dict[str, tuple[float, float, float]] = {}
+        if not self._chain:
+            return found
+        group, probability, seen = visits.last, 1.0, {visits.last}
+        for step in range(1, _STEPS + 1):
+            group, share = visits.next.get(group, ((), 0.0))
+            probability *= share
+            if probability < _LIKELY or group in seen:
+                break
+            seen.add(group)
+            until_s = max(0.0, visits.since_s + step * visits.gap_s - self.now_s)
+            for key in group:
+                found.setdefault(key, (probability, until_s, visits.rows.get(group, 1.0)))
+        return found
+
+    def rate(self, key: str, load_s: float) -> float:
+        """Rows a second that come for a model, in the time of two of its loads."""
+        model = self.state.models[key]
+        if self._rates:
+            rate = model.arrivals_per_s(self.now_s)
+        else:
+            rate = math.exp((model.arrived_s - self.now_s) / FADE_S) / FADE_S if model.rows else 0.0
+        due = self.ahead.get(key)
+        if due is None or load_s <= 0:
+            return rate
+        probability, until_s, visit = due
+        horizon_s = 2 * load_s
+        rows = visit + rate * (horizon_s - until_s) if until_s <= horizon_s else visit * horizon_s / until_s
+        return probability * rows / horizon_s + (1 - probability) * rate
+
+    def keep(self, group: GroupKeys, device: str) -> float:
+        """Rows a second that are lost while the group has to be loaded again: what it is worth to have it."""
+        found = self._keep.get((group, device))
+        if found is None:
+            models = [self.state.models[key] for key in group]
+            load_s = self.load_s(group, device)
+            rate = min(self.rate(key, load_s) * model.share for key, model in zip(group, models, strict=True))
+            others = len(self.wanted) - (group in self.state.waited_for and not self.runs(group))
+            absent_s = 2 * load_s + self._mean_load_s * max(0, others) / max(1, len(self.state.workers))
+            batch_s = sum(model.batch_s(4) for model in models)
+            goal_s = min(model.goal_s for model in models)
+            lost = (absent_s + batch_s - goal_s) / absent_s if absent_s > 0 else 0.0
+            found = self._keep[group, device] = rate * min(1.0, max(_LEAST, lost))
+        return found
+
+    def unit_of(self, key: str) -> GroupKeys:
+        """What has to be there for the model to be of use: itself, or all of its group."""
+        model = self.state.models[key]
+        if model.share < 1 or not model.groups or (key,) in model.groups:
+            return (key,)
+        return model.groups[0]
+
+    def savable(self, group: GroupKeys, from_s: float) -> float:
+        """Rows that wait for the group and that are not lost if they are answered from then on."""
+        waiting = self.state.waited_for.get(group)
+        if waiting is None:
+            return 0.0
+        if not waiting.rows:
+            return 1.0  # such as run alone
+        in_time = waiting.rows - waiting.fillers - bisect_left(waiting.due_s, from_s)
+        return max(0, in_time) + _LEAST * min(waiting.fillers, _FILLERS)
+
+    def waiting_for(self, key: str) -> int:
+        """Rows that wait for a model, alone or with others."""
+        state = self.state
+        found = [state.waited_for.get(group) for group in state.models[key].groups or ((key,),)]
+        return sum(waiting.rows for waiting in found if waiting is not None)
+
+    # ── who may leave ─────────────────────────────────────────────────────────────────────────────────
+
+    def may_leave(
+        self, worker: WorkerPlaces, *, all_of_them: bool = False, also_busy: bool = False
+    ) -> list[Leaving]:
+        """The models of a worker, those that are worth least a byte first, with what their leaving costs.
+
+        Of many, only such as may be worth least are looked at, unless `all_of_them`. Not those that run, nor
+        those that were loaded for rows which have not been sent yet, unless `also_busy`.
+        """
+        found = self._may_leave.get((worker.name, all_of_them, also_busy))
+        if found is None:
+            running = self.state.running.get(worker.name, frozenset())
+            found = [
+                self._leaving(worker, key)
+                for key in self._looked_at(worker, all_of_them)
+                if also_busy or (key not in running and not self._is_pinned(worker, key))
+            ]
+            found.sort(key=lambda one: one.worth / one.size)
+            self._may_leave[worker.name, all_of_them, also_busy] = found
+        return found
+
+    def _looked_at(self, worker: WorkerPlaces, all_of_them: bool) -> Iterator[str]:
+        resident = worker.resident
+        coldest = self.state.coldest.get(worker.name)
+        if all_of_them or coldest is None or len(resident) <= _LOOKED_AT:
+            yield from (key for key in resident if self.has(worker, key))
+            return
+        listed = dict.fromkeys([*coldest, *self.ahead])
+        yield from (key for key in listed if self.has(worker, key))
+
+    def _is_pinned(self, worker: WorkerPlaces, key: str) -> bool:
+        there = worker.resident[key]
+        return there.for_rows and not there.used and self.now_s - there.since_s <= _PINNED_S
+
+    def _leaving(self, worker: WorkerPlaces, key: str) -> Leaving:
+        state = self.state
+        size = max(1, state.size_bytes(key))
+        others = [name for name in self.holders(key) if name != worker.name] if len(state.workers) > 1 else []
+        if others:
+            rate = self.rate(key, self.load_s((key,), worker.device))
+            share = rate * self.row_s(key) / (len(others) * (len(others) + 1))
+            demand = sum(state.demand.get(name, 0.0) for name in others) / len(others) + share
+            worth = max(rate * over(demand), _COPY * self.keep((key,), worker.device))
+            return Leaving(key, 0, worth, size)
+        groups = state.models[key].groups or ((key,),)
+        if not any(self.runs(group) or self.is_coming(group) for group in groups):
+            return Leaving(key, 0, 0.0, size)  # of no use without the others
+        return Leaving(key, self.waiting_for(key), self.keep((key,), worker.device), size)
