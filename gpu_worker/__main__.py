@@ -71,6 +71,18 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         metavar="DIR",
         help="folder that it keeps weights in as they lie in memory; none without it",
     )
+    add(
+        "--precision",
+        default=_DEFAULTS.precision,
+        choices=("auto", "float32"),
+        help="on CUDA: the fastest that answers as float32 does, or float32 (default %(default)s)",
+    )
+    add(
+        "--no-cuda-graphs",
+        action="store_false",
+        dest="cuda_graphs",
+        help="on CUDA: launch every kernel of small batches by itself",
+    )
     add("--memory-bytes", type=int, default=_DEFAULTS.memory_bytes, help="of this process; 0 = no limit")
     add(
         "--allow-import",
@@ -88,6 +100,8 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         resident_models=flags.resident_models,
         host_bytes=flags.host_bytes,
         prepared=flags.prepared,
+        precision=flags.precision,
+        cuda_graphs=flags.cuda_graphs,
         memory_bytes=flags.memory_bytes,
         allow_import=flags.allow_import,
     )

@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from gpu_worker.errors import BadRequest
 from gpu_worker.wire.devices import SIMULATED_FORM, Simulated, parse_simulated
 
-__all__ = ["Device", "find_device", "host_share_bytes", "usable_cores"]
+__all__ = ["Device", "find_device", "free_for_models", "host_share_bytes", "usable_cores"]
 
-_SHARE_OF_MEMORY = {"cpu": 0.5, "cuda": 0.85}  # the rest is for activations, inputs and everybody else
+_SHARE_OF_MEMORY = 0.5  # of the host's: the rest is for activations, inputs and everybody else
+_RESERVE = 0.1  # of a CUDA device's memory, of what is free: for activations, inputs and libraries
+_RESERVE_LEAST_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """name: "cpu", "cuda:N" or "sim:…"; description: the vendor's name; capacity_bytes: what models may fill.
 
-    simulated: what it is, of a simulated one.
+    simulated: what it is, of a simulated one. precision: "auto" or "float32"; graphs: whether passes are
+    recorded; of CUDA alone.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Device:
     capacity_bytes: int
     threads: int
     simulated: Simulated | None = None
+    precision: str = "auto"
+    graphs: bool = True
 
     @property
     def is_cuda(self) -> bool:
@@ -59,17 +64,22 @@ def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> De
     threads = threads if threads > 0 else usable_cores()
     name = _first_device() if wanted == "auto" else wanted
     if name == "cpu":
-        description, memory_bytes = _processor_name(), _memory_bytes()
+        description, capacity_bytes = _processor_name(), int(_SHARE_OF_MEMORY * _memory_bytes())
     elif re.fullmatch(r"cuda(:\d+)?", name):
-        name, description, memory_bytes = _cuda(name)
+        name, description, capacity_bytes = _cuda(name)
     elif name.startswith("sim:"):
         return _simulated(name, threads, resident_bytes)
     else:
         raise BadRequest(
             f"the device {wanted!r} is not known: use 'auto', 'cpu', 'cuda:N' or {SIMULATED_FORM}"
         )
-    share = _SHARE_OF_MEMORY[name.partition(":")[0]]
-    return Device(name, description, resident_bytes or int(memory_bytes * share), threads)
+    return Device(name, description, resident_bytes or capacity_bytes, threads)
+
+
+def free_for_models(free_bytes: int, total_bytes: int) -> int:
+    """What models may fill of a CUDA device of which so much is free, others having the rest."""
+    reserve_bytes = max(_RESERVE_LEAST_BYTES, int(_RESERVE * total_bytes))
+    return max(0, free_bytes - reserve_bytes)
 
 
 def _simulated(name: str, threads: int, resident_bytes: int) -> Device:
@@ -114,8 +124,15 @@ def _cuda(name: str) -> tuple[str, str, int]:
     index = int(name.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
         raise BadRequest(f"the device {name!r} was asked for, of {torch.cuda.device_count()} CUDA devices")
-    properties = torch.cuda.get_device_properties(index)
-    return f"cuda:{index}", properties.name, properties.total_memory
+    # Asked, and not assumed: the context of this process has its part by now, and so have others.
+    free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+    capacity_bytes = free_for_models(free_bytes, total_bytes)
+    if not capacity_bytes:
+        raise BadRequest(
+            f"the device cuda:{index} has {free_bytes} bytes free of {total_bytes}: too few for any model; "
+            "end what else uses it, or name another device"
+        )
+    return f"cuda:{index}", torch.cuda.get_device_name(index), capacity_bytes
 
 
 def _processor_name() -> str:

@@ -22,7 +22,8 @@ thread several hundred times.
 Batches are worked on in the order in which they came: pieces of a later one run only on threads that the
 earlier one leaves idle, so that each ends when whoever sent it expects.
 
-**On CUDA** there is one model thread; decode threads feed it.
+**On CUDA** decode threads feed three model threads: while one waits for its piece, the next ones send theirs
+off, so that the device copies in, computes and copies out at once (`networks/lane.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, Cancelled, WorkerError
@@ -43,7 +44,7 @@ from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.loader import import_runtime, weights_bytes
-from gpu_worker.networks.network import IsCancelled, width_of
+from gpu_worker.networks.network import ChoosesPrecision, IsCancelled, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
@@ -59,6 +60,7 @@ from gpu_worker.wire.protocol import Answer, AskStep
 __all__ = ["Engine", "LoadReport"]
 
 _PIECE_ROWS_CUDA = 1024
+_MODEL_THREADS_CUDA = 3  # one piece each on the way in, in work, on the way out
 _PIECE_LEAST_S = 0.0005  # a shorter forward pass costs more to hand over than running it side by side gains
 _PIECE_S = 0.08  # the longest forward pass of a piece, as far as it can be predicted
 _LOOK_S = 0.05  # how long `infer` waits between two looks at `cancelled`
@@ -71,6 +73,7 @@ class LoadReport:
     resident_bytes: int
     load_s: float
     features_width: int = 0  # numbers of a row's features; 0 where it has none
+    precision: str = ""  # in which it computes; "" where nothing was to choose
     times: LoadTimes = field(default_factory=LoadTimes)
 
 
@@ -85,8 +88,10 @@ class Engine:
     def __init__(self, settings: Settings, imported: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
         self._imported = imported
-        self.device = find_device(
-            settings.device, threads=settings.threads, resident_bytes=settings.resident_bytes
+        self.device = replace(
+            find_device(settings.device, threads=settings.threads, resident_bytes=settings.resident_bytes),
+            precision=settings.precision,
+            graphs=settings.cuda_graphs,
         )
         cuda = self.device.is_cuda
         self._cache = ModelCache(
@@ -96,7 +101,7 @@ class Engine:
         self._threads = Threads(self.device.threads, "decode" if cuda else "crew")
         self._crew = None if cuda else Crew(self._threads)
         self._intake = Intake(settings, self._threads, pinned=cuda)
-        self._model_threads = Threads(1, "model") if cuda else self._threads
+        self._model_threads = Threads(_MODEL_THREADS_CUDA, "model") if cuda else self._threads
         # Models that may not be cut stand for a device that does one thing at a time.
         self._serial_thread = Threads(1, "serial")
         self._work_clock = WorkClock()
@@ -176,7 +181,11 @@ class Engine:
             raise
         network = resident.network
         return LoadReport(
-            network.resident_bytes, time.monotonic() - began_s, width_of(network, "features", 0), made.times
+            network.resident_bytes,
+            time.monotonic() - began_s,
+            width_of(network, "features", 0),
+            network.precision if isinstance(network, ChoosesPrecision) else "",
+            made.times,
         )
 
     def unload(self, key: str) -> None:

@@ -239,6 +239,7 @@ class Loop:
                     report.resident_bytes,
                     report.load_s,
                     report.features_width,
+                    precision=report.precision,
                     **asdict(report.times),
                 )
             else:

@@ -23,6 +23,8 @@ class Settings:
     host_bytes: most of the host's memory that holds models, for a device with memory of its own; 0 = a
         quarter of what the machine has.
     prepared: folder of weights as they lie in memory, which the worker writes; "" = none are kept.
+    precision: of torch's pictures models on CUDA: "auto", the fastest that answers as float32 does, or
+        "float32". cuda_graphs: whether small batches of theirs run as CUDA graphs.
     memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
     allow_import: whether model.json may name an architecture by import path. That runs the code it names,
         so only an operator who trusts everyone able to register a model turns it on.
@@ -37,5 +39,7 @@ class Settings:
     resident_models: int = 16
     host_bytes: int = 0
     prepared: str = ""
+    precision: str = "auto"
+    cuda_graphs: bool = True
     memory_bytes: int = 0
     allow_import: bool = False

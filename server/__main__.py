@@ -123,7 +123,7 @@ def _value(name: str, kind: Any, raw: Any) -> Any:  # noqa: ANN401  # a setting'
         if kind is bool:
             return raw if isinstance(raw, bool) else _truth(raw)
         if kind is int:
-            return int(raw)
+            return 0 if name == "workers" and raw == "auto" else int(raw)
         if kind is float:
             return float(raw)
         if kind == tuple[Path, ...]:
@@ -153,7 +153,7 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, item.name)
         if isinstance(value, int | float) and not isinstance(value, bool) and not value >= 0:
             raise SettingsError(f"--{item.name.replace('_', '-')} cannot be {value}")
-    for name in ("workers", "max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):
+    for name in ("max_rows", "max_body_bytes", "default_max_batch", "default_slo_ms"):
         if not getattr(settings, name):
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")
     for device in device_names(settings.device):
@@ -162,6 +162,8 @@ def _check(settings: Settings) -> None:
                 parse_simulated(device)
             except ValueError as exc:
                 raise SettingsError(f"--device: {exc}") from exc
+    if settings.precision not in ("auto", "float32"):
+        raise SettingsError(f"--precision {settings.precision!r} is not known; known: auto, float32")
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
     wrong = [name for name in settings.allowed_host if not _HOST_NAME.fullmatch(name)]

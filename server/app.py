@@ -73,6 +73,7 @@ from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
 from server.training.trainers import Trainers
 from server.version import VERSION
+from server.workers.devices import count_cuda_devices, worker_devices
 from server.workers.local import LocalPool, Timing
 from server.workers.pool import Worker, WorkerPool
 
@@ -197,7 +198,14 @@ def create_app(
 
     Raises `StartError`.
     """
-    settings = replace(settings, home=settings.home.expanduser().absolute())
+    names = device_names(settings.device)
+    devices = worker_devices(settings.workers, names, functools.partial(count_cuda_devices, environment))
+    settings = replace(
+        settings,
+        home=settings.home.expanduser().absolute(),
+        workers=len(devices),
+        device=",".join(devices),
+    )
     try:
         placement_named(settings.placement)
     except ValueError as exc:
@@ -360,6 +368,8 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         f"--resident-models={settings.resident_models}",
         f"--host-bytes={settings.host_bytes or _host_bytes() // settings.workers}",
         *([f"--prepared={settings.home / 'prepared'}"] if settings.keep_prepared else []),
+        f"--precision={settings.precision}",
+        *([] if settings.cuda_graphs else ["--no-cuda-graphs"]),
         f"--memory-bytes={settings.worker_memory_bytes}",
         *(["--allow-import"] if settings.allow_import else []),
     ]

@@ -63,11 +63,14 @@ class Settings:
         False, "read paths only for functions that name their own media_roots; for bare models none"
     )
 
-    workers: int = _setting(1, "worker processes; one per device is the rule")
+    workers: int = _setting(
+        0,
+        "worker processes; 0, or auto = one for each device named; for auto, each CUDA device or the CPU",
+    )
     device: str = _setting(
         "auto",
-        "device of each worker, comma-separated and repeated in turn: auto, cpu, cuda:0, or a simulated one, "
-        "sim:BYTES,GB/s[,ms]",
+        "device of each worker, comma-separated and repeated in turn: auto (all CUDA devices), cpu, cuda:0, "
+        "or a simulated one, sim:BYTES,GB/s[,ms]",
     )
     threads: int = _setting(0, "compute threads per worker on a CPU; 0 = the cores shared among the workers")
     resident_bytes: int = _setting(0, "bytes of models that a worker may hold; 0 = what the device has")
@@ -80,6 +83,11 @@ class Settings:
     keep_prepared: bool = _setting(
         True, "keep weights as they lie in memory too, in the home folder, so that loads only read them"
     )
+    precision: str = _setting(
+        "auto",
+        "on CUDA, of torch models of pictures: auto, the fastest that answers as float32 does; or float32",
+    )
+    cuda_graphs: bool = _setting(True, "on CUDA, run small batches of our own models as one launch each")
     worker_memory_bytes: int = _setting(0, "most memory of a worker process on a CPU; 0 = no limit")
     worker_env: str = _setting(
         "", "names of environment variables that workers need beside the usual ones, comma-separated"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["MovesWeights", "Weights"]
+__all__ = ["LeavesDevice", "MovesWeights", "Weights"]
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +19,15 @@ class Weights:
     layout: Any
     memory: Any
     nbytes: int
+
+
+@runtime_checkable
+class LeavesDevice(Protocol):
+    """A network that has more on the device than its weights."""
+
+    def left_device(self) -> None:
+        """Its weights are about to be off the device; the rest of it must be too."""
+        ...
 
 
 @runtime_checkable

@@ -13,12 +13,14 @@ from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.tasks.task import Reads
 
 __all__ = [
+    "ChoosesPrecision",
     "Explains",
     "Floats",
     "GivesFeatures",
     "Inputs",
     "IsCancelled",
     "Network",
+    "TimesPasses",
     "check",
     "pixel_line",
     "reading",
@@ -92,6 +94,25 @@ class GivesFeatures(Protocol):
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width] of what `scores` takes, and raises as it does."""
+        ...
+
+
+@runtime_checkable
+class ChoosesPrecision(Protocol):
+    """A network that may compute in less than float32."""
+
+    @property
+    def precision(self) -> str:
+        """In which it computes, and how its answers compare with float32's; "" = nothing was to choose."""
+        ...
+
+
+@runtime_checkable
+class TimesPasses(Protocol):
+    """A network on a device that works beside the threads: a clock would count their waiting too."""
+
+    def pass_s(self) -> float | None:
+        """How long the device computed for the calling thread's last pass; None where it does not say."""
         ...
 
 

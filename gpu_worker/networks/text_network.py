@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.networks.accelerated import on_cuda
 from gpu_worker.networks.moved import Weights
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.networks.parts import in_parts_that_fit
@@ -30,6 +31,7 @@ class TextNetwork:
             raise ModelUnusable(f"{type(module).__name__} takes no texts: it has no 'encode'")
         self._device = torch.device(device.computes_on)
         self._module = module.eval().requires_grad_(False).to(self._device)
+        self._accelerated = on_cuda(device, narrow=False) if device.is_cuda else None
         self._encoder = cast("TextModule", module)
         self._weight_bytes: int = sum(
             tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers())
@@ -45,6 +47,9 @@ class TextNetwork:
         """The scores of `rows` short texts."""
         return self.scores([b"warm up"] * rows, lambda: False)
 
+    def _probabilities(self, tokens: Tensor) -> Tensor:
+        return torch.softmax(self._module(tokens).float(), dim=1)
+
     @torch.inference_mode()
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of texts in UTF-8. Raises `DeviceLost`."""
@@ -52,8 +57,9 @@ class TextNetwork:
         def whole(part: Inputs) -> Floats:
             rows = cast("Sequence[bytes]", part)
             tokens = self._encoder.encode([bytes(row).decode("utf-8", "replace") for row in rows])
-            logits = self._module(tokens.to(self._device))
-            result: Floats = torch.softmax(logits.float(), dim=1).cpu().numpy()
+            if self._accelerated is not None:
+                return self._accelerated.run(self._probabilities, tokens.numpy())
+            result: Floats = self._probabilities(tokens.to(self._device)).cpu().numpy()
             return result
 
         return in_parts_that_fit(whole, inputs, is_cancelled, self._device, torch.cuda.empty_cache)

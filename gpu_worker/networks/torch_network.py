@@ -26,9 +26,11 @@ from torch import Tensor, nn
 
 from gpu_worker.device import Device
 from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.networks.accelerated import Accelerated, on_cuda
 from gpu_worker.networks.moved import Weights
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
 from gpu_worker.networks.parts import in_parts_that_fit
+from gpu_worker.networks.precision import pictures
 from gpu_worker.networks.tracing import traced
 from gpu_worker.threads import Threads
 from gpu_worker.zoo.blocks import fold_batch_norms
@@ -78,6 +80,8 @@ class TorchNetwork:
         # torch's stubs lack this overload, which its documentation names first.
         self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._run: Callable[[Tensor], Tensor] = self._module
+        self._accelerated = on_cuda(device) if device.is_cuda else None
+        self._is_static = traceable
         self._body = _without_classifier(self._module)
         self._run_body: Callable[[Tensor], Tensor] | None = None
         self._body_lock = threading.Lock()
@@ -100,14 +104,44 @@ class TorchNetwork:
         return weights_bytes + self._activation_bytes
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` black images; measures the activations on the way, and traces the module."""
+        """The scores of `rows` black images; measures the activations on the way, and traces the module.
+
+        On an accelerator it finds out first in which precision the module may run, and records its passes.
+        """
         self._measure_activations(rows)
         self._measure_features()
+        if self._accelerated is not None and not self._accelerated.is_ready:
+            self._make_ready(self._accelerated)
         if self._traceable and self._run is self._module:
             self._run = self._traced(self._module)
         for _ in range(_PLANNING_RUNS):
             self.scores(self._black(rows), lambda: False)
         return self.scores(self._black(rows), lambda: False)
+
+    @torch.inference_mode()
+    def _make_ready(self, accelerated: Accelerated) -> None:
+        if self._body is not None and self._run_body is None:
+            self._prepare_body()
+        runs = [(self._probabilities, False), *([(self._features, True)] if self.features_width else [])]
+        name = type(self._module).__name__
+        accelerated.make_ready(pictures(*self.pixels), runs, self._weights_at, name, static=self._is_static)
+
+    def _weights_at(self) -> int:
+        return next((tensor.data_ptr() for tensor in self._module.parameters()), 0)
+
+    @property
+    def precision(self) -> str:
+        """In which it computes, and how its answers compare with float32's; "" = nothing was to choose."""
+        return "" if self._accelerated is None else str(self._accelerated.verdict)
+
+    def pass_s(self) -> float | None:
+        """How long the device computed for this thread's last pass; None where only a clock knows."""
+        return None if self._accelerated is None else self._accelerated.pass_s()
+
+    def left_device(self) -> None:
+        """Its weights are off the device: what was recorded with them goes too."""
+        if self._accelerated is not None:
+            self._accelerated.clear()
 
     def _black(self, rows: int) -> NDArray[np.uint8]:
         return np.zeros((rows, *self.pixels, 3), np.uint8)
@@ -116,12 +150,12 @@ class TorchNetwork:
     def _traced(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
         random = np.random.default_rng(0)
         example = random.integers(0, 256, (_EXAMPLE_ROWS, *self.pixels, 3), np.uint8)
-        return traced(module, self._normalised(example))
+        return traced(module, self._normalised(self._on_device(example)))
 
     @torch.inference_mode()
     def _measure_features(self) -> None:
         if self._body is not None and not self.features_width:
-            found = self._body(self._normalised(self._black(1)))
+            found = self._body(self._normalised(self._on_device(self._black(1))))
             self.features_width = found.shape[1] if found.ndim == 2 else 0
 
     def _measure_activations(self, rows: int) -> None:
@@ -150,11 +184,11 @@ class TorchNetwork:
         return self._passed(self._features, inputs, is_cancelled)
 
     def _probabilities(self, batch: Tensor) -> Tensor:
-        return torch.softmax(self._run(batch).float(), dim=1)
+        return torch.softmax(self._run(self._normalised(batch)).float(), dim=1)
 
     def _features(self, batch: Tensor) -> Tensor:
         assert self._run_body is not None
-        return self._run_body(batch).float()
+        return self._run_body(self._normalised(batch)).float()
 
     def _prepare_body(self) -> None:
         """At the first use: most models are never asked for it."""
@@ -167,14 +201,19 @@ class TorchNetwork:
     def _passed(self, run: Callable[[Tensor], Tensor], inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         def whole(part: Inputs) -> Floats:
             assert isinstance(part, np.ndarray)
-            result: Floats = run(self._normalised(part)).cpu().numpy()
+            if self._accelerated is not None:
+                return self._accelerated.run(run, part)
+            result: Floats = run(self._on_device(part)).cpu().numpy()
             return result
 
         return in_parts_that_fit(whole, inputs, is_cancelled, self._device, torch.cuda.empty_cache)
 
-    def _normalised(self, inputs: np.ndarray) -> Tensor:
-        batch = torch.from_numpy(inputs).to(self._device, non_blocking=True)
-        if inputs.dtype == np.uint8:
+    def _on_device(self, inputs: np.ndarray) -> Tensor:
+        return torch.from_numpy(inputs).to(self._device, non_blocking=True)
+
+    def _normalised(self, batch: Tensor) -> Tensor:
+        """Pixels go to the device as bytes, a quarter of what they are as numbers, and become those there."""
+        if batch.dtype == torch.uint8:
             lines = batch.view(-1, len(self._scale)).float()
             return torch.addcmul(self._shift, lines, self._scale).view(batch.shape).permute(0, 3, 1, 2)
         return batch.contiguous(memory_format=torch.channels_last)

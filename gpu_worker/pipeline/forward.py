@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_worker.model_cache import Resident
-from gpu_worker.networks.network import Explains, Floats, Inputs, IsCancelled, reading, width_of
+from gpu_worker.networks.network import (
+    Explains,
+    Floats,
+    Inputs,
+    IsCancelled,
+    TimesPasses,
+    reading,
+    width_of,
+)
 from gpu_worker.pipeline.asking import ENOUGH, AskPlan, log_floored
 from gpu_worker.pipeline.intake import Piece
 from gpu_worker.tasks import Collector, task_named
@@ -26,6 +34,7 @@ class _Member:
     resident: Resident
     run: Callable[[Inputs, IsCancelled], Floats]
     collector: Collector
+    pass_s: Callable[[], float | None] | None  # of this thread's last pass, where the device says so itself
 
 
 class Tally:
@@ -97,7 +106,9 @@ class Tally:
         inputs = _inputs(piece, resident, good)
         began_s = time.monotonic()
         found = member.run(inputs, is_cancelled)
-        took_s = time.monotonic() - began_s
+        took_s = member.pass_s() if member.pass_s else None
+        if took_s is None:
+            took_s = time.monotonic() - began_s
         with self._lock:
             self.forward_s += took_s
         resident.observe(len(good), took_s)
@@ -134,7 +145,8 @@ def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) ->
     network, classes = resident.network, resident.manifest.classes
     width = width_of(network, asked.reads, len(classes))
     collector = asked.collector(rows, classes, width, outputs or asked.default_outputs)
-    return _Member(resident, reading(network, asked.reads), collector)
+    pass_s = network.pass_s if isinstance(network, TimesPasses) else None
+    return _Member(resident, reading(network, asked.reads), collector, pass_s)
 
 
 def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:

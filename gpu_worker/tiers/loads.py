@@ -29,7 +29,7 @@ from gpu_worker.model_files.regular import open_regular
 from gpu_worker.model_files.sources import Sources
 from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.loader import check_pixels, onnx_network, warm_up
-from gpu_worker.networks.moved import MovesWeights, Weights
+from gpu_worker.networks.moved import LeavesDevice, MovesWeights, Weights
 from gpu_worker.networks.network import IsCancelled, Network, check
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
@@ -151,6 +151,8 @@ class Loads:
         """The network is off the device: its memory is given back, and what can be used again is kept."""
         if self.host is None or not isinstance(network, MovesWeights) or network.weights is None:
             return
+        if isinstance(network, LeavesDevice):
+            network.left_device()
         network.weights.memory.give_back()
         if network.weights.content:
             self.host.keep(network.weights.content, Kept(network, learned))

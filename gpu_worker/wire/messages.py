@@ -198,6 +198,7 @@ class Loaded(Message):
     read_s, prepare_s, copy_s, warm_up_s: what it went into (`gpu_worker.tiers.loads.LoadTimes`): from the
     disk; hashing, folding, making the network, once; over the link; first passes. What is left of load_s was
     spent waiting for other loads. copy_s alone is the link's: loading from the host's memory takes no more.
+    precision: in which it computes, with what was measured beside float32; "" where nothing was to choose.
     """
 
     kind: ClassVar[str] = "loaded"
@@ -208,6 +209,7 @@ class Loaded(Message):
     prepare_s: float = 0.0
     copy_s: float = 0.0
     warm_up_s: float = 0.0
+    precision: str = ""
 
 
 @dataclass(slots=True)

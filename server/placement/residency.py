@@ -524,7 +524,14 @@ class Residency:
         if not isinstance(reply, Loaded):
             raise ServiceError(f"worker {name} answered a load with {reply.kind!r}")
         size, load_s = reply.resident_bytes, reply.load_s
-        log.info("model loaded worker=%s model=%s bytes=%d load_s=%.3f", name, model.key, size, load_s)
+        log.info(
+            "model loaded worker=%s model=%s bytes=%d load_s=%.3f precision=%r",
+            name,
+            model.key,
+            size,
+            load_s,
+            reply.precision,
+        )
         self._measured(model, size, load_s)
         self._features[model.key] = reply.features
         if self._profile is not None:

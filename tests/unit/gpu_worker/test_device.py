@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gpu_worker.device import find_device, usable_cores
+from gpu_worker.device import find_device, free_for_models, usable_cores
 from gpu_worker.errors import BadRequest
 from tests.unit.gpu_worker.worker_process import REPOSITORY
 
@@ -45,3 +45,11 @@ def test_an_engine_that_serves_no_torch_model_never_imports_torch(hashing: os.Pa
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
+
+
+def test_models_fill_what_is_free_of_a_gpu_less_a_reserve() -> None:
+    gib = 1 << 30
+    assert free_for_models(80 * gib, 80 * gib) == 72 * gib
+    assert free_for_models(20 * gib, 80 * gib) == 12 * gib, "others have the rest"
+    assert free_for_models(4 * gib, 4 * gib) == 4 * gib - (512 << 20)
+    assert free_for_models(gib, 80 * gib) == 0

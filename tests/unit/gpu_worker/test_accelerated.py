@@ -1,0 +1,179 @@
+"""A model on an accelerator answers as on the CPU: in a precision that was tried, by recordings that fit.
+
+The accelerator is made of tensors of the CPU; tests/gpu has a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gpu_worker.device import find_device
+from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.networks.accelerated import Accelerated
+from gpu_worker.networks.graph_sizes import GRAPH_SIZES, Recordings
+from gpu_worker.networks.lane import Lane
+from gpu_worker.networks.loader import load_network, warm_up
+from gpu_worker.networks.network import Floats
+from gpu_worker.networks.precision import Precision
+from gpu_worker.networks.torch_network import TorchNetwork
+from tests.models import image_model
+
+CPU = find_device("cpu", threads=1)
+PIXELS = np.random.default_rng(5).integers(0, 256, (9, 64, 64, 3), np.uint8)
+
+
+class Back:
+    def __init__(self, found: Tensor) -> None:
+        self._found = found
+
+    def wait(self) -> Floats:
+        found: Floats = self._found.numpy()
+        return found
+
+    def computed_s(self) -> float:
+        return 0.125
+
+
+class HostStreams:
+    """Does everything at once, in the host's memory."""
+
+    def copy_in(self, inputs: np.ndarray) -> Tensor:
+        return torch.from_numpy(inputs)
+
+    def compute(self, run: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+        return run(batch)
+
+    def copy_out(self, found: Tensor) -> Back:
+        return Back(found)
+
+
+class Precisions:
+    """Every number is off by so much in a precision; notes what ran."""
+
+    def __init__(self, **off: float) -> None:
+        self.off, self.ran = off, list[str]()
+
+    def computing_in(self, precision: Precision, run: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+        self.ran.append(precision)
+        found = run(batch)
+        return found * (1 - self.off.get(precision, 0.0))
+
+
+class Graphs:
+    """Recordings that are what the run gave when they were made, and say when they are used."""
+
+    def __init__(self, run: Callable[[Tensor], Tensor], weights_at: Callable[[], int]) -> None:
+        self.run, self.weights_at = run, weights_at
+        self.recorded: tuple[int, ...] = ()
+        self.batches: list[int] = []
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        self.batches.append(len(batch))
+        return self.run(batch)
+
+    def record_all(self, row: Tensor) -> None:
+        assert row.shape[0] == 1
+        self.recorded = GRAPH_SIZES
+
+    def clear(self) -> None:
+        self.recorded = ()
+
+
+class Made:
+    """A network on such an accelerator."""
+
+    def __init__(self, folder: Path, precisions: Precisions, monkeypatch: pytest.MonkeyPatch) -> None:
+        manifest = read_manifest(str(folder))
+        self.graphs: list[Graphs] = []
+        plain = load_network(manifest, CPU)
+        warm_up(plain, manifest)
+        network = load_network(manifest, CPU)
+        assert isinstance(network, TorchNetwork)
+        accelerated = Accelerated(
+            Lane(HostStreams()), precisions.computing_in, ("float16", "tf32", "float32"), self._recorded
+        )
+        monkeypatch.setattr(network, "_accelerated", accelerated)
+        monkeypatch.setattr(network, "_traceable", False)
+        warm_up(network, manifest)
+        self.plain, self.network = plain, network
+
+    def _recorded(self, run: Callable[[Tensor], Tensor], weights_at: Callable[[], int]) -> Graphs:
+        self.graphs.append(Graphs(run, weights_at))
+        return self.graphs[-1]
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_model(tmp_path_factory.mktemp("model"), "m", "resnet")
+
+
+def never() -> bool:
+    return False
+
+
+def test_it_answers_as_on_the_cpu_and_says_in_which_precision(
+    resnet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made(resnet, Precisions(float16=0.004), monkeypatch)
+    assert made.network.precision.startswith("float16 (agreement 1.0000, largest difference 0.00")
+    found, expected = (network.scores(PIXELS, never) for network in (made.network, made.plain))
+    np.testing.assert_allclose(found, expected * 0.996, atol=1e-5)
+    assert made.network.pass_s() == 0.125
+
+
+def test_a_precision_that_answers_otherwise_is_not_used(
+    resnet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precisions = Precisions(float16=0.5, tf32=0.5)
+    made = Made(resnet, precisions, monkeypatch)
+    assert made.network.precision == "float32"
+    precisions.ran.clear()
+    np.testing.assert_allclose(
+        made.network.scores(PIXELS, never), made.plain.scores(PIXELS, never), atol=1e-5
+    )
+    assert set(precisions.ran) == {"float32"}
+
+
+def test_pixels_run_by_recordings_and_tensors_without(resnet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(resnet, Precisions(), monkeypatch)
+    (graphs,) = made.graphs
+    assert graphs.recorded == GRAPH_SIZES
+    assert graphs.weights_at() != 0
+    graphs.batches.clear()
+    made.network.scores(PIXELS, never)
+    made.network.scores(np.zeros((3, 3, 64, 64), np.float32), never)
+    assert graphs.batches == [9]
+    made.network.left_device()
+    assert not graphs.recorded
+
+
+def test_a_recording_is_of_use_while_the_weights_stay_where_they_were() -> None:
+    recordings: Recordings[str] = Recordings()
+    assert recordings.find(3, 100) is None
+    recordings.keep(4, "four")
+    assert recordings.find(3, 100) == (4, "four")
+    assert recordings.find(5, 100) is None
+    assert recordings.find(3, 200) is None, "they have moved"
+    assert recordings.find(3, 100) is None, "and back is elsewhere too"
+
+
+def test_a_size_is_recorded_once_it_has_run_often_enough_and_not_again_where_that_failed() -> None:
+    recordings: Recordings[str] = Recordings()
+    due = [recordings.is_due(3) for _ in range(16)]
+    assert due == [None] * 15 + [4]
+    recordings.refuse(4)
+    assert [recordings.is_due(4) for _ in range(40)] == [None] * 40
+    assert recordings.is_due(1000) is None
+
+
+def test_float32_is_the_host_libraries_own_number() -> None:
+    from gpu_worker.networks.cuda_streams import computing_in
+
+    batch = torch.ones(2, 3)
+    assert torch.equal(computing_in("float32", lambda x: x * 2, batch), batch * 2)
