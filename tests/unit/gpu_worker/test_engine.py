@@ -15,7 +15,7 @@ from gpu_worker.errors import BadRequest, UnknownModel
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.networks.loader import load_network
 from gpu_worker.pipeline.decode import decode_image
-from gpu_worker.wire.protocol import Answer
+from gpu_worker.wire.protocol import Answer, AskStep
 from tests.answers import SCORED, confidences_of, labels_of, scores_of
 from tests.models import CLASSES, hashing_model, image_model, label_of
 from tests.unit.gpu_worker.pictures import encoded, huge_png, noise, picture
@@ -97,6 +97,25 @@ def test_members_answer_in_the_order_asked_and_share_the_decoding(
     for member, alone in enumerate(("resnet", "vgg")):
         one = engine.infer([alone], "path", paths, outputs=SCORED)
         np.testing.assert_allclose(score_matrix(both, member), score_matrix(one), atol=1e-5)
+
+
+def test_rows_that_the_first_member_is_sure_of_are_asked_of_no_other(
+    engines: Engines, media: Path, paths: list[bytes], vgg: Path, resnet: Path
+) -> None:
+    engine = engines(media_roots=(str(media),), threads=2)
+    engine.load("vgg", str(vgg))
+    engine.load("resnet", str(resnet))
+    both = engine.infer(["resnet", "vgg"], "path", paths, outputs=SCORED)
+    sure = score_matrix(both, 1).max(axis=1)
+    edge = float(np.median(sure))
+    steps = [AskStep(0, [], [], [1]), AskStep(0b10, [0.0, 1.0], [edge], [0, -1])]
+    answer = engine.answer(engine.begin(["resnet", "vgg"], "path", paths, outputs=SCORED, steps=steps))
+    unsure = sure < edge
+    assert 0 < unsure.sum() < len(paths)
+    assert answer.answered == [0b11 if each else 0b10 for each in unsure]
+    np.testing.assert_allclose(score_matrix(answer, 1), score_matrix(both, 1), atol=1e-5)
+    asked = np.where(unsure[:, None], score_matrix(both, 0), 0)
+    np.testing.assert_allclose(score_matrix(answer, 0), asked, atol=1e-5)
 
 
 def test_the_work_of_each_member_is_told_apart_and_all_of_it_adds_up(
@@ -254,6 +273,8 @@ def test_requests_that_cannot_be_carried_out_say_why(engines: Engines, hashing: 
         engine.infer(["h"], "video", [b"a"])
     with pytest.raises(BadRequest, match="no model"):
         engine.infer([], "text", [b"a"])
+    with pytest.raises(BadRequest, match="asked of first"):
+        engine.begin(["h"], "text", [b"a"], steps=[AskStep(1, [1.0], [], [-1])])
     engine.unload("h")
     engine.unload("vgg")
     assert engine.resident() == [], "refused requests keep no lease"
