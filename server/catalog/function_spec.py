@@ -17,6 +17,7 @@ from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
 from server.ensemble.by_plan import members_asked, richest_plan
 from server.ensemble.fit import Fit
+from server.ensemble.one_by_one import is_worth_it_alone
 from server.ensemble.select import is_policy, select_members
 from server.errors import BadOption
 
@@ -182,20 +183,12 @@ def file_form(function: Function) -> dict[str, Any]:
         # Nobody reads it where all answer.
         return {**told, "fit": None if fit is None else replace(fit, evidence=None).to_json()}
     plan = richest_plan(evidence)
-    if members_asked(evidence, plan) > _worth_asking(function):
+    decodes = function.form in ("path", "image")
+    if not is_worth_it_alone(members_asked(evidence, plan), len(function.members), decodes=decodes):
         plan = []
     # How states follow one another is needed no longer, and is most of it.
     fit = replace(fit, evidence=replace(evidence, following={}))
     return {**told, "fit": fit.to_json(), "plan": plan}
-
-
-def _worth_asking(function: Function) -> float:
-    """Of how many members a row may be asked, one after the other, that all at once would not be faster.
-
-    All at once an image is read and decoded for all of them, which takes about as long as one member does.
-    """
-    members = len(function.members)
-    return (members + 1) / 2 if function.form in ("path", "image") else 0.9 * members
 
 
 def outputs_of(function: Function) -> list[dict[str, Any]]:

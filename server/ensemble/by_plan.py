@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.ensemble.answer import AnswerRule, FunctionAnswer
 from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
+from server.ensemble.one_by_one import CHANCE
 from server.ensemble.plan import drawn_together
 from server.record import record
 
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 _ENOUGH = -1  # in place of a member
-_CHANCE = 0.01  # what a further member gains less than, by what was counted, is not asked for
 
 Rows = NDArray[np.intp]
 
@@ -67,7 +67,7 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
         best = gains.max(axis=0)
         # At most all that is wrong turns right.
         error = np.sqrt(np.maximum(1 - right, 0) / np.maximum(rows, 1))
-        for place in np.flatnonzero(np.isfinite(best) & ((best + error > _CHANCE) | (subset == 0))):
+        for place in np.flatnonzero(np.isfinite(best) & ((best + error > CHANCE) | (subset == 0))):
             plan[here.start + place] = int(gains[:, place].argmax())
         worth[here] = right + (best if subset == 0 else np.maximum(best, 0))
     return plan

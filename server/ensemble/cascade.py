@@ -15,6 +15,12 @@ from itertools import groupby
 from server.ensemble.ask_steps import shares_asked
 from server.ensemble.costs import one_after_the_other_s
 from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
+from server.ensemble.one_by_one import (
+    GIVEN_UP,
+    TOLD_APART_S,
+    is_worth_batches,
+    is_worth_telling_apart,
+)
 from server.ensemble.plan import Plan
 from server.ensemble.policies.fixed import Static
 from server.ensemble.selection import (
@@ -29,15 +35,10 @@ from server.ensemble.selection import (
 
 __all__ = ["Cascade", "PlanOnWorker", "cascade_of", "economical", "plan_on_worker"]
 
-_GIVEN_UP = 0.001  # of the accuracy of the richest plan
-_WORTH = 0.9  # of what members take together: a cascade that takes more gains nothing by its many batches
-_WORTH_WITHIN = 0.95  # of the same, within a batch
-_TOLD_APART_S = 1e-5  # a row, that who answered which is found, told, and combined apart
-
 
 def economical(plans: Sequence[Plan]) -> int:
     """The number of the cheapest plan that is hardly less accurate than the best one."""
-    least = max(plan.accuracy for plan in plans) - _GIVEN_UP
+    least = max(plan.accuracy for plan in plans) - GIVEN_UP
     able = [number for number, plan in enumerate(plans) if plan.accuracy >= least]
     return min(able, key=lambda number: plans[number].device_s)
 
@@ -90,13 +91,13 @@ def plan_on_worker(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float)
     if any(len(choice.ask) > 1 for choice in plan.choices):
         return None
     shares = shares_asked(plan.choices, ensemble.evidence)
-    taken_s = shared_s + _TOLD_APART_S
+    taken_s = shared_s + TOLD_APART_S
     for member, share in zip(ensemble.members, shares, strict=True):
         if share > 0:  # a pass of few rows takes what it takes at the least
             least_s = member.fixed_s / TYPICAL_ROWS
             taken_s += max(0.0, member.cost_s - least_s - shared_s) * share + least_s
     _, together_s = _together(ensemble, plan.accuracy, shared_s)
-    if taken_s >= min(_WORTH_WITHIN * together_s, plan.device_s):
+    if taken_s >= plan.device_s or not is_worth_telling_apart(taken_s, together_s):
         return None
     return PlanOnWorker(plan.choices, ensemble.evidence, plan.accuracy)
 
@@ -111,7 +112,7 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> 
         return None
     gear = economical(plans)
     subset, together_s = _together(ensemble, plans[gear].accuracy, shared_s)
-    if plans[gear].device_s < _WORTH * together_s:
+    if is_worth_batches(plans[gear].device_s, together_s):
         return Cascade(ensemble, policy, {"gear": gear}, plans[gear].accuracy)
     if subset == (1 << len(ensemble.members)) - 1:
         return None

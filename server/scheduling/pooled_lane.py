@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from server.ensemble.cascade import Cascade, PlanOnWorker, cascade_of, plan_on_worker
 from server.ensemble.evidence import members_of
+from server.ensemble.one_by_one import may_ask_all
 from server.ensemble.selection import GOLDEN, Choice, Ensemble, RowEvidence, SelectionPolicy
 from server.scheduling.lanes import Lane, LaneKey, run_of
 from server.scheduling.policies.guarded import GuardedPolicy
@@ -27,7 +28,6 @@ __all__ = ["PooledLane"]
 _FULLNESS_GAIN = 0.1
 _SHARED_GAIN = 0.1  # of what a batch says
 _MOVED = 0.1  # of what is shared: then how bulk rows go is decided anew
-_REST = 0.5  # of the workers' time, and of a row's goal: so much may be spent on asking all members
 _FADE_S = 1.0  # by which their pace is known
 
 
@@ -240,7 +240,7 @@ class PooledLane(Lane):
             return False
         all_s = self.predicted_s(rows, idle.view.device)
         rate = self._pooled_pace.rate(now_s, _FADE_S)
-        return all_s <= _REST * min(goal_s, len(self._holders) * rows / rate)
+        return may_ask_all(all_s, min(goal_s, len(self._holders) * rows / rate))
 
     def _latency_of(self, number: int) -> Callable[[int], float]:
         return lambda rows: self.latencies(self._kinds.get(number, ""))[number](rows)
