@@ -37,7 +37,7 @@ def is_worth_telling_apart(taken_s: float, together_s: float) -> bool:
 
 
 def may_ask_all(all_s: float, spare_s: float) -> bool:
-    """Whether time is worth so little that all members are asked. spare_s: until more rows come, or the goal."""
+    """Whether time is worth so little that all members are asked. spare_s: until rows come, or the goal."""
     return all_s <= _REST * spare_s
 
 

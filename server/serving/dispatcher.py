@@ -25,15 +25,8 @@ from typing import TypeVarTuple
 from gpu_worker.wire.protocol import Answer, Failed, Message
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
-from server.ensemble.combine import OwnRule
-from server.ensemble.evidence import EvidenceStates
 from server.ensemble.gearing import FollowedPlans
-from server.ensemble.places import places_of
-from server.ensemble.policies.base import combines, learns
-from server.ensemble.policies.by_name import check_selection_policy
-from server.ensemble.policies.guarded import SelectionFault
-from server.ensemble.select import is_own_policy
-from server.ensemble.selection import Ensemble, SelectionPolicy
+from server.ensemble.selection import SelectionPolicy
 from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
 from server.observability.metrics import Metrics
 from server.placement.policy import WaitingRows
@@ -55,8 +48,6 @@ from server.serving.contexts import Contexts
 from server.serving.evidence import Span
 from server.serving.in_flight import BatchInFlight, InFlight
 from server.serving.known import combine_known
-from server.serving.plan_steps import PlanSteps
-from server.serving.plans import Plans, ensemble_of
 from server.serving.quarantine import Quarantine
 from server.serving.scheduler_adapter import (
     LatencyOf,
@@ -67,6 +58,7 @@ from server.serving.scheduler_adapter import (
     submission_of,
     times_of,
 )
+from server.serving.selecting import Selecting
 from server.supervision import Tasks
 from server.workers.pool import Worker
 
@@ -107,9 +99,9 @@ class Dispatcher:
         self._in_flight = InFlight(self._returned)
         self._quarantine = Quarantine(self)
         self._contexts = contexts or Contexts()
-        self._plans = Plans(latency_of, self._follow, tasks or Tasks(), self._held, self._select_faulted)
-        self._steps = PlanSteps()
-        self._select_faults: dict[str, str] = {}  # function → why its own selection policy was put aside
+        self._selecting = Selecting(
+            scheduler, self._functions, metrics, latency_of, tasks or Tasks(), self._held, self._wake
+        )
         self._resident: dict[str, frozenset[str]] = {}  # worker → keys of what may be asked of it
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
@@ -125,11 +117,7 @@ class Dispatcher:
         """Raises `BadOption` if one of the function's policies, or an option of one, cannot be."""
         try:
             check_policy(function.policy, function.policy_options)
-            if is_own_policy(function.select):
-                places = places_of([model.key for model in function.members], self._held())
-                check_selection_policy(
-                    function.select, ensemble_of(function, self._latency_of, places, function.form)
-                )
+            self._selecting.check(function)
         except ValueError as exc:
             raise BadOption(f"function {function.name}: {exc}") from exc
 
@@ -147,8 +135,7 @@ class Dispatcher:
             in_part=spec.pooled,
         )
         self._metrics.serve(function)
-        if function.follows_plans:
-            self._plans.look(time.monotonic(), function, function.form)
+        self._selecting.look(time.monotonic(), function, function.form)
 
     def answer_as(self, function: Function) -> None:
         """A version that is served answers by another rule from its next batch on; nothing else is new."""
@@ -156,19 +143,15 @@ class Dispatcher:
         if before is None:
             return
         self._functions[function.key] = function
-        self._teach(function)
-        if function.follows_plans and _evidence(before) is not _evidence(function):
-            self._plans.forget(function)  # they rest on it
-            self._plans.look(time.monotonic(), function, function.form)
+        self._selecting.answer_as(before, function)
 
     async def learner(self, function: Function) -> SelectionPolicy | None:
         """The policy that the function follows, where that learns from feedback."""
-        policy = await self._plans.policy_of(function) if function.follows_plans else None
-        return policy if policy is not None and learns(policy) else None
+        return await self._selecting.learner(function)
 
     def select_fault(self, function: Function) -> str | None:
         """Why the function's own selection policy was put aside for `value`; None where it was not."""
-        return self._select_faults.get(function.key)
+        return self._selecting.fault(function)
 
     def remove(self, function: Function) -> None:
         """Serve a version no longer; its waiting rows fail, those on a worker are answered."""
@@ -176,10 +159,8 @@ class Dispatcher:
         self._fail(self._core.remove(time.monotonic(), function.key), gone)
         self._functions.pop(function.key, None)
         self.residency.serve_no_more(function.key)
-        self._plans.forget(function)
-        self._steps.forget(function)
+        self._selecting.forget(function)
         self._contexts.forget(function)
-        self._select_faults.pop(function.key, None)
         self._metrics.forget(function)
 
     def saved_s(self, function: Function, form: Form, rows: int) -> float:
@@ -192,7 +173,7 @@ class Dispatcher:
 
     def followed(self, function: Function, form: Form) -> FollowedPlans | None:
         """The plans that its rows of that form follow, or those of another; None where they follow none."""
-        return self._core.followed(function.key, form) if function.follows_plans else None
+        return self._selecting.followed(function, form)
 
     def served(self) -> Collection[Function]:
         """Every version that is served."""
@@ -222,8 +203,7 @@ class Dispatcher:
             raise error_of(rejection, call.function, now_s)
         self._pending[pending.request_id] = pending
         self._idle.clear()
-        if call.function.follows_plans:
-            self._plans.look(now_s, call.function, call.form)
+        self._selecting.look(now_s, call.function, call.form)
         if call.function.late_members == "leave_out" and call.row_class == "interactive":
             goal_s = now_s + (call.function.slo_ms / 1000 if call.slo_s is None else call.slo_s)
             if goal_s < call.deadline_s:
@@ -369,7 +349,7 @@ class Dispatcher:
         for one in each:
             self.residency.touch(one.members, one.rows, one.worker)
             worker = self._workers[one.worker]
-            steps = self._steps.of(function, one.plan)
+            steps = self._selecting.steps(function, one.plan)
             self._in_flight.send(now_s, one, worker, function, self._pending, together, steps)
 
     def _returned(self, sent: BatchInFlight, reply: Message) -> None:
@@ -477,14 +457,14 @@ class Dispatcher:
             if pending is not None and pending.evidence is not None and not pending.done:
                 spans += ((pending, span) for span in pending.evidence.keep(part, first, reply))
             first += part.rows
-        by = self._own_rule(sent.function, spans[0][0].call.form) if spans else None
+        by = self._selecting.own_rule(sent.function, spans[0][0].call.form) if spans else None
         known = [(span, self._shifts(pending.call)) for pending, span in spans]
         sure = combine_known(sent.function, known, reply, batch.rows, by)
         for pending, span in spans:
             if span.is_complete:
                 self._answer_span(pending, span)
         if spans:
-            self._plans.look(time.monotonic(), sent.function, spans[0][0].call.form)
+            self._selecting.look(time.monotonic(), sent.function, spans[0][0].call.form)
         self._batch_done(sent, reply, began_s)
         return sure
 
@@ -519,46 +499,6 @@ class Dispatcher:
     def _held(self) -> Iterable[tuple[frozenset[str], str]]:
         """What each worker holds, and its kind."""
         return [(self._resident[name], worker.info.device_name) for name, worker in self._workers.items()]
-
-    def _follow(self, function: Function, form: Form, ensemble: Ensemble, policy: SelectionPolicy) -> None:
-        known = self._functions.get(function.key)  # which may have learned meanwhile
-        if known is not None and _evidence(known) is ensemble.evidence:
-            self._core.follow(time.monotonic(), function.key, form, ensemble, policy)
-            self._teach(known)
-            self._wake()
-
-    def _teach(self, function: Function) -> None:
-        """The function's selection policy goes on from what labels have taught it."""
-        learned = None if function.feedback is None else function.feedback.selection
-        if learned is not None and function.follows_plans:
-            self._core.teach(function.key, learned["policy"], learned["state"])
-
-    def _own_rule(self, function: Function, form: Form) -> OwnRule | None:
-        """How the policy that the function follows combines answers, if not by the function's rule."""
-        found = self._core.policy_of(function.key, form)
-        if found is None or not combines(found[0]):
-            return None
-        policy, state = found
-        place_of = {model.name: place for place, model in enumerate(function.members)}
-
-        def rule(evidence: Mapping[str, Sequence[float]]) -> tuple[int, float]:
-            answer = policy.combine(state, {place_of[name]: told for name, told in evidence.items()})
-            return answer.label, answer.confidence
-
-        return rule
-
-    def _select_faulted(self, function: Function, fault: SelectionFault) -> None:
-        log.error(
-            "selection policy put aside for value function=%s policy=%s method=%s",
-            function.name,
-            function.select,
-            fault.method,
-            exc_info=fault.error,
-        )
-        if function.key in self._functions:
-            reason = f"{function.select} was put aside for value: {fault.method}: {fault.error!r}"
-            self._select_faults[function.key] = reason
-            self._metrics.of(function).policy_faults += 1
 
     def _combine(self, pending: PendingReply, span: Span) -> None:
         call, told = pending.call, span.answer()
@@ -714,8 +654,8 @@ class Dispatcher:
         self._resident[worker.name] = resident
         self._show(worker)
         for function in self._functions.values():
-            if function.follows_plans and not resident.isdisjoint(model.key for model in function.members):
-                self._plans.look(time.monotonic(), function, function.form)
+            if not resident.isdisjoint(model.key for model in function.members):
+                self._selecting.look(time.monotonic(), function, function.form)
 
     def worker_lost(self, worker: Worker) -> None:
         """Send it nothing more; its batches fail right after this and run again."""
@@ -802,7 +742,3 @@ class Dispatcher:
         )
         self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
         self._wake()
-
-
-def _evidence(function: Function) -> EvidenceStates | None:
-    return None if function.rule.fit is None else function.rule.fit.evidence

@@ -1,4 +1,4 @@
-"""The selection policies of the functions that are served: which each follows, what it has learned, its faults.
+"""The selection policies of the functions that are served: which each follows, what it learned, its faults.
 
 Between the plans that are fitted (plans.py) and the core, which follows them. Knows no rows, batches or
 workers but what these hold. Runs on the event loop.
@@ -65,7 +65,7 @@ class Selecting:
             check_selection_policy(function.select, ensemble)
 
     def look(self, now_s: float, function: Function, form: Form) -> None:
-        """Have plans fitted for rows of that form, if the function follows any and there are none that hold."""
+        """Have plans fitted for rows of that form, if it follows any and none are there that hold."""
         if function.follows_plans:
             self.plans.look(now_s, function, form)
 

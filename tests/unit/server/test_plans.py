@@ -86,7 +86,7 @@ class Planned:
         await asyncio.wait_for(self.house.residency.load(self.function.members), 5)
         for _ in range(500):
             await asyncio.sleep(0.01)
-            if not any(each.task for each in dispatcher._plans._followed.values()):
+            if not any(each.task for each in dispatcher._selecting.plans._followed.values()):
                 break
         await settle()
 
@@ -94,7 +94,7 @@ class Planned:
         """The plan for that price of time alone, whatever the load."""
         ensemble = ensemble_of(self.function, self.latency_of, PLACES, "text")
         policy = Value(ensemble, [solve(ensemble, (price,))])
-        self.house.dispatcher._follow(self.function, "text", ensemble, policy)
+        self.house.dispatcher._selecting.follow(self.function, "text", ensemble, policy)
 
     def ask(self, *rows: str, **fields: Any):
         return self.house.ask(*rows, function=self.function, **fields)
@@ -417,7 +417,7 @@ async def test_plans_are_fitted_anew_when_latencies_have_moved(worker, monkeypat
     monkeypatch.setattr("server.serving.plans._AT_MOST_EVERY_S", 0.0)
     served = Planned(worker)
     await served.start()
-    plans = served.house.dispatcher._plans
+    plans = served.house.dispatcher._selecting.plans
     (followed,) = plans._followed.values()
     before_s = ensemble_of(served.function, served.latency_of, PLACES, "text").members[2].cost_s
     plans.look(1e9, served.function, "text")

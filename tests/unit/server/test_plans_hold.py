@@ -45,7 +45,7 @@ class Following(House):
         for model in MEMBERS:
             cost_s = COSTS_S[model.name]
             self.latencies[model.key] = LatencyModel({1: cost_s, 4: 2 * cost_s})
-        self.plans = self.dispatcher._plans
+        self.plans = self.dispatcher._selecting.plans
         self.told: dict[str, Ensemble] = {}
         follow = self.plans._follow
 
