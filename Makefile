@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ bench-rafiki: $(READY) ## Rafiki's Figures 14 to 16: three models over a cycle, 
 
 bench-clipper: $(READY) ## Clipper's Figures 8 to 10: a member fails, straggles, suits one context (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.clipper $(FLAGS)
+
+bench-loads: $(READY) ## Loads of a 233 MB model beside the link's rate and what dd reads (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.load_rates $(FLAGS)
 
 bench-selection: $(READY) ## What selection adds to a row's cost in the scheduler's core
 	$(BIN)/python -m tests.benchmarks.selection_cost $(FLAGS)

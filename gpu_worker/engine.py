@@ -153,7 +153,7 @@ class Engine:
         """
         self.start()
         began_s = time.monotonic()
-        given_up = _GivenUp(is_cancelled)
+        given_up = _GivenUp(lambda: self._closed or is_cancelled())
         manifest = read_manifest(directory)
         claim = self._cache.claim(key, weights_bytes(manifest), given_up)
         try:

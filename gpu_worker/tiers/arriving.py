@@ -42,7 +42,7 @@ class Arriving:
         self._given_up = False
         self._ended = False
         self._changed = threading.Condition()
-        self._began_s = 0.0
+        self._began_s = 0.0  # 0: not yet
         self.took_s = 0.0
         threads.put(self._run)
 
@@ -75,7 +75,7 @@ class Arriving:
         """Nobody wants the rest; returns once nothing is read any more."""
         with self._changed:
             self._given_up = True
-            self._changed.wait_for(lambda: self._ended)
+            self._changed.wait_for(lambda: self._ended or not self._began_s)
 
     def _left_s(self) -> float:
         if not self._arrived:
@@ -84,6 +84,8 @@ class Arriving:
 
     def _run(self) -> None:
         error: BaseException | None = None
+        with self._changed:
+            self._began_s = time.monotonic()
         try:
             self._read_all()
         except OSError as exc:
@@ -100,7 +102,6 @@ class Arriving:
         self._over()
 
     def _read_all(self) -> None:
-        self._began_s = time.monotonic()
         digest = hashlib.sha256() if self._sha256 else None
         for start in range(0, len(self._into), _PIECE_BYTES):
             if self._given_up:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_worker.memory import Region
@@ -18,6 +18,7 @@ from gpu_worker.networks.network import IsCancelled, Network, check
 __all__ = ["HostModel", "HostTier", "Kept"]
 
 _LOOK_S = 0.01
+_MOST_KEPT = 256  # contents of networks without weights
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class HostModel:
     """One model's bytes. content: what they were made of; models of equal content share one.
 
     layout: how they are cut into tensors, for whoever makes a network of them. stays: whether it is kept
-    after use. is_whole: all its bytes are here. kept: networks of this content that wait for their weights.
+    after use. is_whole: all its bytes are here.
     """
 
     content: str
@@ -45,7 +46,6 @@ class HostModel:
     stays: bool
     users: int = 1
     is_whole: bool = False
-    kept: list[Kept] = field(default_factory=list)
 
 
 class HostTier:
@@ -55,6 +55,7 @@ class HostTier:
         self.max_bytes = max_bytes
         self._allocate = allocate
         self._models: OrderedDict[str, HostModel] = OrderedDict()  # least recently used first
+        self._kept: OrderedDict[str, list[Kept]] = OrderedDict()  # by content, the oldest first
         self._filling: set[str] = set()
         self._changed = threading.Condition()
 
@@ -113,20 +114,28 @@ class HostTier:
             model.users -= 1
 
     def keep(self, content: str, kept: Kept) -> None:
-        """Keeps a network whose weights have left the device, as long as their copy is kept."""
+        """Keeps a network whose weights have left the device: without them it takes little."""
         with self._changed:
-            model = self._models.get(content)
-            if model is not None:
-                model.kept.append(kept)
+            self._kept.setdefault(content, []).append(kept)
+            self._kept.move_to_end(content)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+            if content in self._models:
                 self._models.move_to_end(content)
 
-    def take_kept(self, model: HostModel) -> Kept | None:
+    def take_kept(self, content: str) -> Kept | None:
         """A network that waits for these weights, if one does."""
         with self._changed:
-            return model.kept.pop() if model.kept else None
+            waiting = self._kept.get(content)
+            if not waiting:
+                return None
+            kept = waiting.pop()
+            if not waiting:
+                del self._kept[content]
+            return kept
 
     def clear(self) -> None:
-        """Lets go of everything that nobody uses."""
+        """Lets go of the models that nobody uses."""
         with self._changed:
             for content in [content for content, model in self._models.items() if not model.users]:
                 del self._models[content]

@@ -216,7 +216,7 @@ class Loads:
         """From the host's memory to the device's, while the rest of it may still come."""
         assert self.host is not None
         nbytes = model.memory.nbytes
-        kept = self.host.take_kept(model)
+        kept = self.host.take_kept(model.content)
         try:
             if kept is None:
                 load.grow(nbytes)

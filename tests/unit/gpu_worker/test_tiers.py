@@ -244,6 +244,32 @@ def test_the_host_keeps_what_was_used_last_within_its_bytes(simulated: Simulated
     assert [asks(engine, name) for name in ("a", "b", "c", "huge")] == [label_of("a")] * 4
 
 
+def test_a_network_is_made_once_though_its_weights_left_the_host_too(
+    simulated: Simulated, squeezenet: Path, tmp_path: Path
+) -> None:
+    engine = simulated(prepared=str(tmp_path / "prepared"))
+    engine.load("m", str(squeezenet))
+    expected = scores(engine, "m")
+    engine.unload("m")
+    engine._loads.settle()
+    host = engine._loads.host
+    assert host is not None
+    host.clear()
+    assert host.used_bytes == 0
+    report = engine.load("m", str(squeezenet))
+    assert report.times.read_s > 0
+    assert report.times.warm_up_s == 0.0
+    np.testing.assert_array_equal(scores(engine, "m"), expected)
+
+
+def test_a_load_ends_when_its_engine_is_closed(simulated: Simulated, tmp_path: Path) -> None:
+    engine = simulated("sim:64MiB,0.01")
+    wait = load_aside(engine, "m", weighty(tmp_path, "m", 32), threading.Event())
+    until(lambda: engine.loading() == ["m"])
+    engine.close()
+    assert wait() == "Cancelled"
+
+
 def test_two_models_of_the_same_weights_share_the_hosts_copy_and_answer_each(
     simulated: Simulated, squeezenet: Path, tmp_path: Path
 ) -> None:

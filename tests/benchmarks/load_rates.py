@@ -1,0 +1,183 @@
+"""`make bench-loads`: how fast a model of 233 MB gets onto a simulated device, by what link and disk do.
+
+From the host's memory: the time that the link needs at its rate, as a share of the whole load. From the disk,
+none of it in the page cache (posix_fadvise DONTNEED, where the filesystem obeys it): what arrives per second
+of the whole load, as a share of what `dd` reads of the same file just before or after. Loads are those that a
+worker does when the model comes back: its network is there and waits for its weights. The first ones, which
+prepare, are shown apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from safetensors.torch import save_file
+
+from gpu_worker.engine import Engine, LoadReport
+from gpu_worker.model_files.regular import file_sha256
+from gpu_worker.networks.loader import build_module
+from gpu_worker.settings import Settings
+from tests.benchmarks.report import console, say, write_json
+from tests.models import CLASSES, write_manifest
+
+WIDTH = 457  # of a vgg: 58 million weights
+SIDE = 8  # pixels: first passes should not be what is measured
+LEAST_OF_LINK, LEAST_OF_DD = 0.9, 0.8
+
+
+def vgg_of(width: int, folder: Path) -> Path:
+    """An untrained vgg, as it would be registered."""
+    torch.manual_seed(1)
+    state = build_module("vgg", len(CLASSES), {"width": width}).state_dict()
+    model = write_manifest(
+        folder,
+        "vgg",
+        task="image-classification",
+        architecture="vgg",
+        architecture_options={"width": width},
+        input={"form": "path", "height": SIDE, "width": SIDE},
+        weights="model.safetensors",
+    )
+    save_file(state, model / "model.safetensors")
+    manifest = json.loads((model / "model.json").read_text())
+    manifest["sha256"] = file_sha256(str(model / "model.safetensors"))
+    (model / "model.json").write_text(json.dumps(manifest))
+    return model
+
+
+def drop_from_page_cache(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def dd_bytes_per_s(path: Path) -> float:
+    drop_from_page_cache(path)
+    began_s = time.monotonic()
+    subprocess.run(["dd", f"if={path}", "of=/dev/null", "bs=4M"], check=True, capture_output=True)
+    return path.stat().st_size / (time.monotonic() - began_s)
+
+
+def loaded(engine: Engine, model: Path) -> LoadReport:
+    report = engine.load("m", str(model))
+    engine.unload("m")
+    return report
+
+
+def _row(what: str, rates: Sequence[float], shares: Sequence[float]) -> tuple[str, str, str, str]:
+    spread = f"{min(shares):.2f} to {max(shares):.2f}"
+    return what, f"{statistics.median(rates) / 1e9:.2f}", f"{statistics.median(shares):.2f}", spread
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-loads", description=__doc__)
+    parser.add_argument("--rate", type=float, default=2.5, help="of the link, GB/s (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", default=None, help="on the disk to measure (default: the temporary one)")
+    parser.add_argument("--quick", action="store_true", help="five rounds")
+    flags = parser.parse_args()
+    rounds = 5 if flags.quick else flags.rounds
+    with tempfile.TemporaryDirectory(dir=flags.folder) as name:
+        folder = Path(name)
+        model = vgg_of(WIDTH, folder)
+        prepared = folder / "prepared"
+        device = f"sim:1GiB,{flags.rate:g}"
+        first: dict[str, Any] = {}
+        engine = Engine(Settings(device=device, threads=1, prepared=str(prepared), host_bytes=1 << 30))
+        try:
+            report = loaded(engine, model)
+            first["from the weights"] = asdict(report)
+            engine._loads.settle()
+            (file,) = prepared.iterdir()
+            link, disk, dd = _measured(engine, model, file, rounds, flags.rate * 1e9)
+        finally:
+            engine.close()
+        fresh = Engine(Settings(device=device, threads=1, prepared=str(prepared), host_bytes=1 << 30))
+        try:
+            drop_from_page_cache(file)
+            first["from the prepared file"] = asdict(loaded(fresh, model))
+        finally:
+            fresh.close()
+        nbytes = file.stat().st_size
+    _show(nbytes, flags.rate, first, link, disk, dd)
+    write_json(
+        "load_rates",
+        {
+            "bytes": nbytes,
+            "link_gb_per_s": flags.rate,
+            "first": first,
+            "host_bytes_per_s": link,
+            "disk_bytes_per_s": disk,
+            "dd_bytes_per_s": dd,
+        },
+    )
+
+
+def _measured(
+    engine: Engine, model: Path, file: Path, rounds: int, bytes_per_s: float
+) -> tuple[list[float], list[float], list[float]]:
+    """Bytes a second of whole loads from the host and from the disk, and of dd; interleaved."""
+    host = engine._loads.host
+    assert host is not None
+    nbytes = file.stat().st_size
+    link: list[float] = []
+    disk: list[float] = []
+    dd: list[float] = []
+    loaded(engine, model)
+    for _ in range(rounds):
+        report = loaded(engine, model)
+        assert report.times.read_s == 0.0
+        link.append(nbytes / report.load_s)
+        dd.append(dd_bytes_per_s(file))
+        host.clear()
+        drop_from_page_cache(file)
+        report = loaded(engine, model)
+        assert report.times.read_s > 0.0
+        disk.append(nbytes / report.load_s)
+    return link, disk, dd
+
+
+def _show(
+    nbytes: int,
+    rate: float,
+    first: dict[str, Any],
+    link: Sequence[float],
+    disk: Sequence[float],
+    dd: Sequence[float],
+) -> None:
+    table = Table(
+        "a load",
+        "GB/s, median",
+        "share",
+        "min to max",
+        title=f"{nbytes / 1e6:.0f} MB, a link of {rate:g} GB/s",
+    )
+    of_link = [each / (rate * 1e9) for each in link]
+    of_dd = [ours / theirs for ours, theirs in zip(disk, dd, strict=True)]
+    table.add_row(*_row("from the host, of the link's rate", link, of_link))
+    table.add_row(*_row("from the disk, of what dd reads", disk, of_dd))
+    table.add_row(*_row("dd", dd, [1.0 for _ in dd]))
+    console.print(table)
+    for what, report in first.items():
+        times = ", ".join(
+            f"{name.removesuffix('_s')} {took_s:.2f}" for name, took_s in report["times"].items()
+        )
+        say(f"first load {what}: {report['load_s']:.2f} s ({times})")
+    kept = statistics.median(of_link) >= LEAST_OF_LINK and statistics.median(of_dd) >= LEAST_OF_DD
+    say(f"at least {LEAST_OF_LINK} of the link and {LEAST_OF_DD} of dd: {'yes' if kept else 'NO'}")
+
+
+if __name__ == "__main__":
+    main()
