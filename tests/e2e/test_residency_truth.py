@@ -27,24 +27,24 @@ import pytest
 from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from tests.inference_server import InferenceServer, inference_server
-from tests.models import hashing_model, image_model, label_of
+from tests.models import hashing_model, label_of, text_model
 from tests.waiting import wait_until
 
 PATIENCE_S = 90.0
 MODELS = 5
-PLACES = 2  # of each of two workers
-LOAD_MS = 40.0
+WEIGHT_BYTES = 3_000_000
+DEVICE = "sim:7MB,0.075GB/s"  # 40 ms for a model
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     """Two workers with room for two of five models each, which the functions f0 to f4 ask one by one."""
     folder = tmp_path_factory.mktemp("truth")
-    flags = ["--workers=2", f"--resident-models={PLACES}", "--worker-start-s=20", "--resident-bytes=100000"]
+    flags = ["--workers=2", "--worker-start-s=20", f"--device={DEVICE}"]
     with inference_server(folder / "home", flags=flags) as running:
         for number in range(MODELS):
-            model = hashing_model(folder / "made", f"m{number}", load_ms=LOAD_MS, delay_ms=5.0)
-            running.deploy(model, f"f{number}")
+            made = hashing_model(folder / "made", f"m{number}", weight_bytes=WEIGHT_BYTES, delay_ms=5.0)
+            running.deploy(made, f"f{number}")
         yield running
 
 
@@ -149,7 +149,7 @@ def see_true_map(server: InferenceServer) -> None:
     wait_until(is_checked, PATIENCE_S)
     assert differences(server) == []
     for worker in places(server)["workers"]:
-        assert worker["models"] <= PLACES
+        assert worker["used_bytes"] <= worker["capacity_bytes"]
 
 
 def see_all_answer(server: InferenceServer) -> None:
@@ -207,18 +207,20 @@ def refused(act: Callable[[], object]) -> str:
 def test_a_damaged_file_and_a_model_that_is_too_large_harm_no_other(
     server: InferenceServer, tmp_path: Path
 ) -> None:
-    damaged, large = image_model(tmp_path, "damaged"), image_model(tmp_path, "large", seed=2)
-    weights = damaged / "model.safetensors"
+    damaged = text_model(tmp_path, "damaged", seed=1)
+    large = hashing_model(tmp_path, "large", weight_bytes=8_000_000)
     functions = [f"f{number}" for number in range(MODELS)]
     with client_of(server) as client, Asking(server, functions, callers=2) as asking:
-        for folder in (damaged, large):
-            client.post("/register", {"directory": str(folder)})
-        weights.write_bytes(weights.read_bytes()[:-64] + bytes(64))
+        client.post("/register", {"directory": str(large)})
+        kept = client.post("/register", {"directory": str(damaged)})["directory"]
+        weights = Path(kept) / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-64] + b"\xff" * 64)
+        client.post("/v2/repository/models/damaged/unload", {})  # it may have been loaded before
         put = client.put
         of_damaged = refused(lambda: put("/v1/functions/broken", {"models": ["damaged"]}))
         of_large = refused(lambda: put("/v1/functions/huge", {"models": ["large"]}))
-    assert "damaged" in of_damaged
-    assert "large" in of_large
+    assert "the file is damaged" in of_damaged
+    assert "more than the 7000000 that this worker may keep resident" in of_large
     assert asking.wrong == []
     events = places(server)["residency_events"]
     failed = {event["model"] for event in events if event["outcome"] in ("failed", "refused")}
