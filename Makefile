@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ stress-feedback: $(READY) packages ## A million labels in one statement, on each
 
 bench-serving: $(READY) ## Ours beside mosec, LitServe, BentoML, Ray Serve and Triton
 	$(BIN)/python -m tests.benchmarks.serving
+
+bench-gpu: $(READY) ## A worker on a CUDA device: batches, graphs, precisions, loads (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.gpu $(FLAGS)
 
 bench-before: $(READY) packages ## bench-sql, -ensemble and servers here and at BASE=<commit>, side by side
 	$(BIN)/python -m tests.benchmarks.before --base $(or $(BASE),HEAD~1)
