@@ -33,7 +33,7 @@ __all__ = ["give_feedback"]
 
 _PATH = "/v1/feedback"
 _MOST_BYTES = 512 << 10  # of the inputs of one request
-_MOST_ROWS = 1024
+_MOST_ROWS = 2048
 _LONGEST_ID = 10_000
 
 

@@ -164,6 +164,11 @@ def _check(settings: Settings) -> None:
                 raise SettingsError(f"--device: {exc}") from exc
     if settings.precision not in ("auto", "float32"):
         raise SettingsError(f"--precision {settings.precision!r} is not known; known: auto, float32")
+    if settings.max_feedback_labels < settings.max_rows:
+        raise SettingsError(
+            f"--max-feedback-labels {settings.max_feedback_labels} is less than one request may bring, "
+            f"--max-rows {settings.max_rows}: a request that is sent again would count twice"
+        )
     if settings.log_level.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise SettingsError("--log-level must be debug, info, warning or error")
     wrong = [name for name in settings.allowed_host if not _HOST_NAME.fullmatch(name)]

@@ -1,7 +1,8 @@
 """One warning per statement for the rows that became NULL, with their count and the first cause.
 
 DuckDB does not show its functions when a statement ends, so a warning is given when the statement has been
-quiet for a moment, when the next statement begins, or at the interpreter's end, whichever comes first.
+quiet for a moment, when the next statement begins, or at the interpreter's end, whichever comes first. One
+that goes on after that, as its calls take long, is warned of again, each time after twice the quiet.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class FaultWarnings:
         self._lock = threading.Lock()
         self._waiting: dict[int, Statement] = {}
         self._timer: threading.Timer | None = None
+        self._last: tuple[Statement | None, float] = (
+            None,
+            QUIET_S,
+        )  # warned of, and its quiet now
 
     def note(self, statement: Statement) -> None:
         """A call of `statement` has ended; it may have made rows NULL."""
@@ -47,7 +52,8 @@ class FaultWarnings:
             self._waiting[id(statement)] = statement
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = threading.Timer(QUIET_S, self.flush)
+            last, quiet_s = self._last
+            self._timer = threading.Timer(quiet_s if last is statement else QUIET_S, self.flush)
             self._timer.daemon = True
             self._timer.start()
 
@@ -61,4 +67,6 @@ class FaultWarnings:
             self._waiting.clear()
         for statement in due:
             if (fault := statement.fault_report()) is not None:
+                last, quiet_s = self._last
+                self._last = statement, 2 * (quiet_s if last is statement else QUIET_S)
                 warnings.warn(str(fault), FaultyRowsWarning, stacklevel=2)

@@ -18,6 +18,7 @@ from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import needs_of
 from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit
+from server.ensemble.guard import left_out
 from server.ensemble.select import is_policy
 
 __all__ = ["INPUT_NAMES", "Form", "Function", "InputShape", "LateMembers", "ModelVersion", "forms_of"]
@@ -141,6 +142,12 @@ class Function:
     def learns(self) -> bool:
         """Whether feedback changes its answers: several members, by a rule that has weights to be learned."""
         return len(self.members) > 1 and self.combine == "log_pool" and self.fit is not None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The members that plans ask no more, since they are broken: their names."""
+        fit = self.rule.fit
+        return () if fit is None or self.feedback is None else left_out(self.feedback, fit)
 
     @property
     def held_out(self) -> dict[frozenset[str], float]:

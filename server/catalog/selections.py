@@ -94,13 +94,14 @@ def selection_of(
 
 
 def _expected(function: Function, plan: Plan) -> float:
-    """How often a plan is right: no more often than the best members together.
+    """How often a plan is right: where it was not judged row by row, no more often than the best members
+    together.
 
     A plan reckons as if rows of one state of evidence were alike. Those that it goes on asking are harder
     than the others, so by itself it promises more, and most after a refit on few rows.
     """
     fit = function.rule.fit
-    if fit is None or fit.evidence is None:
+    if fit is None or fit.evidence is None or fit.evidence.judged is not None:
         return plan.accuracy
     evidence = fit.evidence
     return min(plan.accuracy, max(evidence.accuracy(subset) for subset in evidence.subsets))

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from server.ensemble.ask_steps import shares_asked
 from server.ensemble.costs import one_after_the_other_s
-from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
+from server.ensemble.evidence import NOTHING, EvidenceStates, members_of, subset_of
 from server.ensemble.one_by_one import (
     GIVEN_UP,
     TOLD_APART_S,
@@ -115,15 +115,16 @@ def cascade_of(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float) -> 
     if is_worth_batches(plans[gear].device_s, together_s):
         return Cascade(ensemble, policy, {"gear": gear}, plans[gear].accuracy)
     if subset == (1 << len(ensemble.members)) - 1:
-        return None
+        return None  # nobody is broken
     return Cascade(ensemble, Static(ensemble, subset), {}, ensemble.evidence.accuracy(subset))
 
 
 def _together(ensemble: Ensemble, accuracy: float, shared_s: float) -> tuple[int, float]:
     """The cheapest members that are together at least so accurate, or else all: and what a row costs."""
     evidence, costs_s = ensemble.evidence, [member.cost_s for member in ensemble.members]
-    everyone = (1 << len(costs_s)) - 1
-    able = [each for each in evidence.subsets if evidence.accuracy(each) >= accuracy]
+    left_out = subset_of(number for number, member in enumerate(ensemble.members) if member.is_broken)
+    everyone = (1 << len(costs_s)) - 1 & ~left_out or left_out
+    able = [each for each in evidence.subsets if not each & ~everyone and evidence.accuracy(each) >= accuracy]
     taken_s: dict[int, float] = {}
     for subset in (*able, everyone):
         each_s = [costs_s[member] for member in members_of(subset)]

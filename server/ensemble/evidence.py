@@ -4,14 +4,20 @@ A state of evidence is (the members that answered, in which of a few bins their 
 falls). How often the answer is right there, and to which states another member leads, is counted on held-out
 rows, so that the correlation of members is contained. Pure; standard library and numpy. Knows neither
 devices nor prices (plan.py), nor how members are combined.
+
+Where the answers counted are by weights that were fitted without the row, by folds, each row keeps its fold,
+its states and whether they are right (`JudgedRows`): a plan made without a fold is followed on its rows, and
+says honestly how often it is right.
 """
 
 from __future__ import annotations
 
+import base64
 import math
+import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +27,7 @@ from numpy.typing import NDArray
 __all__ = [
     "NOTHING",
     "EvidenceStates",
+    "JudgedRows",
     "carried_over",
     "evidence_of_subsets",
     "fit_evidence",
@@ -34,7 +41,58 @@ Floats = NDArray[np.float64]
 NOTHING = 0  # the state of a row that nobody has answered
 _BINS, _FEW_BINS, _FEW_ROWS = 8, 4, 400
 _MOST_MEMBERS = 32
+_MOST_JUDGED = 100_000  # rows
 _KAPPA = 20.0  # rows that the mean over all bins counts for, beside those of a bin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedRows:
+    """Held-out rows, each judged by a fit of the other folds.
+
+    fold: [rows], counted from 0 · bins: [subsets, rows], the bin among the states of that subset, in the
+    order of `EvidenceStates.subsets` · correct: [subsets, rows]
+    """
+
+    fold: NDArray[np.uint8]
+    bins: NDArray[np.uint8]
+    correct: NDArray[np.bool_]
+
+    @property
+    def folds(self) -> int:
+        """How many there are."""
+        return int(self.fold.max()) + 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As the registry keeps it: a byte a row and subset, less what compressing saves."""
+        return {
+            "rows": len(self.fold),
+            "fold": _packed(self.fold),
+            "states": _packed(np.asarray(self.bins << 1 | self.correct, np.uint8)),
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any], subsets: int) -> JudgedRows:
+        """What `to_json` wrote, of so many subsets. Raises as `EvidenceStates.from_json`."""
+        rows = int(state["rows"])
+        if not 0 < rows <= _MOST_JUDGED:
+            raise ValueError(f"{rows} rows were judged")
+        fold = _unpacked(state["fold"], rows)
+        states = _unpacked(state["states"], rows * subsets).reshape(subsets, rows)
+        return cls(fold, np.asarray(states >> 1, np.uint8), (states & 1).astype(np.bool_))
+
+
+def _packed(numbers: NDArray[np.uint8]) -> str:
+    return base64.b64encode(zlib.compress(numbers.tobytes(), 6)).decode()
+
+
+def _unpacked(text: str, count: int) -> NDArray[np.uint8]:
+    try:
+        raw = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), count + 1)
+    except zlib.error as exc:
+        raise ValueError(f"what is kept of the rows judged cannot be read: {exc}") from exc
+    if len(raw) != count:
+        raise ValueError(f"{len(raw)} numbers are kept of the rows judged, and {count} were")
+    return np.frombuffer(raw, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +103,7 @@ class EvidenceStates:
     first: of each subset, the number of its first state · right: by state, how often the answer is right
     rows: by state, how many independent held-out rows were in it
     following: (subset, member) → rows: states of the subset, columns: states with that member's answer too
+    judged: the rows one by one; None where they were not judged by folds
     """
 
     members: int
@@ -54,6 +113,8 @@ class EvidenceStates:
     right: Floats
     rows: Floats
     following: Mapping[tuple[int, int], Floats]
+    judged: JudgedRows | None = None
+    _without: dict[int, EvidenceStates] = field(default_factory=dict, init=False, repr=False)
     _gains: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -89,6 +150,8 @@ class EvidenceStates:
         """How often the subset is right over all rows; 0 for nobody. KeyError if it was not counted."""
         if not subset:
             return 0.0
+        if self.judged is not None:
+            return float(self.judged.correct[self.subsets.index(subset)].mean())
         states = self.states_of(subset)
         return float(np.average(self.right[states], weights=self.rows[states]))
 
@@ -102,6 +165,22 @@ class EvidenceStates:
             self._gains[subset, member] = known
         return known
 
+    def without(self, fold: int) -> EvidenceStates:
+        """The same states, counted on the rows of the other folds. Only where rows were judged, in two folds
+        at least.
+        """
+        found = self._without.get(fold)
+        if found is None:
+            assert self.judged is not None, "rows were judged"
+            others = self.judged.fold != fold
+            number = {0: np.zeros(int(others.sum()), np.intp)}
+            number.update(zip(self.subsets, self.judged.bins[:, others].astype(np.intp), strict=True))
+            correct = dict(zip(self.subsets, self.judged.correct[:, others], strict=True))
+            share = float(self.rows[NOTHING]) / len(others)  # of the rows, those that are independent
+            found = _counted(self.members, self.subsets, self.edges, number, correct, share)
+            self._without[fold] = found
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """All of it, as plain values."""
         return {
@@ -113,6 +192,7 @@ class EvidenceStates:
             "following": [
                 [subset, member, table.tolist()] for (subset, member), table in self.following.items()
             ],
+            **({} if self.judged is None else {"judged": self.judged.to_json()}),
         }
 
     @classmethod
@@ -124,7 +204,9 @@ class EvidenceStates:
         rows = np.asarray(state["rows"], np.float64)
         first = _numbered(subsets, edges)
         following = {(int(s), int(m)): np.asarray(table, np.float64) for s, m, table in state["following"]}
-        found = cls(int(state["members"]), subsets, {0: (), **edges}, first, right, rows, following)
+        kept = state.get("judged")  # evidence from before has none
+        judged = None if kept is None else JudgedRows.from_json(kept, len(subsets))
+        found = cls(int(state["members"]), subsets, {0: (), **edges}, first, right, rows, following, judged)
         found._check()
         return found
 
@@ -149,6 +231,10 @@ class EvidenceStates:
             shape = len(self.edges[subset]) + 1, len(self.edges[child]) + 1
             if table.shape != shape or not np.isfinite(table).all():
                 raise ValueError(f"what follows on subset {subset} and member {member} is no table of shares")
+        if self.judged is not None:
+            widths = np.array([len(self.edges[subset]) for subset in self.subsets])
+            if (self.judged.bins.max(axis=1) > widths).any():
+                raise ValueError("a row was judged to be in a state that there is not")
 
 
 def evidence_of_subsets(members: int, right: Mapping[int, float]) -> EvidenceStates:
@@ -187,13 +273,15 @@ def fit_evidence(
     confidence: Mapping[int, Sequence[float] | Floats],
     correct: Mapping[int, Sequence[bool] | NDArray[np.bool_]],
     observations: int | None = None,
+    folds: Sequence[int] | NDArray[np.integer[Any]] | None = None,
 ) -> EvidenceStates:
     """Count the states on held-out rows.
 
     confidence, correct: by subset, for the same n rows: the combined top probability, and whether the
     combined answer is right. Every single member must be among the subsets. observations: how many of the
     rows are independent (rows of one entity are one), all by default. Bins are quantiles, 8 of them, 4 below
-    400 observations; each is shrunk to the mean of its subset as if that were 20 observations more. Raises
+    400 observations; each is shrunk to the mean of its subset as if that were 20 observations more. folds:
+    of each row, where its answers are by a fit of the other folds: then the rows are kept (`judged`). Raises
     ValueError for no rows, or different numbers of them, and KeyError for a member that is missing.
     """
     sizes = {len(confidence[1 << member]) for member in range(members)}
@@ -205,32 +293,63 @@ def fit_evidence(
     subsets = tuple(sorted(confidence, key=lambda subset: (subset.bit_count(), subset)))
     shares = np.arange(1, bins := _BINS if known >= _FEW_ROWS else _FEW_BINS) / bins
     edges: dict[int, tuple[float, ...]] = {0: ()}
-    number: dict[int, NDArray[np.int64]] = {0: np.zeros(rows, np.int64)}  # of each row's bin
+    number: dict[int, NDArray[np.intp]] = {0: np.zeros(rows, np.intp)}  # of each row's bin
     for subset in subsets:
         told = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
         edges[subset] = _edges(told, shares)
         number[subset] = np.searchsorted(edges[subset], told, side="right")
+    right = {subset: np.asarray(correct[subset], np.bool_) for subset in subsets}
+    found = _counted(members, subsets, edges, number, right, known / rows)
+    if folds is None:
+        return found
+    judged = JudgedRows(
+        np.asarray(folds, np.uint8),
+        np.stack([number[subset] for subset in subsets]).astype(np.uint8),
+        np.stack([right[subset] for subset in subsets]),
+    )
+    return found if judged.folds < 2 else replace(found, judged=judged)
+
+
+def _counted(
+    members: int,
+    subsets: tuple[int, ...],
+    edges: Mapping[int, tuple[float, ...]],
+    number: Mapping[int, NDArray[np.intp]],
+    correct: Mapping[int, NDArray[np.bool_]],
+    share: float,
+) -> EvidenceStates:
+    """States of these bins.
+
+    number: by subset, of each row its bin · share: of the rows, those that are independent
+    """
     first = _numbered(subsets, edges)
+    rows = len(number[0])
     right = np.zeros(1 + sum(len(edges[subset]) + 1 for subset in subsets))
-    counts = np.full(len(right), float(known))
+    counts = np.full(len(right), rows * share)
     following: dict[tuple[int, int], Floats] = {}
     for subset in (0, *subsets):
         width = len(edges[subset]) + 1
-        counts[first[subset] : first[subset] + width] = (
-            np.bincount(number[subset], minlength=width) * known / rows
-        )
+        here = slice(first[subset], first[subset] + width)
+        counts[here] = np.bincount(number[subset], minlength=width) * share
         if subset:
             hits = np.asarray(correct[subset], np.float64)
-            right[first[subset] : first[subset] + width] = _means(
-                number[subset], hits[:, None], width, _KAPPA * rows / known
-            )[:, 0]
+            right[here] = _means(number[subset], hits[:, None], width, _KAPPA / share)[:, 0]
         for member in range(members):
             child = subset | 1 << member
             if child != subset and child in first:
-                reached = np.eye(len(edges[child]) + 1)[number[child]]
                 # Not shrunk: shrunk twice, an answer promises a gain where nothing is learned.
-                following[subset, member] = _means(number[subset], reached, width)
+                following[subset, member] = _shares(
+                    number[subset], number[child], width, len(edges[child]) + 1
+                )
     return EvidenceStates(members, subsets, edges, first, right, counts, following)
+
+
+def _shares(number: NDArray[np.intp], reached: NDArray[np.intp], width: int, others: int) -> Floats:
+    """Of the rows of each bin, the share that is in each of the others; of an empty one, that of all rows."""
+    both = np.bincount(number * others + reached, minlength=width * others).reshape(width, others)
+    count = both.sum(axis=1, keepdims=True)
+    shares: Floats = np.where(count > 0, both / np.maximum(count, 1), both.sum(axis=0) / max(1, len(number)))
+    return shares
 
 
 def renewed(

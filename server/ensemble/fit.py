@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from server.ensemble.evidence import EvidenceStates
+from server.ensemble.evidence import EvidenceStates, fit_evidence, subset_of
 from server.ensemble.log_pool import (
     Floats,
     Labels,
@@ -30,6 +30,7 @@ from server.ensemble.log_pool import (
 __all__ = [
     "Fit",
     "HeldOutRows",
+    "Judged",
     "Subset",
     "SubsetFit",
     "combined",
@@ -185,6 +186,7 @@ def fit_combination(
     members: Sequence[str] | None = None,
     groups: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     temperatures: Mapping[int, float] | None = None,
+    evidence: bool = False,
 ) -> Fit:
     """Fit temperatures and the weights of each subset on held-out rows.
 
@@ -192,9 +194,10 @@ def fit_combination(
     that are no number count as 0. labels: [rows], places among the classes. subsets: of the members, all of
     them or `subsets_of` by default. members: their names, "0", "1", … by default. groups: [rows], rows of
     equal numbers are one observation, and never on both sides. temperatures: of members whose own is known.
+    evidence: count also what the subsets' answers are worth, for plans; each member alone is to be a subset.
 
-    Five folds: what is said of a subset's accuracy is counted on rows that it was not fitted on; what is
-    returned is then fitted on all. The same input gives the same fit.
+    Five folds: what is said of a subset's accuracy, and of what its answers are worth, is counted on rows
+    that it was not fitted on; what is returned is then fitted on all. The same input gives the same fit.
 
     Raises ValueError for no rows, a label that is no class, shapes that do not fit, and an empty subset.
     """
@@ -213,7 +216,8 @@ def fit_combination(
     known = temperatures or {}
     found, members_told = _calibrated(_logs(told), truth, known)
     weights = fit_weights(members_told, truth, _taking_part(subsets, count))
-    right, loss = HeldOutRows(told, truth, groups, known).judged(subsets)
+    judged = HeldOutRows(told, truth, groups, known).judged(subsets)
+    right, loss = judged.correct.sum(axis=1), judged.loss
     return Fit(
         names,
         tuple(rounded(t) for t in found),
@@ -228,7 +232,37 @@ def fit_combination(
         ),
         rows,
         classes,
+        _evidence(judged, subsets, count, groups) if evidence else None,
     )
+
+
+def _evidence(
+    judged: Judged,
+    subsets: Sequence[Subset],
+    members: int,
+    groups: Sequence[int] | NDArray[np.integer[Any]] | None,
+) -> EvidenceStates:
+    masks = [subset_of(subset) for subset in subsets]
+    return fit_evidence(
+        members,
+        dict(zip(masks, judged.confidence, strict=True)),
+        dict(zip(masks, judged.correct, strict=True)),
+        None if groups is None else len(np.unique(np.asarray(groups))),
+        judged.fold,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """What subsets answer to rows that they were not fitted on: [subsets, rows] each; of each row its fold.
+
+    confidence: the combined top probability · loss: [subsets], the sum of the NLL
+    """
+
+    confidence: Floats
+    correct: NDArray[np.bool_]
+    loss: Floats
+    fold: NDArray[np.intp]
 
 
 class HeldOutRows:
@@ -247,9 +281,9 @@ class HeldOutRows:
         logs, truth = _logs(np.asarray(probabilities, np.float64)), np.asarray(labels, np.intp)
         self._members, self._rows = len(logs), len(truth)
         self._folds: list[tuple[Floats, Labels, Floats, Labels]] = []  # fitted on, judged on
-        fold_of = _folds(len(truth), None if groups is None else np.asarray(groups))
-        for fold in range(int(fold_of.max()) + 1):
-            held_out, rest = fold_of == fold, fold_of != fold
+        self._fold_of = _folds(len(truth), None if groups is None else np.asarray(groups))
+        for fold in range(int(self._fold_of.max()) + 1):
+            held_out, rest = self._fold_of == fold, self._fold_of != fold
             part = np.ascontiguousarray(logs[:, :, rest])
             found, fitted = _calibrated(part, truth[rest], temperatures or {})
             pairs = zip(logs[:, :, held_out], found, strict=True)
@@ -258,24 +292,28 @@ class HeldOutRows:
 
     def accuracies(self, subsets: Sequence[Subset]) -> list[float]:
         """Of each of these subsets. Raises ValueError for one that is none."""
-        right: list[float] = (self.judged(subsets)[0] / self._rows).tolist()
+        right: list[float] = (self.judged(subsets).correct.mean(axis=1)).tolist()
         return right
 
-    def judged(self, subsets: Sequence[Subset]) -> tuple[Floats, Floats]:
-        """How many rows each subset answers rightly, and the sum of its NLL."""
+    def judged(self, subsets: Sequence[Subset]) -> Judged:
+        """What each subset answers."""
         taking_part = _taking_part(subsets, self._members)
-        right, loss = np.zeros(len(subsets)), np.zeros(len(subsets))
-        for fitted, labels, held_out, truth in self._folds:
+        sure = np.zeros((len(subsets), self._rows))
+        right = np.zeros(sure.shape, np.bool_)
+        loss = np.zeros(len(subsets))
+        for fold, (fitted, labels, held_out, truth) in enumerate(self._folds):
             if len(labels):
                 weights = fit_weights(fitted, labels, taking_part)
             else:
                 weights = taking_part / np.sqrt(taking_part.sum(axis=1, keepdims=True))
-            rows = np.arange(len(truth))
+            rows, here = np.arange(len(truth)), np.flatnonzero(self._fold_of == fold)
             for place, each in enumerate(weights):
                 pool = log_softmax(np.tensordot(each, held_out, axes=1))
-                right[place] += (pool.argmax(axis=0) == truth).sum()
+                named = pool.argmax(axis=0)
+                right[place, here] = named == truth
+                sure[place, here] = np.exp(pool[named, rows])
                 loss[place] -= pool[truth, rows].sum()
-        return right, loss
+        return Judged(sure, right, loss, self._fold_of)
 
 
 def combined(fit: Fit | None, subset: Subset, probabilities: ArrayLike) -> NDArray[Any]:

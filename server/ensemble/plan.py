@@ -4,7 +4,12 @@
 
 q(s) is how often the answer from what is known is right, c_m what a row costs on member m, λ what a second of
 a device is worth. A row that nobody has answered is never left so. Of the plans for many prices those stay
-that no other beats at less cost: the gears that a load is met with (gearing.py). Pure; numpy.
+that no other beats at less cost: the gears that a load is met with (gearing.py).
+
+A plan reckons with what was counted on the rows that it was made for, and as if rows of one state were
+alike; those that it goes on asking are harder. So it promises more than it keeps. Where the rows are known
+one by one (`JudgedRows`), its accuracy is what plans for the same prices, made without a fold of the rows,
+come to when they are followed on the rows of that fold. Pure; numpy.
 """
 
 from __future__ import annotations
@@ -15,10 +20,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
-from server.ensemble.selection import ENOUGH, Choice, Ensemble
+from server.ensemble.evidence import NOTHING, EvidenceStates, JudgedRows, members_of
+from server.ensemble.selection import ENOUGH, GOLDEN, Choice, Ensemble
 
-__all__ = ["Plan", "drawn_together", "fit_plans", "fixed_plan", "solve", "undominated"]
+__all__ = [
+    "Plan",
+    "chain_plan",
+    "drawn_together",
+    "fit_plans",
+    "fixed_plan",
+    "judged",
+    "solve",
+    "undominated",
+]
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +41,7 @@ _GEARS = 13  # of several
 _ROUNDS, _LAST_ROUNDS = 30, 20
 _TIED = 0.03  # members of other devices that are worth so little less may be asked instead
 _EVEN = 1e-9
+_NOBODY = -1
 _KAPPA = 20.0  # observations that a gain over all bins counts for, beside those of a bin
 
 
@@ -34,7 +49,7 @@ _KAPPA = 20.0  # observations that a gain over all bins counts for, beside those
 class Plan:
     """choices: by state · remaining_s: states by devices, what a row still costs from there, in expectation.
 
-    accuracy: how often it is right, in expectation, if no row is cut short.
+    accuracy: how often it is right, in expectation, if no row is cut short, by rows that it was not made for
     """
 
     choices: tuple[Choice, ...]
@@ -58,11 +73,60 @@ def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
     if ensemble.devices == 1:
         least_s = min(ensemble.members[number].cost_s for number in ensemble.held)
         prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
-        return _freed(undominated([solve(ensemble, (price,)) for price in prices]))
+        return _freed(undominated([judged(ensemble, solve(ensemble, (price,))) for price in prices]))
     most_s, fewest_s = _extremes_s(ensemble)
     aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
     plans = [solve(ensemble, _prices_for(ensemble, aim)) for aim in aims]
-    return _freed(undominated([solve(ensemble, (0.0,) * ensemble.devices), *plans]))
+    plans = [solve(ensemble, (0.0,) * ensemble.devices), *plans]
+    return _freed(undominated([judged(ensemble, plan) for plan in plans]))
+
+
+def judged(ensemble: Ensemble, plan: Plan) -> Plan:
+    """The plan, with the accuracy that plans for its prices have on rows which they were not made for.
+
+    As it is where the rows are not known one by one.
+    """
+    rows = ensemble.evidence.judged
+    if rows is None:
+        return plan
+    right = 0
+    for fold in range(rows.folds):
+        without = replace(ensemble, evidence=ensemble.evidence.without(fold))
+        held_out = np.flatnonzero(rows.fold == fold)
+        right += int(_followed(without, solve(without, plan.prices), rows, held_out).sum())
+    return replace(plan, accuracy=right / len(rows.fold))
+
+
+def _followed(
+    ensemble: Ensemble, plan: Plan, judged: JudgedRows, rows: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Whether the answers of these rows are right that follow the plan to its end."""
+    evidence = ensemble.evidence
+    most = max(len(choice.ask) for choice in plan.choices)
+    ask = np.full((evidence.states, max(1, most)), _NOBODY)
+    until = np.ones((evidence.states, max(1, most)))  # of members as good as one another: shares, added up
+    for at, choice in enumerate(plan.choices):
+        if choice.ask:
+            paces = np.cumsum([1 / ensemble.members[number].cost_s for number in choice.ask])
+            ask[at, : len(choice.ask)] = choice.ask
+            until[at, : len(choice.ask)] = paces / paces[-1]
+    place = np.zeros(1 << evidence.members, np.intp)  # of a subset among those counted
+    first = np.zeros(1 << evidence.members, np.intp)
+    place[list(evidence.subsets)] = np.arange(len(evidence.subsets))
+    first[list(evidence.subsets)] = [evidence.first[each] for each in evidence.subsets]
+    lot = rows * GOLDEN % 1
+    subset, state = np.zeros(len(rows), np.intp), np.zeros(len(rows), np.intp)
+    going = np.arange(len(rows))
+    while len(going):
+        here = state[going]
+        drawn = np.minimum((until[here] <= lot[going, None]).sum(axis=1), most - 1)
+        member = ask[here, drawn]
+        going, member = going[member != _NOBODY], member[member != _NOBODY]
+        subset[going] |= 1 << member
+        known = subset[going]
+        state[going] = first[known] + judged.bins[place[known], rows[going]]
+    found: NDArray[np.bool_] = judged.correct[place[subset], rows]
+    return found
 
 
 def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
@@ -111,6 +175,25 @@ def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
             remaining[here, ensemble.members[member].device] += ensemble.members[member].cost_s
         for gains in _gains(evidence, known):
             choices.append(Choice(missing, tuple(gains.tolist()), beside=True) if missing else ENOUGH)
+    return Plan(tuple(choices), remaining, evidence.accuracy(subset))
+
+
+def chain_plan(ensemble: Ensemble, subset: int) -> Plan:
+    """All members of a counted subset for every row, one after the other, the cheapest first.
+
+    Raises KeyError for a subset that was not counted.
+    """
+    evidence = ensemble.evidence
+    choices: list[Choice] = []
+    remaining = np.zeros((evidence.states, ensemble.devices))
+    for known in (0, *evidence.subsets):
+        missing = members_of(subset & ~known)
+        here = evidence.states_of(known)
+        for member in missing:
+            remaining[here, ensemble.members[member].device] += ensemble.members[member].cost_s
+        cheapest = min(missing, key=lambda member: ensemble.members[member].cost_s, default=None)
+        for gains in _gains(evidence, known):
+            choices.append(ENOUGH if cheapest is None else Choice((cheapest,), tuple(gains.tolist())))
     return Plan(tuple(choices), remaining, evidence.accuracy(subset))
 
 

@@ -68,7 +68,7 @@ def refit_due(feedback: Feedback, fit: Fit) -> Due | None:
     note = feedback.refit
     if note is None or not note.off or note.until - note.since >= _ENOUGH_ROWS:
         return None
-    if feedback.taught - note.since < _AGAIN * (note.until - note.since):
+    if feedback.taught - note.since < max(LEAST_ROWS, _AGAIN * (note.until - note.since)):
         return None
     return Due(note.reason, note.since, feedback.taught)
 

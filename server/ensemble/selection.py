@@ -61,7 +61,8 @@ GOLDEN = 0.6180339887498949  # its multiples spread evenly over [0, 1): rows dra
 class EnsembleMember:
     """A model of a function. l̂(b) = fixed_s + b · per_row_s on the device that holds it.
 
-    is_held: whether any does; plans ask nobody else while anybody is held.
+    is_held: whether any does · is_broken: whether it is left out. Plans ask nobody but those that are held
+    and not broken, while there are any.
     """
 
     name: str
@@ -70,6 +71,7 @@ class EnsembleMember:
     per_row_s: float
     device: int = 0
     is_held: bool = True
+    is_broken: bool = False
 
     @property
     def cost_s(self) -> float:
@@ -104,9 +106,12 @@ class Ensemble:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The members that may be asked: those that a device holds; all, where none is held."""
-        held = tuple(number for number, member in enumerate(self.members) if member.is_held)
-        return held or tuple(range(len(self.members)))
+        """The members that may be asked: those that a device holds and that are not broken; where there are
+        none, those that are held, or else all.
+        """
+        held = [number for number, member in enumerate(self.members) if member.is_held]
+        sound = [number for number in held if not self.members[number].is_broken]
+        return tuple(sound or held or range(len(self.members)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

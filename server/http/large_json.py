@@ -39,7 +39,8 @@ class LargeJson:
 
     async def json_object(self, request: Request) -> dict[str, Any]:
         """A body of any size as a JSON object. Raises `BadOption`, and `Overloaded` as `encode` does."""
-        body = await request.body()
+        # Not `request.body()`: the request would hold on to it for as long as it is answered.
+        body = b"".join([part async for part in request.stream()])
         if len(body) <= JSON_BYTES:
             return object_in(body)
         content, why = await self._run(_object, body)

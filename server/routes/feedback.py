@@ -56,18 +56,17 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
     )
 
 
-async def _by_input(
-    services: Services, request: Request, function: Function, body: Mapping[str, Any]
-) -> Given:
+async def _by_input(services: Services, request: Request, function: Function, body: dict[str, Any]) -> Given:
     form = _form(function, body.get("input"))
     inputs, labels = _columns(services, body, "inputs")
     context = services.contexts.digest(function.name, body.get("context"))
     rows = await asyncio.to_thread(_rows, form, inputs)
+    del inputs  # of images a third more than they are; rows may wait long for idle places
     caller: Caller = request.scope["ml_udf.caller"]
     return await services.feedback.give(function, form, rows, labels, request.receive, caller.key, context)
 
 
-async def _by_id(services: Services, request: Request, function: Function, body: Mapping[str, Any]) -> Given:
+async def _by_id(services: Services, request: Request, function: Function, body: dict[str, Any]) -> Given:
     for field in ("inputs", "input", "context"):
         if body.get(field) is not None:
             raise BadOption(f"'predictions' say what was asked, and in which context; leave {field!r} out")
@@ -84,9 +83,10 @@ def _form(function: Function, name: object) -> Form:
 
 
 def _columns(
-    services: Services, body: Mapping[str, Any], field: str
+    services: Services, body: dict[str, Any], field: str
 ) -> tuple[Sequence[Any], Sequence[str | None]]:
-    inputs, labels = body.get(field), body.get("labels")
+    """The inputs, or ids, and the labels: taken out of the body, so that it keeps none of them."""
+    inputs, labels = body.pop(field, None), body.pop("labels", None)
     if not isinstance(inputs, list) or not isinstance(labels, list) or len(inputs) != len(labels):
         raise BadOption(f"{field!r} and 'labels' must be lists of one length")
     most = services.settings.max_rows

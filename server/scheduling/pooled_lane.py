@@ -49,6 +49,7 @@ class PooledLane(Lane):
         self._costs_s: list[float] = []  # of a row on each member, as plans reckon it
         self.fullness = 1.0  # what batches were to take by that, of what they take: less where they are small
         self._holders: dict[str, WorkerState] = {}  # of all members
+        self._left_out: frozenset[str] = frozenset()  # members that are broken: asked only by name
         self._pooled_pace = Pace()  # of rows for the pool, whether they wait there or go to all at once
 
     @property
@@ -101,8 +102,15 @@ class PooledLane(Lane):
         self._costs_s = [member.cost_s for member in ensemble.members]
         self._followed = ensemble, policy
         self._cascade_anew()
+        left_out = frozenset(member.name for member in ensemble.members if member.is_broken)
+        if len(left_out) == len(self.names):
+            left_out = frozenset()  # there is nobody else
+        is_other = left_out != self._left_out
+        self._left_out = left_out
         if self.pool is not None:
             self.pool.follow(ensemble, policy)
+            for worker in workers if is_other else ():
+                self.set_worker(now_s, worker)
             return
         spec = self.spec
         self.pool = MemberPool(
@@ -121,7 +129,9 @@ class PooledLane(Lane):
         if self.pool is None:
             return
         held = worker.view.resident if worker.view.alive else frozenset()
-        members = [number for number, name in enumerate(self.names) if name in held]
+        members = [
+            number for number, name in enumerate(self.names) if name in held and name not in self._left_out
+        ]
         self._kinds.update(dict.fromkeys(members, worker.view.device))
         self._holders.pop(worker.name, None)
         if len(members) == len(self.names):

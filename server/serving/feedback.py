@@ -1,10 +1,13 @@
 """Labels for rows: who among a function's members was right, kept, and learned from.
 
-    give → labels checked → each member asked, as bulk → kept and learned (one transaction) → answered by
+    give → labels checked → all members asked, as bulk → kept and learned (one transaction) → answered by
     give_by_id → labels checked → what members said, in the id ↗
 
 Each member answers every labelled row, so that what is learned does not depend on who was asked. Rows wait
-for idle places. Knows neither HTTP nor tables.
+for idle places. Many rows go in parts, a transaction each, so that what members say of them is bounded; they
+answer the next part while one is kept. What
+a selection policy observes, anybody's code, runs before the transaction, by what is known then; if that has
+changed when it begins, it runs again. Knows neither HTTP nor tables.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +29,7 @@ from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
 from server.ensemble.feedback import Feedback, learned, learned_in
 from server.ensemble.learning import taught
-from server.ensemble.log_pool import at_temperatures, log_softmax
+from server.ensemble.log_pool import at_temperatures
 from server.ensemble.selection import SelectionPolicy
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER
 from server.errors import BadOption, Overloaded
@@ -34,7 +38,13 @@ from server.observability.metrics import Metrics
 from server.serving.call_service import CallService
 from server.serving.calls import Call, Reply
 from server.serving.learned_state import LearnedState, context_of, feedback_of, refits_of
-from server.serving.prediction_ids import PredictionId, PredictionIds, UnknownPrediction, input_digest
+from server.serving.prediction_ids import (
+    PredictionId,
+    PredictionIds,
+    UnknownPrediction,
+    input_digest,
+    scores_told,
+)
 from server.store.feedback import FeedbackRepository, LabelledRow, Learn, Learned
 
 __all__ = ["FeedbackService", "Given"]
@@ -45,9 +55,9 @@ _UNKNOWN_LABEL = "unknown_label"
 _UNKNOWN_PREDICTION = "unknown_prediction"
 _SHOWN_CLASSES = 10
 _SHOWN = 100  # characters of a label
-_LEAST = 1e-45  # of a probability, of which there is a logarithm
 _TRIES = 5
 _NUMBERS_AT_ONCE = 4 << 20  # of what members said
+_ROWS_A_PART = 1024  # of a transaction: members answer the next ones meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class _Labelled:
 
 
 class FeedbackService:
-    """One transaction at a time; requests wait for the members' answers side by side."""
+    """Of a function one transaction at a time; requests wait for the members' answers side by side."""
 
     def __init__(
         self,
@@ -86,7 +96,8 @@ class FeedbackService:
         self._learned_state = learned_state
         self._calls = calls
         self._metrics = metrics
-        self._one_at_a_time = asyncio.Lock()
+        # Of each function: a policy of one function's own that hangs keeps nobody else's labels waiting.
+        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def give(
         self,
@@ -103,29 +114,31 @@ class FeedbackService:
         rows: as the function takes them in that form; an error for one that cannot be read. receive: as in
         `CallService.ask`. context: in which they are given, as `Contexts.digest` writes it. Raises
         `BadOption` for a function without classes, `VersionGone` for one that was deployed anew meanwhile,
-        and what `CallService.ask` raises: nothing is kept then.
+        and what `CallService.ask` raises: of many rows the first ones may have been kept then, and are
+        `repeated` when they are given again.
         """
         _check(function)
         labelled = await asyncio.to_thread(_labelled, function, form, rows, labels, context)
-        errors, of_input = labelled.errors, labelled.of_input
-        outcomes, asked = await self._new(function, labelled, labels)
-        if asked:
-            of_members = await self._asked(
-                function, form, [rows[place] for _, place in asked], receive, caller
-            )
-            fine: list[int] = []  # numbers among `asked`
-            for number, (digest, _) in enumerate(asked):
-                fault = _fault(of_members, number)
-                if fault is None:
-                    fine.append(number)
-                    continue
-                for place in of_input[digest]:
-                    errors[place], outcomes[place] = RowError(place, fault.code, fault.message), None
-            told = [(asked[number][0], str(labels[asked[number][1]])) for number in fine]
-            kept = await self._kept(function, told, fine, of_members, context)
-            for number, what in zip(fine, kept, strict=True):
-                outcomes[asked[number][1]] = what
-        return self._counted(Given(function, outcomes, errors))
+        outcomes, new = await self._new(function, labelled, labels)
+        most = min(_ROWS_A_PART, _rows_at_once(function))
+        parts = [new[first : first + most] for first in range(0, len(new), most)]
+
+        def ask(part: Sequence[tuple[str, int]]) -> asyncio.Task[_Said]:
+            inputs = [rows[place] for _, place in part]
+            return asyncio.create_task(self._asked(function, form, inputs, receive, caller))
+
+        asking = ask(parts[0]) if parts else None
+        for number, part in enumerate(parts):
+            assert asking is not None, "each part is asked while the one before is kept"
+            said = await asking
+            asking = ask(parts[number + 1]) if number + 1 < len(parts) else None
+            try:
+                await self._keep_part(function, part, said, labelled, labels, outcomes, context)
+            except BaseException:
+                if asking is not None:
+                    asking.cancel()
+                raise
+        return self._counted(Given(function, outcomes, labelled.errors))
 
     async def give_by_id(
         self, function: Function, predictions: Sequence[object], labels: Sequence[str | None]
@@ -137,7 +150,7 @@ class FeedbackService:
         id is short, and what it says is a number for each class and member.
         """
         _check(function)
-        most = max(1, _NUMBERS_AT_ONCE // (len(function.members) * len(function.classes)))
+        most = _rows_at_once(function)
         outcomes: list[str | None] = []
         errors: dict[int, RowError] = {}
         for first in range(0, len(predictions), most):
@@ -187,38 +200,56 @@ class FeedbackService:
 
     async def _asked(
         self, function: Function, form: Form, rows: list[Any], receive: Receive, caller: str
-    ) -> list[Reply]:
-        """What each member answers, in their order: one by one, so that they share no answer."""
-        nbytes = sum(map(len, rows))
-        replies: list[Reply] = []
-        for member in function.members:
-            call = Call(
-                function,
-                form,
-                rows,
-                nbytes,
-                outputs=("scores",),
-                row_class="bulk",
-                members=(member.key,),
-                caller=caller,
-            )
-            replies.append(await self._calls.ask(call, receive, time.monotonic()))
-        return replies
+    ) -> _Said:
+        """What each member says of the rows: of all, whatever a plan would ask."""
+        call = Call(
+            function,
+            form,
+            rows,
+            sum(map(len, rows)),
+            outputs=("scores",),
+            row_class="bulk",
+            members=tuple(member.key for member in function.members),
+            caller=caller,
+            with_members=True,
+        )
+        reply = await self._calls.ask(call, receive, time.monotonic())
+        scores = np.zeros((len(function.members), len(rows), len(function.classes)), np.float32)
+        for first, told in reply.told:
+            found = scores_told(function, told)
+            if found is None:
+                raise Overloaded(f"not all members of {function.name} have answered; try again", 1.0)
+            scores[:, first : first + found.shape[1]] = found
+        return _Said(scores, reply)
 
-    async def _kept(
+    async def _keep_part(
         self,
         function: Function,
-        labelled: Sequence[tuple[str, str]],
-        fine: Sequence[int],
-        of_members: Sequence[Reply],
+        part: Sequence[tuple[str, int]],
+        said: _Said,
+        labelled: _Labelled,
+        labels: Sequence[str | None],
+        outcomes: list[str | None],
         context: str,
-    ) -> Sequence[str]:
-        if not labelled:
-            return []
-        said = np.stack([_scores(reply) for reply in of_members])[:, list(fine)]
-        raw = _uncalibrated(function, said) if function.learns else said
-        answered = [] if function.learns else _answered(function, of_members, fine, labelled)
-        return await self._taught(function, labelled, raw, answered, context)
+    ) -> None:
+        """Keep these rows, (digest, place among the labels); what became of each is in `outcomes` then."""
+        fine: list[int] = []  # numbers among these rows
+        for number, (digest, _) in enumerate(part):
+            fault = said.reply.errors.get(number)
+            # That no answer is sure enough is no fault of the row.
+            if fault is None or fault.code == NO_CONFIDENT_ANSWER:
+                fine.append(number)
+                continue
+            for place in labelled.of_input[digest]:
+                labelled.errors[place] = RowError(place, fault.code, fault.message)
+                outcomes[place] = None
+        if not fine:
+            return
+        told = [(part[number][0], str(labels[part[number][1]])) for number in fine]
+        answered = [] if function.learns else _answered(function, said, fine, told)
+        kept = await self._taught(function, told, said.scores[:, fine], answered, context)
+        for number, what in zip(fine, kept, strict=True):
+            outcomes[part[number][1]] = what
 
     async def _taught(
         self,
@@ -247,34 +278,77 @@ class FeedbackService:
         answered = None if function.learns else right
         keep = self._repository.keep
         policy = await self._learned_state.learner(function)
-        async with self._one_at_a_time:
+        async with self._one_at_a_time.setdefault(function.name, asyncio.Lock()):
             for _ in range(_TRIES):
                 served = self._learned_state.served(function)
-                learn = _learn(served, probabilities, truth, answered, policy, context)
+                observed = None
+                if policy is not None:
+                    observed = await self._observed(served, policy, labelled, probabilities, truth, context)
+                learn = _learn(served, probabilities, truth, answered, observed, context)
                 try:
                     outcomes, learned = await asyncio.to_thread(
                         keep, function.name, function.version, rows, learn, context
                     )
-                except _RefittedElsewhere:
+                except _LearnedElsewhere:
                     await self._learned_state.follow(served)
                     continue
                 self._learned_state.take(served, learned.deployment)
                 if learned.context is not None:
                     self._learned_state.take_context(served, context, learned.context)
                 return outcomes
-        raise Overloaded(f"the fit of {function.name} is made anew again and again", retry_after_s=1.0)
+        raise Overloaded(
+            f"other servers teach {function.name} so fast that this one cannot; try again", retry_after_s=1.0
+        )
+
+    async def _observed(
+        self,
+        function: Function,
+        policy: SelectionPolicy,
+        labelled: Sequence[tuple[str, str]],
+        probabilities: NDArray[np.float32],
+        truth: Sequence[int],
+        context: str,
+    ) -> _Observed:
+        """What the function's selection policy learns of the rows among these that teach, as it seems now.
+
+        In a thread that holds no lock of the registry: the policy may be anybody's code.
+        """
+        digests = [digest for digest, _ in labelled]
+        known = await asyncio.to_thread(self._repository.labels, function.name, function.version, digests)
+        teaching = tuple(
+            place for place, (digest, label) in enumerate(labelled) if known.get(digest) != label
+        )
+        before = function.feedback or feedback_of(function, None)
+        told = at_temperatures(probabilities[:, list(teaching)], _temperatures(function))
+        labels = [truth[place] for place in teaching]
+        state = await asyncio.to_thread(_selection, function, policy, before, told, labels, context)
+        return _Observed(before.taught, teaching, state)
 
 
-class _RefittedElsewhere(Exception):
-    """Another server has made the fit anew, and its weights are not those that are known here."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Said:
+    """What members said of rows: [members, rows, classes], uncalibrated; and the function's reply."""
+
+    scores: NDArray[np.float32]
+    reply: Reply
 
 
-def _uncalibrated(function: Function, probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What each member said, at temperature 1 again: [members, rows, classes]."""
-    logs = np.log(np.maximum(probabilities.astype(np.float64), _LEAST))
-    raw = [log_softmax(log * t, axis=-1) for log, t in zip(logs, _temperatures(function), strict=True)]
-    found: NDArray[np.float32] = np.exp(np.stack(raw)).astype(np.float32)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """The state of a selection policy once it has observed the `teaching` rows, `taught` before them."""
+
+    taught: int
+    teaching: tuple[int, ...]
+    state: dict[str, Any] | None
+
+
+class _LearnedElsewhere(Exception):
+    """What another server has learned meanwhile is not known here, and this would have to rest on it."""
+
+
+def _rows_at_once(function: Function) -> int:
+    """Of which what all members say is held at a time."""
+    return max(1, _NUMBERS_AT_ONCE // (len(function.members) * len(function.classes)))
 
 
 def _temperatures(function: Function) -> list[float]:
@@ -290,10 +364,13 @@ def _learn(
     probabilities: NDArray[np.floating[Any]],
     truth: Sequence[int],
     answered: Sequence[bool] | None,
-    policy: SelectionPolicy | None,
+    observed: _Observed | None,
     name: str,
 ) -> Learn:
-    """probabilities: [members, rows, classes], uncalibrated. name: of the context; "" for none."""
+    """probabilities: [members, rows, classes], uncalibrated. name: of the context; "" for none.
+
+    observed: by the selection policy that learns; None where none does.
+    """
     fit = (function.refit or function.fit) if function.learns else None
     refits = 0 if function.feedback is None else function.feedback.refits
     if fit is not None:
@@ -301,13 +378,15 @@ def _learn(
 
     def learn(kept: Learned, teaching: Sequence[int], new: int) -> Learned:
         if refits_of(kept.deployment) != refits:
-            raise _RefittedElsewhere
+            raise _LearnedElsewhere
         try:
             before = feedback_of(function, kept.deployment)
             own = None if kept.context is None else context_of(function, kept.context)
         except ValueError as exc:
             log.error("feedback begun anew function=%s reason=%s", function.name, exc)
             before, own = feedback_of(function, None), None
+        if observed is not None and (before.taught, tuple(teaching)) != (observed.taught, observed.teaching):
+            raise _LearnedElsewhere
         told = probabilities[:, list(teaching)], [truth[row] for row in teaching]
         right = None if answered is None else [answered[row] for row in teaching]
         context = None
@@ -315,8 +394,8 @@ def _learn(
             after = learned(before, fit, *told, right, new=new)
         else:
             after, context = learned_in(own, before, fit, *told, right, new=new)
-        if policy is not None:
-            after = replace(after, selection=_selection(function, policy, before, *told, name))
+        if observed is not None:
+            after = replace(after, selection=observed.state)
         return Learned(after.to_json(), None if context is None else context.to_json())
 
     return learn
@@ -409,32 +488,24 @@ def _no_class(function: Function, label: str) -> str:
     return f"{label[:_SHOWN]!r} is no class of {function.name}; there are {named}"
 
 
-def _fault(of_members: Sequence[Reply], row: int) -> RowError | None:
-    """Why a row cannot be used; that no answer to it is sure enough is no reason."""
-    for reply in of_members:
-        fault = reply.errors.get(row)
-        if fault is not None and fault.code != NO_CONFIDENT_ANSWER:
-            return fault
-    return None
-
-
-def _scores(reply: Reply) -> NDArray[np.float32]:
-    scores: Any = reply.columns["scores"].data
-    return np.frombuffer(scores, "<f4").reshape(reply.rows, -1)
-
-
 def _answered(
-    function: Function, of_members: Sequence[Reply], fine: Sequence[int], labelled: Sequence[tuple[str, str]]
+    function: Function, said: _Said, fine: Sequence[int], labelled: Sequence[tuple[str, str]]
 ) -> list[bool]:
     """Whether the members' answer is the label, where their rule has no weights to learn.
 
     By what they say themselves: an answer below the function's threshold would have become its default one.
     """
-    classes = function.classes
+    classes, columns = function.classes, said.reply.columns
     votes = []
-    for member, reply in zip(function.members, of_members, strict=True):
-        named = [classes[place] for place in _scores(reply).argmax(axis=1).tolist()]
-        label = replace(reply.columns["label"], data=named)
-        votes.append(Vote(member.name, member.accuracy, {**reply.columns, "label": label}))
+    for member, scores in zip(function.members, said.scores, strict=True):
+        named = [classes[place] for place in scores.argmax(axis=1).tolist()]
+        sure = scores.max(axis=1).astype("<f4").tobytes()
+        own = {
+            **columns,
+            "label": replace(columns["label"], data=named),
+            "confidence": replace(columns["confidence"], data=sure),
+            "scores": replace(columns["scores"], data=scores.astype("<f4").tobytes()),
+        }
+        votes.append(Vote(member.name, member.accuracy, own))
     together = combine(function.combine, votes, classes)["label"].values
     return [together[number] == label for number, (_, label) in zip(fine, labelled, strict=True)]

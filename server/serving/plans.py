@@ -156,7 +156,7 @@ def ensemble_of(
     if fit is None or fit.evidence is None:
         raise ValueError(f"nothing is known of what subsets of {function.name} answer")
     evidence: EvidenceStates = fit.evidence
-    most = max(2, function.max_batch)
+    most, left_out = max(2, function.max_batch), function.left_out
     members = []
     for model, place in zip(function.members, places, strict=True):
         latencies = _latencies(latency_of(model), place, form)
@@ -167,6 +167,7 @@ def ensemble_of(
                 *line_through(partial(_at_work, latencies), most),
                 device=0 if place is None else place.device,
                 is_held=place is not None,
+                is_broken=model.name in left_out,
             )
         )
     return Ensemble(tuple(members), evidence, by_fit(fit), function.actor)

@@ -26,7 +26,7 @@ from gpu_worker.wire.protocol import Answer
 from server.catalog.functions import Form, Function
 from server.serving.calls import Reply
 
-__all__ = ["PredictionId", "PredictionIds", "UnknownPrediction", "ids_of", "input_digest"]
+__all__ = ["PredictionId", "PredictionIds", "UnknownPrediction", "ids_of", "input_digest", "scores_told"]
 
 _FORMAT = 1
 _HEAD = struct.Struct("<BI32s16sHBB")  # format, version, digest, context, answer, members, classes of each
@@ -155,7 +155,7 @@ def ids_of(ids: PredictionIds, reply: Reply, form: Form, rows: Sequence[bytes], 
     place_of = {label: place for place, label in enumerate(function.classes)}
     labels = reply.columns[function.task.value.name].values
     for offset, told in reply.told:
-        scores = _scores(function, told)
+        scores = scores_told(function, told)
         if scores is None:
             continue
         for at in range(scores.shape[1]):
@@ -175,7 +175,7 @@ def input_digest(form: Form, row: bytes, context: str) -> str:
     return hashlib.sha256(place + b"\0" + row).hexdigest()
 
 
-def _scores(function: Function, told: Answer) -> Scores | None:
+def scores_told(function: Function, told: Answer) -> Scores | None:
     """What each member said, [members, rows, classes], in the function's order; None unless all did."""
     columns = {
         member.model: column

@@ -186,8 +186,9 @@ class FeedbackRepository:
         ]
         added = [each for each in told if each["digest"] not in known]
         changed = [each for each in told if each["digest"] in known]
+        # Past the mapper, which is told of each row by itself: these are many, and nobody reads them here.
         if added:
-            session.execute(insert(FeedbackRow), added)
+            session.connection().execute(insert(FeedbackRow.__table__), added)  # type: ignore[arg-type]  # a table
         if changed:
             session.execute(update(FeedbackRow), changed)
             for some in _parts([known[str(each["digest"])][2] for each in changed]):
@@ -202,7 +203,7 @@ class FeedbackRepository:
             if row.probabilities
         ]
         if answers:
-            session.execute(insert(FeedbackAnswersRow), answers)
+            session.connection().execute(insert(FeedbackAnswersRow.__table__), answers)  # type: ignore[arg-type]
 
     def _keep_context(
         self,

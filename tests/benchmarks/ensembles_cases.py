@@ -184,8 +184,7 @@ def prepared(
         )
         for member, accuracy in enumerate(split.accuracies)
     )
-    evidence = fit_evidence(len(members), split.fitting.confidence, split.fitting.correct, split.observations)
-    return Prepared(Ensemble(members, evidence), split, order[-1])
+    return Prepared(Ensemble(members, split.evidence), split, order[-1])
 
 
 def latencies_of(ensemble: Ensemble) -> list[Affine]:

@@ -26,7 +26,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from server.ensemble.evidence import members_of
+from server.ensemble.evidence import EvidenceStates, fit_evidence, members_of
 from server.ensemble.fit import fit_combination
 from server.ensemble.subset_answers import SubsetAnswers, answers_of
 from server.scheduling.simulation.ensembles import MemberOutcomes
@@ -69,7 +69,7 @@ class FittedSplit:
     fitting: MemberOutcomes
     judging: MemberOutcomes
     accuracies: Sequence[float]  # of the members, on the rows for fitting
-    observations: int  # base rows among the rows for fitting
+    evidence: EvidenceStates  # by the rows for fitting
 
 
 def split_of(family: str, number: int) -> Split:
@@ -87,12 +87,15 @@ def fitted(split: Split, rows: int | None = None, rule: str = "log_pool") -> Fit
     told, labels, bases = split.fitting[:, :rows], split.fitting_labels[:rows], split.fitting_bases[:rows]
     accuracies = [float((each.argmax(axis=1) == labels).mean()) for each in told]
     if rule == "log_pool":
-        fit = fit_combination(told, labels, groups=bases)
+        fit = fit_combination(told, labels, groups=bases, evidence=True)
         fitting, judging = answers_of(fit, told, labels), answers_of(fit, split.judging, split.judging_labels)
+        evidence = fit.evidence
+        assert evidence is not None, "it was asked for"
     else:
         fitting = _votes(told, labels, accuracies)
         judging = _votes(split.judging, split.judging_labels, accuracies)
-    return FittedSplit(split, _outcomes(fitting), _outcomes(judging), accuracies, len(np.unique(bases)))
+        evidence = fit_evidence(len(told), fitting.confidence, fitting.correct, len(np.unique(bases)))
+    return FittedSplit(split, _outcomes(fitting), _outcomes(judging), accuracies, evidence)
 
 
 def _outcomes(told: SubsetAnswers) -> MemberOutcomes:

@@ -21,7 +21,6 @@ from functools import cache
 
 from rich.table import Table
 
-from server.ensemble.evidence import fit_evidence
 from server.ensemble.policies.by_name import selection_policy
 from server.ensemble.selection import Ensemble, EnsembleMember, SelectionPolicy
 from server.scheduling.arbitration import papers_turns
@@ -161,9 +160,7 @@ def _policy(name: str, split: int, latency: Affine) -> tuple[SelectionPolicy, En
         EnsembleMember(f"m{number}", accuracy, pace * latency.fixed_s, pace * latency.per_row_s)
         for number, (accuracy, pace) in enumerate(zip(answers.accuracies, _paces(split), strict=True))
     )
-    fitting = answers.fitting
-    evidence = fit_evidence(len(members), fitting.confidence, fitting.correct, answers.observations)
-    ensemble = Ensemble(members, evidence)
+    ensemble = Ensemble(members, answers.evidence)
     return selection_policy(name, ensemble), ensemble
 
 

@@ -24,6 +24,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
 from ml_udf.cli.pg_sandbox import Sandbox, sandbox
 from ml_udf.cli.pg_server import PostgresServer
@@ -101,23 +102,26 @@ def give_under_fire(
     while True:
         outcome.tries += 1
         try_s, kills_before = time.monotonic(), outcome.server_kills
-        statement = subprocess.Popen(
-            [sys.executable, "-m", "tests.stress.feedback_statement", engine, where, str(rows)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            _watch(statement, server, outcome, marks, victims)
-            told, complaint = statement.communicate(timeout=60)
-        finally:
-            statement.kill()
-            statement.wait()
+        # Files: nobody reads a pipe while it runs, and one that is full would hold it up.
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
+            statement = subprocess.Popen(
+                [sys.executable, "-m", "tests.stress.feedback_statement", engine, where, str(rows)],
+                stdout=said,
+                stderr=complained,
+            )
+            try:
+                _watch(statement, server, outcome, marks, victims)
+                statement.wait(timeout=60)
+            finally:
+                statement.kill()
+                statement.wait()
+            told, complaint = _all_of(said), _all_of(complained)
         outcome.last_try_s = time.monotonic() - try_s
         if statement.returncode == 0:
             break
         # A server that is gone for longer than clients try again ends the statement.
         if statement.returncode != -signal.SIGKILL and outcome.server_kills == kills_before:
-            outcome.wrong.append(f"the statement failed: {complaint.decode()[:2000]}")
+            outcome.wrong.append(f"the statement failed: {complaint.decode()[-2000:]}")
             break
         _await_ended(engine, where)
     outcome.elapsed_s = time.monotonic() - began_s
@@ -130,6 +134,11 @@ def give_under_fire(
     outcome.server_bytes = max(outcome.server_bytes, most_bytes(server.pid))
     outcome.registry_bytes = sum(path.stat().st_size for path in server.home.glob("registry.db*"))
     return outcome
+
+
+def _all_of(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _watch(

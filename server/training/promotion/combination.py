@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ensemble.evidence import fit_evidence
-from server.ensemble.fit import Fit, fit_combination, rows_to_fit
-from server.ensemble.subset_answers import answers_of
+from server.ensemble.fit import Fit, fit_combination, rows_to_fit, subsets_of
 from server.training.promotion.selection import Combine, LabelIndices, Scores, accuracy_of
 
 __all__ = ["Combination", "choose_combination"]
@@ -68,12 +66,8 @@ def choose_combination(
         truth,
         members=names,
         groups=None if groups is None else groups[rows],
+        evidence=len(subsets_of(len(names))) == 2 ** len(names) - 1,  # plans may ask for any subset
     )
-    if len(fit.subsets) == 2 ** len(names) - 1:  # plans may ask for any subset
-        known = answers_of(fit, np.stack([told[name] for name in names]), truth)
-        observations = None if groups is None else len(np.unique(groups[rows]))
-        evidence = fit_evidence(len(names), known.confidence, known.correct, observations)
-        fit = replace(fit, evidence=evidence)
     together = fit.of(tuple(range(len(names))))
     assert together is not None, "all members together are always fitted"
     held_out = {

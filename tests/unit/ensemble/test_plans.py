@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
+import zlib
 
 import numpy as np
 import pytest
@@ -10,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.ensemble.evidence import NOTHING, EvidenceStates, fit_evidence
+from server.ensemble.fit import fit_combination
 from server.ensemble.plan import fit_plans, fixed_plan, solve
 from server.ensemble.policies.geared import Value
+from server.ensemble.selection import Ensemble, EnsembleMember
+from server.ensemble.subset_answers import answers_of
 from tests.unit.ensemble.ensembles import drawn, ensemble_of, outcomes_of
 
 accuracy_lists = st.lists(st.floats(0.3, 0.98), min_size=1, max_size=4)
@@ -148,6 +154,60 @@ def test_evidence_survives_its_json():
     assert again.to_json() == evidence.to_json()
     assert again.state_of(0b101, 0.5) == evidence.state_of(0b101, 0.5)
     assert np.array_equal(again.right, evidence.right)
+
+
+def known(rows, seed):
+    """An ensemble of three whose fit and evidence are of these rows."""
+    told, labels = drawn([0.62, 0.7, 0.75], rows, seed=seed)
+    fit = fit_combination(told, labels, evidence=True)
+    members = tuple(
+        EnsembleMember(f"m{number}", 0.7, 0.008, 0.001 + 0.002 * number, device=0) for number in range(3)
+    )
+    assert fit.evidence is not None
+    return fit, Ensemble(members, fit.evidence)
+
+
+def test_evidence_keeps_its_rows_in_its_json_and_refuses_what_is_none():
+    fit, _ = known(150, 1)
+    assert fit.evidence is not None
+    kept = fit.evidence.to_json()
+    assert fit.evidence.judged is not None
+    again = EvidenceStates.from_json(json.loads(json.dumps(kept)))
+    assert again.to_json() == kept
+    assert again.judged is not None
+    assert np.array_equal(again.judged.correct, fit.evidence.judged.correct)
+    for wrong in (
+        {"rows": 149},
+        {"states": kept["judged"]["fold"]},
+        {"fold": "AAAA"},
+        {"rows": 10**9},
+        {"states": base64.b64encode(zlib.compress(b"\xff" * 150 * 7)).decode()},
+    ):
+        with pytest.raises(ValueError, match=r"row|numbers"):
+            EvidenceStates.from_json({**kept, "judged": {**kept["judged"], **wrong}})
+
+
+def test_what_a_plan_promises_it_keeps_on_other_rows():
+    """As far as all members together do on those rows: what is left is how these rows differ."""
+    told, labels = drawn([0.62, 0.7, 0.75], 400, seed=99)
+    off, off_by_itself = [], []
+    for seed in range(12):
+        fit, ensemble = known(120, seed)
+        fresh = answers_of(fit, told, labels)
+        evidence = fit.evidence
+        harder = evidence.accuracy(0b111) - fresh.correct[0b111].mean()
+        for plan in fit_plans(ensemble)[::6]:
+            right = 0
+            for row in range(400):
+                subset, state = 0, NOTHING
+                while (choice := plan.choices[state]).ask:
+                    subset |= 1 << choice.ask[0]
+                    state = evidence.state_of(subset, fresh.confidence[subset][row])
+                right += fresh.correct[subset][row]
+            off.append(plan.accuracy - right / 400 - harder)
+            off_by_itself.append(solve(ensemble, plan.prices).accuracy - right / 400 - harder)
+    assert abs(np.mean(off)) < 0.01
+    assert np.mean(off_by_itself) > np.mean(off) + 0.005, "by the rows that it was made for it promises more"
 
 
 def test_several_devices_get_gears_that_spread_the_rows():

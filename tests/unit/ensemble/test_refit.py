@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from server.ensemble.evidence import NOTHING, carried_over, fit_evidence
 from server.ensemble.feedback import Feedback, begun, begun_anew, learned
 from server.ensemble.fit import Fit, combined, fit_combination
+from server.ensemble.guard import left_out
 from server.ensemble.plan import fit_plans
 from server.ensemble.refit import refit, refit_due, refitted
 from server.ensemble.selection import Ensemble, EnsembleMember
@@ -196,3 +197,23 @@ def test_one_class_alone_and_members_of_zeros_are_refitted_too() -> None:
         assert all(0 < weight <= 2 for each in anew.subsets for weight in each.weights)
     with pytest.raises(ValueError, match="the fit is of 4"):
         refitted(fit, np.zeros((3, 40, CLASSES)), np.zeros(40, np.intp), [0])
+
+
+def test_a_member_that_a_refit_finds_of_no_use_is_left_out_and_one_that_still_helps_is_not() -> None:
+    draw = np.random.default_rng(9)
+    fit = deployed(draw)
+    labels = draw.integers(0, CLASSES, 100)
+    told = answered(draw, labels, first_is_broken=True)
+    feedback = given(fit, begun(fit.members, fit), told, labels)
+    due = refit_due(feedback, fit)
+    assert due is not None
+    note, made = refit(feedback, fit, due, told, labels, "now")
+    assert made is not None
+    feedback = begun_anew(feedback, made, note)
+    assert left_out(feedback, made) == ("a",)
+    assert left_out(replace(feedback, refit=replace(note, off=("b",))), made) == ()
+    assert left_out(replace(feedback, refit=None), made) == ()
+    members = tuple(EnsembleMember(name, 0.5, 0.0, 0.001, is_broken=name == "a") for name in made.members)
+    assert made.evidence is not None
+    for plan in fit_plans(Ensemble(members, made.evidence)):
+        assert not any(0 in choice.ask for choice in plan.choices)

@@ -18,7 +18,9 @@ from server.catalog.catalog import Catalog
 from server.catalog.function_spec import feedback_form
 from server.catalog.functions import Function
 from server.ensemble.contexts import Context
+from server.ensemble.evidence import evidence_of_subsets
 from server.ensemble.fit import Fit, SubsetFit
+from server.ensemble.selection import ENOUGH, Choice
 from server.errors import BadOption, Overloaded, VersionGone
 from server.observability.metrics import Metrics
 from server.serving.answers import answers_of
@@ -68,23 +70,26 @@ class Members:
         self.asked.append(call)
         await asyncio.sleep(0)
         self.before_answers()
-        assert call.members is not None
-        (member,) = call.members
-        labels = [
-            "laksa" if member == "loud/1" else RIGHT.get(row[-1:].decode("latin-1"), "laksa")
-            for row in call.rows
-        ]
-        scores = np.full((len(labels), len(CLASSES)), 0.1, "<f4")
-        scores[range(len(labels)), [CLASSES.index(label) for label in labels]] = 0.8
-        told = classified(member, labels, [0.8] * len(labels), scores.tobytes())
+        members = []
+        for key in call.members or ():
+            labels = [
+                "laksa" if key == "loud/1" else RIGHT.get(row[-1:].decode("latin-1"), "laksa")
+                for row in call.rows
+            ]
+            scores = np.full((len(labels), len(CLASSES)), 0.1, "<f4")
+            scores[range(len(labels)), [CLASSES.index(label) for label in labels]] = 0.8
+            members.append(classified(key, labels, [0.8] * len(labels), scores.tobytes()))
         faults = [
             RowError(number, "input_undecodable", "it is broken")
             for number, row in enumerate(call.rows)
             if row.startswith(b"broken")
         ]
-        answers = answers_of(call.function, Answer(0, [told], faults), len(labels))
+        told = Answer(0, members, faults)
+        answers = answers_of(call.function, told, len(call.rows))
         errors = {error.index: error for error in answers.errors}
-        return Reply(call.function, len(labels), dict(answers.columns), errors, [], set())
+        return Reply(
+            call.function, len(call.rows), dict(answers.columns), errors, [], set(), told=[(0, told)]
+        )
 
 
 class Dispatched:
@@ -96,8 +101,10 @@ class Dispatched:
     def answer_as(self, served: Function) -> None:
         self.functions.append(served)
 
-    async def learner(self, served: Function) -> None:
-        """It follows no policy that learns."""
+    policy: Any = None  # that learns
+
+    async def learner(self, served: Function) -> Any:
+        return self.policy
 
 
 class Place:
@@ -186,15 +193,14 @@ def labelled(count: int, first: int = 0) -> dict[str, str | None]:
     }
 
 
-def test_every_member_is_asked_alone_as_bulk_and_the_next_answer_is_by_what_was_learned(
+def test_all_members_are_asked_at_once_as_bulk_and_the_next_answer_is_by_what_was_learned(
     place: Place,
 ) -> None:
     before = place.function.rule.fit
     given = place.give(labelled(60))
     assert given.outcomes == ["counted"] * 60
     assert [(call.members, call.row_class, call.outputs) for call in place.members.asked] == [
-        (("loud/1",), "bulk", ("scores",)),
-        (("right/1",), "bulk", ("scores",)),
+        (("loud/1", "right/1"), "bulk", ("scores",)),
     ]
     (taught,) = place.dispatched.functions
     assert place.function is taught
@@ -621,3 +627,69 @@ def test_many_ids_are_read_in_parts_and_each_row_has_its_outcome(
     assert {row: error.index for row, error in given.errors.items()} == {9: 9}
     assert place.metrics.feedback == {("f", "counted"): 16, ("f", "refused"): 1}
     assert place.give_by_id([], []).outcomes == []
+
+
+def test_many_rows_are_kept_a_part_at_a_time_and_an_input_of_two_parts_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feedback_module, "_ROWS_A_PART", 4)
+    rows = [*labelled(10).items(), ("0 l", "satay")]
+    given = place.give(rows)
+    assert given.outcomes == ["repeated", *["counted"] * 10], "its last label is the input's"
+    assert [len(call.rows) for call in place.members.asked] == [4, 4, 2]
+    assert place.function.feedback is not None
+    assert place.function.feedback.rows == 10
+
+
+def test_of_many_rows_those_kept_before_a_fault_are_repeated_when_they_are_given_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feedback_module, "_ROWS_A_PART", 4)
+
+    def full_at_the_third() -> None:
+        if len(place.members.asked) == 3:
+            raise Overloaded("the queue is full")
+
+    place.members.before_answers = full_at_the_third
+    with pytest.raises(Overloaded):
+        place.give(labelled(12))
+    assert place.give(labelled(12)).outcomes == [*["repeated"] * 8, *["counted"] * 4]
+    assert place.function.feedback is not None
+    assert place.function.feedback.rows == 12
+
+
+class Observing:
+    """A selection policy of somebody's own: it counts what it observes."""
+
+    name = "observing"
+
+    def __init__(self) -> None:
+        self.at_first: Callable[[], object] = lambda: None
+
+    def init(self) -> dict[str, Any]:
+        return {"seen": 0}
+
+    def select(self, state: object, row: object) -> Choice:
+        return ENOUGH
+
+    def observe(self, state: dict[str, Any], context: str, evidence: object, label: int) -> dict[str, Any]:
+        at_first, self.at_first = self.at_first, lambda: None
+        at_first()
+        return {"seen": state["seen"] + 1}
+
+
+KNOWN = replace(FIT, evidence=evidence_of_subsets(2, {1: 0.5, 2: 0.5, 3: 0.5}))
+
+
+def test_what_a_policy_observes_holds_no_lock_and_rests_on_what_other_servers_taught_meanwhile(
+    registry: Engine,
+) -> None:
+    place = Place(registry, fit=KNOWN)
+    other = Place(registry, is_beside=True, fit=KNOWN)
+    place.dispatched.policy = policy = Observing()
+    policy.at_first = lambda: other.give(labelled(3))
+    assert place.give(labelled(5)).outcomes == [*["repeated"] * 3, *["counted"] * 2]
+    (kept,) = place.repository.served()
+    assert kept.feedback is not None
+    assert kept.feedback["rows"] == 5
+    assert kept.feedback["selection"] == {"policy": "observing", "state": {"seen": 2}}

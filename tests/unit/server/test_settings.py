@@ -58,6 +58,7 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--worker-env=A,B=1"], "'B=1' is not the name of a variable"),
         ([f"--media-root={__file__}"], "is not a folder"),
         (["--workers=all"], "--workers 'all' is not a whole number"),
+        (["--max-feedback-labels=0"], "a request that is sent again would count twice"),
         (["--drain-s=-1"], "--drain-s cannot be -1"),
         (["--drain-s=nan"], "--drain-s cannot be nan"),
         (["--log-level=loud"], "--log-level"),
