@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench-selection: $(READY) ## What selection adds to a row's cost in the schedule
 bench-schedule: $(READY) ## Every batching policy in the simulator; the same cells with ensembles of three
 	$(BIN)/python -m tests.benchmarks.schedule
 	$(BIN)/python -m tests.benchmarks.schedule_ensembles
+
+bench-residency: $(READY) ## Which models a device holds: every placement policy in the simulator (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.residency $(FLAGS)
 
 bench-live: $(READY) ## The simulator beside the running server, a scan beside callers, clients that vanish
 	$(BIN)/python -m tests.benchmarks.schedule_live

@@ -57,6 +57,8 @@ def loads_on_demand(
     stays = _unserved(state, now_s)
     busy = set(taken)
     for wish in wishes:
+        if all(worker.moving is not None or worker.name in busy for worker in state.workers.values()):
+            break
         without = wish.without
 
         def best(group: GroupKeys, without: Collection[str] = without) -> WorkerPlaces | None:
@@ -164,22 +166,21 @@ def _cheapest(
     rank: Rank,
     stays: Collection[tuple[str, str]],
 ) -> WorkerPlaces | None:
+    def handiness(worker: WorkerPlaces) -> tuple[bool, int, bool]:
+        lacks = sum(not has(worker, key) for key in group)
+        return worker.name in without, lacks, worker.moving is not None or worker.name in busy
+
     def cost(worker: WorkerPlaces) -> tuple[object, ...]:
         leaving = _leaving(state, worker, group, rank, stays)
-        return (
-            worker.name in without,
-            sum(not has(worker, key) for key in group),
-            worker.moving is not None or worker.name in busy,
-            leaving is None,
-            bool(leaving),
-            rank(worker, leaving[0]) if leaving else (),
-            len(worker.resident),
-        )
+        lowest = rank(worker, leaving[0]) if leaving else ()
+        return leaving is None, bool(leaving), lowest, len(worker.resident)
 
     able = [worker for worker in state.workers.values() if can_hold(state, worker, group)]
     if len(able) < 2:
         return able[0] if able else None
-    return min(able, key=cost)
+    best = min(handiness(worker) for worker in able)
+    handiest = [worker for worker in able if handiness(worker) == best]
+    return handiest[0] if len(handiest) == 1 or best[2] else min(handiest, key=cost)
 
 
 def _load(
