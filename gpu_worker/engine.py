@@ -59,7 +59,6 @@ from gpu_worker.wire.protocol import Answer, AskStep
 
 __all__ = ["Engine", "LoadReport"]
 
-_PIECE_ROWS_CUDA = 1024
 _MODEL_THREADS_CUDA = 3  # one piece each on the way in, in work, on the way out
 _PIECE_LEAST_S = 0.0005  # a shorter forward pass costs more to hand over than running it side by side gains
 _PIECE_S = 0.08  # the longest forward pass of a piece, as far as it can be predicted
@@ -350,7 +349,7 @@ class Engine:
         slowest = max(residents, key=lambda resident: resident.row_s)
         slowest_row_s = slowest.row_s
         if self.device.is_cuda:
-            most = _PIECE_ROWS_CUDA
+            most = slowest.overlapped.rows(rows, self._threads.count)
         else:
             side_by_side = -(-rows // self._model_threads.count)
             worth_it = math.ceil(_PIECE_LEAST_S / slowest_row_s) if slowest_row_s else LARGEST_PIECE_ROWS

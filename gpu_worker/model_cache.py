@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import IsCancelled, Network, check
+from gpu_worker.networks.overlapped_pieces import OverlappedPieces
 from gpu_worker.networks.piece_sizes import PieceSizes
 
 __all__ = ["Claim", "Learned", "ModelCache", "Resident"]
@@ -25,10 +26,11 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What passes have taught of a model: `row_s` and `pieces` of its `Resident`."""
+    """What passes have taught of a model: `row_s`, `pieces` and `overlapped` of its `Resident`."""
 
     row_s: float
     pieces: PieceSizes
+    overlapped: OverlappedPieces
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +38,8 @@ class Resident:
     """A loaded model under the key by which requests name it.
 
     users: batches in flight. row_s: smoothed seconds of forward pass per row, 0 while unknown. pieces: the
-    rows of a piece on a CPU. is_awaited: somebody waits for its last batch.
+    rows of a piece on a CPU; overlapped: on a device beside the threads. is_awaited: somebody waits for its
+    last batch.
     """
 
     key: str
@@ -45,12 +48,13 @@ class Resident:
     users: int = 0
     row_s: float = 0.0
     pieces: PieceSizes = field(default_factory=PieceSizes)
+    overlapped: OverlappedPieces = field(default_factory=OverlappedPieces)
     is_awaited: bool = False
 
     @property
     def learned(self) -> Learned:
         """What is worth knowing when it is loaded again."""
-        return Learned(self.row_s, self.pieces)
+        return Learned(self.row_s, self.pieces, self.overlapped)
 
     def observe(self, rows: int, took_s: float) -> None:
         """One forward pass of `rows` rows took `took_s`. Of two threads at once, one may be overlooked."""
@@ -145,6 +149,7 @@ class ModelCache:
         resident = Resident(claim.key, manifest, network)
         if learned is not None:
             resident.row_s, resident.pieces = learned.row_s, learned.pieces
+            resident.overlapped = learned.overlapped
         with self._changed:
             self._claims.remove(claim)
             replaced = self._models.pop(claim.key, None)

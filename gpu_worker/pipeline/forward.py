@@ -112,6 +112,10 @@ class Tally:
         with self._lock:
             self.forward_s += took_s
         resident.observe(len(good), took_s)
+        if member.pass_s:
+            resident.overlapped.passed(len(good), took_s)
+            if piece.decoding.all_s:
+                resident.overlapped.decoded(len(piece.rows), piece.decoding.all_s)
         if not np.isfinite(found).all():
             finite = np.isfinite(found).all(axis=1)
             self._blame(resident, piece, good[~finite])
