@@ -67,13 +67,17 @@ _LOOK_S = 0.05  # how long `infer` waits between two looks at `cancelled`
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A model made resident: its measured sizes, and the time it took; `times`: what that went into."""
+    """A model made resident: its measured sizes, and the time it took.
+
+    times: what that went into. again_s: what loading it again should take.
+    """
 
     resident_bytes: int
     load_s: float
     features_width: int = 0  # numbers of a row's features; 0 where it has none
     precision: str = ""  # in which it computes; "" where nothing was to choose
     times: LoadTimes = field(default_factory=LoadTimes)
+    again_s: float = 0.0
 
 
 class Engine:
@@ -185,6 +189,7 @@ class Engine:
             width_of(network, "features", 0),
             network.precision if isinstance(network, ChoosesPrecision) else "",
             made.times,
+            made.again_s,
         )
 
     def unload(self, key: str) -> None:

@@ -240,6 +240,7 @@ class Loop:
                     report.load_s,
                     report.features_width,
                     precision=report.precision,
+                    again_s=report.again_s,
                     **asdict(report.times),
                 )
             else:

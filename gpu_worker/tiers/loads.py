@@ -55,22 +55,27 @@ Grow = Callable[[int], None]  # told what a model takes of the device, before it
 class LoadTimes:
     """Seconds of a load by what they went into; waiting for other loads is in none of them.
 
-    read_s: from the disk. prepare_s: hashing, folding, making the network: done once. copy_s: over the link.
-    warm_up_s: first passes, of a network that had none. Reading and copying overlap.
+    read_s: from the disk. prepare_s: hashing, folding, laying out: done once. copy_s: over the link. make_s:
+    the network of the weights. warm_up_s: its first passes. Reading and copying overlap.
     """
 
     read_s: float = 0.0
     prepare_s: float = 0.0
     copy_s: float = 0.0
+    make_s: float = 0.0
     warm_up_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Made:
-    """A network that is on the device and warm. learned: what was said of it when it last left."""
+    """A network that is on the device and warm.
+
+    again_s: what loading it again should take. learned: what was said of it when it last left.
+    """
 
     network: Network
     times: LoadTimes
+    again_s: float
     learned: Any = None
 
 
@@ -232,8 +237,15 @@ class Loads:
             raise
         self.host.filled(model)
         if kept is not None:
-            return Made(kept.network, load.times, kept.learned)
-        return self._made(load, make, model.layout, memory)
+            return Made(kept.network, load.times, self._again_s(model, load.times), kept.learned)
+        made = self._made(load, make, model.layout, memory)
+        if isinstance(made.network, MovesWeights) and made.network.weights is not None:
+            made.again_s = self._again_s(model, made.times)
+        return made
+
+    def _again_s(self, model: HostModel, times: LoadTimes) -> float:
+        """Its network is kept; its weights are read again where the host keeps no copy."""
+        return times.copy_s if model.stays else max(times.read_s, times.copy_s)
 
     def _move(self, load: _Load, model: HostModel, memory: Region, arriving: Arriving | None) -> None:
         def copy(start: int, end: int) -> None:
@@ -254,9 +266,10 @@ class Loads:
         network = self._in_making(load, make, load, layout, memory)
         made_s = time.monotonic()
         self._in_making(load, warm_up, network, load.manifest, load.is_cancelled)
-        load.times.prepare_s += made_s - began_s
-        load.times.warm_up_s = time.monotonic() - made_s
-        return Made(network, load.times)
+        times = load.times
+        times.make_s, times.warm_up_s = made_s - began_s, time.monotonic() - made_s
+        again_s = max(times.read_s, times.copy_s) + times.make_s + times.warm_up_s
+        return Made(network, times, again_s)
 
     def _in_making(self, load: _Load, task: Callable[..., _T], *arguments: object) -> _T:
         """What the task returns, from the thread that makes. Raises `Cancelled`, and what it raises."""
@@ -426,7 +439,7 @@ class Loads:
         if not network.weight_bytes:
             load.times.copy_s = network.load_s
             warm_up(network, manifest)
-            return Made(network, load.times)
+            return Made(network, load.times, network.load_s)
         load.content = content_of("", {"directory": manifest.directory, "options": _options(manifest)})
 
         def bring(load: _Load, allocate: _Allocate) -> None:
@@ -441,6 +454,7 @@ class Loads:
 
         made = (self._straight if self.host is None else self._by_tiers)(load, bring, make)
         made.times.copy_s += network.load_s
+        made.again_s += network.load_s
         return made
 
 

@@ -195,9 +195,10 @@ class Loaded(Message):
     """The model is resident and warm.
 
     features: numbers that it can give for a row beside its classes; 0 where it cannot. load_s: from receipt.
-    read_s, prepare_s, copy_s, warm_up_s: what it went into (`gpu_worker.tiers.loads.LoadTimes`): from the
-    disk; hashing, folding, making the network, once; over the link; first passes. What is left of load_s was
-    spent waiting for other loads. copy_s alone is the link's: loading from the host's memory takes no more.
+    read_s, prepare_s, copy_s, make_s, warm_up_s: what it went into (`gpu_worker.tiers.loads.LoadTimes`): from
+    the disk; hashing, folding and laying out, once; over the link; the network; its first passes. What is
+    left of load_s was spent waiting for other loads. again_s: what loading it again here should take, where
+    what was done once is done; 0 = not known.
     precision: in which it computes, with what was measured beside float32; "" where nothing was to choose.
     """
 
@@ -208,7 +209,9 @@ class Loaded(Message):
     read_s: float = 0.0
     prepare_s: float = 0.0
     copy_s: float = 0.0
+    make_s: float = 0.0
     warm_up_s: float = 0.0
+    again_s: float = 0.0
     precision: str = ""
 
 

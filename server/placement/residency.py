@@ -523,12 +523,14 @@ class Residency:
             return
         if not isinstance(reply, Loaded):
             raise ServiceError(f"worker {name} answered a load with {reply.kind!r}")
-        size, load_s = reply.resident_bytes, reply.load_s
+        # The first load also prepares: what decisions should count with is what the next one takes.
+        size, load_s = reply.resident_bytes, reply.again_s or reply.load_s
         log.info(
-            "model loaded worker=%s model=%s bytes=%d load_s=%.3f precision=%r",
+            "model loaded worker=%s model=%s bytes=%d load_s=%.3f again_s=%.3f precision=%r",
             name,
             model.key,
             size,
+            reply.load_s,
             load_s,
             reply.precision,
         )
