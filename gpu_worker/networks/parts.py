@@ -22,8 +22,8 @@ def in_parts_that_fit(
 ) -> Floats:
     """`run(rows)`; where the device's memory is short once more after `make_room()`, then in halves.
 
-    Raises `Cancelled`; `DeviceLost` where the device is of no further use; `NoRoom` where not even a single
-    row fits.
+    Raises `Cancelled`; `DeviceLost` where the device is of no further use; `NoRoom`, with `wanted_bytes`,
+    where not even a single row fits.
     """
     check(is_cancelled)
     for is_last in (False, True):
@@ -38,7 +38,8 @@ def in_parts_that_fit(
             if is_last and len(rows) < 2:
                 raise NoRoom(
                     f"{device} has no memory left for a single row, beside the models that are resident: "
-                    f"lower --resident-bytes, or keep others off the device ({exc})"
+                    f"lower --resident-bytes, or keep others off the device ({exc})",
+                    wanted_bytes=1,
                 ) from exc
         if is_last:
             break

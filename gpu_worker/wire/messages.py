@@ -245,6 +245,7 @@ class Failed(Message):
 
     Of an Infer: nothing of it is in the worker any more, and work_s and stay_s are as in `Answer`.
     Of a Load: wanted_bytes is what the model needs, where that is known by now and there was no room for it.
+    Of an Infer: above 0 where the device had no memory for its pass; with one model less there, it may.
     """
 
     kind: ClassVar[str] = "failed"

@@ -353,6 +353,20 @@ class Placement:
         """The worker says that it does not hold these."""
         self._drop(name, keys)
 
+    def crowded(self, name: str, beside: Collection[str]) -> str:
+        """The device had no memory for a pass of these: which of its others leaves for it; "" = none can.
+
+        From now on the worker may hold what is left there, and no more, until it comes up anew.
+        """
+        worker = self._workers[name]
+        others = [key for key in self.resident(name) if key not in beside]
+        if not others or (worker.moving is not None and worker.moving.evicting):
+            return ""  # something leaves already
+        leaving = min(others, key=lambda key: (self._model(key).last_used_s, key))
+        left_bytes = max(1, self._bytes_on(name) - self._model(leaving).size_bytes)
+        self._place(replace(worker, capacity=replace(worker.capacity, capacity_bytes=left_bytes)))
+        return leaving
+
     # ── what is wanted ────────────────────────────────────────────────────────────────────────────────
 
     def offer(self, group: GroupKeys, workers: Iterable[str] | None = None) -> None:

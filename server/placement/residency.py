@@ -47,6 +47,7 @@ _CHECK_EVERY_S = 2.0
 OPERATOR = "operator"
 MISSING = "was not there"
 UNKNOWN = "was not known of"
+CROWDED = "the device was short of memory"
 
 
 class ResidencyListener(Protocol):
@@ -315,6 +316,16 @@ class Residency:
             self._moves.add(worker.name, key, "eviction", MISSING)
         self._core.forget(worker.name, keys)
         self._changed(place)
+
+    def short_of_memory(self, worker: Worker, keys: Collection[str]) -> None:
+        """The worker's device had no memory for a pass of these: another model leaves for it."""
+        place = self._places.get(worker.name)
+        if place is None or place.worker is not worker or any(one.reason == CROWDED for one in place.ordered):
+            return
+        if leaving := self._core.crowded(worker.name, keys):
+            log.warning("device short of memory worker=%s leaves=%s", worker.name, leaving)
+            self._core.offer_no_more([leaving])
+            self._order(place, frozenset([leaving]), CROWDED)
 
     async def close(self) -> None:
         """Stop loading."""

@@ -84,10 +84,12 @@ class FakeWorker:
         faults = [RowError(i, "input_invalid", "bad row") for i in errors]
         on_reply(Answer(message.id, members, faults, 0.001, 0.002))
 
-    def fail(self, code: str = "worker_lost", message: str = "its socket closed") -> None:
+    def fail(
+        self, code: str = "worker_lost", message: str = "its socket closed", wanted_bytes: int = 0
+    ) -> None:
         """Fail the oldest batch."""
         infer, on_reply = self.batches.pop(0)
-        on_reply(Failed(infer.id, code, message))
+        on_reply(Failed(infer.id, code, message, wanted_bytes=wanted_bytes))
 
     def go_on(self) -> None:
         """Carry out the message that it has been stuck with for longest."""
