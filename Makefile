@@ -13,8 +13,10 @@ help: ## What there is
 demo: $(READY) packages ## Draw photos, train, serve, and run SQL on DuckDB and PostgreSQL
 	$(BIN)/python -m examples.foodlog.demo
 
-test: $(READY) packages foreign lint ## All tests, on PostgreSQL clusters of their own, in two processes (PROCESSES=…)
-	$(BIN)/python -m pytest -n $(or $(PROCESSES),2) --dist loadfile
+# Modules are compiled once, and not again by each process that a test starts.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: $(READY) packages foreign lint ## All tests, on PostgreSQL clusters of their own, in three processes (PROCESSES=…)
+	$(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile
 
 test-security: $(READY) packages ## What attackers would try, one by one (a part of `make test`)
 	$(BIN)/python -m pytest -m security
