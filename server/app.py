@@ -59,6 +59,7 @@ from server.serving.feedback import FeedbackService
 from server.serving.learned_state import LearnedState
 from server.serving.prediction_ids import PredictionIds
 from server.serving.scheduler_adapter import QueueBounds
+from server.serving.shadow_rows import ShadowRows
 from server.settings import Settings
 from server.storage import StartError, Storage, open_storage
 from server.store.feedback import FeedbackBounds, FeedbackRepository
@@ -312,11 +313,16 @@ async def _running(
         await jobs.restore()
         await pool.start(trainers)
         housekeeping.start()
-        calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows)
-        selections = Selections(dispatcher, latencies.of_rows)
         learned_state = LearnedState(labelled, catalog, dispatcher, metrics, supervisor.tasks(), contexts)
         stack.push_async_callback(learned_state.close)
         await learned_state.start()
+        shadow_rows = ShadowRows(
+            dispatcher, learned_state, metrics, supervisor.tasks(), share=settings.shadow_share
+        )
+        stack.push_async_callback(shadow_rows.close)
+        shadow_rows.start()
+        calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows)
+        selections = Selections(dispatcher, latencies.of_rows)
         yield Services(
             settings=settings,
             catalog=catalog,

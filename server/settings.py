@@ -125,6 +125,11 @@ class Settings:
         2_000_000,
         "labels per function that are remembered, so that each counts once; older ones are forgotten",
     )
+    shadow_share: float = _setting(
+        0.01,
+        "share of the rows that follow plans of which all members are asked too, while nothing waits, so "
+        "that one that breaks is noticed without labels; 0 = none",
+    )
     max_model_bytes: int = _setting(4096 * MiB, "largest weights file that /register takes")
 
     connections_file: Path | None = _setting(

@@ -57,7 +57,8 @@ class RefitNote:
     """What was fitted anew, and why. number: how many times that was done to this deployment.
 
     off: the members that were fitted anew; none where all are as deployed again. since, until: the labels
-    that had taught before the first of those it rests on, and with the last · rows: how many it rests on
+    that had taught before the first of those it rests on, and with the last · rows: how many it rests on; 0
+    where no labels told, but how often the members agree: then those in `off` are left out
     expected: of each member from now on, in the feedback's order; None where nothing is · at: when, ISO 8601
     """
 
@@ -71,8 +72,11 @@ class RefitNote:
     at: str = ""
 
     def __str__(self) -> str:
-        done = f"refitted on {self.rows} labelled rows" if self.off else "answers as deployed again"
-        return f"{self.reason}: {done}"
+        if not self.off:
+            return f"{self.reason}: answers as deployed again"
+        if not self.rows:
+            return f"{self.reason}: left out until it agrees again, or labels tell more"
+        return f"{self.reason}: refitted on {self.rows} labelled rows"
 
     def to_json(self) -> dict[str, Any]:
         """As the registry keeps it."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from server.ensemble.agreement import shares_agreed
 from server.ensemble.evidence import EvidenceStates, fit_evidence, subset_of
 from server.ensemble.log_pool import (
     Floats,
@@ -69,6 +70,7 @@ class Fit:
 
     members: their names · temperatures: of each · subsets: those whose weights were fitted · evidence: how
     often the subsets are right by how sure they are, for plans (plan.py); None where that was not counted
+    agreement: of each pair of members, how often both name the same class (agreement.py); () for not counted
     shifts: of each member, in the log of its weight in every subset; not kept: those of a context
     """
 
@@ -79,6 +81,7 @@ class Fit:
     classes: int
     evidence: EvidenceStates | None = field(default=None, compare=False)
     shifts: tuple[float, ...] = ()
+    agreement: tuple[float, ...] = field(default=(), compare=False)
     _places: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _subsets: Mapping[Subset, SubsetFit] = field(init=False, repr=False, compare=False)
 
@@ -119,6 +122,7 @@ class Fit:
             "temperatures": list(self.temperatures),
             "rows": self.rows,
             "classes": self.classes,
+            **({"agreement": list(self.agreement)} if self.agreement else {}),
             "subsets": [
                 {
                     "members": list(each.members),
@@ -147,6 +151,7 @@ class Fit:
                 int(told["rows"]),
                 int(told["classes"]),
                 evidence,
+                agreement=_agreement(told.get("agreement", ()), len(told["members"])),
             )
         except (KeyError, TypeError, OverflowError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
@@ -233,6 +238,7 @@ def fit_combination(
         rows,
         classes,
         _evidence(judged, subsets, count, groups) if evidence else None,
+        agreement=tuple(map(rounded, shares_agreed(told.argmax(axis=2)))) if evidence else (),
     )
 
 
@@ -389,6 +395,13 @@ def _subset(told: Mapping[str, Any], members: int) -> SubsetFit:
     if not (0 <= accuracy <= 1 and 0 <= nll < np.inf):
         raise ValueError(f"an accuracy is {accuracy} and an NLL {nll}")
     return SubsetFit(subset, weights, accuracy, nll)
+
+
+def _agreement(told: Sequence[Any], members: int) -> tuple[float, ...]:
+    shares = tuple(map(float, told))
+    if shares and (len(shares) != members * (members - 1) // 2 or not all(0 <= each <= 1 for each in shares)):
+        raise ValueError(f"its agreement is of other pairs than those of {members} members")
+    return shares
 
 
 def _positive(value: object) -> float:

@@ -42,6 +42,7 @@ class Metrics:
         self.unresolved: Counter[str] = Counter()  # requests that named nothing served, by code
         self.feedback: Counter[tuple[str, str]] = Counter()  # labelled rows, by function and outcome
         self.refits: Counter[tuple[str, str]] = Counter()  # by function and what answers then
+        self.shadow_rows: Counter[str] = Counter()  # by function
         self.moves = Moves()  # of models, over workers' links
 
     def serve(self, function: Function) -> None:
@@ -66,6 +67,7 @@ class Metrics:
             for counter in (self.feedback, self.refits):
                 for key in [key for key in counter if key[0] == function.name]:
                     del counter[key]
+            self.shadow_rows.pop(function.name, None)
 
     def items(self) -> Iterable[tuple[tuple[str, int], FunctionStats]]:
         """(function, version) → its counts, of every version that was asked."""
@@ -143,6 +145,14 @@ class Exposition(Collector):
         for key, count in self._metrics.feedback.items():
             feedback.add_metric(key, count)
         yield feedback
+        shadow = CounterMetricFamily(
+            "ml_udf_shadow_rows",
+            "Rows that all members were asked beside their plan, to see whether they agree",
+            labels=("function",),
+        )
+        for name, count in self._metrics.shadow_rows.items():
+            shadow.add_metric((name,), count)
+        yield shadow
         refits = CounterMetricFamily(
             "ml_udf_refits",
             "Times that members were found to err other than expected, by the fit that answers since",

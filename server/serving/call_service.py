@@ -13,6 +13,7 @@ from server.observability.metrics import Metrics
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
 from server.serving.fair_share import FairShare
+from server.serving.shadow_rows import ShadowRows
 from server.supervision import Tasks
 
 __all__ = ["CallService"]
@@ -27,8 +28,10 @@ class CallService:
         metrics: Metrics,
         tasks: Tasks | None = None,
         max_rows: int = 200_000,
+        shadow_rows: ShadowRows | None = None,
     ) -> None:
-        """max_rows: of one function that all callers share."""
+        """max_rows: of one function that all callers share. shadow_rows: are told what was answered."""
+        self._shadow_rows = shadow_rows
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._fair_share = FairShare(max_rows)
@@ -86,6 +89,8 @@ class CallService:
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
             return failure
         reply = pending.future.result()
+        if self._shadow_rows is not None:
+            self._shadow_rows.answered(call)
         stats = self._metrics.of(call.function)
         stats.answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s

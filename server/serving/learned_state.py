@@ -2,6 +2,8 @@
 
     take       what labels have just taught answers from now on; a member that errs other than expected is
                looked for, and if there is one, its fit is made anew in a thread, kept, and used
+    agreed     rows that all members were asked though no plan would: one that agrees with the others no more
+               is left out, until it does again, or labels tell more
     follow     what other servers on the registry have learned is used here too, within seconds
 
 What is beyond the bounds of what is kept is forgotten here as well, some at a time. Knows neither requests
@@ -14,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,10 +28,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
+from server.ensemble.agreement import RECENT_ROWS, agreed, broken, is_back
 from server.ensemble.breakage import RefitNote
 from server.ensemble.contexts import Context
 from server.ensemble.feedback import Feedback, begun, begun_anew
 from server.ensemble.fit import Fit
+from server.ensemble.guard import back, guarded
 from server.ensemble.refit import LEAST_ROWS, Due, refit, refit_due
 from server.ensemble.selection import SelectionPolicy
 from server.errors import ServiceError, UnknownFunction, VersionGone
@@ -70,6 +75,8 @@ class LearnedState:
         self._turns: dict[str, int] = {}  # function's key → the last turn of its contexts that is known here
         self._revisions: dict[tuple[str, int], int] = {}  # as they were last seen
         self._under_way: set[str] = set()  # keys of functions whose fit is being made
+        # Function's key → of the last rows that all members were asked: refits and labels before, who agreed.
+        self._agreed: dict[str, deque[tuple[int, int, tuple[bool, ...]]]] = {}
         self._forgotten_s = -_FORGET_EVERY_S
 
     async def start(self) -> None:
@@ -141,6 +148,65 @@ class LearnedState:
             self._dispatcher.answer_as(taught)
             self._look(taught)
 
+    def agreed(self, function: Function, named: NDArray[np.integer[Any]]) -> None:
+        """All members were asked of these rows. named: [members, rows], in the order of the fit."""
+        with contextlib.suppress(VersionGone):
+            known = self.served(function)
+            taught = 0 if known.feedback is None else known.feedback.taught
+            rows = self._agreed.setdefault(known.key, deque(maxlen=RECENT_ROWS))
+            rows.extend((_refits(known), taught, row) for row in agreed(named))
+            self._compare(known)
+
+    def _compare(self, function: Function) -> None:
+        """See whether a member agrees with the others no more, or again."""
+        fit, rows = function.fit, self._agreed.get(function.key, ())
+        if fit is None or not fit.agreement or function.key in self._under_way or not function.learns:
+            return
+        feedback = function.feedback or feedback_of(function, None)
+        if set(feedback.members) != set(fit.members):
+            return
+        recent = [each for refits, _, each in rows if refits == feedback.refits]
+        labels_since = min((taught for refits, taught, _ in rows if refits == feedback.refits), default=0)
+        if feedback.taught - labels_since >= LEAST_ROWS:
+            return  # labels come, and they know more
+        note, count = feedback.refit, len(fit.members)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        if note is None or not note.off:
+            fall = broken(count, recent, fit.agreement, fit.rows)
+            if fall is not None:
+                self._revise_soon(function, *guarded(feedback, fit, fall, at))
+        elif not note.rows:
+            off = [fit.members.index(name) for name in note.off]
+            if all(is_back(member, off, recent, fit.agreement, fit.rows) for member in off):
+                self._revise_soon(function, back(feedback, fit, at), None)
+
+    def _revise_soon(self, function: Function, note: RefitNote, made: Fit | None) -> None:
+        self._under_way.add(function.key)
+        self._tasks.once("refits", self._revise(function, note, made), f"guard {function.key}")
+
+    async def _revise(self, function: Function, note: RefitNote, made: Fit | None) -> None:
+        """Answer by another fit from now on, without labels. made: None for the deployment's own."""
+        fit = function.fit
+        assert fit is not None
+
+        def revise(kept: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
+            if refits_of(kept) != _refits(function):
+                return None  # another server was faster
+            anew = begun_anew(feedback_of(function, kept), made or fit, note)
+            return anew.to_json(), None if made is None else made.to_json()
+
+        try:
+            if await asyncio.to_thread(self._repository.revise, function.name, function.version, revise):
+                log.warning(
+                    "guarded function=%s version=%d reason=%r", function.name, function.version, str(note)
+                )
+                self._metrics.refits[function.name, "deployed" if made is None else "guarded"] += 1
+            await self.follow(function)
+        except VersionGone:
+            return
+        finally:
+            self._under_way.discard(function.key)
+
     def _look(self, function: Function) -> None:
         fit, feedback = function.fit, function.feedback
         if fit is None or feedback is None or function.key in self._under_way or not function.learns:
@@ -201,6 +267,7 @@ class LearnedState:
         revisions = await asyncio.to_thread(self._repository.revisions)
         served = {(each.name, each.version): each for each in self._catalog if not each.bare}
         self._turns = {each.key: self._turns.get(each.key, 0) for each in served.values()}
+        self._agreed = {key: rows for key, rows in self._agreed.items() if key in self._turns}
         for key in revisions.keys() & served.keys():
             if revisions[key] != self._revisions.get(key, 0):
                 await self.follow(served[key])

@@ -155,3 +155,34 @@ def test_spoilt_weights_cost_little_after_a_hundred_labels_and_the_reason_can_be
     wait_until(lambda: accuracy(server, truth) >= whole - 0.01, within_s=30)
     assert shown(server)["refit"]["reason"].endswith("answers as deployed again")
     assert metric(server.port, "ml_udf_refits_total", function="udf_dish", fit="deployed") == 1
+
+
+def test_without_labels_a_spoilt_member_is_left_out_until_it_agrees_again(
+    house: tuple[InferenceServer, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, truth = house
+    monkeypatch.setenv("ML_UDF_SHADOW_SHARE", "1")  # not a hundredth: so it takes seconds
+    server.stop()
+    server.start()
+    answers(server, UNSEEN)
+    whole = accuracy(server, truth)
+    folder = server.home / "models" / "sharp" / "1"
+    good = {path: path.read_bytes() for path in folder.iterdir()}
+    spoil(folder)
+    reload(server)
+
+    def refit() -> dict[str, Any]:
+        answers(server, UNSEEN[:100])
+        return dict(shown(server)["refit"] or {"members": [], "reason": ""})
+
+    wait_until(lambda: refit()["members"] == ["sharp"], within_s=60)
+    assert refit()["reason"].startswith("sharp agrees with the others on ")
+    assert refit()["reason"].endswith("left out until it agrees again, or labels tell more")
+    wait_until(lambda: accuracy(server, truth) >= 0.9 * whole, within_s=30)
+    assert metric(server.port, "ml_udf_refits_total", function="udf_dish", fit="guarded") == 1
+    assert metric(server.port, "ml_udf_shadow_rows_total", function="udf_dish") >= 30
+    for path, content in good.items():
+        path.write_bytes(content)
+    reload(server)
+    wait_until(lambda: not refit()["members"], within_s=60)
+    assert refit()["reason"] == "sharp agrees with the others again: answers as deployed again"
