@@ -83,6 +83,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         dest="cuda_graphs",
         help="on CUDA: launch every kernel of small batches by itself",
     )
+    add("--jpeg-on-device", action="store_true", help="on CUDA: decode JPEGs there, where torchvision can")
     add("--memory-bytes", type=int, default=_DEFAULTS.memory_bytes, help="of this process; 0 = no limit")
     add(
         "--allow-import",
@@ -102,6 +103,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         prepared=flags.prepared,
         precision=flags.precision,
         cuda_graphs=flags.cuda_graphs,
+        jpeg_on_device=flags.jpeg_on_device,
         memory_bytes=flags.memory_bytes,
         allow_import=flags.allow_import,
     )

@@ -49,6 +49,7 @@ from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
 from gpu_worker.pipeline.crew import Crew
+from gpu_worker.pipeline.device_jpeg import decoder_on
 from gpu_worker.pipeline.intake import Intake, Piece
 from gpu_worker.pipeline.work_time import WorkClock
 from gpu_worker.settings import Settings
@@ -103,7 +104,8 @@ class Engine:
         self._loads = Loads(settings, self.device, self._before_torch)
         self._threads = Threads(self.device.threads, "decode" if cuda else "crew")
         self._crew = None if cuda else Crew(self._threads)
-        self._intake = Intake(settings, self._threads, pinned=cuda)
+        jpegs = decoder_on(self.device.name) if cuda and settings.jpeg_on_device else None
+        self._intake = Intake(settings, self._threads, pinned=cuda, jpegs=jpegs)
         self._model_threads = Threads(_MODEL_THREADS_CUDA, "model") if cuda else self._threads
         # Models that may not be cut stand for a device that does one thing at a time.
         self._serial_thread = Threads(1, "serial")

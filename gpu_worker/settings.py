@@ -24,7 +24,8 @@ class Settings:
         quarter of what the machine has.
     prepared: folder of weights as they lie in memory, which the worker writes; "" = none are kept.
     precision: of torch's pictures models on CUDA: "auto", the fastest that answers as float32 does, or
-        "float32". cuda_graphs: whether small batches of theirs run as CUDA graphs.
+        "float32". cuda_graphs: whether small batches of theirs run as CUDA graphs. jpeg_on_device: whether
+        JPEGs are decoded on a CUDA device, where torchvision can.
     memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
     allow_import: whether model.json may name an architecture by import path. That runs the code it names,
         so only an operator who trusts everyone able to register a model turns it on.
@@ -41,5 +42,6 @@ class Settings:
     prepared: str = ""
     precision: str = "auto"
     cuda_graphs: bool = True
+    jpeg_on_device: bool = False
     memory_bytes: int = 0
     allow_import: bool = False

@@ -376,6 +376,7 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         *([f"--prepared={settings.home / 'prepared'}"] if settings.keep_prepared else []),
         f"--precision={settings.precision}",
         *([] if settings.cuda_graphs else ["--no-cuda-graphs"]),
+        *(["--jpeg-on-device"] if settings.jpeg_on_device else []),
         f"--memory-bytes={settings.worker_memory_bytes}",
         *(["--allow-import"] if settings.allow_import else []),
     ]

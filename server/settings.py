@@ -88,6 +88,9 @@ class Settings:
         "on CUDA, of torch models of pictures: auto, the fastest that answers as float32 does; or float32",
     )
     cuda_graphs: bool = _setting(True, "on CUDA, run small batches of our own models as one launch each")
+    jpeg_on_device: bool = _setting(
+        False, "on CUDA, decode JPEGs there, where torchvision can; else on the CPU"
+    )
     worker_memory_bytes: int = _setting(0, "most memory of a worker process on a CPU; 0 = no limit")
     worker_env: str = _setting(
         "", "names of environment variables that workers need beside the usual ones, comma-separated"

@@ -18,6 +18,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
 from gpu_worker.pipeline.decode import Pixels, decode_image
+from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
 from gpu_worker.settings import Settings
@@ -27,6 +28,7 @@ from gpu_worker.wire.protocol import RowError
 __all__ = ["Intake", "Piece", "Size"]
 
 _SLICE_ROWS = 8
+_SLICE_ROWS_ON_DEVICE = 64  # where the device decodes: many at once are what it is good at
 _SHOWN_BYTES = 100
 
 Size = tuple[int, int]  # (H, W)
@@ -117,12 +119,15 @@ class Piece:
 class Intake:
     """Owns the input buffers; decodes in the caller's thread, or spread over `threads`. Thread-safe."""
 
-    def __init__(self, settings: Settings, threads: Threads, *, pinned: bool) -> None:
+    def __init__(
+        self, settings: Settings, threads: Threads, *, pinned: bool, jpegs: JpegDecoder | None = None
+    ) -> None:
         self.media = MediaRoots(settings.media_roots)
-        self._max_pixels = settings.max_pixels
+        self.max_pixels = settings.max_pixels
         self._max_input_bytes = settings.max_input_bytes
         self._threads = threads
         self._buffers = Buffers(pinned=pinned)
+        self._jpegs = jpegs
 
     def decode_here(
         self,
@@ -159,7 +164,8 @@ class Intake:
             return
         count = len(piece.rows)
         row = self._reader(piece, form, sizes, media or self.media)
-        step = min(_SLICE_ROWS, max(1, -(-count // self._threads.count)))
+        most = _SLICE_ROWS if self._jpegs is None else _SLICE_ROWS_ON_DEVICE
+        step = min(most, max(1, -(-count // self._threads.count)))
         slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
         piece.expect(len(slices))
 
@@ -177,6 +183,8 @@ class Intake:
         began_s = time.monotonic()
         try:
             with piece.timer:
+                if isinstance(row, _OnDevice) and not unwanted():
+                    row.decode(rows)
                 for index in rows:
                     if unwanted():
                         break
@@ -215,19 +223,24 @@ class Intake:
             piece.tensors = {(h, w): np.empty((len(piece.rows), 3, h, w), np.float32) for h, w in sizes}
             return lambda index, row: _read_tensor(piece, index, row)
         piece.pixels = {(h, w): self._buffers.take(len(piece.rows), h, w) for h, w in sizes}
-        if form == "image":
-            return lambda index, row: self._read_image(piece, index, row)
         folders: dict[str, str] = {}
-        return lambda index, row: self._read_image(
-            piece, index, media.read(row, max_bytes=self._max_input_bytes, folders=folders)
-        )
 
-    def _read_image(self, piece: Piece, index: int, data: bytes) -> None:
+        def read(row: bytes) -> bytes:
+            return media.read(row, max_bytes=self._max_input_bytes, folders=folders)
+
+        if self._jpegs is not None:
+            return _OnDevice(self, self._jpegs, piece, read if form == "path" else bytes)
+        if form == "image":
+            return lambda index, row: self.read_image(piece, index, row)
+        return lambda index, row: self.read_image(piece, index, read(row))
+
+    def read_image(self, piece: Piece, index: int, data: bytes) -> None:
+        """Decodes a row's file into the piece's buffers, on the CPU. Raises `RowFault`."""
         self._check_size(data)
         several = len(piece.pixels) > 1
         for (height, width), buffer in piece.pixels.items():
             began_s = time.monotonic() if several else 0.0
-            buffer[index] = decode_image(data, height, width, max_pixels=self._max_pixels)
+            buffer[index] = decode_image(data, height, width, max_pixels=self.max_pixels)
             if several:
                 piece.took((height, width), time.monotonic() - began_s)
 
@@ -241,12 +254,58 @@ class Intake:
             except UnicodeDecodeError as exc:
                 raise RowFault("input_invalid", f"the {form} {row[:_SHOWN_BYTES]!r} is not UTF-8") from exc
 
+    def checked(self, row: bytes) -> bytes:
+        """The row, if it is not too long. Raises `RowFault`."""
+        self._check_size(row)
+        return row
+
     def _check_size(self, row: bytes) -> None:
         if len(row) > self._max_input_bytes:
             raise RowFault(
                 "input_too_large",
                 f"the value has {len(row)} bytes, more than the limit of {self._max_input_bytes} bytes",
             )
+
+
+class _OnDevice:
+    """Rows of one piece, decoded on the device slice by slice; called for a row, it has the CPU do the rest.
+
+    read: a row → its file.
+    """
+
+    def __init__(
+        self, intake: Intake, decoder: JpegDecoder, piece: Piece, read: Callable[[bytes], bytes]
+    ) -> None:
+        self._intake = intake
+        self._decoder = decoder
+        self._piece = piece
+        self._read = read
+        self._faults: dict[int, RowFault] = {}
+        self._left: dict[int, bytes] = {}  # files that the device does not take
+
+    def decode(self, rows: range) -> None:
+        """What the device takes of these rows."""
+        files: dict[int, bytes] = {}
+        for index in rows:
+            try:
+                files[index] = self._intake.checked(self._read(self._piece.rows[index]))
+            except RowFault as fault:
+                self._faults[index] = fault
+        asked = [offered(data, self._intake.max_pixels) for data in files.values()]
+        for (height, width), buffer in self._piece.pixels.items():
+            found = decoded_by(self._decoder, asked, height, width)
+            for (index, data), pixels in zip(files.items(), found, strict=True):
+                if pixels is None:
+                    self._left[index] = data
+                else:
+                    buffer[index] = pixels
+
+    def __call__(self, index: int, row: bytes) -> None:
+        """Raises `RowFault` for a row at fault."""
+        if (fault := self._faults.pop(index, None)) is not None:
+            raise fault
+        if (data := self._left.pop(index, None)) is not None:
+            self._intake.read_image(self._piece, index, data)
 
 
 def _read_tensor(piece: Piece, index: int, row: bytes) -> None:
