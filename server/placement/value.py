@@ -13,7 +13,7 @@ fills free room when nothing better is to be loaded. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -31,6 +31,7 @@ from server.placement.policy import (
     Wish,
     WorkerPlaces,
 )
+from server.placement.turns import Awaited, spare_s
 from server.placement.worth import Leaving, Worth, over
 
 __all__ = ["ValueOfResidency"]
@@ -45,6 +46,7 @@ _KEEP_SHARE = 0.1  # of a model's rate, where candidates are chosen by their row
 _FLOOR = 0.05  # the share of the link's time within which no model starves
 _FEWEST_WANTED = 4
 _DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
+_MARGIN = 0.5  # of a load, by which it should begin sooner than it must
 _AGAIN_S = 0.005  # when to ask again while something may soon be worth a load
 _SELDOM_S = 0.05  # while nobody waits for anything that runs nowhere
 
@@ -71,7 +73,7 @@ class ValueOfResidency:
 
     savable: rows that wait count. rates: rows of late do, else the last use alone. chain: the order of visits
     does. hysteresis: what leaves counts for more. prefetch: models are loaded for which no rows wait. aborts:
-    such loads are given up for rows.
+    such loads are given up for rows. turns: no load goes first that costs another its goal.
     """
 
     savable: bool = True
@@ -80,6 +82,7 @@ class ValueOfResidency:
     hysteresis: bool = True
     prefetch: bool = True
     aborts: bool = True
+    turns: bool = True
 
     name = "value"
 
@@ -137,28 +140,58 @@ class ValueOfResidency:
 
     # ── what is worth it ──────────────────────────────────────────────────────────────────────────────
 
-    def _best(self, worth: Worth, workers: Iterable[WorkerPlaces], loading: Set[str]) -> _Plan | None:
+    def _best(self, worth: Worth, workers: Sequence[WorkerPlaces], loading: Set[str]) -> _Plan | None:
+        """The load that brings most, of those that may begin now."""
         best: _Plan | None = None
         starved = self._starved(worth, loading)
+        if starved is not None:
+            for worker in workers:
+                for unit, group in _units(worth, worker, starved):
+                    least = -math.inf if best is None else best.score
+                    best = self._plan(worth, worker, unit, group, least, math.inf, loading) or best
+            return best
+        turns, spare = self._turns(worth, workers[0].device, loading)
         for worker in workers:
-            units = self._candidates(worth, worker) if starved is None else _units(worth, worker, starved)
-            least = 0.0 if starved is None else -math.inf
-            for unit, group in units:
-                plan = self._plan(worth, worker, unit, group, least if best is None else best.score, loading)
-                best = best if plan is None else plan
+            for unit, group in self._candidates(worth, worker, turns, loading):
+                least = 0.0 if best is None else best.score
+                most_s = turns.get(group, spare)
+                best = self._plan(worth, worker, unit, group, least, most_s, loading) or best
         return best
 
-    def _candidates(self, worth: Worth, worker: WorkerPlaces) -> Iterator[tuple[GroupKeys, GroupKeys]]:
+    def _turns(self, worth: Worth, device: str, loading: Set[str]) -> tuple[Mapping[GroupKeys, float], float]:
+        """How long loads may take that begin now: of groups that rows wait for, and of any other."""
+        state = worth.state
+        if not self.turns:
+            return {}, math.inf
+        awaited: list[Awaited] = []
+        for group in worth.wanted:
+            if worth.is_coming(group) or not loading.isdisjoint(group):
+                continue
+            load_s = max(1e-6, worth.load_s(group, device))
+            from_s = worth.now_s + load_s + sum(state.models[key].batch_s(1) for key in group)
+            rows, due_s = worth.savable(group, from_s), worth.due_s(group, from_s)
+            if rows > 0:
+                # The load may take longer, and the worker is busy when it is over.
+                late_s = _MARGIN * load_s + 2 * sum(state.models[key].batch_s(4) for key in group)
+                awaited.append(Awaited(group, rows, load_s, max(0.0, due_s - from_s - late_s)))
+        return spare_s(awaited, len(state.workers))
+
+    def _candidates(
+        self, worth: Worth, worker: WorkerPlaces, turns: Mapping[GroupKeys, float], loading: Set[str]
+    ) -> Iterator[tuple[GroupKeys, GroupKeys]]:
         """What may be loaded next, each with the group whose rows wait for it."""
         state = worth.state
-        wanted = worth.wanted
+        wanted = [g for g in worth.wanted if not worth.is_coming(g) and loading.isdisjoint(g)]
         if len(wanted) > _WANTED:
 
             def first(group: GroupKeys) -> float:
                 rows = state.waited_for[group].rows + _KEEP_SHARE * worth.keep(group, worker.device)
                 return rows / max(1, sum(state.size_bytes(key) for key in group))
 
+            soonest = next(iter(turns), None)  # must be begun
             wanted = nlargest(_WANTED, wanted, key=first)
+            if soonest is not None and soonest not in wanted:
+                wanted.append(soonest)
         for group in wanted:
             yield from _units(worth, worker, group)
         if not self.prefetch:
@@ -203,14 +236,17 @@ class ValueOfResidency:
         unit: GroupKeys,
         group: GroupKeys,
         least: float,
+        most_s: float,
         loading: Set[str],
     ) -> _Plan | None:
-        """The next load that has the unit there, if it brings more than `least`; None if not."""
+        """The next load that has the unit there, if it brings more than `least` and takes no longer."""
         state = worth.state
         missing = [key for key in unit if key not in worker.resident]
         if not missing or worth.is_coming(group) or not loading.isdisjoint(group):
             return None
         load_s = max(1e-6, worth.load_s(missing, worker.device))
+        if load_s > most_s:
+            return None
         holders = len(worth.holders(unit[0])) if len(unit) == 1 else 0
         rows = 0.0
         if holders and worth.runs(group):

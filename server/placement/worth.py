@@ -193,6 +193,12 @@ class Worth:
         in_time = waiting.rows - waiting.fillers - bisect_left(waiting.due_s, from_s)
         return max(0, in_time) + _LEAST * min(waiting.fillers, _FILLERS)
 
+    def due_s(self, group: GroupKeys, from_s: float) -> float:
+        """When the goal is missed of the first of those rows; inf where they have none."""
+        waiting = self.state.waited_for[group]
+        place = bisect_left(waiting.due_s, from_s)
+        return waiting.due_s[place] if place < len(waiting.due_s) else math.inf
+
     def waiting_for(self, key: str) -> int:
         """Rows that wait for a model, alone or with others."""
         state = self.state

@@ -76,6 +76,8 @@ class World:
         self.capacities = {"u": Capacity(40, 3), "v": Capacity(0, 2), "w": Capacity(60, 0)}
         self.held: dict[str, set[str]] = {}
         self.moving: dict[str, Step] = {}
+        for group in GROUPS:
+            self.core.serve(str(group), group, 0.2, [lambda rows: 0.01 + 0.001 * rows] * len(group), 16)
         for name in self.capacities:
             self.up(name)
 
@@ -84,7 +86,8 @@ class World:
         self.core.worker_up(name, self.capacities[name], "cpu", GROUPS)
 
     def ask(self) -> None:
-        waited_for = {group: WaitingRows(2, "w") for group in GROUPS if self.random.random() < 0.3}
+        due_s = (self.now_s + 0.01, self.now_s + 0.3)
+        waited_for = {group: WaitingRows(2, "w", due_s) for group in GROUPS if self.random.random() < 0.3}
         for _ in range(100):
             state = self.core.state(self.now_s, waited_for)
             assert PlacementState.from_json(json.loads(json.dumps(state.to_json()))) == state
@@ -94,6 +97,14 @@ class World:
             if not steps:
                 return
             for step in steps:
+                if step.abort:
+                    given_up = self.moving.pop(step.worker)
+                    assert given_up.load == step.abort
+                    for key in given_up.evict:
+                        self.held[step.worker].discard(key)
+                        self.core.evicted(step.worker, key)
+                    self.core.over(step.worker)
+                    continue
                 assert step.worker not in self.moving, "a link moves one model at a time"
                 assert self.held[step.worker].issuperset(step.evict)
                 assert self.core.resident(step.worker).isdisjoint(step.evict), "what leaves is out of sight"
@@ -129,8 +140,10 @@ class World:
             what = self.random.random()
             if what < 0.4:
                 self.core.want(self.now_s, self.random.choice(GROUPS))
-            elif what < 0.5:
+            elif what < 0.45:
                 self.core.used(self.now_s, self.random.choice(GROUPS), self.now_s)
+            elif what < 0.5:
+                self.core.arrived(self.now_s, self.random.choice(GROUPS), self.random.choice((1, 20)))
             elif what < 0.53:
                 self.die(self.random.choice("uvw"))
             elif what < 0.56:
