@@ -73,6 +73,9 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--several", type=int, help="cells of 2 to 8 devices (40; 2 if quick)")
     parser.add_argument("--first", type=int, default=0, help="number of the first cell of each kind")
     parser.add_argument("--policies", nargs="+", help="contenders by name; all if not said")
+    parser.add_argument(
+        "--busier", type=float, default=1.0, help="times the rows a second, of less work each"
+    )
     parser.add_argument("--rows", type=int, help="of a closed loop (5,000; 600 if quick)")
     parser.add_argument("--seconds", type=float, help="of a cell (15 on one device, 10 on several)")
     parser.add_argument("--many-s", type=float, help="of the 1,000 models (3,600; 120 if quick)")
@@ -147,8 +150,8 @@ def _open(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> dict[str, Any
         for known in (CONTENDERS, ABLATIONS)
     )
     numbers = range(flags.first, flags.first + max(flags.one, flags.several))
-    cells = [drawn_cell(flags.set, number, False) for number in numbers[: flags.one]]
-    cells += [drawn_cell(flags.set, number, True) for number in numbers[: flags.several]]
+    cells = [drawn_cell(flags.set, number, False, flags.busier) for number in numbers[: flags.one]]
+    cells += [drawn_cell(flags.set, number, True, flags.busier) for number in numbers[: flags.several]]
     cells = [cell if flags.seconds is None else replace(cell, seconds=flags.seconds) for cell in cells]
     journal = RESULTS / "residency.jsonl"
     RESULTS.mkdir(exist_ok=True)

@@ -109,14 +109,18 @@ class Cell:
         )
 
 
-def drawn_cell(of: str, number: int, several: bool) -> Cell:
-    """The cell of that number of a set; `several`: on 2 to 8 devices."""
+def drawn_cell(of: str, number: int, several: bool, busier: float = 1.0) -> Cell:
+    """The cell of that number of a set; `several`: on 2 to 8 devices.
+
+    busier: at most so many times the rows a second, each of which takes so much less.
+    """
     seed = f"{of} {'several' if several else 'one'} {number}"
     draw = Random(seed)
     devices = draw.randint(2, 8) if several else 1
     models = round(_log_uniform(draw, 5, 1000))
     load = draw.uniform(0.3, 1.1)
-    least_s = 4 * load * devices / (_MOST_ROWS_PER_S[0] + _MOST_ROWS_PER_S[1] * devices)
+    most_rows_per_s = busier * (_MOST_ROWS_PER_S[0] + _MOST_ROWS_PER_S[1] * devices)
+    least_s = 4 * load * devices / most_rows_per_s
     goal_s = _log_uniform(draw, max(0.1, 5 * least_s), max(1.0, 10 * least_s))
     batch_s = _log_uniform(draw, max(0.02 * goal_s, least_s), 0.2 * goal_s)
     # As many as a few models a device, as much as almost all.

@@ -216,3 +216,17 @@ def test_a_policy_that_brings_nothing_leaves_rows_refused_and_not_lost() -> None
     for one in result.functions.values():
         assert one.offered <= one.good + one.late + one.refused
     assert result.total.refused > 0
+
+
+@pytest.mark.parametrize("policy", EVERY)
+def test_no_model_leaves_while_a_batch_runs_on_it(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    evicted, left = Placement.evicted, []
+
+    def checked(core: Placement, worker: str, key: str) -> None:
+        assert key not in core.state(1e6, {}).running[worker]
+        left.append(key)
+        evicted(core, worker, key)
+
+    monkeypatch.setattr(Placement, "evicted", checked)
+    busy(policy)
+    assert left
