@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 
 from server.placement.demand import assigned, can_hold, has, taken_up
@@ -349,8 +349,13 @@ class ValueOfResidency:
         return found
 
     def _aborts(self, worth: Worth, loading: Set[str]) -> Iterator[PlacementAction]:
-        """Loads for nobody, against rows that would be lost before those are over."""
+        """Loads for nobody, against rows that would be lost before those are over.
+
+        One is given up only for a load that begins at once; else it would be begun and given up without end.
+        """
         state, now_s = worth.state, worth.now_s
+        if loading or any(worker.moving is None for worker in state.workers.values()):
+            return
         asked = {key for group in state.waited_for for key in group}
         for worker in state.workers.values():
             moving = worker.moving
@@ -368,8 +373,20 @@ class ValueOfResidency:
                 load_s = worth.load_s(group, worker.device)
                 saved = self._rows(worth, group, load_s) - self._rows(worth, group, left_s + load_s)
                 if saved > _HYSTERESIS * done:
-                    yield Abort(worker.name, moving.loading)
+                    if self._would_serve(worth, worker, moving.loading):
+                        yield Abort(worker.name, moving.loading)
                     break
+
+    def _would_serve(self, worth: Worth, worker: WorkerPlaces, given_up: str) -> bool:
+        """Whether a load for rows that wait would begin there if that one were given up."""
+        state = worth.state
+        workers = {**state.workers, worker.name: replace(worker, moving=None)}
+        then = replace(state, workers=workers, sought=(*state.sought, given_up))
+        asked = {key for group in state.waited_for for key in group}
+        return any(
+            isinstance(action, Fetch) and action.model in asked
+            for action in replace(self, aborts=False).decide(then, worth.now_s).actions
+        )
 
     def _worth_of_a_load(self, worth: Worth, worker: WorkerPlaces, key: str) -> float:
         """Rows that it brings, for which nobody waits yet."""

@@ -70,19 +70,22 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--set", choices=("tune", "report"), default="report", help="which cells are drawn")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS)
     parser.add_argument("--one", type=int, help="cells of one device (100; 4 if quick)")
-    parser.add_argument("--several", type=int, help="cells of 2 to 8 devices (40; 2 if quick)")
+    parser.add_argument("--several", type=int, help="cells of 2 to 8 devices (40; 1 if quick)")
     parser.add_argument("--first", type=int, default=0, help="number of the first cell of each kind")
     parser.add_argument("--policies", nargs="+", help="contenders by name; all if not said")
     parser.add_argument(
         "--busier", type=float, default=1.0, help="times the rows a second, of less work each"
     )
     parser.add_argument("--rows", type=int, help="of a closed loop (5,000; 600 if quick)")
-    parser.add_argument("--seconds", type=float, help="of a cell (15 on one device, 10 on several)")
+    parser.add_argument(
+        "--seconds", type=float, help="of a cell (15 on one device, 10 on several; 5 if quick)"
+    )
     parser.add_argument("--many-s", type=float, help="of the 1,000 models (3,600; 120 if quick)")
     parser.add_argument("--go-on", action="store_true", help="from what an interrupted run of this code left")
     flags = parser.parse_args()
     flags.one = (4 if flags.quick else 100) if flags.one is None else flags.one
-    flags.several = (2 if flags.quick else 40) if flags.several is None else flags.several
+    flags.several = (1 if flags.quick else 40) if flags.several is None else flags.several
+    flags.seconds = 5.0 if flags.quick and flags.seconds is None else flags.seconds
     return flags
 
 

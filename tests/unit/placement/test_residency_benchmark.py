@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.benchmarks import residency_rafiqi as rafiqi
-from tests.benchmarks.residency_cells import BOUND, CONTENDERS, drawn_cell, run
+from tests.benchmarks.residency_cells import BOUND, CONTENDERS, OURS, drawn_cell, run
 
 _ONE_RUN = 1 / rafiqi.LATENCY(1)
 
@@ -52,3 +52,9 @@ def test_five_models_in_four_places_give_rafiqis_fifth_of_the_throughput_in_sequ
     published = next(one for one in CONTENDERS if one.loads_block)
     share = rafiqi.throughput(published, "sequential", 1, 60) / _ONE_RUN
     assert share == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_load_is_not_begun_and_given_up_without_end() -> None:
+    cell = replace(drawn_cell("report", 3, True), seconds=1.1)
+    ours = next(one for one in CONTENDERS if one.name == OURS)
+    assert run(cell, ours)["goodput"] > 0.5
