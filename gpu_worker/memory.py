@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 
 __all__ = ["Region"]
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Region:
@@ -26,9 +29,17 @@ class Region:
     def give_back(self) -> None:
         """Its memory is the machine's again; what is read of it from now on is zeros."""
         self._pages.madvise(mmap.MADV_DONTNEED)
+        self._protect(mmap.PROT_READ)  # so that it does not count for RLIMIT_DATA either
 
     def take(self) -> None:
-        """Its pages come by themselves."""
+        """It may be written again. Raises `OSError` where the process may have no more memory."""
+        self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def _protect(self, access: int) -> None:
+        nbytes = ctypes.c_size_t(len(self._pages))
+        if _libc.mprotect(ctypes.c_void_p(self.address), nbytes, ctypes.c_int(access)):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     def copy_from(self, source: Region, start: int, end: int) -> None:
         """Copies bytes `start` to `end` of `source` to the same place; other threads run meanwhile."""

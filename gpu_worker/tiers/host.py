@@ -13,23 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_worker.memory import Region
-from gpu_worker.networks.network import IsCancelled, Network, check
+from gpu_worker.networks.network import IsCancelled, check
 
-__all__ = ["HostModel", "HostTier", "Kept"]
+__all__ = ["HostModel", "HostTier"]
 
 _LOOK_S = 0.01
-_MOST_KEPT = 256  # contents of networks without weights
-
-
-@dataclass(slots=True)
-class Kept:
-    """A network whose weights have left the device: its layers, its traced form, and what was learned of it.
-
-    learned: whatever whoever evicted it wants to find again.
-    """
-
-    network: Network
-    learned: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +43,6 @@ class HostTier:
         self.max_bytes = max_bytes
         self._allocate = allocate
         self._models: OrderedDict[str, HostModel] = OrderedDict()  # least recently used first
-        self._kept: OrderedDict[str, list[Kept]] = OrderedDict()  # by content, the oldest first
         self._filling: set[str] = set()
         self._changed = threading.Condition()
 
@@ -113,26 +100,11 @@ class HostTier:
         with self._changed:
             model.users -= 1
 
-    def keep(self, content: str, kept: Kept) -> None:
-        """Keeps a network whose weights have left the device: without them it takes little."""
+    def touch(self, content: str) -> None:
+        """The model was used until now."""
         with self._changed:
-            self._kept.setdefault(content, []).append(kept)
-            self._kept.move_to_end(content)
-            while len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
             if content in self._models:
                 self._models.move_to_end(content)
-
-    def take_kept(self, content: str) -> Kept | None:
-        """A network that waits for these weights, if one does."""
-        with self._changed:
-            waiting = self._kept.get(content)
-            if not waiting:
-                return None
-            kept = waiting.pop()
-            if not waiting:
-                del self._kept[content]
-            return kept
 
     def clear(self) -> None:
         """Lets go of the models that nobody uses."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as NotYet
@@ -34,7 +35,8 @@ from gpu_worker.networks.network import IsCancelled, Network, check
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.tiers.arriving import Arriving, Damaged
-from gpu_worker.tiers.host import HostModel, HostTier, Kept
+from gpu_worker.tiers.host import HostModel, HostTier
+from gpu_worker.tiers.kept import Kept, KeptNetworks
 from gpu_worker.tiers.link import Link
 from gpu_worker.zoo import HASHING
 
@@ -120,6 +122,9 @@ class Loads:
         self.host: HostTier | None = None
         if device.has_memory:
             self.host = HostTier(settings.host_bytes or host_share_bytes(), self._host_memory)
+        self.kept = KeptNetworks()
+        self._being_written: set[int] = set()  # memory of which a file is made: it must stay as it is
+        self._lock = threading.Lock()
         # One each: what one of them does for a load waits for no other kind of step.
         self._reading = Threads(1, "reading")
         self._making = Threads(1, "making")
@@ -154,34 +159,57 @@ class Loads:
 
     def leave(self, network: Network, learned: object) -> None:
         """The network is off the device: its memory is given back, and what can be used again is kept."""
-        if self.host is None or not isinstance(network, MovesWeights) or network.weights is None:
+        if not isinstance(network, MovesWeights) or network.weights is None:
             return
         if isinstance(network, LeavesDevice):
             network.left_device()
-        network.weights.memory.give_back()
-        if network.weights.content:
-            self.host.keep(network.weights.content, Kept(network, learned))
+        with self._lock:
+            is_read = id(network.weights.memory) in self._being_written
+        if is_read:
+            self._writing.put(self._left, network, network.weights, learned)  # after that
+        else:
+            self._left(network, network.weights, learned)
+
+    def _left(self, network: Network, weights: Weights, learned: object) -> None:
+        weights.memory.give_back()
+        if weights.content:
+            self.kept.keep(weights.content, Kept(network, learned))
+            if self.host is not None:
+                self.host.touch(weights.content)
 
     # ── from tier to tier ───────────────────────────────────────────────────────────────────────────────
 
     def _straight(self, load: _Load, bring: _Bring, make: _Make) -> Made:
         """Where host and device are one memory: into it, once."""
+        kept = self.kept.take(load.content) if load.content else None
         taken: list[tuple[Region, Any]] = []
 
         def allocate(nbytes: int, layout: object) -> Region:
-            load.grow(nbytes)
-            taken.append((Region(nbytes), layout))
-            return taken[-1][0]
+            load.grow(nbytes if kept is None else kept.network.resident_bytes)
+            memory = Region(nbytes) if kept is None else _memory_of(kept.network)
+            memory.take()
+            taken.append((memory, layout))
+            return memory
 
-        arriving = bring(load, allocate)
-        memory, layout = taken[-1]
-        if arriving is not None:
-            try:
-                arriving.until(memory.nbytes, load.is_cancelled)
-            finally:
-                arriving.give_up()
-            load.times.read_s = arriving.took_s
-        return self._made(load, make, layout, memory)
+        try:
+            arriving = bring(load, allocate)
+            memory, layout = taken[-1]
+            if arriving is not None:
+                try:
+                    arriving.until(memory.nbytes, load.is_cancelled)
+                finally:
+                    arriving.give_up()
+                load.times.read_s = arriving.took_s
+        except BaseException:
+            if kept is not None:
+                self.leave(kept.network, kept.learned)
+            raise
+        if kept is not None:
+            return Made(kept.network, load.times, load.times.read_s, kept.learned)
+        made = self._made(load, make, layout, memory)
+        if load.content and isinstance(made.network, MovesWeights) and made.network.weights is not None:
+            made.again_s = load.times.read_s
+        return made
 
     def _by_tiers(self, load: _Load, bring: _Bring, make: _Make) -> Made:
         """Disk → host → device, from where it is."""
@@ -221,14 +249,14 @@ class Loads:
         """From the host's memory to the device's, while the rest of it may still come."""
         assert self.host is not None
         nbytes = model.memory.nbytes
-        kept = self.host.take_kept(model.content)
+        kept = self.kept.take(model.content) if model.content else None
         try:
             if kept is None:
                 load.grow(nbytes)
                 memory = self._device_memory(nbytes)
             else:
                 load.grow(kept.network.resident_bytes)
-                memory = cast(MovesWeights, kept.network).weights.memory  # type: ignore[union-attr] # it moves
+                memory = _memory_of(kept.network)
                 memory.take()
             self._move(load, model, memory, arriving)
         except BaseException:
@@ -383,9 +411,22 @@ class Loads:
         load.module = module
         load.times.prepare_s += time.monotonic() - began_s
         if self._files is not None and load.content:
+            with self._lock:
+                self._being_written.add(id(memory))
             self._writing.put(
-                _write, self._files, load.content, _path(manifest), load.stamp, layout.to_json(), memory
+                self._write, load.content, _path(manifest), load.stamp, layout.to_json(), memory
             )
+
+    def _write(self, content: str, path: str, stamp: Stamp, layout: object, memory: Region) -> None:
+        """A disk that is full costs the next load time, not this one."""
+        assert self._files is not None
+        try:
+            self._files.write(content, path, stamp, layout, memory.view)
+        except OSError as exc:
+            _log.warning("%s is not kept as it lies in memory: %s", path, exc.strerror or str(exc))
+        finally:
+            with self._lock:
+                self._being_written.discard(id(memory))
 
     def _torch_network(self, load: _Load, layout: Any, memory: Region) -> Network:  # noqa: ANN401  # of weights.py
         from gpu_worker.networks.torch_loader import network_of, skeleton
@@ -478,12 +519,8 @@ def _options(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _write(
-    files: PreparedFiles, content: str, path: str, stamp: Stamp, layout: object, memory: Region
-) -> None:
-    """A disk that is full costs the next load time, not this one."""
-    try:
-        files.write(content, path, stamp, layout, memory.view)
-    except OSError as exc:
-        reason = exc.strerror or str(exc)
-        _log.warning("%s is not kept as it lies in memory: %s", path, reason)
+def _memory_of(network: Network) -> Region:
+    """Where the weights of a kept network go."""
+    weights = cast(MovesWeights, network).weights
+    assert weights is not None
+    return cast(Region, weights.memory)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,6 +184,45 @@ def test_what_is_being_written_is_left_alone(
     file.read(memoryview(found), 0)
     file.close()
     assert (bytes(found), file.trusted) == (DATA, True)
+
+
+def test_a_model_that_leaves_while_its_file_is_written_is_written_whole(
+    engines: Engines, folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, may_be_written = PreparedFiles.write, threading.Event()
+
+    def late(*arguments: Any) -> None:
+        assert may_be_written.wait(30)
+        written(*arguments)
+
+    monkeypatch.setattr(PreparedFiles, "write", late)
+    engine = engines(threads=1, prepared=str(folder))
+    engine.load("m", str(model))
+    expected = scores(engine)
+    engine.unload("m")
+    may_be_written.set()
+    engine._loads.settle()
+    monkeypatch.undo()
+    report, found = loaded(engines, folder, model)
+    assert report.times.read_s > 0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_cpu_gives_back_the_memory_of_what_left_and_traces_it_once(
+    engines: Engines, folder: Path, model: Path
+) -> None:
+    engine = engines(threads=1, prepared=str(folder))
+    engine.load("m", str(model))
+    expected = scores(engine)
+    (resident,) = engine._cache.residents()
+    memory = resident.network.weights.memory  # type: ignore[attr-defined]
+    assert any(memory.view)
+    engine.unload("m")
+    engine._loads.settle()
+    assert not any(memory.view)
+    report = engine.load("m", str(model))
+    np.testing.assert_array_equal(scores(engine), expected)
+    assert (report.times.make_s, report.times.warm_up_s) == (0.0, 0.0)
 
 
 def test_a_cpu_holds_weights_once(engines: Engines, folder: Path, model: Path) -> None:
