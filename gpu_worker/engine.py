@@ -101,6 +101,7 @@ class Engine:
         self._cache = ModelCache(
             max_bytes=self.device.capacity_bytes, max_models=settings.resident_models, gone=self._gone
         )
+        self._contents: dict[str, str] = {}  # key → what the host tier knows it by; "" = it keeps it not
         self._loads = Loads(settings, self.device, self._before_torch)
         self._threads = Threads(self.device.threads, "decode" if cuda else "crew")
         self._crew = None if cuda else Crew(self._threads)
@@ -181,6 +182,7 @@ class Engine:
             raise
         try:
             resident = self._cache.keep(claim, manifest, made.network, made.learned)
+            self._contents[key] = made.content
         except BaseException:
             self._loads.leave(made.network, made.learned)
             raise
@@ -193,6 +195,21 @@ class Engine:
             made.times,
             made.again_s,
         )
+
+    def read(self, key: str, directory: str, is_cancelled: IsCancelled = lambda: False) -> None:
+        """Brings the model into the host's memory, where that is a tier of its own, and no further.
+
+        Raises `ModelUnusable`, `Cancelled` as `load` does.
+        """
+        self.start()
+        manifest = read_manifest(directory)
+        self._import_runtime(manifest)
+        self._contents[key] = self._loads.read(manifest, is_cancelled)
+
+    def in_host(self) -> dict[str, int]:
+        """Key → bytes, of the models that are ready in the host's memory."""
+        sizes = self._loads.host.sizes() if self._loads.host is not None else {}
+        return {key: sizes[content] for key, content in list(self._contents.items()) if content in sizes}
 
     def unload(self, key: str) -> None:
         """Drops the model once its last batch is over. Raises `UnknownModel`."""

@@ -1,7 +1,7 @@
 """The worker's loop: frames in, frames out, one engine between.
 
     socket → reader ─┬─ Infer ────────→ engine.begin → decode threads → model threads ─┐
-                     ├─ Load, Unload ─→ a thread for each model under way (orders.py) ─┼─→ sender → socket
+                     ├─ Load, Read, … → a thread for each model under way (orders.py) ─┼─→ sender → socket
                      ├─ TrainEpoch, … → trainer (a process of its own) ────────────────┤
                      ├─ Cancel, Ping, … ───────────────────────────────────────────────┘
                      └─ end of stream, FrameError: the loop ends
@@ -48,6 +48,7 @@ from gpu_worker.wire.protocol import (
     Ping,
     Pong,
     ProbeTraining,
+    Read,
     ResidentsListed,
     StoreCheckpoint,
     TrainEpoch,
@@ -127,7 +128,7 @@ class Loop:
     def _accept(self, message: Message) -> None:
         if isinstance(message, Infer):
             self._accept_batch(message)
-        elif isinstance(message, Load | Unload):
+        elif isinstance(message, Load | Read | Unload):
             self._orders.put(message)
         elif isinstance(message, Cancel):
             with self._batches_changed:
@@ -159,7 +160,8 @@ class Loop:
         elif isinstance(message, ListResidents):
             residents = self._engine.residents()
             there = {resident.key: resident.network.resident_bytes for resident in residents}
-            self._replies.put(ResidentsListed(message.id, there))
+            in_host, loading = self._engine.in_host(), self._engine.loading()
+            self._replies.put(ResidentsListed(message.id, there, in_host, loading))
         else:
             raise FrameError(f"a worker does not take {message.kind!r} messages")
 
@@ -229,7 +231,7 @@ class Loop:
                 batch.cancel()
         self._orders.cancel_all()
 
-    def _carry_out(self, message: Load | Unload, is_cancelled: Callable[[], bool]) -> None:
+    def _carry_out(self, message: Load | Read | Unload, is_cancelled: Callable[[], bool]) -> None:
         """In a thread of the order's own."""
         try:
             if isinstance(message, Load):
@@ -243,6 +245,9 @@ class Loop:
                     again_s=report.again_s,
                     **asdict(report.times),
                 )
+            elif isinstance(message, Read):
+                self._engine.read(message.model, message.directory, is_cancelled)
+                reply = Done(message.id)
             else:
                 self._engine.unload(message.model)
                 reply = Done(message.id)

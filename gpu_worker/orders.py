@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpu_worker.errors import Cancelled, NoRoom
-from gpu_worker.wire.protocol import Load, Unload
+from gpu_worker.wire.protocol import Load, Read, Unload
 
 __all__ = ["Orders"]
 
 _MOST = 256
 
-Order = Load | Unload
+Order = Load | Read | Unload
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class Orders:
                 (line, order)
                 for line in self._waiting.values()
                 for order in line
-                if order.message.id == target and isinstance(order.message, Load)
+                if order.message.id == target and not isinstance(order.message, Unload)
             ]
             for line, order in found:
                 order.given_up.set()

@@ -57,6 +57,11 @@ class HostTier:
         with self._changed:
             return list(self._models)
 
+    def sizes(self) -> dict[str, int]:
+        """Content → bytes, of what is here whole."""
+        with self._changed:
+            return {content: model.memory.nbytes for content, model in self._models.items() if model.is_whole}
+
     def lease(self, content: str, is_cancelled: IsCancelled) -> HostModel | None:
         """The model, to be given back; None: the caller brings it, by `admit` and then `filled`, or `failed`.
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from gpu_worker.device import Device, host_share_bytes
 from gpu_worker.errors import Cancelled, ModelUnusable
@@ -72,13 +72,19 @@ class LoadTimes:
 class Made:
     """A network that is on the device and warm.
 
-    again_s: what loading it again should take. learned: what was said of it when it last left.
+    again_s: what loading it again should take. learned: what was said of it when it last left. content: what
+    the host tier knows it by.
     """
 
     network: Network
     times: LoadTimes
     again_s: float
     learned: Any = None
+    content: str = ""
+
+
+class _InHost(Exception):
+    """The model is in the host's memory, as far as it is kept there, and is to go no further."""
 
 
 @dataclass(slots=True)
@@ -86,7 +92,7 @@ class _Load:
     """One load under way.
 
     stamp: of the weights file. content: what the network is made of, "" where it is made anew each time.
-    module: one that has its weights in ordinary memory, made on the way.
+    module: one that has its weights in ordinary memory, made on the way. ahead: it is to be read, no more.
     """
 
     manifest: Manifest
@@ -96,6 +102,7 @@ class _Load:
     content: str = ""
     module: nn.Module | None = None
     times: LoadTimes = field(default_factory=LoadTimes)
+    ahead: bool = False
 
 
 # Weights in memory that `allocate(nbytes, layout)` gives, or on their way there.
@@ -150,6 +157,23 @@ class Loads:
         Raises `ModelUnusable`, `Cancelled` within 50 ms of being asked to stop, and what `grow` raises.
         """
         load = _Load(manifest, is_cancelled, grow)
+        made = self._brought(load)
+        made.content = load.content
+        return made
+
+    def read(self, manifest: Manifest, is_cancelled: IsCancelled) -> str:
+        """Brings the model into the host's memory, if that is a tier of its own, and no further; its content.
+
+        Raises `ModelUnusable`, `Cancelled`.
+        """
+        load = _Load(manifest, is_cancelled, lambda _: None, ahead=True)
+        if self.host is not None:
+            with contextlib.suppress(_InHost):
+                self._brought(load)
+        return load.content
+
+    def _brought(self, load: _Load) -> Made:
+        manifest = load.manifest
         if manifest.architecture == HASHING:
             return self._hashing(load)
         check_pixels(manifest)
@@ -212,12 +236,14 @@ class Loads:
         return made
 
     def _by_tiers(self, load: _Load, bring: _Bring, make: _Make) -> Made:
-        """Disk → host → device, from where it is."""
+        """Disk → host → device, from where it is; or into the host alone, which raises `_InHost`."""
         assert self.host is not None
         host = self.host
         model = host.lease(load.content, load.is_cancelled) if load.content else None
         if model is not None:
             try:
+                if load.ahead:
+                    raise _InHost
                 return self._over_link(load, make, model, None)
             finally:
                 host.give_back(model)
@@ -232,6 +258,8 @@ class Loads:
         is_damaged = False
         try:
             arriving = bring(load, allocate)
+            if load.ahead:
+                self._stay(load, admitted[-1], arriving)
             return self._over_link(load, make, admitted[-1], arriving)
         except Damaged:
             is_damaged = True
@@ -244,6 +272,15 @@ class Loads:
                 host.give_back(model)
             if model is None or is_damaged or not model.is_whole:
                 host.failed(load.content, model)
+
+    def _stay(self, load: _Load, model: HostModel, arriving: Arriving | None) -> NoReturn:
+        """Raises `_InHost` once the model is there; at once where there is no room to keep it."""
+        assert self.host is not None
+        if model.stays:
+            if arriving is not None:
+                arriving.until(model.memory.nbytes, load.is_cancelled)
+            self.host.filled(model)
+        raise _InHost
 
     def _over_link(self, load: _Load, make: _Make, model: HostModel, arriving: Arriving | None) -> Made:
         """From the host's memory to the device's, while the rest of it may still come."""
@@ -448,6 +485,8 @@ class Loads:
     def _onnx(self, load: _Load) -> Made:
         sha256 = self._identify(load)
         if self._device.simulated is None:  # ONNX Runtime has its own way to a device
+            if load.ahead:
+                raise _InHost
             return self._made(load, lambda *_: onnx_network(load.manifest, self._device), None, Region(0))
         load.content = content_of(sha256, {"runtime": "onnx"})
         return self._by_tiers(load, self._bring_file, self._onnx_network)
@@ -476,8 +515,11 @@ class Loads:
     def _hashing(self, load: _Load) -> Made:
         manifest = load.manifest
         network = Hashing.from_options(manifest.classes, manifest.architecture_options)
-        self._link.wait(network.load_s, load.is_cancelled)
+        if not load.ahead:
+            self._link.wait(network.load_s, load.is_cancelled)
         if not network.weight_bytes:
+            if load.ahead:
+                raise _InHost
             load.times.copy_s = network.load_s
             warm_up(network, manifest)
             return Made(network, load.times, network.load_s)

@@ -34,6 +34,7 @@ __all__ = [
     "Ping",
     "Pong",
     "ProbeTraining",
+    "Read",
     "ResidentsListed",
     "RowError",
     "StoreCheckpoint",
@@ -59,6 +60,18 @@ class Load(Message):
     """
 
     kind: ClassVar[str] = "load"
+    model: str
+    directory: str
+
+
+@dataclass(slots=True)
+class Read(Message):
+    """Bring the model version into the host's memory, where that is a tier of its own, and no further.
+
+    So that a later Load of it has only the link to wait for. `Cancel` gives it up.
+    """
+
+    kind: ClassVar[str] = "read"
     model: str
     directory: str
 
@@ -110,7 +123,7 @@ class Infer(Message):
 
 @dataclass(slots=True)
 class Cancel(Message):
-    """Stop the Infer, the Load or the TrainEpoch of id `target`; it has no reply of its own.
+    """Stop the Infer, the Load, the Read or the TrainEpoch of id `target`; it has no reply of its own.
 
     What it stops is answered as ever, once it is over: `Failed("cancelled")`, or what it was if that came
     first. A Load is over within 50 ms, and nothing of it is on the device then; but a pass of its warm-up may

@@ -7,6 +7,7 @@ the server imports this module.
 
     Load   → Loaded | Failed
     Unload → Done   | Failed
+    Read   → Done   | Failed          into the host's memory, ahead of a Load
     Infer  → Answer | Failed          one batch through one or several models, decoded once
     Cancel → (nothing; the Infer or Load it names answers Failed(code="cancelled"), or already has)
     Ping   → Pong
@@ -59,6 +60,7 @@ from gpu_worker.wire.messages import (
     Ping,
     Pong,
     ProbeTraining,
+    Read,
     ResidentsListed,
     RowError,
     StoreCheckpoint,
@@ -92,6 +94,7 @@ __all__ = [
     "Ping",
     "Pong",
     "ProbeTraining",
+    "Read",
     "ResidentsListed",
     "RowError",
     "StoreCheckpoint",

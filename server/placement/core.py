@@ -458,6 +458,26 @@ class Placement:
         self._pass_over()
         return steps, decision.until_s
 
+    def ahead(self, now_s: float, name: str, waited_for: Mapping[GroupKeys, WaitingRows]) -> str:
+        """The model that would come to the worker next, were what is on its way there; "" = none."""
+        worker = self._workers[name]
+        if worker.moving is None or not worker.moving.loading or worker.moving.aborted:
+            return ""
+        moving = worker.moving
+        resident = {key: there for key, there in worker.resident.items() if key not in moving.evicting}
+        resident[moving.loading] = Residence(
+            now_s, moving.ends_s - moving.since_s, moving.for_rows, used=False
+        )
+        state = self.state(now_s, waited_for)
+        state = replace(
+            state,
+            workers={**state.workers, name: replace(worker, resident=resident, moving=None)},
+            wishes=tuple(wish for wish in state.wishes if moving.loading not in wish.group),
+            used_bytes={**state.used_bytes, name: sum(self._model(key).size_bytes for key in resident)},
+        )
+        actions = self._policy.ahead(state, now_s).actions
+        return next((one.model for one in actions if isinstance(one, Fetch) and one.worker == name), "")
+
     def begin(self, now_s: float, step: Step, *, for_rows: bool = False) -> None:
         """The worker's link is busy with this from now on; for_rows: they wait for what comes."""
         worker = self._workers[step.worker]

@@ -51,6 +51,15 @@ class GuardedPlacement:
             decision = self._policy.decide(state, now_s)
         return decision
 
+    def ahead(self, state: PlacementState, now_s: float) -> PlacementDecision:
+        """What the policy would do in a state that may never come; nothing where it faults on it."""
+        try:
+            decision = self._policy.decide(state, now_s)
+            _check(decision, state)
+        except Exception:
+            return PlacementDecision()
+        return decision
+
 
 def _check(decision: object, state: PlacementState) -> None:
     """Raises ValueError for what cannot be done."""

@@ -42,6 +42,7 @@ Profile = Callable[[Worker, ModelVersion, Callable[[], bool]], Awaitable[None]]
 
 _PATIENCE_S = 120.0
 _CHECK_EVERY_S = 2.0
+_LOOK_AHEAD_S = 0.05
 
 # Why models leave, where no policy has decided it.
 OPERATOR = "operator"
@@ -91,6 +92,7 @@ class _LiveWorker:
     ordered: list[_Order] = field(default_factory=list)
     step: Step | None = None  # what its link is at
     for_wishes: list[tuple[str, ...]] = field(default_factory=list)
+    look_ahead_s: float = -math.inf  # when to look next for what may be read while its link is busy
 
     @property
     def worker(self) -> Worker:
@@ -101,6 +103,11 @@ class _LiveWorker:
     def gone(self) -> bool:
         """Whether it is lost."""
         return self.link.gone
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether its device has memory of its own, so that models may lie ready in the host's."""
+        return self.worker.info.device != "cpu"
 
     @property
     def load(self) -> str:
@@ -466,12 +473,29 @@ class Residency:
                 place.link.give_up(step.abort)
             else:
                 self._begin(place, step)
+        until_s = min(until_s, self._read_ahead(now_s, waited_for))
         if until_s < math.inf:
             wait_s = max(0.001, until_s - now_s)
             self._ask_at = asyncio.get_running_loop().call_later(wait_s, self._ask)
         self._end_wishes()
         self._end_spreads()
         self._watch_for_workers()
+
+    def _read_ahead(self, now_s: float, waited_for: Mapping[tuple[str, ...], WaitingRows]) -> float:
+        """While one model is on its way to the device, the next one is read into the host's memory.
+
+        When to look again.
+        """
+        again_s = math.inf
+        for place in self._places.values():
+            if place.load and place.has_tiers and now_s >= place.look_ahead_s:
+                key = self._core.ahead(now_s, place.link.name, waited_for)
+                place.look_ahead_s = math.inf if key else now_s + _LOOK_AHEAD_S
+                if key in self._models:
+                    place.link.read(self._models[key])
+            if place.load and place.has_tiers:
+                again_s = min(again_s, place.look_ahead_s)
+        return again_s
 
     def _begin_ordered(self, now_s: float, place: _LiveWorker) -> None:
         """What is ordered goes before what the policy would do."""
@@ -486,7 +510,8 @@ class Residency:
         task.add_done_callback(lambda _: _done(order.told))
 
     def _begin(self, place: _LiveWorker, step: Step) -> asyncio.Task[None]:
-        place.step = step
+        place.step, place.look_ahead_s = step, -math.inf
+        place.link.stop_reading(but=step.load)
         place.for_wishes = [keys for keys in self._wanted if step.load in keys]
         place.link.begin((*step.evict, *([step.load] if step.load else [])))
         self._moves.links[step.worker].began(self._clock())

@@ -2,6 +2,7 @@
 
     load    Load → Loaded | Failed; `give_up` cancels it, and it still ends with its reply
     unload  Unload → Done | Failed
+    read    Read → Done | Failed, beside a load: into the host's memory, ahead of a load of its own
     listed  ListResidents → what it holds, by its own word
 
 A worker that does not carry one out within its patience is killed, and counts as lost. Knows no policy and no
@@ -16,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from gpu_worker.wire.protocol import Failed, ListResidents, Load, Message, ResidentsListed, Unload
+from gpu_worker.wire.protocol import Failed, ListResidents, Load, Message, Read, ResidentsListed, Unload
 from server.catalog.functions import ModelVersion
 from server.errors import WorkerLost
 from server.workers.pool import Worker
@@ -43,6 +44,7 @@ class WorkerLink:
         self._moved: set[str] = set()  # the same since a listing was asked for
         self._loading: tuple[str, int] | None = None  # model and message id of a load that is not answered
         self._given_up = ""
+        self._reading: tuple[str, int] | None = None  # model and message id of a reading ahead under way
 
     @property
     def name(self) -> str:
@@ -85,6 +87,23 @@ class WorkerLink:
     async def unload(self, key: str) -> Message:
         """`Done` or `Failed`."""
         return await self._call(Unload(0, key), f"unloading {key}")
+
+    def read(self, model: ModelVersion) -> None:
+        """Have the model read into the host's memory, beside what moves; another that is read is given up."""
+        self.stop_reading(but=model.key)
+        if self._reading is None:
+            message = Read(0, model.key, str(model.directory))
+            self._reading = model.key, self.worker.send(message, self._was_read)
+
+    def stop_reading(self, *, but: str = "") -> None:
+        """Whatever is read ahead is wanted no more, but that model."""
+        if self._reading is not None and self._reading[0] != but:
+            self.worker.cancel(self._reading[1])
+            self._reading = None
+
+    def _was_read(self, reply: Message) -> None:
+        if self._reading is not None and self._reading[1] == reply.id:
+            self._reading = None
 
     async def listed(self) -> tuple[ResidentsListed, frozenset[str]] | None:
         """What the worker holds, and what has moved since it was asked; None where it does not say."""

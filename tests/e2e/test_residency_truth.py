@@ -40,7 +40,7 @@ DEVICE = "sim:7MB,0.075GB/s"  # 40 ms for a model
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
     """Two workers with room for two of five models each, which the functions f0 to f4 ask one by one."""
     folder = tmp_path_factory.mktemp("truth")
-    flags = ["--workers=2", "--worker-start-s=20", f"--device={DEVICE}"]
+    flags = ["--workers=2", "--worker-start-s=60", f"--device={DEVICE}"]
     with inference_server(folder / "home", flags=flags) as running:
         for number in range(MODELS):
             made = hashing_model(folder / "made", f"m{number}", weight_bytes=WEIGHT_BYTES, delay_ms=5.0)

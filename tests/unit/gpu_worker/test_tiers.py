@@ -353,3 +353,55 @@ def test_a_given_up_load_of_weights_from_the_disk_leaves_no_copy_in_the_host(
     host = engine._loads.host
     assert host is not None
     assert (host.used_bytes, engine.used_bytes) == (0, 0)
+
+
+# ── reading ahead ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_that_was_read_ahead_is_in_the_host_and_not_on_the_device(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    engine = simulated()
+    folder = weighty(tmp_path, "m", 4)
+    engine.read("m", folder)
+    assert engine.resident() == []
+    assert engine.used_bytes == 0
+    assert engine.in_host() == {"m": 4 * MIB}
+    engine.load("m", folder)
+    assert asks(engine, "m") == label_of("a")
+
+
+def test_a_model_that_left_the_device_is_told_of_in_the_host(simulated: Simulated, tmp_path: Path) -> None:
+    engine = simulated()
+    engine.load("m", weighty(tmp_path, "m", 4))
+    engine.unload("m")
+    assert engine.in_host() == {"m": 4 * MIB}
+
+
+def test_reading_ahead_what_the_host_has_no_room_for_keeps_nothing(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    engine = simulated(host_bytes=2 * MIB)
+    folder = weighty(tmp_path, "m", 4)
+    engine.read("m", folder)
+    assert engine.in_host() == {}
+    engine.load("m", folder)
+    assert asks(engine, "m") == label_of("a")
+
+
+def test_reading_ahead_that_is_given_up_leaves_nothing(simulated: Simulated, tmp_path: Path) -> None:
+    engine = simulated()
+    folder = weighty(tmp_path, "m", 4)
+    with pytest.raises(Cancelled):
+        engine.read("m", folder, lambda: True)
+    assert engine.in_host() == {}
+    engine.load("m", folder)
+    assert asks(engine, "m") == label_of("a")
+
+
+def test_where_host_and_device_are_one_there_is_nothing_to_read_ahead(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    engine = simulated("cpu")
+    engine.read("m", weighty(tmp_path, "m", 4))
+    assert (engine.resident(), engine.in_host()) == ([], {})

@@ -16,6 +16,7 @@ from gpu_worker.wire.protocol import (
     Load,
     Loaded,
     Message,
+    Read,
     ResidentsListed,
     RowError,
     Unload,
@@ -40,6 +41,7 @@ class FakeWorker:
     info: WorkerInfo = field(default_factory=lambda: WorkerInfo("cpu", "fake", 0))
     resident: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
     batches: list[tuple[Infer, OnReply]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
@@ -114,6 +116,9 @@ class FakeWorker:
             return Loaded(message.id, size, 0.001)
         if isinstance(message, ListResidents):
             return ResidentsListed(message.id, {key: self.size(key) for key in self.resident}, self.host)
+        if isinstance(message, Read):
+            self.reads.append(message.model)
+            return Done(message.id)
         assert isinstance(message, Unload)
         self.unloads.append(message.model)
         if message.model not in self.resident:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.wire.protocol import ListResidents, Load, Message
+from gpu_worker.wire.protocol import ListResidents, Load, Message, Read
 from server.errors import ServiceError
 from server.observability.moves import Moves
 from server.placement.policy import Abort, Capacity, Fetch, PlacementDecision, PlacementState
 from server.placement.residency import Residency
+from server.workers.pool import WorkerInfo
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.served import text_model
-from tests.unit.server.test_residency import A, B, Listener
+from tests.unit.server.test_residency import A, B, C, Listener
 from tests.unit.server.test_residency_faults import run
 from tests.waiting import until
 
@@ -300,6 +301,64 @@ def test_a_worker_that_gives_up_loads_by_itself_has_failed() -> None:
         house = House(FakeWorker(unloadable={"a/1": "cancelled"}))
         with pytest.raises(ServiceError, match="model a/1 cannot be loaded"):
             await house.residency.load((A,))
+
+    run(scenario)
+
+
+# ── the next one is read ahead ──────────────────────────────────────────────────────────────────────────────
+
+
+def tiered(**fields: Any) -> FakeWorker:
+    """A worker whose device has memory of its own."""
+    return FakeWorker(info=WorkerInfo("sim:1MB,1", "fake", 0), **fields)
+
+
+def test_while_one_model_is_loaded_the_next_one_is_read_into_the_hosts_memory() -> None:
+    async def scenario() -> None:
+        worker = tiered(stalled={Load})
+        house = House(worker)
+        house.residency.want((A,))
+        house.residency.want((B,))
+        await settle()
+        assert worker.reads == ["b/1"]
+        worker.stalled = set()
+        worker.go_on()
+        await settle()
+        assert (worker.loads, worker.reads) == (["a/1", "b/1"], ["b/1"])
+        assert house.agrees(worker)
+
+    run(scenario)
+
+
+def test_what_is_read_ahead_is_given_up_for_a_load_that_comes_first() -> None:
+    async def scenario() -> None:
+        worker = tiered(stalled={Load, Read})
+        house = House(worker)
+        house.residency.want((A,))
+        deploying = asyncio.ensure_future(house.residency.load((B,)))
+        await until(lambda: len(worker.held) == 2)
+        (reading,) = [message.id for message, _ in worker.held if isinstance(message, Read)]
+        deploying.cancel()
+        house.residency.want((C,))
+        await settle()
+        worker.stalled = set()
+        worker.go_on()
+        await settle()
+        assert worker.loads == ["a/1", "c/1"]
+        assert worker.cancelled == [reading]
+
+    run(scenario)
+
+
+def test_where_host_and_device_are_one_memory_nothing_is_read_ahead() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker(stalled={Load})
+        house = House(worker)
+        house.residency.want((A,))
+        house.residency.want((B,))
+        await settle()
+        assert worker.reads == []
+        await house.residency.close()
 
     run(scenario)
 
