@@ -47,6 +47,8 @@ class LatencyModel:
         if not profile_s or any(rows < 1 or not 0 < took < math.inf for rows, took in profile_s.items()):
             raise ValueError("a latency profile needs at least one point, with rows ≥ 1 and seconds > 0")
         self._profile = sorted(profile_s.items())
+        self._profiled_s: dict[int, float] = {}  # at learned sizes
+        self._near: dict[int, int] = {}  # rows → the learned size that a batch of so many is near
         self._measured = measured
         self._shape = {rows: 0.0 for rows, _ in self._profile if measured}  # ln, by size
         self._seen = dict.fromkeys(self._shape, 3)  # batches by size; the profile counts for three
@@ -95,8 +97,11 @@ class LatencyModel:
         """A batch of `rows` rows took `seconds`. Raises ValueError for what cannot have been."""
         if rows < 1 or not 0 < seconds < math.inf:
             raise ValueError(f"a batch of {rows} rows cannot have taken {seconds} s")
-        size = self._size_near(rows)
+        size = self._near.get(rows)
+        if size is None:
+            size = self._near[rows] = self._size_near(rows)
         if size not in self._shape:
+            self._near.clear()
             known_s = _between(self._curve, rows) if self._measured else seconds
             self._shape[size] = math.log(known_s / _between(self._profile, rows)) - self._level
             self._seen[size] = 1
@@ -164,7 +169,10 @@ class LatencyModel:
         curve: list[tuple[int, float]] = []
         highest = 0.0
         for size in sorted(self._shape):
-            highest = max(highest, _between(self._profile, size) * math.exp(self._shape[size] + self._level))
+            profiled_s = self._profiled_s.get(size)
+            if profiled_s is None:
+                profiled_s = self._profiled_s[size] = _between(self._profile, size)
+            highest = max(highest, profiled_s * math.exp(self._shape[size] + self._level))
             curve.append((size, highest))
         self._curve = curve if self._measured else self._with_guesses(curve)
 
@@ -212,4 +220,4 @@ def _between(points: Sequence[tuple[int, float]], rows: int) -> float:
         return points[0][1] * rows / points[0][0]
     at = min(at, len(points) - 1)
     (low, low_s), (high, high_s) = points[at - 1], points[at]
-    return low_s + max(0.0, high_s - low_s) * (rows - low) / (high - low)
+    return low_s if high_s <= low_s else low_s + (high_s - low_s) * (rows - low) / (high - low)
