@@ -8,6 +8,8 @@ follows the plan within each batch.
 
 from __future__ import annotations
 
+import math
+
 from server.ensemble.cascade import PlanOnWorker
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.guarded import GuardedPolicy
@@ -30,10 +32,23 @@ class _LaneOfPlan(Lane):
 class PlannedLane(_LaneOfPlan):
     """Its batches go to all members at once, with what their rows are asked of them by."""
 
+    _measured: PlanOnWorker | None = None  # the plan that its batches of late were of
+
     @property
     def plan(self) -> PlanOnWorker | None:
         """The last one."""
         return self.pooled.planned
+
+    def is_slower(self, device: str) -> bool:
+        """Whether its batches have been seen to take longer there than those that all members answer.
+
+        What a plan is expected to save may be lost: passes of few rows take longer than their share. Another
+        plan is tried anew.
+        """
+        if self._measured is not self.plan:
+            self._measured = self.plan
+            self.row_s.clear()
+        return self.row_s.get(device, 0.0) > self.pooled.row_s.get(device, math.inf)
 
     def saved_s(self, rows: int) -> float:
         """Nothing that members share can be seen where not all answer."""

@@ -586,7 +586,8 @@ class Scheduler:
         """Where rows wait; bulk ones of a function with plans for the first member that they are asked of."""
         lane = self._queues.lane_for(now_s, submission)
         if isinstance(lane, PooledLane) and lane.is_planned(submission):
-            return self._queues.planned_lane(now_s, lane)
+            planned = self._queues.planned_lane(now_s, lane)
+            return lane if any(planned.is_slower(device) for device in lane.devices) else planned
         first = lane.asked_first(submission) if isinstance(lane, PooledLane) else None
         if first is None:
             return lane

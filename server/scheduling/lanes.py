@@ -41,6 +41,7 @@ from server.scheduling.worker_state import WorkerState
 
 __all__ = ["Lane", "LaneKey", "run_of"]
 
+_ROW_GAIN = 0.2  # of what a batch's rows took
 _LEAST_SAVED_S = 1e-6  # by a row that members share; so little is as good as nothing
 # Function, members, bucket; and, of rows that may be asked of others after these, "cascade", or that need not
 # be asked of all, "planned".
@@ -66,6 +67,7 @@ class Lane:
         self.spec = spec
         self.members: tuple[MemberSpec, ...] = tuple(m for m in spec.members if m.name in self.key[1])
         self._saved: dict[tuple[str, tuple[str, ...]], LatencyModel] = {}  # by device and members
+        self.row_s: dict[str, float] = {}  # by device: of batches of all members, at least half full, of late
         self.names = tuple(member.name for member in self.members)
         self.policy = policy
         self._latencies: dict[str, tuple[Latency, ...]] = {}
@@ -263,6 +265,9 @@ class Lane:
             alone_s = {
                 name: time.own_s + time.shared_s * asked[name] / rows + around_s for name, time in told
             }
+            if len(members) == len(self.names) and 2 * rows >= self.spec.max_batch:
+                before_s = self.row_s.setdefault(device, took_s / rows)
+                self.row_s[device] = before_s + _ROW_GAIN * (took_s / rows - before_s)
             if len(there) == len(members):
                 each_s = alone_s
                 if min(asked.values()) < rows:  # beside what all would take of all rows

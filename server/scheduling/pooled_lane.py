@@ -138,6 +138,11 @@ class PooledLane(Lane):
             self._holders[worker.name] = worker
         self.pool.set_worker(now_s, worker.name, members, worker.starts_at_s)
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The kinds of the workers that hold all members."""
+        return frozenset(worker.view.device for worker in self._holders.values())
+
     def is_planned(self, submission: Submission) -> bool:
         """Whether rows go to a worker that asks its members by a plan."""
         if self.planned is None or not self._holders:

@@ -306,3 +306,27 @@ def test_each_member_s_latency_is_taught_by_the_rows_that_it_was_asked_of():
     assert first(8) == pytest.approx(0.016, rel=0.05)
     assert second(2) == pytest.approx(0.004, rel=0.05)
     assert third(8) == before[2](8), "it was not asked"
+
+
+@pytest.mark.parametrize("is_slower", [False, True])
+def test_a_plan_that_takes_longer_than_all_members_is_given_up(is_slower: bool):
+    scheduler = planned_core()
+    shared_s = 8 * min(member.cost_s for member in ENSEMBLE.members) / 3
+    all_s = 8 * sum(member.cost_s for member in ENSEMBLE.members) - 2 * shared_s
+    plan_s = (1.2 if is_slower else 0.8) * all_s
+    ways: list[bool] = []
+    for number in range(12):
+        now_s = 2.0 + number
+        members = NAMES if number < 4 else None
+        scheduler.submit(now_s, asked(number, 8, row_class="bulk", members=members))
+        batch = sent(scheduler, now_s)
+        ways.append(batch.plan is not None)
+        took_s = all_s if batch.plan is None else plan_s
+        costs_s = [8 * member.cost_s - shared_s for member in ENSEMBLE.members]
+        scale = (took_s - shared_s) / sum(costs_s)
+        rows = None if batch.plan is None else 7
+        times = tuple(MemberTime(scale * cost_s, shared_s, rows) for cost_s in costs_s)
+        scheduler.finished(now_s + took_s, batch.batch_id, worked=BatchTimes(took_s, took_s, times))
+    assert not any(ways[:4])
+    assert ways[4], "it is tried"
+    assert ways[-1] is not is_slower
