@@ -82,6 +82,7 @@ class TorchNetwork:
         self._run: Callable[[Tensor], Tensor] = self._module
         self._accelerated = on_cuda(device) if device.is_cuda else None
         self._is_static = traceable
+        self._is_measured = False  # at this moment
         self._body = _without_classifier(self._module)
         self._run_body: Callable[[Tensor], Tensor] | None = None
         self._body_lock = threading.Lock()
@@ -159,13 +160,13 @@ class TorchNetwork:
             self.features_width = found.shape[1] if found.ndim == 2 else 0
 
     def _measure_activations(self, rows: int) -> None:
-        # By the module itself: a traced one calls no hooks. Nobody else uses a network that is not warm.
-        run, self._run = self._run, self._module
+        # By the module itself: one that is traced or recorded calls no hooks. Nobody else uses it yet.
+        run, self._run, self._is_measured = self._run, self._module, True
         handles = [part.register_forward_hook(self._measure) for part in self._module.modules()]
         try:
             self.scores(self._black(rows), lambda: False)
         finally:
-            self._run = run
+            self._run, self._is_measured = run, False
             for handle in handles:
                 handle.remove()
 
@@ -202,7 +203,7 @@ class TorchNetwork:
         def whole(part: Inputs) -> Floats:
             assert isinstance(part, np.ndarray)
             if self._accelerated is not None:
-                return self._accelerated.run(run, part)
+                return self._accelerated.run(run, part, recorded=not self._is_measured)
             result: Floats = run(self._on_device(part)).cpu().numpy()
             return result
 

@@ -19,7 +19,7 @@ from gpu_worker.networks.accelerated import Accelerated
 from gpu_worker.networks.graph_sizes import GRAPH_SIZES, Recordings
 from gpu_worker.networks.lane import Lane
 from gpu_worker.networks.loader import load_network, warm_up
-from gpu_worker.networks.network import Floats
+from gpu_worker.networks.network import Floats, Network
 from gpu_worker.networks.precision import Precision
 from gpu_worker.networks.torch_network import TorchNetwork
 from tests.models import image_model
@@ -91,8 +91,7 @@ class Made:
     def __init__(self, folder: Path, precisions: Precisions, monkeypatch: pytest.MonkeyPatch) -> None:
         manifest = read_manifest(str(folder))
         self.graphs: list[Graphs] = []
-        plain = load_network(manifest, CPU)
-        warm_up(plain, manifest)
+        monkeypatch.setattr("gpu_worker.networks.precision._ROWS", 8)
         network = load_network(manifest, CPU)
         assert isinstance(network, TorchNetwork)
         accelerated = Accelerated(
@@ -101,7 +100,7 @@ class Made:
         monkeypatch.setattr(network, "_accelerated", accelerated)
         monkeypatch.setattr(network, "_traceable", False)
         warm_up(network, manifest)
-        self.plain, self.network = plain, network
+        self.network = network
 
     def _recorded(self, run: Callable[[Tensor], Tensor], weights_at: Callable[[], int]) -> Graphs:
         self.graphs.append(Graphs(run, weights_at))
@@ -113,38 +112,49 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_model(tmp_path_factory.mktemp("model"), "m", "resnet")
 
 
+@pytest.fixture(scope="module")
+def plain(resnet: Path) -> Network:
+    """The same model on the CPU."""
+    manifest = read_manifest(str(resnet))
+    network = load_network(manifest, CPU)
+    warm_up(network, manifest)
+    return network
+
+
 def never() -> bool:
     return False
 
 
 def test_it_answers_as_on_the_cpu_and_says_in_which_precision(
-    resnet: Path, monkeypatch: pytest.MonkeyPatch
+    resnet: Path, plain: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made(resnet, Precisions(float16=0.004), monkeypatch)
     assert made.network.precision.startswith("float16 (agreement 1.0000, largest difference 0.00")
-    found, expected = (network.scores(PIXELS, never) for network in (made.network, made.plain))
+    found, expected = (network.scores(PIXELS, never) for network in (made.network, plain))
     np.testing.assert_allclose(found, expected * 0.996, atol=1e-5)
     assert made.network.pass_s() == 0.125
 
 
 def test_a_precision_that_answers_otherwise_is_not_used(
-    resnet: Path, monkeypatch: pytest.MonkeyPatch
+    resnet: Path, plain: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     precisions = Precisions(float16=0.5, tf32=0.5)
     made = Made(resnet, precisions, monkeypatch)
     assert made.network.precision == "float32"
     precisions.ran.clear()
-    np.testing.assert_allclose(
-        made.network.scores(PIXELS, never), made.plain.scores(PIXELS, never), atol=1e-5
-    )
+    np.testing.assert_allclose(made.network.scores(PIXELS, never), plain.scores(PIXELS, never), atol=1e-5)
     assert set(precisions.ran) == {"float32"}
 
 
-def test_pixels_run_by_recordings_and_tensors_without(resnet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_run_by_recordings_and_tensors_without(
+    resnet: Path, plain: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = Made(resnet, Precisions(), monkeypatch)
     (graphs,) = made.graphs
     assert graphs.recorded == GRAPH_SIZES
     assert graphs.weights_at() != 0
+    assert made.network.resident_bytes == plain.resident_bytes
+    assert graphs.batches.count(64) == 3, "the pass that activations are measured by is none of them"
     graphs.batches.clear()
     made.network.scores(PIXELS, never)
     made.network.scores(np.zeros((3, 3, 64, 64), np.float32), never)
