@@ -25,7 +25,6 @@ from server.ensemble.selection import ENOUGH, GOLDEN, Choice, Ensemble
 
 __all__ = [
     "Plan",
-    "chain_plan",
     "drawn_together",
     "fit_plans",
     "fixed_plan",
@@ -175,25 +174,6 @@ def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
             remaining[here, ensemble.members[member].device] += ensemble.members[member].cost_s
         for gains in _gains(evidence, known):
             choices.append(Choice(missing, tuple(gains.tolist()), beside=True) if missing else ENOUGH)
-    return Plan(tuple(choices), remaining, evidence.accuracy(subset))
-
-
-def chain_plan(ensemble: Ensemble, subset: int) -> Plan:
-    """All members of a counted subset for every row, one after the other, the cheapest first.
-
-    Raises KeyError for a subset that was not counted.
-    """
-    evidence = ensemble.evidence
-    choices: list[Choice] = []
-    remaining = np.zeros((evidence.states, ensemble.devices))
-    for known in (0, *evidence.subsets):
-        missing = members_of(subset & ~known)
-        here = evidence.states_of(known)
-        for member in missing:
-            remaining[here, ensemble.members[member].device] += ensemble.members[member].cost_s
-        cheapest = min(missing, key=lambda member: ensemble.members[member].cost_s, default=None)
-        for gains in _gains(evidence, known):
-            choices.append(ENOUGH if cheapest is None else Choice((cheapest,), tuple(gains.tolist())))
     return Plan(tuple(choices), remaining, evidence.accuracy(subset))
 
 
