@@ -251,6 +251,6 @@ class Worth:
             worth = max(rate * over(demand), _COPY * self.keep((key,), worker.device))
             return Leaving(key, 0, worth, size)
         groups = state.models[key].groups or ((key,),)
-        if not any(self.runs(group) or self.is_coming(group) for group in groups):
+        if (key,) not in groups and not any(self.runs(group) or self.is_coming(group) for group in groups):
             return Leaving(key, 0, 0.0, size)  # of no use without the others
         return Leaving(key, self.waiting_for(key), self.keep((key,), worker.device), size)
