@@ -185,7 +185,11 @@ def _open(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> dict[str, Any
         "summary": summary,
         "behind": behind,
         "cells": [
-            {"title": cell.title, **{name: outcomes[cell.seed, name] for name in names}} for cell in cells
+            {
+                "title": cell.title,
+                **{name: one for (seed, name), one in outcomes.items() if seed == cell.seed},
+            }
+            for cell in cells
         ],
     }
 
