@@ -12,6 +12,7 @@ and times as they were is not seen. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -82,14 +83,34 @@ class Prepared:
     begins: int
     sha256: str
     trusted: bool
+    direct: int = -1  # a descriptor past the page cache, where there is one
 
     def read(self, view: memoryview, start: int) -> None:
         """Fills `view` from byte `start` of the data on. Raises `OSError`, at the end of the file too."""
-        read_at(self.file, view, self.begins + start)
+        done = self._read_past_the_cache(view, self.begins + start)
+        read_at(self.file, view[done:], self.begins + start + done)
 
     def close(self) -> None:
         """No more of it is wanted."""
         self.file.close()
+        if self.direct >= 0:
+            os.close(self.direct)
+
+    def _read_past_the_cache(self, view: memoryview, at: int) -> int:
+        """Bytes read: what is in the page cache from there, the rest straight from the disk.
+
+        So the processor copies nothing twice. Fewer where that cannot be had: the filesystem has no such way,
+        or memory or length are no multiples of its blocks.
+        """
+        if self.direct < 0:
+            return 0
+        done = 0
+        with contextlib.suppress(OSError):
+            done = os.preadv(self.file.fileno(), [view], at, os.RWF_NOWAIT)
+        if done < len(view):
+            with contextlib.suppress(OSError):
+                done += os.preadv(self.direct, [view[done:]], at + done)
+        return done
 
 
 class PreparedFiles:
@@ -111,11 +132,16 @@ class PreparedFiles:
         except OSError:
             return None
         try:
-            return _opened(file, path, content)
+            found = _opened(file, path, content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
             file.close()
             self.refuse(content, str(exc))
             return None
+        if hasattr(os, "O_DIRECT") and hasattr(os, "RWF_NOWAIT"):
+            with contextlib.suppress(OSError):  # the very file that was looked over
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
+                found.direct = os.open(f"/proc/self/fd/{file.fileno()}", flags)
+        return found
 
     def refuse(self, content: str, reason: str) -> None:
         """Removes a file that is not what it should be; it will be made anew."""
