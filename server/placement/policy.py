@@ -169,13 +169,11 @@ class Wish:
 class WaitingRows:
     """Rows that wait for a group.
 
-    sooner_on: the worker where the scheduler could begin them sooner, the load included, than where they can
-    run now; "" = nowhere. fillers: how many of `rows` are in no hurry: bulk rows, and such that are late.
+    fillers: how many of `rows` are in no hurry: bulk rows, and such that are late.
     due_s: when the goals of the others are missed, the soonest first, for at most 64 rows; inf = no goal.
     """
 
     rows: int
-    sooner_on: str = ""
     due_s: tuple[float, ...] = ()
     fillers: int = 0
 

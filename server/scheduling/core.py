@@ -30,7 +30,7 @@ from server.scheduling.policy import BatchOutcome, Dispatch, Refuse, RowRun, Wai
 from server.scheduling.pool import Offer
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.queues import Queues
-from server.scheduling.routing import backlog_s, runner_for, sooner_on, worker_for
+from server.scheduling.routing import backlog_s, runner_for, worker_for
 from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
 from server.scheduling.terms import (
@@ -47,7 +47,6 @@ from server.scheduling.terms import (
     Slice,
     Submission,
     Waiting,
-    Wanted,
     WorkerView,
 )
 from server.scheduling.worker_state import SentBatch, WorkerState
@@ -67,7 +66,6 @@ __all__ = [
     "Slice",
     "Submission",
     "Waiting",
-    "Wanted",
     "WorkerView",
 ]
 
@@ -297,17 +295,6 @@ class Scheduler:
     def take_faults(self) -> list[PolicyFault]:
         """The policies that were put aside since the last call, because one of their methods faulted."""
         return self._queues.take_faults()
-
-    def wanted(self, now_s: float) -> list[Wanted]:
-        """The rows that would begin sooner on a worker that had to load their members first."""
-        lanes, workers = self._queues.lanes, self._workers.values()
-        waiting_s = backlog_s(lanes, workers) if len(workers) > 1 else {}
-        found = ((lane, sooner_on(now_s, lane, workers, waiting_s)) for lane in lanes)
-        return [
-            Wanted(lane.key[0], lane.names, worker.name, lane.rows)
-            for lane, worker in found
-            if worker is not None
-        ]
 
     def waiting(self, most_dues: int = 64) -> dict[str, Waiting]:
         """Function → what waits for it, of those for which anything does."""

@@ -2,8 +2,7 @@
 
 Of those that hold the model the one that would start it soonest: after what is on it, and after the batches
 that wait for it. That may be a busy worker. A worker that is overdue is busy: it is expected to stay so for
-as long again. Where a load elsewhere would be sooner still, that is said (`sooner_on`); what is loaded is
-decided by the placement.
+as long again. What is loaded elsewhere is decided by the placement.
 
 Members on one worker share what they need, so one that holds all of a lane's goes before several that hold
 them between them. Those run the rows where no other can, or where each that could is overdue.
@@ -19,7 +18,7 @@ from server.scheduling.lanes import Lane
 from server.scheduling.team import Runner, Team, TeamPart
 from server.scheduling.worker_state import WorkerState
 
-__all__ = ["backlog_s", "runner_for", "sooner_on", "team_for", "worker_for"]
+__all__ = ["backlog_s", "runner_for", "team_for", "worker_for"]
 
 
 def backlog_s(lanes: Collection[Lane], workers: Collection[WorkerState]) -> dict[str, float]:
@@ -95,30 +94,6 @@ def worker_for(
         if start_s < best_s or (start_s == best_s and has_room and not best_has_room):
             best, best_s, best_has_room = worker, start_s, has_room
     return best if best_has_room else None
-
-
-def sooner_on(
-    now_s: float, lane: Lane, workers: Collection[WorkerState], waiting_s: Mapping[str, float]
-) -> WorkerState | None:
-    """The worker where the lane's batch would start soonest, if that is one that must load members first.
-
-    Loading goes on beside computing: it starts when the worker is free and the members are there.
-    """
-    if len(lane.members) > 1 and team_for(now_s, lane, workers) is not None:
-        return None
-    best: WorkerState | None = None
-    best_s = math.inf
-    for worker in workers:
-        if worker.is_reserved:
-            continue
-        if lane.can_run_on(worker):
-            start_s = worker.starts_at_s(now_s)
-            start_s += max(0.0, waiting_s.get(worker.name, 0.0) - _next_batch_s(lane, worker))
-        else:
-            start_s = max(worker.starts_at_s(now_s), now_s + lane.swap_s(worker))
-        if start_s < best_s or (start_s == best_s and lane.can_run_on(worker)):
-            best, best_s = worker, start_s
-    return None if best is None or lane.can_run_on(best) else best
 
 
 def _next_batch_s(lane: Lane, worker: WorkerState) -> float:

@@ -31,7 +31,6 @@ __all__ = [
     "Slice",
     "Submission",
     "Waiting",
-    "Wanted",
     "WorkerView",
 ]
 
@@ -193,19 +192,6 @@ class RefuseRows:
     function: str
     predicted_finish_s: float
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Rows that would begin sooner on `worker`, once their members are loaded there, than where they can run.
-
-    Nothing is done about it here: what is loaded is decided by the placement.
-    """
-
-    function: str
-    members: tuple[str, ...]
-    worker: str
-    rows: int
 
 
 @record

@@ -682,10 +682,9 @@ class Dispatcher:
         return [f.members for key, f in self._functions.items() if depth[key][0] or key in alone]
 
     def demand(self) -> Mapping[Group, WaitingRows]:
-        """The same, with how many rows, and where a load would let them begin sooner."""
+        """The same, with how many rows, and when their goals are missed."""
         waiting = self._core.waiting()
         waiting.update((key, Waiting(0)) for key in self._quarantine.functions if key not in waiting)
-        sooner_on = {wanted.function: wanted.worker for wanted in self._core.wanted(time.monotonic())}
         found: dict[Group, WaitingRows] = {}
         for key, one in waiting.items():
             function = self._functions.get(key)
@@ -694,7 +693,6 @@ class Dispatcher:
             before = found.get(function.members, WaitingRows(0))
             found[function.members] = WaitingRows(
                 before.rows + one.rows,
-                sooner_on.get(key, ""),
                 tuple(sorted((*before.due_s, *one.due_s))[:64]),
                 before.fillers + one.fillers,
             )

@@ -330,7 +330,7 @@ class _Simulation:
                 elif kind == "scan":
                     self._scan(now_s, what)
                 elif kind == "moved":
-                    self._links.moved(now_s, what, self._waited_for(now_s))
+                    self._links.moved(now_s, what, self._waited_for())
                 else:
                     self._finish(now_s, *what)
             wake_s = self._act(now_s)
@@ -410,7 +410,7 @@ class _Simulation:
         if self._is_still:
             return until_s
         while self._links.ask_at_s <= now_s:
-            if not self._links.act(now_s, self._waited_for(now_s)) and self._links.ask_at_s <= now_s:
+            if not self._links.act(now_s, self._waited_for()) and self._links.ask_at_s <= now_s:
                 break  # a policy that would be asked again at once
             until_s = self._schedule(now_s)
         if not self._events and not self._scheduler.waiting(0):
@@ -420,12 +420,9 @@ class _Simulation:
     def _swap_of(self, model: str) -> Callable[[str], float]:
         return lambda device: self._links.swap_s(model, device)
 
-    def _waited_for(self, now_s: float) -> dict[GroupKeys, WaitingRows]:
-        sooner_on = {wanted.function: wanted.worker for wanted in self._scheduler.wanted(now_s)}
+    def _waited_for(self) -> dict[GroupKeys, WaitingRows]:
         return {
-            self._functions[name].group: WaitingRows(
-                one.rows, sooner_on.get(name, ""), one.due_s, one.fillers
-            )
+            self._functions[name].group: WaitingRows(one.rows, one.due_s, one.fillers)
             for name, one in self._scheduler.waiting().items()
         }
 

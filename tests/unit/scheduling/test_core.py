@@ -212,19 +212,6 @@ def test_a_row_runs_only_where_its_model_is_resident() -> None:
         assert [batch.function for batch in batches(scheduler, 0.1)] == ["g"]
 
 
-def test_rows_that_a_load_would_let_begin_are_wanted_where_that_is_soonest() -> None:
-    workers = (worker("v", "f"), worker("w", "f"))
-    scheduler = core(spec("f"), spec("g", swap_s=lambda device: 0.03), workers=workers)
-    scheduler.submit(0.0, rows(1, 8))
-    batches(scheduler, 0.0)
-    scheduler.submit(0.0, rows(2, 3, "g"))
-    (wanted,) = scheduler.wanted(0.0)
-    assert (wanted.function, wanted.members, wanted.rows) == ("g", ("g-m",), 3)
-    unknown = core(spec("f"), spec("g"), workers=workers)
-    unknown.submit(0.0, rows(2, 3, "g"))
-    assert unknown.wanted(0.0) == [], "what a load takes is not known"
-
-
 def test_waiting_a_little_for_the_worker_that_holds_the_model_beats_loading_it_on_an_idle_one() -> None:
     scheduler = core(
         spec("f", swap_s=lambda device: 0.05),
@@ -235,31 +222,13 @@ def test_waiting_a_little_for_the_worker_that_holds_the_model_beats_loading_it_o
     assert first.worker == "holder"
     scheduler.submit(0.001, rows(2, 8))
     assert batches(scheduler, 0.001) == []
-    assert scheduler.wanted(0.001) == []  # free in 6 ms, a load takes 50
     scheduler.finished(0.007, first.batch_id)
     assert [batch.worker for batch in batches(scheduler, 0.007)] == ["holder"]
 
 
-def test_the_rows_of_others_that_wait_for_a_worker_make_loading_elsewhere_worth_while() -> None:
-    scheduler = core(
-        spec("f", swap_s=lambda device: 0.01),
-        spec("g"),
-        workers=(worker("holder", "f", "g", in_flight_limit=1), worker("idle", "none")),
-    )
-    scheduler.submit(0.0, rows(1, 8))
-    assert [batch.worker for batch in batches(scheduler, 0.0)] == ["holder"]
-    scheduler.submit(0.001, rows(2, 8))
-    assert batches(scheduler, 0.001) == []
-    assert scheduler.wanted(0.001) == []  # free in 6 ms, a load takes 10
-    scheduler.submit(0.001, rows(3, 8, "g"))  # 7 ms more
-    assert batches(scheduler, 0.001) == []
-    assert [(wanted.function, wanted.worker) for wanted in scheduler.wanted(0.001)] == [("f", "idle")]
-
-
-def test_rows_that_a_load_would_bring_too_late_are_its_demand_and_hear_when_they_would_be_done() -> None:
+def test_rows_that_a_load_would_bring_too_late_hear_when_they_would_be_done() -> None:
     scheduler = core(spec("f", swap_s=lambda device: 0.2), workers=(worker("w", "none"),))
     assert scheduler.submit(0.0, rows(1, deadline_s=0.1)) is None
-    assert [wanted.rows for wanted in scheduler.wanted(0.05)] == [1]
     refused = scheduler.next_action(0.11)
     assert isinstance(refused, RefuseRows)
     assert refused.predicted_finish_s == pytest.approx(0.11 + 0.2 + affine(1))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.routing import backlog_s, sooner_on, worker_for
+from server.scheduling.routing import backlog_s, worker_for
 
 
 @dataclass
@@ -44,20 +44,12 @@ class Line:
     def can_run_on(self, worker: Place) -> bool:
         return worker.name not in self._swaps
 
-    def swap_s(self, worker: Place) -> float:
-        return self._swaps.get(worker.name, 0.0)
-
     def predicted_s(self, rows: int, device: str) -> float:
         return 0.01 * rows
 
 
 def route(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
     chosen = worker_for(1.0, line, workers, waiting or {})  # type: ignore[arg-type]  # what it looks at
-    return None if chosen is None else chosen.name
-
-
-def sooner(line: Line, *workers: Place, waiting: dict[str, float] | None = None) -> str | None:
-    chosen = sooner_on(1.0, line, workers, waiting or {})  # type: ignore[arg-type]  # what it looks at
     return None if chosen is None else chosen.name
 
 
@@ -79,18 +71,6 @@ def test_a_worker_that_lacks_the_model_is_never_chosen() -> None:
     assert route(Line(a=1.0), Place("a", 1.0), Place("b", 3.0)) == "b"
     assert route(Line(a=math.inf), Place("a")) is None
     assert route(Line(a=math.inf), Place("a"), Place("b", 9.0)) == "b"
-
-
-def test_a_load_that_would_be_sooner_than_waiting_is_told_and_goes_on_beside_computing() -> None:
-    assert sooner(Line(a=4.0), Place("a"), Place("b", 3.0)) is None
-    assert sooner(Line(a=1.0), Place("a"), Place("b", 3.0)) == "a"
-    assert sooner(Line(a=1.0), Place("a", 2.5), Place("b", 3.0)) == "a"  # loaded while it computes
-    assert sooner(Line(a=1.0), Place("a", 3.0), Place("b", 3.0)) is None
-    assert sooner(Line(a=1.0), Place("a", is_reserved=True), Place("b", 3.0)) is None
-    assert sooner(Line(a=1.0), Place("a")) == "a"
-    assert sooner(Line(a=math.inf), Place("a")) is None
-    others = {"b": 0.6, "a": 0.0}
-    assert sooner(Line(a=1.0), Place("a"), Place("b", 1.5), waiting=others) == "a"
 
 
 def test_a_worker_that_is_reserved_is_passed_over() -> None:
