@@ -93,6 +93,7 @@ class _LiveWorker:
     step: Step | None = None  # what its link is at
     for_wishes: list[tuple[str, ...]] = field(default_factory=list)
     look_ahead_s: float = -math.inf  # when to look next for what may be read while its link is busy
+    checks: asyncio.Task[None] | None = None  # of its own word, again and again
 
     @property
     def worker(self) -> Worker:
@@ -295,7 +296,8 @@ class Residency:
         )
         self._listener.resident_changed(worker, frozenset())
         if self._check_every_s:
-            self._tasks.once("check", self._keep_true(self._places[worker.name]), f"check {worker.name}")
+            place = self._places[worker.name]
+            place.checks = self._tasks.once("check", self._keep_true(place), f"check {worker.name}")
         self._ask()
 
     def worker_down(self, worker: Worker) -> None:
@@ -303,6 +305,8 @@ class Residency:
         place = self._places.get(worker.name)
         if place is not None and place.worker is worker:
             place.link.gone = True
+            if place.checks is not None:
+                place.checks.cancel()
             self._moves.links[worker.name].over(self._clock())
             for order in place.ordered:
                 _done(order.told)

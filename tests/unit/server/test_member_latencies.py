@@ -26,6 +26,7 @@ def truth_s(name: str, rows: int) -> float:
     return (batch_ms + row_ms * rows) / 1000
 
 
+@pytest.mark.alone  # it compares with what time is
 def test_batches_on_all_members_teach_what_each_takes_alone_and_what_all_take(tmp_path: Path) -> None:
     engine = Engine(Settings(device="cpu", threads=2))
     try:
