@@ -681,6 +681,7 @@ class Placement:
                 goal_s=min((one.goal_s for one in functions), default=math.inf),
                 fixed_s=fixed_s,
                 row_s=row_s,
+                max_batch=model.latency_s[1] if model.latency_s else 1,
                 groups=tuple(dict.fromkeys(one.group for one in functions)),
                 share=max((1 / len(one.group) if one.in_part else 1.0 for one in functions), default=1.0),
             )

@@ -105,7 +105,8 @@ class ModelState:
     """What is known of a model, wherever it is.
 
     load_s: kind of device → what loading it there should take. arrivals: interactive rows that came for it,
-    each fading over FADE_S; as of `arrived_s`. l̂(b), of a batch on it alone, is fixed_s + row_s · b.
+    each fading over FADE_S; as of `arrived_s`. l̂(b), of a batch on it alone, is fixed_s + row_s · b,
+    for up to max_batch rows.
     """
 
     size_bytes: int = 0  # 0 = not known yet: whoever loads it measures it
@@ -123,12 +124,17 @@ class ModelState:
     goal_s: float = math.inf  # of a row, from arrival to answer: the strictest of its functions'; inf = none
     fixed_s: float = 0.0
     row_s: float = 0.0
+    max_batch: int = 1
     groups: tuple[GroupKeys, ...] = ()  # the functions that it is a member of, by their members
     share: float = 1.0  # of an answer that needs it; less where other members may answer without it
 
     def arrivals_per_s(self, now_s: float) -> float:
         """The rate at which rows come for it."""
         return self.arrivals * math.exp(min(0.0, (self.arrived_s - now_s) / FADE_S)) / FADE_S
+
+    def rows_s(self, rows: int) -> float:
+        """What so many rows take in batches as large as may be."""
+        return self.fixed_s * math.ceil(rows / self.max_batch) + self.row_s * rows
 
     def batch_s(self, rows: int) -> float:
         """l̂ of a batch of so many rows."""
@@ -171,11 +177,13 @@ class WaitingRows:
 
     fillers: how many of `rows` are in no hurry: bulk rows, and such that are late.
     due_s: when the goals of the others are missed, the soonest first, for at most 64 rows; inf = no goal.
+    deadline_s: when the deadlines of the same rows pass, and they are refused; () = never.
     """
 
     rows: int
     due_s: tuple[float, ...] = ()
     fillers: int = 0
+    deadline_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +229,7 @@ class PlacementState:
                 key: {**asdict(model), "goal_s": _finite(model.goal_s)} for key, model in self.models.items()
             },
             "wishes": [{**asdict(wish), "without": sorted(wish.without)} for wish in self.wishes],
-            "waited_for": [
-                [list(group), {**asdict(rows), "due_s": [_finite(due_s) for due_s in rows.due_s]}]
-                for group, rows in self.waited_for.items()
-            ],
+            "waited_for": [[list(group), _plain_rows(rows)] for group, rows in self.waited_for.items()],
             "apart": self.apart,
             "running": {name: sorted(keys) for name, keys in self.running.items()},
             "visits": {
@@ -308,8 +313,14 @@ def _model_of(plain: Mapping[str, Any]) -> ModelState:
     return ModelState(**{**plain, "goal_s": _or_inf(plain["goal_s"]), "groups": groups})
 
 
+def _plain_rows(rows: WaitingRows) -> dict[str, Any]:
+    times_s = {"due_s": rows.due_s, "deadline_s": rows.deadline_s}
+    return {**asdict(rows), **{name: [_finite(at_s) for at_s in each] for name, each in times_s.items()}}
+
+
 def _waiting_of(plain: Mapping[str, Any]) -> WaitingRows:
-    return WaitingRows(**{**plain, "due_s": tuple(_or_inf(due_s) for due_s in plain["due_s"])})
+    times_s = {name: tuple(_or_inf(at_s) for at_s in plain[name]) for name in ("due_s", "deadline_s")}
+    return WaitingRows(**{**plain, **times_s})
 
 
 @dataclass(frozen=True, slots=True)

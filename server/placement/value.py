@@ -4,7 +4,8 @@ What a load brings: the rows that wait and can still be in time, and those that 
 again; what it costs: the same of those that leave, weighed a little more, so that two of like worth do not
 change places for ever. It looks ahead along the order of visits, loads for nobody while the link has nothing
 better to do, gives such a load up when rows wait for another one, and gives a busy worker's hottest models to
-one that has time for them. Models that lost rows and were not served for long come first: none starves.
+one that has time for them, or what rows wait for too long. Late rows count in full where no other can be
+saved. Models that lost rows and were not served for long come first: none starves.
 
 Orders (a deployment, a model that only a hanging worker holds) come before all that, and what is offered
 fills free room when nothing better is to be loaded. Pure.
@@ -42,6 +43,7 @@ _SOUGHT = 4  # of those that nobody holds,
 _COPIES = 2  # and of the hottest worker's
 _HOT = 0.7  # of a worker's time asked for: then copies elsewhere are looked at,
 _COOLER = 0.2  # on workers that have so much more time
+_LATE = 64.0  # rows that are late, or in no hurry, count in full at most, where no link can save others
 _KEEP_SHARE = 0.1  # of a model's rate, where candidates are chosen by their rows
 _FLOOR = 0.05  # the share of the link's time within which no model starves
 _FEWEST_WANTED = 4
@@ -60,6 +62,8 @@ class _Plan:
     leaving: Sequence[str]
     score: float
     unit: GroupKeys
+    rows: float  # that wait, of what it brings
+    load_s: float
 
     def actions(self) -> Iterator[PlacementAction]:
         """As the core takes them."""
@@ -102,6 +106,7 @@ class ValueOfResidency:
                 break
             actions += plan.actions()
             loading.update(plan.unit)
+            worth.begins(plan.worker, plan.unit, plan.load_s)
             idle.remove(plan.worker)
         for worker in idle:
             actions += taken_up(state, worker)
@@ -149,13 +154,37 @@ class ValueOfResidency:
                 for unit, group in _units(worth, worker, starved):
                     least = -math.inf if best is None else best.score
                     best = self._plan(worth, worker, unit, group, least, math.inf, loading) or best
-            return best
+            if best is not None:
+                return best
         turns, spare = self._turns(worth, workers[0].device, loading)
         for worker in workers:
             for unit, group in self._candidates(worth, worker, turns, loading):
                 least = 0.0 if best is None else best.score
                 most_s = turns.get(group, spare)
                 best = self._plan(worth, worker, unit, group, least, most_s, loading) or best
+        if best is None or best.rows <= 0:
+            most_s = math.inf if best is None else spare
+            best = self._for_late_rows(worth, workers, loading, most_s) or best
+        return best
+
+    def _for_late_rows(
+        self, worth: Worth, workers: Sequence[WorkerPlaces], loading: Set[str], most_s: float
+    ) -> _Plan | None:
+        """No load is worth it for rows in their goals: those that are late, or in no hurry, count in full."""
+        best: _Plan | None = None
+        patient = {
+            group: rows
+            for group in worth.wanted
+            if not worth.is_coming(group)
+            and loading.isdisjoint(group)
+            and (rows := worth.patient(group, worth.now_s + worth.load_s(group, workers[0].device))) > 0
+        }
+        for group in nlargest(_WANTED, patient, key=lambda group: patient[group]):
+            for worker in workers:
+                for unit, _ in _units(worth, worker, group):
+                    least = 0.0 if best is None else best.score
+                    plan = self._plan(worth, worker, unit, group, least, most_s, loading, late_too=True)
+                    best = plan or best
         return best
 
     def _turns(self, worth: Worth, device: str, loading: Set[str]) -> tuple[Mapping[GroupKeys, float], float]:
@@ -194,6 +223,8 @@ class ValueOfResidency:
                 wanted.append(soonest)
         for group in wanted:
             yield from _units(worth, worker, group)
+        if self.savable:
+            yield from ((group, group) for group in worth.behind)
         if not self.prefetch:
             return
         ahead = [key for key in worth.ahead if not worth.holders(key)]
@@ -238,21 +269,26 @@ class ValueOfResidency:
         least: float,
         most_s: float,
         loading: Set[str],
+        *,
+        late_too: bool = False,
     ) -> _Plan | None:
         """The next load that has the unit there, if it brings more than `least` and takes no longer."""
         state = worth.state
         missing = [key for key in unit if key not in worker.resident]
-        if not missing or worth.is_coming(group) or not loading.isdisjoint(group):
+        is_on_its_way = worth.is_coming(group) or not loading.isdisjoint(group)
+        is_copy = worth.runs(group)
+        if not missing or (is_on_its_way and not is_copy):
             return None
         load_s = max(1e-6, worth.load_s(missing, worker.device))
         if load_s > most_s:
             return None
-        holders = len(worth.holders(unit[0])) if len(unit) == 1 else 0
-        rows = 0.0
-        if holders and worth.runs(group):
-            gain = self._copy_gain(worth, worker, unit[0], holders) * load_s
+        if is_copy:
+            rows = self._rows_behind(worth, worker, group, load_s)
+            gain = rows
+            if len(unit) == 1 and not is_on_its_way:
+                gain += self._copy_gain(worth, worker, unit[0]) * load_s
         else:
-            rows = self._rows(worth, group, load_s)
+            rows = self._rows(worth, group, load_s, late_too=late_too)
             gain = rows + worth.keep(unit, worker.device) * load_s
         if gain / load_s <= least:
             return None
@@ -264,20 +300,27 @@ class ValueOfResidency:
         if score <= least:
             return None
         now = leaving if len(missing) == 1 else _first_of(state, worker, missing[0], leaving)
-        return _Plan(worker, missing[0], [one.key for one in now], score, unit)
+        return _Plan(worker, missing[0], [one.key for one in now], score, unit, rows, load_s)
 
-    def _rows(self, worth: Worth, group: GroupKeys, load_s: float) -> float:
-        """Rows that wait for the group, and that can be in time after such a load."""
+    def _rows(self, worth: Worth, group: GroupKeys, load_s: float, *, late_too: bool = False) -> float:
+        """Rows that wait for the group, and that can be in time after such a load; or that can be late."""
         if not self.savable:
             return 0.0
         models = worth.state.models
-        return worth.savable(group, worth.now_s + load_s + sum(models[key].batch_s(1) for key in group))
+        from_s = worth.now_s + load_s + sum(models[key].batch_s(1) for key in group)
+        return min(worth.answerable(group, from_s), _LATE) if late_too else worth.savable(group, from_s)
 
-    def _copy_gain(self, worth: Worth, worker: WorkerPlaces, key: str, holders: int) -> float:
-        state = worth.state
+    def _rows_behind(self, worth: Worth, worker: WorkerPlaces, group: GroupKeys, load_s: float) -> float:
+        """Rows that wait for those who hold the group, too long, and that this one would answer in time."""
+        if not self.savable or len(worth.state.workers) < 2 or group not in worth.state.waited_for:
+            return 0.0
+        return worth.saved_by(group, worker, load_s)
+
+    def _copy_gain(self, worth: Worth, worker: WorkerPlaces, key: str) -> float:
+        state, holders = worth.state, worth.holders(key)
         rate = worth.rate(key, 0.0)
-        hottest = max(state.demand[name] for name in worth.holders(key))
-        after = state.demand[worker.name] + rate * worth.row_s(key) / (holders + 1)
+        hottest = max(state.demand.get(name, 0.0) for name in holders)
+        after = state.demand.get(worker.name, 0.0) + rate * worth.row_s(key) / (len(holders) + 1)
         return rate * (over(hottest) - over(after))
 
     def _room(
@@ -342,9 +385,10 @@ class ValueOfResidency:
             waited_s = min(waited_s, worth.now_s - since_s.get(group, -math.inf))
             if waited_s <= max(longest_s, load_s * wanted / _FLOOR):
                 continue
-            if not (any(model.lost for model in models) or _wait_for_ever(state.waited_for[group])):
+            waits_on = worth.late(group) or _wait_for_ever(state.waited_for[group])
+            if not waits_on and not any(model.lost for model in models):
                 continue
-            if worth.savable(group, worth.now_s + load_s) > 0:
+            if worth.answerable(group, worth.now_s + load_s) > 0:
                 found, longest_s = group, waited_s
         return found
 
@@ -394,7 +438,7 @@ class ValueOfResidency:
 
     def _ask_again_s(self, worth: Worth, is_idle: bool) -> float:
         state = worth.state
-        if worth.wanted:
+        if worth.wanted or (is_idle and worth.behind):
             return worth.now_s + _AGAIN_S
         if not is_idle:
             return math.inf

@@ -24,6 +24,7 @@ _FIRST_LOAD_S = 0.02  # while nothing is known
 _PINNED_S = 1.0  # what was loaded for rows stays for so long, until a batch was sent to it
 _FILLERS = 64  # rows in no hurry count for a part of one batch at most
 _LOOKED_AT = 96  # of a worker's models, when it is asked who leaves
+_COUNTED = 512  # rows of a group, where it is asked how many come too late
 _COPY = 0.02  # of a model's worth that a copy has at least
 
 
@@ -57,6 +58,13 @@ class Worth:
         self._runs: dict[GroupKeys, bool] = {}
         workers = state.workers.values()
         self._coming = {w.moving.loading for w in workers if w.moving is not None and not w.moving.aborted}
+        # (worker, model) → in how many seconds it is there.
+        self._there_in_s = {
+            (w.name, w.moving.loading): max(0.0, w.moving.ends_s - now_s)
+            for w in workers
+            if w.moving is not None and w.moving.loading and not w.moving.aborted
+        }
+        self._too_late: dict[GroupKeys, int] = {}
 
     # ── what is where ─────────────────────────────────────────────────────────────────────────────────
 
@@ -184,14 +192,34 @@ class Worth:
         return model.groups[0]
 
     def savable(self, group: GroupKeys, from_s: float) -> float:
-        """Rows that wait for the group and that are not lost if they are answered from then on."""
+        """Rows that wait for the group and meet their goals if they are answered from then on.
+
+        Others that are answered at all, late or in no hurry, count for a small part.
+        """
         waiting = self.state.waited_for.get(group)
         if waiting is None:
             return 0.0
         if not waiting.rows:
             return 1.0  # such as run alone
-        in_time = waiting.rows - waiting.fillers - bisect_left(waiting.due_s, from_s)
-        return max(0, in_time) + _LEAST * min(waiting.fillers, _FILLERS)
+        in_time = max(0, waiting.rows - waiting.fillers - bisect_left(waiting.due_s, from_s))
+        return in_time + _LEAST * min(self.patient(group, from_s), _FILLERS)
+
+    def patient(self, group: GroupKeys, from_s: float) -> int:
+        """Rows that are answered, if from then on, but late, or in no hurry."""
+        waiting = self.state.waited_for[group]
+        in_time = max(0, waiting.rows - waiting.fillers - bisect_left(waiting.due_s, from_s))
+        return max(0, self.answerable(group, from_s) - in_time)
+
+    def answerable(self, group: GroupKeys, from_s: float) -> int:
+        """Rows that wait for the group and that are not refused if they are answered from then on."""
+        waiting = self.state.waited_for.get(group)
+        if waiting is None:
+            return 0
+        if not waiting.rows:
+            return 1
+        return (
+            max(0, waiting.rows - waiting.fillers - bisect_left(waiting.deadline_s, from_s)) + waiting.fillers
+        )
 
     def due_s(self, group: GroupKeys, from_s: float) -> float:
         """When the goal is missed of the first of those rows; inf where they have none."""
@@ -199,11 +227,107 @@ class Worth:
         place = bisect_left(waiting.due_s, from_s)
         return waiting.due_s[place] if place < len(waiting.due_s) else math.inf
 
+    def late(self, group: GroupKeys) -> bool:
+        """Whether rows wait for the group that have missed their goals, and not their deadlines."""
+        waiting = self.state.waited_for[group]
+        return bool(waiting.due_s) and waiting.due_s[0] < self.now_s
+
     def waiting_for(self, key: str) -> int:
         """Rows that wait for a model, alone or with others."""
         state = self.state
         found = [state.waited_for.get(group) for group in state.models[key].groups or ((key,),)]
         return sum(waiting.rows for waiting in found if waiting is not None)
+
+    # ── rows that wait behind others ──────────────────────────────────────────────────────────────────
+
+    def begins(self, worker: WorkerPlaces, unit: GroupKeys, load_s: float) -> None:
+        """It is decided that the unit is loaded there."""
+        self._there_in_s.update(((worker.name, key), load_s) for key in unit)
+        self._too_late.clear()
+
+    @cached_property
+    def behind(self) -> list[GroupKeys]:
+        """The groups that run, and of which rows wait that come too late with those who hold them."""
+        if len(self.state.workers) < 2:
+            return []
+        return [group for group in self.state.waited_for if self.too_late(group) > 0]
+
+    def too_late(self, group: GroupKeys) -> int:
+        """Rows that wait for the group, and that those who hold it will answer too late."""
+        found = self._too_late.get(group)
+        if found is None:
+            found = self._too_late[group] = self._rows_too_late(group, self._free_in_s(group))
+        return found
+
+    def saved_by(self, group: GroupKeys, worker: WorkerPlaces, load_s: float) -> int:
+        """How many of these another worker would save which has the group after such a load."""
+        if not (before := self.too_late(group)):
+            return 0
+        free_in_s = [*self._free_in_s(group), max(load_s, self._work_s[worker.name])]
+        return before - self._rows_too_late(group, free_in_s)
+
+    @cached_property
+    def _work_s(self) -> dict[str, float]:
+        """Worker → seconds that it has to do: half of what runs, and its share of what waits."""
+        state = self.state
+        found = dict.fromkeys(state.workers, 0.0)
+        for name, running in state.running.items():
+            if name in found:
+                found[name] = sum(state.models[key].batch_s(4) for key in running) / 2
+        for group in state.waited_for:
+            holders = [worker.name for worker in state.workers.values() if self._holds(worker, group)]
+            for name in holders:
+                found[name] += self._waiting_s(group) / len(holders)
+        return found
+
+    def _holds(self, worker: WorkerPlaces, group: GroupKeys) -> bool:
+        return all(self.has(worker, key) for key in group)
+
+    def _waiting_s(self, group: GroupKeys) -> float:
+        rows = max(1, self.state.waited_for[group].rows)
+        return sum(self.state.models[key].rows_s(rows) for key in group)
+
+    def _free_in_s(self, group: GroupKeys) -> list[float]:
+        """In how many seconds each that holds the group, or soon will, is done with what waits for others."""
+        workers = self.state.workers.values()
+        holders = [worker.name for worker in workers if self._holds(worker, group)]
+        found = [max(0.0, self._work_s[name] - self._waiting_s(group) / len(holders)) for name in holders]
+        for worker in workers:
+            in_s = max(
+                0.0 if self.has(worker, key) else self._there_in_s.get((worker.name, key), math.inf)
+                for key in group
+            )
+            if worker.name not in holders and in_s < math.inf:
+                found.append(max(in_s, self._work_s[worker.name]))
+        return found
+
+    def _dues_s(self, group: GroupKeys) -> Iterator[float]:
+        """When the goals are missed of the rows that wait: of those beyond what is known, as these go on."""
+        waiting = self.state.waited_for[group]
+        known_s = waiting.due_s
+        yield from known_s
+        more = min(waiting.rows - waiting.fillers, _COUNTED) - len(known_s)
+        if known_s and more > 0 and known_s[-1] < math.inf:
+            step_s = (known_s[-1] - known_s[0]) / len(known_s)
+            yield from (known_s[-1] + step_s * row for row in range(1, more + 1))
+
+    def _rows_too_late(self, group: GroupKeys, free_in_s: list[float]) -> int:
+        """Of the rows that wait, if each of those workers takes them from then on, the soonest due first."""
+        if not free_in_s or self.in_part(group):
+            return 0
+        models = [self.state.models[key] for key in group]
+        fixed_s = sum(one.fixed_s for one in models)
+        row_s = sum(one.row_s + one.fixed_s / one.max_batch for one in models)
+        begins_s = sorted(begin_s + fixed_s for begin_s in free_in_s)
+        late, workers, begun_s = 0, 1, begins_s[0]
+        for row, due_s in enumerate(self._dues_s(group), 1):
+            done_s = (row * row_s + begun_s) / workers
+            while workers < len(begins_s) and done_s > begins_s[workers]:
+                begun_s += begins_s[workers]
+                workers += 1
+                done_s = (row * row_s + begun_s) / workers
+            late += self.now_s + done_s > due_s >= self.now_s
+        return late
 
     # ── who may leave ─────────────────────────────────────────────────────────────────────────────────
 

@@ -300,10 +300,12 @@ class Scheduler:
         """Function → what waits for it, of those for which anything does."""
         found: dict[str, Waiting] = {}
         for lane in self._queues.lanes:
-            one = Waiting(lane.rows, lane.filler_rows, lane.dues_s(most_dues))
+            dues_s, deadlines_s = lane.dues_s(most_dues), lane.deadlines_s(most_dues)
+            one = Waiting(lane.rows, lane.filler_rows, dues_s, deadlines_s)
             if (other := found.get(lane.key[0])) is not None:
-                dues_s = tuple(sorted((*other.due_s, *one.due_s))[:most_dues])
-                one = Waiting(other.rows + one.rows, other.fillers + one.fillers, dues_s)
+                dues_s = tuple(sorted((*other.due_s, *dues_s))[:most_dues])
+                deadlines_s = tuple(sorted((*other.deadline_s, *deadlines_s))[:most_dues])
+                one = Waiting(other.rows + one.rows, other.fillers + one.fillers, dues_s, deadlines_s)
             found[lane.key[0]] = one
         return found
 

@@ -93,9 +93,16 @@ class Lane:
 
     def dues_s(self, most: int) -> tuple[float, ...]:
         """When the first of its interactive rows miss their goals, of so many rows at most."""
+        return self._times_s(most, lambda run: run.due_s)
+
+    def deadlines_s(self, most: int) -> tuple[float, ...]:
+        """When the deadlines of the same rows pass, soonest first."""
+        return tuple(sorted(self._times_s(most, lambda run: run.deadline_s)))
+
+    def _times_s(self, most: int, time_of: Callable[[RowRun], float]) -> tuple[float, ...]:
         found: list[float] = []
         for run in self.interactive.runs:
-            found += [run.due_s] * min(run.rows, most - len(found))
+            found += [time_of(run)] * min(run.rows, most - len(found))
             if len(found) == most:
                 break
         return tuple(found)

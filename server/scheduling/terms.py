@@ -199,11 +199,13 @@ class Waiting:
     """What waits for a function. fillers: rows that are in no hurry: of the bulk class, or late already.
 
     due_s: when the others miss their goals, soonest first, of as many rows as were asked for.
+    deadline_s: when the deadlines of the same rows pass.
     """
 
     rows: int
     fillers: int = 0
     due_s: tuple[float, ...] = ()
+    deadline_s: tuple[float, ...] = ()
 
 
 @record

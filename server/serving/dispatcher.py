@@ -695,6 +695,7 @@ class Dispatcher:
                 before.rows + one.rows,
                 tuple(sorted((*before.due_s, *one.due_s))[:64]),
                 before.fillers + one.fillers,
+                tuple(sorted((*before.deadline_s, *one.deadline_s))[:64]),
             )
         return found
 

@@ -422,7 +422,7 @@ class _Simulation:
 
     def _waited_for(self) -> dict[GroupKeys, WaitingRows]:
         return {
-            self._functions[name].group: WaitingRows(one.rows, one.due_s, one.fillers)
+            self._functions[name].group: WaitingRows(one.rows, one.due_s, one.fillers, one.deadline_s)
             for name, one in self._scheduler.waiting().items()
         }
 

@@ -87,7 +87,8 @@ class World:
 
     def ask(self) -> None:
         due_s = (self.now_s + 0.01, self.now_s + 0.3)
-        waited_for = {group: WaitingRows(2, due_s) for group in GROUPS if self.random.random() < 0.3}
+        waiting = WaitingRows(2, due_s, 0, due_s[1:])
+        waited_for = {group: waiting for group in GROUPS if self.random.random() < 0.3}
         for _ in range(100):
             state = self.core.state(self.now_s, waited_for)
             assert PlacementState.from_json(json.loads(json.dumps(state.to_json()))) == state

@@ -47,6 +47,7 @@ def asked(
             goal_s=0.2,
             fixed_s=0.005,
             row_s=0.001,
+            max_batch=64,
             groups=((key,),),
         )
         for key, model in before.models.items()
@@ -168,6 +169,40 @@ def test_a_model_that_lost_rows_and_was_not_served_for_long_goes_first() -> None
     assert decided(seen) == ()
     starved = replace(seen.models["c"], lost=3, served_s=NOW_S - 10.0)
     assert decided(replace(seen, models={**seen.models, "c": starved}))[-1] == Fetch("w", "c")
+
+
+def late(count: int, deadline_in_s: float = 20.0) -> WaitingRows:
+    """Rows whose goal was missed a second ago."""
+    return WaitingRows(count, due_s=(NOW_S - 1.0,) * count, deadline_s=(NOW_S + deadline_in_s,) * count)
+
+
+def test_an_idle_link_brings_a_cold_model_at_once_though_its_rows_missed_their_goals() -> None:
+    warm = state(worker("u", "a", "b"), worker("w", "d", "e"))
+    rates = {"a": 20.0, "b": 5.0, "d": 20.0, "e": 10.0}
+    assert decided(asked(warm, rates, c=late(1))) == (Evict("u", "b"), Fetch("u", "c"))
+    scan = WaitingRows(1, fillers=1)
+    assert decided(asked(warm, rates, c=scan)) == (Evict("u", "b"), Fetch("u", "c"))
+
+
+def test_rows_that_the_load_would_be_too_late_for_even_so_bring_nothing() -> None:
+    assert decided(asked(state(worker("w", "a", "b")), {"a": 1.0, "b": 1.0}, c=late(1, 0.02))) == ()
+
+
+def test_late_rows_wait_for_rows_that_can_be_in_time_and_for_what_is_worth_more_than_they() -> None:
+    seen = asked(state(worker("w", "a", "b")), {"a": 20.0, "b": 5.0}, c=late(9), d=rows(1))
+    assert decided(seen)[-1] == Fetch("w", "d")
+    hot = asked(state(worker("w", "a", "b")), {"a": 2000.0, "b": 2000.0}, c=late(1))
+    assert decided(hot) == ()
+    starved = replace(hot.models["c"], served_s=NOW_S - 10.0)
+    assert decided(replace(hot, models={**hot.models, "c": starved}))[-1] == Fetch("w", "c")
+
+
+def test_rows_that_wait_too_long_behind_others_of_their_model_get_a_copy() -> None:
+    workers = worker("u", "a"), worker("w", "c")
+    assert decided(asked(state(*workers), {}, a=rows(64, 0.06))) == (Fetch("w", "a"),)
+    assert decided(asked(state(*workers), {}, a=rows(20, 0.06))) == (), "one worker answers them in time"
+    busy = asked(state(*workers), {}, a=rows(64, 0.06), c=rows(64, 0.2))
+    assert decided(busy) == (), "the other has as much to do"
 
 
 def test_nothing_is_asked_again_where_nothing_can_change() -> None:

@@ -65,6 +65,16 @@ def test_an_interactive_row_is_due_at_its_goal_or_its_deadline_a_bulk_row_at_its
     assert (queue.rows, queue.filler_rows, queue.nbytes) == (5, 2, 50)
 
 
+def test_it_says_when_goals_are_missed_and_when_deadlines_pass() -> None:
+    queue = lane()
+    queue.add(1.0, rows(1, 1, deadline_s=9.0))
+    queue.add(1.0, rows(2, 2, slo_s=0.02))
+    queue.add(1.0, rows(3, 4, row_class="bulk", deadline_s=5.0))
+    assert queue.dues_s(64) == pytest.approx((1.02, 1.02, 1.05))
+    assert queue.deadlines_s(64) == (9.0, math.inf, math.inf)
+    assert queue.deadlines_s(2) == (math.inf, math.inf)
+
+
 def test_half_of_the_fillers_are_late_rows_and_half_bulk_and_either_takes_the_others_places() -> None:
     queue = lane()
     queue.add(0.0, rows(1, 3))
