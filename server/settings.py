@@ -154,7 +154,7 @@ class Settings:
 
     default_slo_ms: float = _setting(500.0, "latency goal of a function that names none, and of bare models")
     default_max_batch: int = _setting(256, "largest batch of a function that names none, and of bare models")
-    placement: str = _setting("lru", "placement policy: which models workers load, and which leave for them")
+    placement: str = _setting("value", "placement policy: what workers load, and what leaves for it")
     default_policy: str = _setting("goodput", "batching policy of a function that names none")
 
     allow_import: bool = _setting(

@@ -83,7 +83,7 @@ def simulate(
     link_bytes_per_s: Annotated[
         float, typer.Option(min=0, help="rate of a load, beside --swap-ms; default: bytes take no time")
     ] = 0.0,
-    placement: Annotated[str, typer.Option(help="placement policy, or package.module:attribute")] = "lru",
+    placement: Annotated[str, typer.Option(help="placement policy, or package.module:attribute")] = "value",
     jitter: Annotated[
         float, typer.Option(min=0, help="standard deviation of ln(what a batch takes / l(b))")
     ] = 0.0,

@@ -147,7 +147,7 @@ class Workload:
     jitter: float = 0.0  # standard deviation of ln(what a batch takes / l(b))
     seed: int = 0
     arbitration: Arbitration = least_recently_served
-    placement: str = "lru"
+    placement: str = "value"
     placement_options: Mapping[str, Any] = field(default_factory=dict)
     loads_block: bool = False  # a device computes nothing while a model moves over its link
     closed_loop: ClosedLoop | None = None  # beside what arrives by itself

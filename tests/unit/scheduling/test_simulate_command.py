@@ -71,7 +71,7 @@ def sized(*words: str) -> dict[str, Any]:
 
 
 def test_memory_that_holds_every_model_is_enough_and_less_is_paid_in_loads() -> None:
-    enough, little = sized("--device-bytes", "1e9"), sized("--device-bytes", "300e6")
+    enough, little = sized("--device-bytes", "1e9"), sized("--device-bytes", "200e6")
     assert enough["swaps"] == 0 < little["swaps"]
     assert enough["total"]["good"] == enough["total"]["offered"]
     assert little["total"]["good"] < little["total"]["offered"]
