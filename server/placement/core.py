@@ -104,6 +104,7 @@ class _Known:
     last_used_s: float = 0.0
     deaths: int = 0
     failures: int = 0
+    dismissed: bool = False
     arrivals: float = 0.0
     arrived_s: float = 0.0
     rows: int = 0
@@ -244,6 +245,7 @@ class Placement:
             if not model.rows:
                 model.served_s = now_s
             model.rows += rows
+            model.dismissed = False
             model.arrivals = rows + model.arrivals * math.exp((model.arrived_s - now_s) / FADE_S)
             model.arrived_s = now_s
             model.state = None
@@ -382,7 +384,10 @@ class Placement:
         return any(group in worker.offers for worker in self._workers.values())
 
     def offer_no_more(self, keys: Collection[str]) -> None:
-        """No worker loads these unasked."""
+        """No worker loads these unasked, until rows come for them."""
+        for key in keys:
+            model = self._model(key)
+            model.dismissed, model.state = True, None
         for name, worker in self._workers.items():
             left = tuple(group for group in worker.offers if not any(key in keys for key in group))
             self._workers[name] = replace(worker, offers=left)
@@ -670,6 +675,7 @@ class Placement:
                 last_used_s=model.last_used_s,
                 deaths=model.deaths,
                 failures=model.failures,
+                dismissed=model.dismissed,
                 load_s={device: self.expected_s(key, device) for device in self._kinds},
                 arrivals=model.arrivals,
                 arrived_s=model.arrived_s,

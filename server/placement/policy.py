@@ -113,6 +113,7 @@ class ModelState:
     last_used_s: float = 0.0  # Unix time; 0 = never
     deaths: int = 0  # workers that died of loading it, in a row
     failures: int = 0  # loads of it that failed, in a row
+    dismissed: bool = False  # it was made to leave, and no rows came for it since: not to be loaded unasked
     load_s: Mapping[str, float] = field(default_factory=dict)
     arrivals: float = 0.0
     arrived_s: float = 0.0

@@ -460,7 +460,7 @@ def _units(worth: Worth, worker: WorkerPlaces, group: GroupKeys) -> Iterator[tup
 
 
 def _may_come_unasked(model: ModelState) -> bool:
-    return not model.failures and model.deaths < _DEATHS
+    return not model.failures and not model.dismissed and model.deaths < _DEATHS
 
 
 def _wait_for_ever(rows: WaitingRows) -> bool:

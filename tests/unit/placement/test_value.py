@@ -8,8 +8,10 @@ from itertools import cycle, islice
 
 import pytest
 
+from server.placement.core import Placement
 from server.placement.policy import (
     Abort,
+    Capacity,
     Evict,
     Fetch,
     GroupKeys,
@@ -108,6 +110,16 @@ def test_a_model_whose_load_failed_is_not_loaded_unasked() -> None:
     seen = asked(state(worker("w", "a")), {"c": 5.0})
     seen = replace(seen, models={**seen.models, "c": replace(seen.models["c"], failures=1)})
     assert decided(seen) == ()
+
+
+def test_a_model_that_was_made_to_leave_is_not_loaded_unasked_until_rows_come_for_it() -> None:
+    core = Placement(ValueOfResidency())
+    core.worker_up("w", Capacity(max_models=2), "cpu")
+    core.arrived(NOW_S, ("a",), 9)
+    core.offer_no_more(["a"])
+    assert core.steps(NOW_S, {})[0] == []
+    core.arrived(NOW_S, ("a",), 1)
+    assert [step.load for step in core.steps(NOW_S, {})[0]] == ["a"]
 
 
 def test_the_next_in_the_order_of_visits_is_loaded_and_the_last_one_leaves() -> None:
