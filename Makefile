@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ bench-schedule: $(READY) ## Every batching policy in the simulator; the same cel
 
 bench-residency: $(READY) ## Which models a device holds: every placement policy in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.residency $(FLAGS)
+
+bench-residency-live: $(READY) ## Models that come and go on a running server, beside the simulator (FLAGS=--quick)
+	$(BIN)/python -m tests.benchmarks.residency_live $(FLAGS)
 
 bench-live: $(READY) ## The simulator beside the running server, a scan beside callers, clients that vanish
 	$(BIN)/python -m tests.benchmarks.schedule_live

@@ -8,16 +8,18 @@ opened as the load needs them. The simulator takes the same traces.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-__all__ = ["Outcome", "Replay", "closed_loop", "replay", "request_bytes"]
+__all__ = ["Outcome", "Replay", "closed_loop", "in_turn", "replay", "request_bytes"]
 
 _CONNECT_TIMEOUT_S = 5.0
 _PATIENCE_S = 10.0  # for answers after the last row has left
+_LONG_PATIENCE_S = 60.0  # the same, of rows without a goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +218,37 @@ async def closed_loop(
     end_s = began_s + seconds
     await asyncio.gather(*(caller(number) for number in range(connections)))
     return answered / (time.perf_counter() - began_s)
+
+
+async def in_turn(url: str, clients: int, seconds: float, request_of: Callable[[int], bytes]) -> Replay:
+    """So many clients, each of whom sends the next request of one sequence as soon as its last is answered.
+
+    No request begins after `seconds`; their outcomes, in the order of the sequence. Raises OSError if a
+    connection breaks, TimeoutError if an answer does not come.
+    """
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 80
+    loop = asyncio.get_running_loop()
+    numbers = itertools.count()
+    outcomes: dict[int, Outcome] = {}
+
+    async def client() -> None:
+        while (at_s := time.perf_counter() - began_s) < seconds:
+            number = next(numbers)
+            if not idle or not idle[-1].alive:
+                raise ConnectionError(f"{url} has closed a connection")
+            connection = idle.pop()
+            status, body = await connection.ask(request_of(number))
+            outcomes[number] = Outcome(at_s, time.perf_counter() - began_s - at_s, status, body)
+
+    idle: list[_Connection] = []
+    every = [(await loop.create_connection(lambda: _Connection(idle), host, port))[1] for _ in range(clients)]
+    idle += every
+    began_s = time.perf_counter()
+    try:
+        async with asyncio.timeout(seconds + _LONG_PATIENCE_S), asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(client())
+    finally:
+        for connection in every:
+            connection.close()
+    return Replay([outcomes[number] for number in sorted(outcomes)])
