@@ -68,7 +68,7 @@ def client_of(server: InferenceServer) -> Iterator[Client]:
         client.close()
 
 
-def add_models(home: Path, names: Sequence[str], **options: float) -> None:
+def add_models(home: Path, names: Sequence[str], **options: Any) -> None:
     """Hashing models, for a server that has not been started yet."""
     for name in names:
         hashing_model(home / "models", name, **options)
@@ -85,7 +85,7 @@ def warm_up(server: InferenceServer, models: Sequence[str], sizes: Sequence[int]
     with client_of(server) as client:
         for model in models:
             client.post(f"/v2/repository/models/{model}/load", {})
-            for rows in sizes * _TIMES:
+            for rows in (*sizes,) * _TIMES:
                 client.post(_path(model), _body([f"{rows} {row}" for row in range(rows)], {}))
 
 
