@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 from gpu_worker.wire.devices import device_names, parse_simulated
-from server.placement.by_name import PLACEMENT_POLICIES
+from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, is_loopback
 

@@ -31,7 +31,7 @@ from server.http.large_json import LargeJson
 from server.http.listener import Running
 from server.http.replies import map_errors
 from server.observability.metrics import Exposition, Metrics
-from server.placement.by_name import placement_named
+from server.placement.policies.by_name import placement_named
 from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
 from server.placement.residency import Residency

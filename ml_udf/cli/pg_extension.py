@@ -40,7 +40,7 @@ localhost:8080
 MIN_PYTHON = (3, 11)
 # What runs inside the server: standard library only, except for `local:` endpoints, which need the last two.
 _PACKAGES = ("ml_udf", "gpu_worker", "server")
-_LRU = ("__init__", "demand", "lru", "packing", "policy")
+_LRU = ("__init__", "packing", "policies/__init__", "policies/demand", "policies/lru", "policy")
 _ONLY = {
     "server": (
         *("__init__.py", "record.py", "policy_names.py", "ensemble/"),

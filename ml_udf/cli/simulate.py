@@ -24,7 +24,7 @@ from ml_udf.cli.simulated_case import (
     sizes_of_batches,
     sizes_of_models,
 )
-from server.placement.by_name import placement_named
+from server.placement.policies.by_name import placement_named
 from server.scheduling.latency_model import LatencyModel
 from server.scheduling.policies.by_name import policy_named
 from server.scheduling.simulation.simulator import SimulationResult

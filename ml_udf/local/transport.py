@@ -208,7 +208,7 @@ class LocalTransport:
 
         Raises `BadOption` if the function's models can never fit together.
         """
-        from server.placement.lru import Capacity, Stay, evictions
+        from server.placement.policies.lru import Capacity, Stay, evictions
 
         residents = engine.residents()
         sizes = self._sizes | {there.key: there.network.resident_bytes for there in residents}

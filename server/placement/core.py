@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from server.placement.guarded import GuardedPlacement, PlacementFault
 from server.placement.link import LoadTimes
 from server.placement.packing import packed
+from server.placement.policies.guarded import GuardedPlacement, PlacementFault
 from server.placement.policy import (
     FADE_S,
     Abort,

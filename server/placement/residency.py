@@ -25,8 +25,8 @@ from server.catalog.functions import ModelVersion
 from server.errors import BadOption, Overloaded, ServiceError, WorkerLost
 from server.observability.moves import MoveKind, Moves, Outcome
 from server.placement.core import Ended, Placement, Step
-from server.placement.lru import LeastRecentlyUsed
 from server.placement.places import Place, place_of
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity, PlacementPolicy, WaitingRows
 from server.placement.rates import RatesOfLate
 from server.placement.worker_link import WorkerLink, differences

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from server.ensemble.selection import Ensemble, SelectionPolicy
-from server.placement.by_name import placement_named
+from server.placement.policies.by_name import placement_named
 from server.placement.policy import GroupKeys, WaitingRows
 from server.scheduling.arbitration import Arbitration, least_recently_served
 from server.scheduling.core import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.placement.core import Placement, Step
-from server.placement.lru import LeastRecentlyUsed
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity, Evict, Fetch, PlacementDecision, PlacementState
 
 

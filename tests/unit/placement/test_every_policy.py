@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from server.placement.by_name import PLACEMENT_POLICIES, placement_named
 from server.placement.core import Placement, Step
+from server.placement.policies.by_name import PLACEMENT_POLICIES, placement_named
 from server.placement.policy import (
     Capacity,
     Evict,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.placement.lru import LeastRecentlyUsed
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import (
     Capacity,
     Evict,

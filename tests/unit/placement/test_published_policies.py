@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from server.placement.clockwork import Clockwork
-from server.placement.greedy_dual import Gdsf, LfuDa
-from server.placement.least_recent import LruBlocking, LruOverlapped
-from server.placement.modelmesh import ModelMesh
+from server.placement.policies.clockwork import Clockwork
+from server.placement.policies.greedy_dual import Gdsf, LfuDa
+from server.placement.policies.least_recent import LruBlocking, LruOverlapped
+from server.placement.policies.modelmesh import ModelMesh
 from server.placement.policy import (
     Evict,
     Fetch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from server.placement.core import Placement
-from server.placement.lru import LeastRecentlyUsed
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity
 
 ONE, TWO = Capacity(max_models=1), Capacity(max_models=2)

@@ -9,6 +9,8 @@ from itertools import cycle, islice
 import pytest
 
 from server.placement.core import Placement
+from server.placement.policies.turns import Awaited, spare_s
+from server.placement.policies.value import ValueOfResidency
 from server.placement.policy import (
     Abort,
     Capacity,
@@ -22,8 +24,6 @@ from server.placement.policy import (
     WaitingRows,
     Wish,
 )
-from server.placement.turns import Awaited, spare_s
-from server.placement.value import ValueOfResidency
 from server.scheduling.simulation.simulator import (
     ClosedLoop,
     FunctionLoad,

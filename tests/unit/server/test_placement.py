@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.placement.lru import Capacity, Stay, evictions
+from server.placement.policies.lru import Capacity, Stay, evictions
 
 
 def stays(**last_used_s: float) -> dict[str, Stay]:

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_worker.wire.protocol import Message
 from server.errors import BadOption, ServiceError, WorkerLost
-from server.placement.lru import LeastRecentlyUsed
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity, PlacementDecision, PlacementState, WaitingRows
 from server.placement.residency import Group, Residency
 from server.workers.pool import OnReply, Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from server.placement.core import Placement
-from server.placement.lru import LeastRecentlyUsed
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import Capacity
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from server.placement.demand import assigned, can_hold, has, taken_up
+from server.placement.policies.demand import assigned, can_hold, has, taken_up
 from server.placement.policy import (
     Capacity,
     Evict,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from server.placement.demand import loads_on_demand, open_wishes
+from server.placement.policies.demand import loads_on_demand, open_wishes
 from server.placement.policy import Evict, PlacementDecision, PlacementState, WorkerPlaces
 
 __all__ = ["Gdsf", "LfuDa"]

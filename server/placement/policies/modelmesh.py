@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from server.placement.demand import Rank, by_last_use, has, loads_on_demand, open_wishes
+from server.placement.policies.demand import Rank, by_last_use, has, loads_on_demand, open_wishes
 from server.placement.policy import (
     Evict,
     Fetch,

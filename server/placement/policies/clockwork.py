@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from server.placement.demand import by_last_use, has, loads_on_demand, open_wishes
+from server.placement.policies.demand import by_last_use, has, loads_on_demand, open_wishes
 from server.placement.policy import GroupKeys, PlacementDecision, PlacementState, Wish, WorkerPlaces
 
 __all__ = ["Clockwork"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from server.placement.demand import by_last_use, has, loads_on_demand, open_wishes
+from server.placement.policies.demand import by_last_use, has, loads_on_demand, open_wishes
 from server.placement.policy import GroupKeys, PlacementDecision, PlacementState, Wish
 
 __all__ = ["LruBlocking", "LruOverlapped"]

@@ -18,7 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
-from server.placement.demand import assigned, can_hold, has, taken_up
+from server.placement.policies.demand import assigned, can_hold, has, taken_up
+from server.placement.policies.turns import Awaited, spare_s
+from server.placement.policies.worth import Leaving, Worth, over
 from server.placement.policy import (
     Abort,
     Evict,
@@ -32,8 +34,6 @@ from server.placement.policy import (
     Wish,
     WorkerPlaces,
 )
-from server.placement.turns import Awaited, spare_s
-from server.placement.worth import Leaving, Worth, over
 
 __all__ = ["ValueOfResidency"]
 

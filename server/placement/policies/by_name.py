@@ -7,13 +7,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from server.placement.clockwork import Clockwork
-from server.placement.greedy_dual import Gdsf, LfuDa
-from server.placement.least_recent import LruBlocking, LruOverlapped
-from server.placement.lru import LeastRecentlyUsed
-from server.placement.modelmesh import ModelMesh
+from server.placement.policies.clockwork import Clockwork
+from server.placement.policies.greedy_dual import Gdsf, LfuDa
+from server.placement.policies.least_recent import LruBlocking, LruOverlapped
+from server.placement.policies.lru import LeastRecentlyUsed
+from server.placement.policies.modelmesh import ModelMesh
+from server.placement.policies.value import ValueOfResidency
 from server.placement.policy import PlacementPolicy
-from server.placement.value import ValueOfResidency
 from server.policy_names import named
 
 __all__ = ["PLACEMENT_POLICIES", "placement_named"]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from server.placement.lru import LeastRecentlyUsed
+from server.placement.policies.lru import LeastRecentlyUsed
 from server.placement.policy import (
     Abort,
     Evict,
