@@ -24,8 +24,8 @@ __all__ = [
     "Rank",
     "assigned",
     "by_last_use",
-    "can_hold",
     "has",
+    "least_lacking",
     "loads_on_demand",
     "open_wishes",
     "taken_up",
@@ -87,7 +87,7 @@ def open_wishes(state: PlacementState) -> list[Wish]:
 
 def assigned(state: PlacementState, wish: Wish, best: Choice) -> list[tuple[GroupKeys, WorkerPlaces]]:
     """What goes where: the group as one; in parts where it may be apart and no worker can hold it whole."""
-    if not state.apart or any(can_hold(state, worker, wish.group) for worker in state.workers.values()):
+    if not state.apart or any(_can_hold(state, worker, wish.group) for worker in state.workers.values()):
         worker = best(wish.group)
         return [] if worker is None else [(wish.group, worker)]
     counted_on = {name: worker for name, worker in state.workers.items() if name not in wish.without}
@@ -104,7 +104,30 @@ def assigned(state: PlacementState, wish: Wish, best: Choice) -> list[tuple[Grou
     ]
 
 
-def can_hold(state: PlacementState, worker: WorkerPlaces, group: GroupKeys) -> bool:
+def least_lacking(state: PlacementState, without: Collection[str], taken: Collection[str]) -> Choice:
+    """A group goes to the worker that lacks least of it; of equals, to an idle link, then to the emptiest.
+
+    without: workers that are not counted on. taken: workers whose links something else has.
+    """
+
+    def best(group: GroupKeys) -> WorkerPlaces | None:
+        return min(
+            (worker for worker in state.workers.values() if _can_hold(state, worker, group)),
+            key=lambda worker: (*_handiness(worker, group, without, taken), len(worker.resident)),
+            default=None,
+        )
+
+    return best
+
+
+def _handiness(
+    worker: WorkerPlaces, group: GroupKeys, without: Collection[str], taken: Collection[str]
+) -> tuple[bool, int, bool]:
+    lacks = sum(not has(worker, key) for key in group)
+    return worker.name in without, lacks, worker.moving is not None or worker.name in taken
+
+
+def _can_hold(state: PlacementState, worker: WorkerPlaces, group: GroupKeys) -> bool:
     """Whether the group fits on the worker, if nothing else is there."""
     return worker.capacity.fits([state.size_bytes(key) for key in group])
 
@@ -166,20 +189,17 @@ def _cheapest(
     rank: Rank,
     stays: Collection[tuple[str, str]],
 ) -> WorkerPlaces | None:
-    def handiness(worker: WorkerPlaces) -> tuple[bool, int, bool]:
-        lacks = sum(not has(worker, key) for key in group)
-        return worker.name in without, lacks, worker.moving is not None or worker.name in busy
-
     def cost(worker: WorkerPlaces) -> tuple[object, ...]:
         leaving = _leaving(state, worker, group, rank, stays)
         lowest = rank(worker, leaving[0]) if leaving else ()
         return leaving is None, bool(leaving), lowest, len(worker.resident)
 
-    able = [worker for worker in state.workers.values() if can_hold(state, worker, group)]
+    able = [worker for worker in state.workers.values() if _can_hold(state, worker, group)]
     if len(able) < 2:
         return able[0] if able else None
-    best = min(handiness(worker) for worker in able)
-    handiest = [worker for worker in able if handiness(worker) == best]
+    handiness = {worker.name: _handiness(worker, group, without, busy) for worker in able}
+    best = min(handiness.values())
+    handiest = [worker for worker in able if handiness[worker.name] == best]
     return handiest[0] if len(handiest) == 1 or best[2] else min(handiest, key=cost)
 
 

@@ -7,10 +7,10 @@ function. `local:` calls `evictions` too: its engine is a worker with nobody to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from server.placement.policies.demand import assigned, can_hold, has, taken_up
+from server.placement.policies.demand import assigned, least_lacking, taken_up
 from server.placement.policy import (
     Capacity,
     Evict,
@@ -83,7 +83,7 @@ class LeastRecentlyUsed:
         wanted = {key for group in state.waited_for for key in group}
         wanted.update(key for wish in state.wishes for key in wish.group)
         for wish in state.wishes:
-            for group, worker in assigned(state, wish, _best_of(state, wish.without, taken)):
+            for group, worker in assigned(state, wish, least_lacking(state, wish.without, taken)):
                 is_idle = worker.moving is None and worker.name not in taken
                 taken.add(worker.name)
                 if is_idle:
@@ -97,24 +97,6 @@ class LeastRecentlyUsed:
             if worker.moving is None and worker.name not in taken:
                 actions += taken_up(state, worker)
         return PlacementDecision(tuple(actions), until_s)
-
-
-def _best_of(
-    state: PlacementState, without: Collection[str], taken: Collection[str]
-) -> Callable[[GroupKeys], WorkerPlaces | None]:
-    def best(group: GroupKeys) -> WorkerPlaces | None:
-        return min(
-            (worker for worker in state.workers.values() if can_hold(state, worker, group)),
-            key=lambda worker: (
-                worker.name in without,
-                sum(not has(worker, key) for key in group),
-                worker.moving is not None or worker.name in taken,
-                len(worker.resident),
-            ),
-            default=None,
-        )
-
-    return best
 
 
 def _make_room(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
-from server.placement.policies.demand import assigned, can_hold, has, taken_up
+from server.placement.policies.demand import assigned, least_lacking, taken_up
 from server.placement.policies.turns import Awaited, spare_s
 from server.placement.policies.worth import Leaving, Worth, over
 from server.placement.policy import (
@@ -118,21 +118,7 @@ class ValueOfResidency:
 
     def _order(self, worth: Worth, wish: Wish, taken: set[str]) -> Iterator[PlacementAction]:
         """The next load of a group that somebody waits for, whatever it costs; its workers are then taken."""
-        state = worth.state
-
-        def best(group: GroupKeys) -> WorkerPlaces | None:
-            return min(
-                (worker for worker in state.workers.values() if can_hold(state, worker, group)),
-                key=lambda worker: (
-                    worker.name in wish.without,
-                    sum(not has(worker, key) for key in group),
-                    worker.moving is not None or worker.name in taken,
-                    len(worker.resident),
-                ),
-                default=None,
-            )
-
-        for part, worker in assigned(state, wish, best):
+        for part, worker in assigned(worth.state, wish, least_lacking(worth.state, wish.without, taken)):
             is_idle = worker.moving is None and worker.name not in taken
             taken.add(worker.name)
             missing = [key for key in part if key not in worker.resident]
