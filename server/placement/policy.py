@@ -37,6 +37,7 @@ __all__ = [
 GroupKeys = tuple[str, ...]  # keys of models that are wanted together: the members of one function
 
 FADE_S = 5.0  # what came so long ago counts for 1/e
+_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,11 @@ class ModelState:
     max_batch: int = 1
     groups: tuple[GroupKeys, ...] = ()  # the functions that it is a member of, by their members
     share: float = 1.0  # of an answer that needs it; less where other members may answer without it
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether so many workers died of loading it that it is loaded only where somebody asks for it."""
+        return self.deaths >= _DEATHS
 
     def arrivals_per_s(self, now_s: float) -> float:
         """The rate at which rows come for it."""

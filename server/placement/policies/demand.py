@@ -34,9 +34,6 @@ __all__ = [
 Rank = Callable[[WorkerPlaces, str], tuple[float, ...]]  # of a model on a worker: the lowest leaves first
 Choice = Callable[[GroupKeys], WorkerPlaces | None]
 
-_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
-
-
 _SERVED_WITHIN_S = 1.0  # what was loaded for rows stays for so long, if they wait still
 _AGAIN_S = 0.005  # when to ask again while what must leave may not yet
 
@@ -148,7 +145,7 @@ def taken_up(state: PlacementState, worker: WorkerPlaces) -> list[PlacementActio
     held = [state.size_bytes(key) for key in worker.resident]
     for group in sorted(worker.offers, key=lambda group: group not in state.waited_for):
         # A model that kills its workers must not keep all others from being served.
-        if any(key in state.models and state.models[key].deaths >= _DEATHS for key in group):
+        if any(key in state.models and state.models[key].is_deadly for key in group):
             continue
         missing = [key for key in group if key not in worker.resident]
         if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):

@@ -47,7 +47,6 @@ _LATE = 64.0  # rows that are late, or in no hurry, count in full at most, where
 _KEEP_SHARE = 0.1  # of a model's rate, where candidates are chosen by their rows
 _FLOOR = 0.05  # the share of the link's time within which no model starves
 _FEWEST_WANTED = 4
-_DEATHS = 2  # a model of whose load so many workers died is no longer loaded unasked
 _MARGIN = 0.5  # of a load, by which it should begin sooner than it must
 _AGAIN_S = 0.005  # when to ask again while something may soon be worth a load
 _SELDOM_S = 0.05  # while nobody waits for anything that runs nowhere
@@ -446,7 +445,7 @@ def _units(worth: Worth, worker: WorkerPlaces, group: GroupKeys) -> Iterator[tup
 
 
 def _may_come_unasked(model: ModelState) -> bool:
-    return not model.failures and not model.dismissed and model.deaths < _DEATHS
+    return not model.failures and not model.dismissed and not model.is_deadly
 
 
 def _wait_for_ever(rows: WaitingRows) -> bool:
