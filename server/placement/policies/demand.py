@@ -215,9 +215,7 @@ def _load(
     leaving = _leaving(state, worker, group, rank, stays)
     if leaving is None:
         return None
-    comes = missing[0]
-    leave = [Evict(worker.name, key, "made room for", comes) for key in leaving]
-    return [*leave, Fetch(worker.name, comes, why)]
+    return [*(Evict(worker.name, key) for key in leaving), Fetch(worker.name, missing[0], why)]
 
 
 def _leaving(

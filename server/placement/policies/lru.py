@@ -124,9 +124,7 @@ def _make_room(
         return found
     if found is None or not missing:
         return []
-    comes = missing[0]
-    leave = [Evict(worker.name, key, "made room for", comes) for key in found]
-    return [*leave, Fetch(worker.name, comes, why)]
+    return [*(Evict(worker.name, key) for key in found), Fetch(worker.name, missing[0], why)]
 
 
 def _last_used_s(state: PlacementState, key: str) -> float:
