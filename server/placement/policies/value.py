@@ -75,17 +75,14 @@ class ValueOfResidency:
     """Each option left out is an ablation: what it is worth is measured by `make bench-residency`.
 
     savable: rows that wait count. rates: rows of late do, else the last use alone. chain: the order of visits
-    does. hysteresis: what leaves counts for more. prefetch: models are loaded for which no rows wait. aborts:
-    such loads are given up for rows. turns: no load goes first that costs another its goal.
+    does. prefetch: models are loaded for which no rows wait. aborts: such loads are given up for rows.
     """
 
     savable: bool = True
     rates: bool = True
     chain: bool = True
-    hysteresis: bool = True
     prefetch: bool = True
     aborts: bool = True
-    turns: bool = True
 
     name = "value"
 
@@ -175,8 +172,6 @@ class ValueOfResidency:
     def _turns(self, worth: Worth, device: str, loading: Set[str]) -> tuple[Mapping[GroupKeys, float], float]:
         """How long loads may take that begin now: of groups that rows wait for, and of any other."""
         state = worth.state
-        if not self.turns:
-            return {}, math.inf
         awaited: list[Awaited] = []
         for group in worth.wanted:
             if worth.is_coming(group) or not loading.isdisjoint(group):
@@ -281,7 +276,7 @@ class ValueOfResidency:
         if leaving is None:
             return None
         cost = sum(one.rows + one.worth * 2 * load_s for one in leaving)
-        score = (gain - (_HYSTERESIS if self.hysteresis else 1.0) * cost) / load_s
+        score = (gain - _HYSTERESIS * cost) / load_s
         if score <= least:
             return None
         now = leaving if len(missing) == 1 else _first_of(state, worker, missing[0], leaving)
