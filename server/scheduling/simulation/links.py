@@ -65,7 +65,6 @@ class SimulatedLinks:
         self._loading: dict[str, Step] = {}  # device → what comes
         self._ask_at_s = -math.inf  # when the placement is to be asked: at once where something has changed
         self.loads = 0  # since the beginning
-        self.aborts = 0
         for key, size_bytes in sizes.items():
             self._core.know(key, size_bytes)
 
@@ -187,7 +186,6 @@ class SimulatedLinks:
                 self._show(now_s, step.worker, self._core.resident(step.worker))
 
     def _abort(self, now_s: float, device: str) -> None:
-        self.aborts += 1
         leaving = self._leaving.get(device)
         if leaving is not None:
             self._leaving[device] = replace(leaving, load="")
