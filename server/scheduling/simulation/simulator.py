@@ -109,6 +109,10 @@ class FunctionLoad:
         alone = MemberLoad(self.name, _no_time, self.predicted_s or self.latency_s, self.size_bytes)
         return self.members or (alone,)
 
+    def predicted_of(self, member: MemberLoad) -> Callable[[int], float]:
+        """l̂(b) of a batch on that member alone, as the scheduler has it."""
+        return member.predicted_s or partial(_alone_s, self, member)
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDevice:
@@ -152,6 +156,10 @@ class Workload:
     loads_block: bool = False  # a device computes nothing while a model moves over its link
     closed_loop: ClosedLoop | None = None  # beside what arrives by itself
     told_swaps: float = 1.0  # what the placement is told that loads take / what they do
+
+    def load_s(self, model: MemberLoad, device: SimulatedDevice) -> float:
+        """What it takes to load the model there."""
+        return self.swap_s + model.size_bytes / device.link_bytes_per_s
 
 
 @dataclass(slots=True)
@@ -505,7 +513,7 @@ class _Simulation:
 
 def _linked(load: Workload, device: SimulatedDevice) -> LinkedDevice:
     load_s = {
-        model.name: load.swap_s + model.size_bytes / device.link_bytes_per_s
+        model.name: load.load_s(model, device)
         for function in load.functions
         for model in function.all_members
     }
@@ -523,7 +531,7 @@ def _spec(function: FunctionLoad, swap_of: Callable[[str], Callable[[str], float
         max_batch=function.max_batch,
         batch_sizes=sizes,
         members=tuple(
-            MemberSpec(m.name, m.accuracy, m.predicted_s or partial(_alone_s, function, m), swap_of(m.name))
+            MemberSpec(m.name, m.accuracy, function.predicted_of(m), swap_of(m.name))
             for m in function.all_members
         ),
         policy=function.policy,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from server.placement.policy import Capacity
 from server.placement.starting import Session, starting_placement
-from server.scheduling.simulation.simulator import FunctionLoad, MemberLoad, Workload
+from server.scheduling.simulation.simulator import FunctionLoad, Workload
 
 __all__ = ["packed_at_start"]
 
@@ -20,16 +19,16 @@ def packed_at_start(load: Workload, rows_per_s: Mapping[str, float] | None = Non
     scheduler believes them.
     """
     ends_s = max((one.arrivals_s[-1] for one in load.functions if len(one.arrivals_s)), default=0.0)
-    link_bytes_per_s = min(device.link_bytes_per_s for device in load.devices)
+    slowest = min(load.devices, key=lambda device: device.link_bytes_per_s)
 
     def session(function: FunctionLoad) -> Session:
         came = len(function.arrivals_s) * function.rows_per_request / ends_s if ends_s else 0.0
         return Session(
-            {member.name: _alone(function, member) for member in function.all_members},
+            {member.name: function.predicted_of(member) for member in function.all_members},
             came if rows_per_s is None else rows_per_s.get(function.name, 0.0),
             function.slo_s,
             function.max_batch,
-            sum(load.swap_s + member.size_bytes / link_bytes_per_s for member in function.all_members),
+            sum(load.load_s(member, slowest) for member in function.all_members),
         )
 
     found = starting_placement(
@@ -42,11 +41,3 @@ def packed_at_start(load: Workload, rows_per_s: Mapping[str, float] | None = Non
         keys = dict.fromkeys(key for group in found[device.name].groups for key in group)
         devices.append(replace(device, resident=tuple(reversed(keys))))
     return replace(load, devices=tuple(devices))
-
-
-def _alone(function: FunctionLoad, member: MemberLoad) -> Callable[[int], float]:
-    return member.predicted_s or partial(_together_s, function, member)
-
-
-def _together_s(function: FunctionLoad, member: MemberLoad, rows: int) -> float:
-    return function.latency_s(rows) + member.latency_s(rows)
