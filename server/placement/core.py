@@ -110,8 +110,6 @@ class _Known:
     rows: int = 0
     lost: int = 0
     served_s: float = 0.0
-    loads: int = 0
-    evictions: int = 0
     functions: dict[str, _Served] = field(default_factory=dict)
     latency_s: tuple[Callable[[int], float], int] | None = None
     row_s: float = 0.0  # of a batch of four, by what policies last saw
@@ -507,14 +505,12 @@ class Placement:
 
     def evicted(self, name: str, key: str) -> None:
         """The model has left."""
-        model = self._model(key)
-        model.evictions, model.state = model.evictions + 1, None
         self._drop(name, [key])
 
     def loaded(self, now_s: float, name: str, key: str, size_bytes: int, load_s: float) -> None:
         """The model is there, and has said how much it takes."""
         worker, model = self._workers[name], self._model(key)
-        model.size_bytes, model.loads = size_bytes, model.loads + 1
+        model.size_bytes = size_bytes
         model.deaths = model.failures = 0
         self._used_bytes.clear()
         self.load_times.observe(key, worker.device, size_bytes, load_s)
@@ -682,8 +678,6 @@ class Placement:
                 rows=model.rows,
                 lost=model.lost,
                 served_s=model.served_s,
-                loads=model.loads,
-                evictions=model.evictions,
                 goal_s=min((one.goal_s for one in functions), default=math.inf),
                 fixed_s=fixed_s,
                 row_s=row_s,

@@ -121,8 +121,6 @@ class ModelState:
     rows: int = 0  # that ever came for it
     lost: int = 0  # rows that were refused since a batch was last sent to it
     served_s: float = 0.0  # when that was; before the first one, when its first row came
-    loads: int = 0
-    evictions: int = 0
     goal_s: float = math.inf  # of a row, from arrival to answer: the strictest of its functions'; inf = none
     fixed_s: float = 0.0
     row_s: float = 0.0
