@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,6 +44,7 @@ from tests.benchmarks.residency_live_server import (
     wait_for_quiet,
 )
 from tests.benchmarks.residency_many import GOAL_S, LOAD_S, MODELS, PLACES, ROWS_PER_S
+from tests.benchmarks.resident_memory import MemoryByTime
 from tests.inference_server import InferenceServer, inference_server
 
 __all__ = ["many_models_live", "what_became"]
@@ -58,15 +57,6 @@ _MAX_BATCH = 32
 _DELAY_MS, _ROW_DELAY_MS = 4.5, 0.5
 _EVERY_S = 2.0
 _MINUTE_S = 60.0
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """Resident megabytes of the server and its worker, so many seconds after the beginning."""
-
-    at_s: float
-    server_mb: float
-    worker_mb: float
 
 
 def many_models_live(folder: Path, seconds: float, placement: str = "value") -> dict[str, Any]:
@@ -93,7 +83,7 @@ def many_models_live(folder: Path, seconds: float, placement: str = "value") -> 
         wait_for_quiet(server, 1, for_s=1.0)  # it fills its places first
         held = resident(server)
         since_s = time.time()
-        with _MemoryByTime(server) as memory:
+        with MemoryByTime([server.pid], server.worker_pids(), every_s=_EVERY_S) as memory:
             live = asyncio.run(
                 replay(
                     server.url,
@@ -121,7 +111,10 @@ def many_models_live(folder: Path, seconds: float, placement: str = "value") -> 
         "load_s": loads.load_s,
         "l1_s": l_hat.typical_s(1),
         "hit_rate": hits,
-        "memory": _quarters(memory.seen),
+        "memory": [
+            {"at_s": round(at_s), "server_mb": round(server_mb, 1), "worker_mb": round(worker_mb, 1)}
+            for at_s, (server_mb, worker_mb) in memory.quarters()
+        ],
         "generator_lag_ms": 1000 * live.lag_s,
         "load": load,
         "simulated": _simulated_rows(simulated, seconds),
@@ -223,50 +216,6 @@ def _simulated_rows(result: SimulationResult, seconds: float) -> dict[str, Any]:
             bool(one.offered) and not one.latencies_s for one in result.functions.values()
         ),
     }
-
-
-# ── memory ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _MemoryByTime:
-    """What the server and its worker hold, every two seconds of a block."""
-
-    def __init__(self, server: InferenceServer) -> None:
-        self._pids = server.pid, server.worker_pids()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.seen: list[_Memory] = []
-
-    def __enter__(self) -> _MemoryByTime:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(timeout=10)
-
-    def _watch(self) -> None:
-        began_s = time.monotonic()
-        server, workers = self._pids
-        while True:
-            at_s = time.monotonic() - began_s
-            self.seen.append(_Memory(at_s, _resident_mb(server), sum(map(_resident_mb, workers))))
-            if self._over.wait(_EVERY_S):
-                return
-
-
-def _resident_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def _quarters(seen: Sequence[_Memory]) -> list[dict[str, float]]:
-    """At the beginning, after each quarter, at the end."""
-    last = len(seen) - 1
-    return [
-        {"at_s": round(one.at_s), "server_mb": round(one.server_mb, 1), "worker_mb": round(one.worker_mb, 1)}
-        for one in (seen[last * quarter // 4] for quarter in range(5))
-    ]
 
 
 # ── what is printed ──────────────────────────────────────────────────────────────────────────────────

@@ -5,15 +5,15 @@ Rows come by Zipf's law with exponent 1.0, 20 a second; a load takes 50 ms, the 
 
 from __future__ import annotations
 
-import threading
+import os
 import time
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from server.scheduling.arbitration import MostInTime
 from server.scheduling.simulation.arrivals import poisson
 from server.scheduling.simulation.simulator import FunctionLoad, SimulatedDevice, Workload, simulate
+from tests.benchmarks.resident_memory import MemoryByTime
 from tests.benchmarks.schedule_cases import Affine
 
 __all__ = ["many_models"]
@@ -22,7 +22,6 @@ MODELS, PLACES = 1000, 20
 ROWS_PER_S = 20.0
 LOAD_S, GOAL_S = 0.05, 1.0
 _LATENCY = Affine(0.005, 0.0005)
-_PAGE_BYTES = 4096
 _EVERY_S = 0.5
 
 
@@ -40,7 +39,7 @@ def many_models(placement: str, seconds: float) -> dict[str, Any]:
     device = SimulatedDevice(places=PLACES)
     load = Workload(functions, (device,), swap_s=LOAD_S, arbitration=MostInTime(), placement=placement)
     began_s = time.perf_counter()
-    with _Memory() as memory:
+    with MemoryByTime([os.getpid()], every_s=_EVERY_S) as memory:
         result = simulate(load)
     asked = {name: one for name, one in result.functions.items() if one.offered}
     total = result.total
@@ -63,34 +62,5 @@ def many_models(placement: str, seconds: float) -> dict[str, Any]:
         "worst_model_of_50_rows": min(
             (one.goodput for one in asked.values() if one.offered >= 50), default=1.0
         ),
-        "resident_mb": memory.resident_mb,
+        "resident_mb": [round(own_mb, 1) for _, (own_mb,) in memory.quarters()],
     }
-
-
-class _Memory:
-    """What this process holds, at the beginning, the quarters and the end of a block, by its wall time."""
-
-    def __init__(self) -> None:
-        self._seen: list[float] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> _Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(timeout=10)
-
-    @property
-    def resident_mb(self) -> list[float]:
-        last = len(self._seen) - 1
-        return [round(self._seen[last * quarter // 4], 1) for quarter in range(5)]
-
-    def _watch(self) -> None:
-        while True:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self._seen.append(pages * _PAGE_BYTES / 1e6)
-            if self._over.wait(_EVERY_S):
-                return

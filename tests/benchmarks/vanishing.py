@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.table import Table
 
 from tests.benchmarks.report import console, write_json
+from tests.benchmarks.resident_memory import resident_bytes
 from tests.contract.oip_wire import metric
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
@@ -67,11 +68,10 @@ def vanish(server: InferenceServer, clients: int, at_once: int = 100) -> Leaving
 
 def leavings(server: InferenceServer, empty_after_s: float = 0.0) -> Leavings:
     """What the server holds now. Raises FileNotFoundError if it is gone."""
-    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
     return Leavings(
         rows=metric(server.port, "ml_udf_queue_rows", function=FUNCTION),
         open_files=len(os.listdir(f"/proc/{server.pid}/fd")),
-        resident_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
+        resident_bytes=resident_bytes(server.pid),
         empty_after_s=empty_after_s,
     )
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from server.scheduling.latency_model import LatencyModel
 from tests.benchmarks.report import console
+from tests.benchmarks.resident_memory import resident_bytes
 from tests.contract.oip_wire import call
 from tests.inference_server import InferenceServer
 from tests.stress.callers import Tally
@@ -40,11 +41,10 @@ class Held:
     @classmethod
     def by(cls, server: InferenceServer) -> Held:
         process = Path(f"/proc/{server.pid}")
-        pages = int((process / "statm").read_text().split()[1])
         files = list(_open_files(process / "fd"))
         of_registry = sum("registry.db" in file for file in files)
         return cls(
-            pages * os.sysconf("SC_PAGE_SIZE"),
+            resident_bytes(server.pid),
             len(files) - of_registry,
             of_registry,
             len(os.listdir(process / "task")),
