@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NoReturn
 from urllib.parse import urlsplit
@@ -10,12 +12,16 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from ml_udf.client import Client
+from ml_udf.errors import MlUdfError
+
 __all__ = [
     "ALLOW_PLAIN",
     "ENDPOINT",
     "INTERRUPTED",
     "SSLROOTCERT",
     "TOKEN_FILE",
+    "asking",
     "check_dsn",
     "console",
     "fail",
@@ -65,6 +71,21 @@ def token_of(token_file: Path | None) -> str | None:
         return token_file.read_text().strip() or None
     except OSError as exc:
         fail(f"the token file {token_file} cannot be read: {exc.strerror}")
+
+
+@contextlib.contextmanager
+def asking(
+    endpoint: str, token_file: Path | None, allow_plain: bool, sslrootcert: str | None
+) -> Iterator[Client]:
+    """A client of the server that the options name; the command ends with what it raises, and at Ctrl-C."""
+    try:
+        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
+        with contextlib.closing(made) as client:
+            yield client
+    except MlUdfError as error:
+        fail(error.message, error.hint)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def check_dsn(dsn: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -10,18 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ml_udf.cli.console import (
-    ALLOW_PLAIN,
-    ENDPOINT,
-    INTERRUPTED,
-    SSLROOTCERT,
-    TOKEN_FILE,
-    console,
-    fail,
-    token_of,
-)
-from ml_udf.client import Client
-from ml_udf.errors import MlUdfError
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
 from ml_udf.training import TrainingCalls
 
 __all__ = ["jobs", "watch_jobs"]
@@ -48,21 +36,15 @@ def jobs(
     verbs = [verb for verb, is_asked in asked.items() if is_asked]
     if verbs and (job is None or len(verbs) > 1):
         fail(f"--{verbs[0]} needs a job, and no other verb", f"ml-udf jobs 3 --{verbs[0]}")
-    try:
-        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
-        with contextlib.closing(made) as client:
-            calls = TrainingCalls(client)
-            if job is not None:
-                _tell(calls, job, verbs, extend)
-            wanted = None if job is None else [job]
-            if watch:
-                watch_jobs(calls, wanted, console)
-            else:
-                console.print(_table(calls, wanted))
-    except MlUdfError as error:
-        fail(error.message, error.hint)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+        calls = TrainingCalls(client)
+        if job is not None:
+            _tell(calls, job, verbs, extend)
+        wanted = None if job is None else [job]
+        if watch:
+            watch_jobs(calls, wanted, console)
+        else:
+            console.print(_table(calls, wanted))
 
 
 def _tell(calls: TrainingCalls, job: int, verbs: Sequence[str], budget_epochs: int | None) -> None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import (
-    ALLOW_PLAIN,
-    ENDPOINT,
-    INTERRUPTED,
-    SSLROOTCERT,
-    TOKEN_FILE,
-    console,
-    fail,
-    token_of,
-)
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console
 from ml_udf.client import Client
-from ml_udf.errors import MlUdfError
 
 __all__ = ["residency"]
 
@@ -36,17 +25,11 @@ def residency(
     sslrootcert: SSLROOTCERT = None,
 ) -> None:
     """Show where a server's models are: on which device, in the host's memory, and what moved and why."""
-    try:
-        made = Client(endpoint, token=token_of(token_file), allow_plain=allow_plain, sslrootcert=sslrootcert)
-        with contextlib.closing(made) as client:
-            if watch:
-                _watch(client, events)
-            else:
-                console.print(_shown(client.get("/v1/residency"), events))
-    except MlUdfError as error:
-        fail(error.message, error.hint)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+        if watch:
+            _watch(client, events)
+        else:
+            console.print(_shown(client.get("/v1/residency"), events))
 
 
 def _watch(client: Client, events: int) -> None:
