@@ -124,7 +124,7 @@ class Unauthorized(MlUdfError):
     sqlstate = "28000"
     usual_hint = (
         "give the token: CREATE USER MAPPING … OPTIONS (token '…') in "
-        "PostgreSQL, register(…, token='…') in DuckDB"
+        "PostgreSQL, register(…, token='…') in DuckDB, --token-file FILE on a command line"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
 from ml_udf.client import Client
 
 __all__ = ["residency"]
@@ -25,6 +25,11 @@ def residency(
     sslrootcert: SSLROOTCERT = None,
 ) -> None:
     """Show where a server's models are: on which device, in the host's memory, and what moved and why."""
+    if endpoint.startswith("local:"):
+        fail(
+            "local: holds models in the process that asks for rows, and this command asks for none",
+            "there: SELECT * FROM ml_udf.residency",
+        )
     with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
         if watch:
             _watch(client, events)

@@ -110,3 +110,10 @@ def test_it_shows_models_links_and_the_last_moves(monkeypatch: pytest.MonkeyPatc
     assert "failed: bad_option" in shown
     assert "e/1" not in shown, "one event was asked for"
     assert "75.0% of 4 rows" in shown
+
+
+def test_of_local_it_says_where_to_look() -> None:
+    ended = CliRunner().invoke(app, ["residency", "--endpoint", "local:/home"])
+    assert ended.exit_code == 1
+    assert "local: holds models in the process that asks for rows" in ended.output
+    assert "SELECT * FROM ml_udf.residency" in ended.output
