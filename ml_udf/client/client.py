@@ -214,19 +214,22 @@ class Client:
             column, exchange, self._request_pool.begin(batches, exchange.answer, on_wait=on_wait)
         )
 
-    def listed(self, what: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> list[dict[str, Any]]:
+    def listed(
+        self,
+        what: str,
+        *,
+        timeout_s: float = DESCRIBE_TIMEOUT_S,
+        on_wait: Callable[[], None] | None = None,
+    ) -> list[dict[str, Any]]:
         """The rows of a view over the server, one of `ml_udf.views`, whose columns they have.
 
         A server that is not ours lists its models by the protocol's repository index; they are its functions
-        as well, and it trains nothing.
+        as well, and it trains nothing. `on_wait` as in `predict`: what it raises aborts the request.
         """
-        if self._server_info(timeout_s).ours:
-            route = "residency" if what == "residency_events" else what
-            rows: list[dict[str, Any]] = self.get(f"/v1/{route}", timeout_s=timeout_s)[what]
-            return rows
-        if what not in ("functions", "models"):
-            return []
-        return repository_rows(self._send(_with_json("POST", REPOSITORY_INDEX, {}), timeout_s))
+        ((_, rows),) = self._request_pool.run(
+            [what], lambda each, _: self._list(each, timeout_s), max_in_flight=1, on_wait=on_wait
+        )
+        return rows
 
     def get(self, path: str, *, timeout_s: float = DESCRIBE_TIMEOUT_S) -> dict[str, Any]:
         """Read a JSON route, such as `/v1/functions`."""
@@ -271,6 +274,15 @@ class Client:
         """Let go of threads, connections and models."""
         self._request_pool.close()
         self._transport.close()
+
+    def _list(self, what: str, timeout_s: float) -> list[dict[str, Any]]:
+        if self._server_info(timeout_s).ours:
+            route = "residency" if what == "residency_events" else what
+            rows: list[dict[str, Any]] = self.get(f"/v1/{route}", timeout_s=timeout_s)[what]
+            return rows
+        if what not in ("functions", "models"):
+            return []
+        return repository_rows(self._send(_with_json("POST", REPOSITORY_INDEX, {}), timeout_s))
 
     def _send(self, request: HttpRequest, timeout_s: float) -> HttpResponse:
         return self._transport.send(request, timeout_s=timeout_s, abort=Abort())

@@ -82,7 +82,8 @@ class Views:
         for found in self._spi.rows(_USABLE):
             server = found["name"]
             try:
-                told = self._statements.client(server).listed(what)
+                client = self._statements.client(server)
+                told = client.listed(what, on_wait=self._statements.check_interrupts)
             except MlUdfError as error:
                 self._spi.plpy.warning(
                     f"server {server} does not list its {what}: {error.message}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +41,21 @@ def test_a_cancel_ends_the_statement(
     assert "user request" in (caught.value.diag.message_primary or "")
     fake_server.delay_s = 0.0
     assert engine.value("SELECT udf_food_name('/a')") == label_of("/a")
+
+
+@pytest.mark.alone
+def test_a_cancel_ends_a_view_over_a_server_that_says_nothing(engine: Engine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        engine.query(f"CREATE SERVER silent FOREIGN DATA WRAPPER ml_udf OPTIONS (url '{url}')")
+        with (
+            once(lambda: bool(select.select([silent], [], [], 0)[0]), engine.connection.cancel) as acted_s,
+            pytest.raises(psycopg.errors.QueryCanceled) as caught,
+        ):
+            engine.query("SELECT * FROM ml_udf.residency")
+        assert time.monotonic() - acted_s[0] < SOON_S
+        assert "user request" in (caught.value.diag.message_primary or "")
+    engine.query("DROP SERVER silent")
 
 
 @pytest.mark.alone
