@@ -9,11 +9,10 @@ from __future__ import annotations
 import glob
 import os
 import platform
-import re
 from dataclasses import dataclass
 
 from gpu_worker.errors import BadRequest
-from gpu_worker.wire.devices import SIMULATED_FORM, Simulated, parse_simulated
+from gpu_worker.wire.devices import Simulated, check_device, parse_simulated
 
 __all__ = ["Device", "find_device", "free_for_models", "host_share_bytes", "usable_cores"]
 
@@ -61,18 +60,18 @@ def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> De
 
     `threads` and `resident_bytes` override, when positive, what the machine suggests.
     """
+    try:
+        check_device(wanted)
+    except ValueError as exc:
+        raise BadRequest(str(exc)) from exc
     threads = threads if threads > 0 else usable_cores()
     name = _first_device() if wanted == "auto" else wanted
+    if name.startswith("sim:"):
+        return _simulated(name, threads, resident_bytes)
     if name == "cpu":
         description, capacity_bytes = _processor_name(), int(_SHARE_OF_MEMORY * _memory_bytes())
-    elif re.fullmatch(r"cuda(:\d+)?", name):
-        name, description, capacity_bytes = _cuda(name)
-    elif name.startswith("sim:"):
-        return _simulated(name, threads, resident_bytes)
     else:
-        raise BadRequest(
-            f"the device {wanted!r} is not known: use 'auto', 'cpu', 'cuda:N' or {SIMULATED_FORM}"
-        )
+        name, description, capacity_bytes = _cuda(name)
     return Device(name, description, resident_bytes or capacity_bytes, threads)
 
 
@@ -83,10 +82,7 @@ def free_for_models(free_bytes: int, total_bytes: int) -> int:
 
 
 def _simulated(name: str, threads: int, resident_bytes: int) -> Device:
-    try:
-        simulated = parse_simulated(name)
-    except ValueError as exc:
-        raise BadRequest(str(exc)) from exc
+    simulated = parse_simulated(name)
     capacity_bytes = simulated.memory_bytes
     if resident_bytes:
         capacity_bytes = min(capacity_bytes, resident_bytes)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
-from gpu_worker.wire.devices import device_names, parse_simulated
+from gpu_worker.wire.devices import check_device, device_names
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
 from server.settings import Settings, is_loopback
@@ -157,11 +157,10 @@ def _check(settings: Settings) -> None:
         if not getattr(settings, name):
             raise SettingsError(f"--{name.replace('_', '-')} must be more than 0")
     for device in device_names(settings.device):
-        if device.startswith("sim:"):
-            try:
-                parse_simulated(device)
-            except ValueError as exc:
-                raise SettingsError(f"--device: {exc}") from exc
+        try:
+            check_device(device)
+        except ValueError as exc:
+            raise SettingsError(f"--device: {exc}") from exc
     if settings.precision not in ("auto", "float32"):
         raise SettingsError(f"--precision {settings.precision!r} is not known; known: auto, float32")
     if settings.max_feedback_labels < settings.max_rows:

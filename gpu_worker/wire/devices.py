@@ -9,10 +9,11 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["SIMULATED_FORM", "Simulated", "device_names", "parse_simulated"]
+__all__ = ["SIMULATED_FORM", "Simulated", "check_device", "device_names", "parse_simulated"]
 
 SIMULATED_FORM = "sim:BYTES,GB/s[,ms], such as sim:2GiB,2.5 or sim:800MB,2.5GB/s,1ms"
 
+_OTHER = re.compile(r"auto|cpu|cuda(:\d+)?")
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{kind}": base**power
@@ -56,6 +57,14 @@ def parse_simulated(name: str) -> Simulated:
     if found.memory_bytes < 1 or not 0.0 < found.bytes_per_s < math.inf:
         raise ValueError(f"{name!r} is no simulated device: its memory and its link's rate must be above 0")
     return found
+
+
+def check_device(name: str) -> None:
+    """Raises `ValueError`, which says how to write one, where a name is no device's at all."""
+    if name.startswith("sim:"):
+        parse_simulated(name)
+    elif not _OTHER.fullmatch(name):
+        raise ValueError(f"the device {name!r} is not known: use 'auto', 'cpu', 'cuda:N' or {SIMULATED_FORM}")
 
 
 def device_names(listed: str) -> list[str]:

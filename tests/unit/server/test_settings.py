@@ -57,6 +57,7 @@ def test_a_switch_is_a_flag_and_a_word() -> None:
         (["--worker-env=A B"], "'A B' is not the name of a variable"),
         (["--worker-env=A,B=1"], "'B=1' is not the name of a variable"),
         ([f"--media-root={__file__}"], "is not a folder"),
+        (["--device=cpu,gpu"], "the device 'gpu' is not known: use 'auto', 'cpu', 'cuda:N' or sim:BYTES"),
         (["--workers=all"], "--workers 'all' is not a whole number"),
         (["--max-feedback-labels=0"], "a request that is sent again would count twice"),
         (["--drain-s=-1"], "--drain-s cannot be -1"),
