@@ -5,29 +5,27 @@ asks `steps`, carries them out on the workers' links and reports again.
 
     worker_up, worker_down, serve, offer, want, withdraw    what there is, and who wants what
     arrived, used, idle, lost                               rows that come, batches, rows that were refused
-    steps                                                    evictions, and then a load, each on its own link
-    begun, evicted, loaded, refused, failed, over            how it went
-    take_ended                                               wishes that came true, or cannot
+    steps                                                   evictions, and then a load, each on its own link
+    evicted, loaded, refused, failed, over                  how it went
+    take_ended                                              wishes that came true, or cannot
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from server.placement.link import LoadTimes
+from server.placement.known_models import KnownModel, KnownModels, ServedFunction
 from server.placement.packing import packed
 from server.placement.policies.guarded import GuardedPlacement, PlacementFault
 from server.placement.policy import (
-    FADE_S,
     Abort,
     Capacity,
     Fetch,
     GroupKeys,
-    ModelState,
     Moving,
     PlacementPolicy,
     PlacementState,
@@ -36,7 +34,7 @@ from server.placement.policy import (
     Wish,
     WorkerPlaces,
 )
-from server.placement.ranks import Foremost
+from server.placement.popularity import Popularity
 from server.placement.reasons import reason_of
 from server.placement.starting import Session, by_use, starting_placement
 from server.placement.succession import Succession
@@ -84,73 +82,6 @@ class _OpenWish:
     refusals: int = 0  # of its members by workers that had less room than was known
 
 
-@dataclass(slots=True, eq=False)
-class _Served:
-    """A function: its goal, and whether some of its members may answer without the others."""
-
-    group: GroupKeys
-    goal_s: float
-    in_part: bool
-
-
-@dataclass(slots=True, eq=False)
-class _Known:
-    """What is known of a model, as `ModelState` has it.
-
-    latency_s: l̂, and the largest batch. state: what policies last saw of it, while that is true.
-    """
-
-    size_bytes: int = 0
-    last_used_s: float = 0.0
-    deaths: int = 0
-    failures: int = 0
-    dismissed: bool = False
-    arrivals: float = 0.0
-    arrived_s: float = 0.0
-    rows: int = 0
-    lost: int = 0
-    served_s: float = 0.0
-    functions: dict[str, _Served] = field(default_factory=dict)
-    latency_s: tuple[Callable[[int], float], int] | None = None
-    row_s: float = 0.0  # of a batch of four, by what policies last saw
-    state: ModelState | None = None
-    seen_in: int = 0  # the epoch of that
-
-    @property
-    def score(self) -> float:
-        """Orders models by the rate at which rows come for them."""
-        return math.log(self.arrivals) + self.arrived_s / FADE_S if self.arrivals else -math.inf
-
-
-@dataclass(slots=True, eq=False)
-class _Demand:
-    """Seconds of a worker that rows take which come for its models, fading as arrivals do."""
-
-    seconds: float = 0.0
-    at_s: float = 0.0
-
-    def came(self, now_s: float, seconds: float) -> None:
-        """Rows came that take so long."""
-        self._fade(now_s)
-        self.seconds += seconds
-
-    def add(self, model: _Known, share: float) -> None:
-        """Of a model's rows of late so large a share is its own from now on."""
-        if model.arrivals:
-            self._fade(model.arrived_s)
-            faded = math.exp((model.arrived_s - self.at_s) / FADE_S)
-            self.seconds = max(0.0, self.seconds + share * model.arrivals * faded * model.row_s)
-
-    def share(self, now_s: float) -> float:
-        """Of its time."""
-        return self.seconds * math.exp(min(0.0, (self.at_s - now_s) / FADE_S)) / FADE_S
-
-    def _fade(self, now_s: float) -> None:
-        if now_s > self.at_s:
-            self.seconds *= math.exp((self.at_s - now_s) / FADE_S)
-            self.at_s = now_s
-
-
 class Placement:
     """`apart`: whether members of a group may be on different workers where no worker can hold them all.
 
@@ -168,27 +99,18 @@ class Placement:
         self._refused: dict[str, Counter[str]] = {}  # worker → model → times, since something last left it
         # Worker → bytes of the model on its way, as known when it began.
         self._counted_on: dict[str, int] = {}
-        self._known: dict[str, _Known] = {}
         self._open: dict[GroupKeys, _OpenWish] = {}
         self._ended: list[Ended] = []
         self._unsettled: set[GroupKeys] = set()  # wishes of which something is new
         self._told_fault = False
         self._memory: Mapping[str, Any] = {}  # the policy's
-        self._served: dict[str, _Served] = {}
+        self._served: dict[str, ServedFunction] = {}
         self._succession = Succession()
         self._running: dict[str, Counter[str]] = {}  # worker → model → batches under way
         self._sight: dict[str, frozenset[str]] = {}  # worker → what may be asked of it
-        self._held: frozenset[str] | None = None  # by any worker, or on its way; None = to be found anew
-        self._sought = Foremost()  # of those that are not
-        self._coldest: dict[str, Foremost] = {}
-        self._hottest: dict[str, Foremost] = {}
-        self._demand: dict[str, _Demand] = {}
         self._used_bytes: dict[str, int] = {}
-        self._held_before: frozenset[str] = frozenset()
-        self._models = _Models(self._known, self._state_of)
-        self._kinds: frozenset[str] = frozenset()  # of devices
-        self._epoch = 0  # counts what changes all models' states
-        self.load_times = LoadTimes()
+        self._models = KnownModels()
+        self._popularity = Popularity(self._workers, self._models)
 
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +139,7 @@ class Placement:
         in_part: whether some of its members may answer without the others.
         """
         self.serve_no_more(name)
-        served = self._served[name] = _Served(self._met([group])[0], goal_s, in_part)
+        served = self._served[name] = ServedFunction(self._met([group])[0], goal_s, in_part)
         for key in group:
             self._model(key).functions[name] = served
         for key, latency_s in zip(group, latencies_s, strict=False):
@@ -237,20 +159,7 @@ class Placement:
 
     def arrived(self, now_s: float, group: GroupKeys, rows: int = 1) -> None:
         """Interactive rows came for the group, whether they are let in or not."""
-        held = self._find_held() if self._held is None else self._held
-        for key in group:
-            model = self._model(key)
-            if not model.rows:
-                model.served_s = now_s
-            model.rows += rows
-            model.dismissed = False
-            model.arrivals = rows + model.arrivals * math.exp((model.arrived_s - now_s) / FADE_S)
-            model.arrived_s = now_s
-            model.state = None
-            if key not in held:
-                self._sought.put(key, model.score)
-            else:
-                self._came_for_held(now_s, key, model, rows)
+        self._popularity.came(now_s, group, rows)
         self._succession.came(now_s, group, rows)
 
     def lost(self, group: GroupKeys, rows: int) -> None:
@@ -284,7 +193,7 @@ class Placement:
 
     def last_used(self) -> dict[str, float]:
         """Model → Unix time of its last use."""
-        return {key: model.last_used_s for key, model in self._known.items()}
+        return {key: model.last_used_s for key, model in self._models.everyone()}
 
     def worker_up(
         self,
@@ -303,14 +212,12 @@ class Placement:
             sessions = [self._session(group, device, rows_per_s) for group in offers]
             self._first_here[name] = first = self._starting(name, capacity, sessions)
             offers = (*first, *(s.group for s in by_use(sessions) if s.group not in first))
-        self._coldest[name], self._hottest[name] = Foremost(), Foremost()
-        self._demand[name] = _Demand()
+        self._popularity.worker_up(name)
         self._running[name] = Counter()
         self._place(WorkerPlaces(name, capacity, device, offers=offers))
         self._capacities[name] = capacity
         self._refused[name] = Counter()
-        self._kinds |= {device}
-        self._forget_states()
+        self._models.device_met(device)
         self._unsettled.update(self._open)
 
     def worker_down(self, name: str) -> None:
@@ -320,18 +227,10 @@ class Placement:
         if name in self._workers:
             self._place(replace(self._workers[name], resident={}))
             del self._workers[name]
-        for kept in (
-            self._running,
-            self._first_here,
-            self._sight,
-            self._coldest,
-            self._hottest,
-            self._demand,
-            self._used_bytes,
-        ):
+        self._popularity.worker_down(name)
+        for kept in (self._running, self._first_here, self._sight, self._used_bytes):
             kept.pop(name, None)
         self._unsettled.update(self._open)
-        self._held = None
 
     def resident(self, name: str) -> frozenset[str]:
         """What may be asked of the worker: what it holds, less what is leaving."""
@@ -421,8 +320,6 @@ class Placement:
 
     def state(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> PlacementState:
         """What the policy sees: to be read now and not kept."""
-        if self._held is None:
-            self._find_held()
         return PlacementState(
             workers=dict(self._workers),
             models=self._models,
@@ -432,10 +329,10 @@ class Placement:
             running={name: frozenset(running) for name, running in self._running.items()},
             visits=self._succession.visits(),
             memory=self._memory,
-            sought=self._most_sought(),
-            coldest=self._listed(self._coldest, -1),
-            hottest=self._listed(self._hottest, 1),
-            demand={name: self._demand[name].share(now_s) for name in self._workers},
+            sought=self._popularity.sought(),
+            coldest=self._popularity.coldest(),
+            hottest=self._popularity.hottest(),
+            demand=self._popularity.demand(now_s),
             used_bytes={name: self._bytes_on(name) for name in self._workers},
         )
 
@@ -499,7 +396,7 @@ class Placement:
 
     def expected_s(self, key: str, device: str) -> float:
         """What loading the model on that kind of device should take."""
-        return self.load_times.expected_s(key, device, self._model(key).size_bytes)
+        return self._models.expected_s(key, device)
 
     # ── how it went ───────────────────────────────────────────────────────────────────────────────────
 
@@ -513,13 +410,12 @@ class Placement:
         model.size_bytes = size_bytes
         model.deaths = model.failures = 0
         self._used_bytes.clear()
-        self.load_times.observe(key, worker.device, size_bytes, load_s)
+        self._models.loaded(key, worker.device, size_bytes, load_s)
         moving = worker.moving
         for_rows = moving is not None and moving.loading == key and moving.for_rows
         resident = {**worker.resident, key: Residence(now_s, load_s, for_rows, used=False)}
         self._place(replace(worker, resident=resident))
         self._refused[name].pop(key, None)
-        self._forget_states()
         self._unsettle(key)
 
     def refused(self, name: str, key: str, wanted_bytes: int) -> bool:
@@ -570,8 +466,8 @@ class Placement:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _model(self, key: str) -> _Known:
-        return self._known.setdefault(key, _Known())
+    def _model(self, key: str) -> KnownModel:
+        return self._models.met(key)
 
     def _place(self, worker: WorkerPlaces) -> None:
         """What the worker holds, or what moves, is another from now on."""
@@ -579,113 +475,18 @@ class Placement:
         before = self._workers.get(name)
         held = before.resident if before is not None else {}
         self._workers[name] = worker
+        self._popularity.placed(name, held)
         if held is not worker.resident:
-            for key in held:
-                if key not in worker.resident:
-                    self._left(name, key)
-            for key in worker.resident:
-                if key not in held:
-                    self._joined(name, key)
             self._used_bytes.pop(name, None)
         self._sight.pop(name, None)
-        self._held = None
-
-    def _joined(self, name: str, key: str) -> None:
-        model = self._model(key)
-        self._coldest[name].put(key, -model.score)
-        self._hottest[name].put(key, model.score)
-        holders = self._holders(key)
-        for holder in holders:
-            share = 1 / len(holders) - (0 if holder == name else 1 / (len(holders) - 1))
-            self._demand[holder].add(model, share)
-
-    def _left(self, name: str, key: str) -> None:
-        model = self._model(key)
-        self._coldest[name].drop(key)
-        self._hottest[name].drop(key)
-        holders = self._holders(key)
-        self._demand[name].add(model, -1 / (len(holders) + 1))
-        for holder in holders:
-            self._demand[holder].add(model, 1 / len(holders) - 1 / (len(holders) + 1))
-
-    def _holders(self, key: str) -> list[str]:
-        return [name for name, worker in self._workers.items() if key in worker.resident]
-
-    def _came_for_held(self, now_s: float, key: str, model: _Known, rows: int) -> None:
-        holders, score = self._holders(key), model.score
-        for name in holders:
-            if key in self._coldest[name]:
-                self._coldest[name].put(key, -score)
-            self._hottest[name].put(key, score)
-            self._demand[name].came(now_s, rows * model.row_s / len(holders))
-
-    def _find_held(self) -> frozenset[str]:
-        """What is held anywhere, or on its way; what is neither any more is sought."""
-        moving = (worker.moving.loading for worker in self._workers.values() if worker.moving)
-        held = self._held = frozenset(moving).union(*(worker.resident for worker in self._workers.values()))
-        for key in self._held_before - held:
-            if (model := self._model(key)).arrivals:
-                self._sought.put(key, model.score)
-        for key in held - self._held_before:
-            self._sought.drop(key)
-        self._held_before = held
-        return held
-
-    def _most_sought(self) -> tuple[str, ...]:
-        if self._sought.is_short:
-            assert self._held is not None, "found before"
-            self._sought.refill(
-                (key, model.score)
-                for key, model in self._known.items()
-                if model.arrivals and key not in self._held
-            )
-        return self._sought.keys()
-
-    def _listed(self, foremost: Mapping[str, Foremost], sign: int) -> dict[str, tuple[str, ...]]:
-        """Worker → its foremost models."""
-        for name, worker in self._workers.items():
-            if foremost[name].is_short:
-                foremost[name].refill((key, sign * self._model(key).score) for key in worker.resident)
-        return {name: foremost[name].keys() for name in self._workers}
 
     def _bytes_on(self, name: str) -> int:
         found = self._used_bytes.get(name)
         if found is None:
-            known = self._known
-            found = sum(known[key].size_bytes for key in self._workers[name].resident)
+            met = self._models.met
+            found = sum(met(key).size_bytes for key in self._workers[name].resident)
             self._used_bytes[name] = found
         return found
-
-    def _forget_states(self) -> None:
-        """What loads take is another: of all models."""
-        self._epoch += 1
-
-    def _state_of(self, key: str) -> ModelState:
-        model = self._known[key]
-        if model.state is None or model.seen_in != self._epoch:
-            fixed_s, row_s = _line(model.latency_s)
-            functions = model.functions.values()
-            model.seen_in, model.row_s = self._epoch, fixed_s / 4 + row_s
-            model.state = ModelState(
-                size_bytes=model.size_bytes,
-                last_used_s=model.last_used_s,
-                deaths=model.deaths,
-                failures=model.failures,
-                dismissed=model.dismissed,
-                load_s={device: self.expected_s(key, device) for device in self._kinds},
-                arrivals=model.arrivals,
-                arrived_s=model.arrived_s,
-                rows=model.rows,
-                lost=model.lost,
-                served_s=model.served_s,
-                goal_s=min((one.goal_s for one in functions), default=math.inf),
-                fixed_s=fixed_s,
-                row_s=row_s,
-                max_batch=model.latency_s[1] if model.latency_s else 1,
-                groups=tuple(dict.fromkeys(one.group for one in functions)),
-                share=max((1 / len(one.group) if one.in_part else 1.0 for one in functions), default=1.0),
-            )
-        return model.state
 
     def _met(self, groups: Iterable[GroupKeys]) -> tuple[GroupKeys, ...]:
         groups = tuple(groups)
@@ -779,33 +580,3 @@ class Placement:
                 left = [group for group in left if all(times[key] <= _REFUSALS for key in group)]
             if len(left) != len(worker.offers):
                 self._workers[name] = replace(worker, offers=tuple(left))
-
-
-class _Models(Mapping[str, ModelState]):
-    """The models as policies see them, each made when it is looked at: there may be thousands."""
-
-    def __init__(self, known: Mapping[str, _Known], state_of: Callable[[str], ModelState]) -> None:
-        self._known = known
-        self._state_of = state_of
-
-    def __getitem__(self, key: str) -> ModelState:
-        return self._state_of(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._known
-
-
-def _line(latency_s: tuple[Callable[[int], float], int] | None) -> tuple[float, float]:
-    """l̂ as (fixed seconds, seconds a row): through a batch of one row and the largest."""
-    if latency_s is None:
-        return 0.0, 0.0
-    predicted_s, most = latency_s
-    one_s = predicted_s(1)
-    row_s = max(0.0, (predicted_s(most) - one_s) / (most - 1)) if most > 1 else 0.0
-    return max(0.0, one_s - row_s), row_s if most > 1 else one_s

@@ -1,0 +1,149 @@
+"""What is known of models, wherever they are: as the core keeps it, and as policies see it.
+
+Pure. What policies see of a model is made when it is looked at, and anew once something of it is another:
+there may be thousands of models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, ItemsView, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from server.placement.link import LoadTimes
+from server.placement.policy import FADE_S, GroupKeys, ModelState
+
+__all__ = ["KnownModel", "KnownModels", "ServedFunction"]
+
+
+@dataclass(slots=True, eq=False)
+class ServedFunction:
+    """A function: its goal, and whether some of its members may answer without the others."""
+
+    group: GroupKeys
+    goal_s: float
+    in_part: bool
+
+
+@dataclass(slots=True, eq=False)
+class KnownModel:
+    """What is known of a model, as `ModelState` has it.
+
+    latency_s: l̂, and the largest batch. state: what policies last saw of it, while that is true: whoever
+    changes something else of it sets this to None.
+    """
+
+    size_bytes: int = 0
+    last_used_s: float = 0.0
+    deaths: int = 0
+    failures: int = 0
+    dismissed: bool = False
+    arrivals: float = 0.0
+    arrived_s: float = 0.0
+    rows: int = 0
+    lost: int = 0
+    served_s: float = 0.0
+    functions: dict[str, ServedFunction] = field(default_factory=dict)
+    latency_s: tuple[Callable[[int], float], int] | None = None
+    row_s: float = 0.0  # of a batch of four, by what policies last saw
+    state: ModelState | None = None
+    seen_in: int = 0  # the epoch of that
+
+    @property
+    def score(self) -> float:
+        """Orders models by the rate at which rows come for them."""
+        return math.log(self.arrivals) + self.arrived_s / FADE_S if self.arrivals else -math.inf
+
+    def came(self, now_s: float, rows: int) -> None:
+        """Interactive rows came for it."""
+        if not self.rows:
+            self.served_s = now_s
+        self.rows += rows
+        self.dismissed = False
+        self.arrivals = rows + self.arrivals * math.exp((self.arrived_s - now_s) / FADE_S)
+        self.arrived_s = now_s
+        self.state = None
+
+
+class KnownModels(Mapping[str, ModelState]):
+    """All models that were heard of, and what loads of them take."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, KnownModel] = {}
+        self._load_times = LoadTimes()
+        self._kinds: frozenset[str] = frozenset()  # of devices
+        self._epoch = 0  # counts what changes all models' states
+
+    def met(self, key: str) -> KnownModel:
+        """The model; nothing is known of a new one."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = KnownModel()
+        return found
+
+    def everyone(self) -> ItemsView[str, KnownModel]:
+        """All of them, by key."""
+        return self._known.items()
+
+    def expected_s(self, key: str, device: str) -> float:
+        """What loading the model on that kind of device should take."""
+        return self._load_times.expected_s(key, device, self.met(key).size_bytes)
+
+    def loaded(self, key: str, device: str, size_bytes: int, load_s: float) -> None:
+        """A load on that kind of device took so long: what others should take is another, too."""
+        self._load_times.observe(key, device, size_bytes, load_s)
+        self._epoch += 1
+
+    def device_met(self, device: str) -> None:
+        """There is such a kind of device."""
+        self._kinds |= {device}
+        self._epoch += 1
+
+    def __getitem__(self, key: str) -> ModelState:
+        model = self._known[key]
+        if model.state is None or model.seen_in != self._epoch:
+            fixed_s, row_s = _line(model.latency_s)
+            functions = model.functions.values()
+            model.seen_in, model.row_s = self._epoch, fixed_s / 4 + row_s
+            model.state = ModelState(
+                size_bytes=model.size_bytes,
+                last_used_s=model.last_used_s,
+                deaths=model.deaths,
+                failures=model.failures,
+                dismissed=model.dismissed,
+                load_s={
+                    device: self._load_times.expected_s(key, device, model.size_bytes)
+                    for device in self._kinds
+                },
+                arrivals=model.arrivals,
+                arrived_s=model.arrived_s,
+                rows=model.rows,
+                lost=model.lost,
+                served_s=model.served_s,
+                goal_s=min((one.goal_s for one in functions), default=math.inf),
+                fixed_s=fixed_s,
+                row_s=row_s,
+                max_batch=model.latency_s[1] if model.latency_s else 1,
+                groups=tuple(dict.fromkeys(one.group for one in functions)),
+                share=max((1 / len(one.group) if one.in_part else 1.0 for one in functions), default=1.0),
+            )
+        return model.state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known
+
+
+def _line(latency_s: tuple[Callable[[int], float], int] | None) -> tuple[float, float]:
+    """l̂ as (fixed seconds, seconds a row): through a batch of one row and the largest."""
+    if latency_s is None:
+        return 0.0, 0.0
+    predicted_s, most = latency_s
+    one_s = predicted_s(1)
+    row_s = max(0.0, (predicted_s(most) - one_s) / (most - 1)) if most > 1 else 0.0
+    return max(0.0, one_s - row_s), row_s if most > 1 else one_s
