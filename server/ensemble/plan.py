@@ -92,19 +92,19 @@ def judged(ensemble: Ensemble, plan: Plan) -> Plan:
     for fold in range(rows.folds):
         without = replace(ensemble, evidence=ensemble.evidence.without(fold))
         held_out = np.flatnonzero(rows.fold == fold)
-        right += int(_followed(without, solve(without, plan.prices), rows, held_out).sum())
+        right += int(_followed(without, _choices(without, plan.prices), rows, held_out).sum())
     return replace(plan, accuracy=right / len(rows.fold))
 
 
 def _followed(
-    ensemble: Ensemble, plan: Plan, judged: JudgedRows, rows: NDArray[np.intp]
+    ensemble: Ensemble, choices: Sequence[Choice], judged: JudgedRows, rows: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Whether the answers of these rows are right that follow the plan to its end."""
+    """Whether the answers of these rows are right that follow the choices to their end."""
     evidence = ensemble.evidence
-    most = max(len(choice.ask) for choice in plan.choices)
+    most = max(len(choice.ask) for choice in choices)
     ask = np.full((evidence.states, max(1, most)), _NOBODY)
     until = np.ones((evidence.states, max(1, most)))  # of members as good as one another: shares, added up
-    for at, choice in enumerate(plan.choices):
+    for at, choice in enumerate(choices):
         if choice.ask:
             paces = np.cumsum([1 / ensemble.members[number].cost_s for number in choice.ask])
             ask[at, : len(choice.ask)] = choice.ask
@@ -130,6 +130,11 @@ def _followed(
 
 def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
     """The best plan where a second of device d is worth prices[d]."""
+    return _evaluated(ensemble, _choices(ensemble, prices), tuple(float(price) for price in prices))
+
+
+def _choices(ensemble: Ensemble, prices: Sequence[float]) -> list[Choice]:
+    """By state, what is best there."""
     evidence = ensemble.evidence
     worth = evidence.right.copy()  # W
     asked: list[Floats] = [np.empty(0)] * (len(evidence.subsets) + 1)
@@ -159,7 +164,7 @@ def solve(ensemble: Ensemble, prices: Sequence[float]) -> Plan:
                 choices.append(ENOUGH)
             else:
                 choices.append(_asking(ensemble, row, gains[state - here.start]))
-    return _evaluated(ensemble, choices, tuple(float(price) for price in prices))
+    return choices
 
 
 def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
