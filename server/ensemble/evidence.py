@@ -30,6 +30,7 @@ __all__ = [
     "JudgedRows",
     "carried_over",
     "evidence_of_subsets",
+    "first_states",
     "fit_evidence",
     "members_of",
     "renewed",
@@ -202,7 +203,7 @@ class EvidenceStates:
         edges = {s: tuple(map(float, e)) for s, e in zip(subsets, state["edges"], strict=True)}
         right = np.asarray(state["right"], np.float64)
         rows = np.asarray(state["rows"], np.float64)
-        first = _numbered(subsets, edges)
+        first = first_states(subsets, edges)
         following = {(int(s), int(m)): np.asarray(table, np.float64) for s, m, table in state["following"]}
         kept = state.get("judged")  # evidence from before has none
         judged = None if kept is None else JudgedRows.from_json(kept, len(subsets))
@@ -254,7 +255,7 @@ def evidence_of_subsets(members: int, right: Mapping[int, float]) -> EvidenceSta
     }
     known = np.array([0.0, *(right[subset] for subset in subsets)])
     return EvidenceStates(
-        members, subsets, edges, _numbered(subsets, edges), known, np.ones(len(known)), following
+        members, subsets, edges, first_states(subsets, edges), known, np.ones(len(known)), following
     )
 
 
@@ -322,7 +323,7 @@ def _counted(
 
     number: by subset, of each row its bin · share: of the rows, those that are independent
     """
-    first = _numbered(subsets, edges)
+    first = first_states(subsets, edges)
     rows = len(number[0])
     right = np.zeros(1 + sum(len(edges[subset]) + 1 for subset in subsets))
     counts = np.full(len(right), rows * share)
@@ -333,7 +334,7 @@ def _counted(
         counts[here] = np.bincount(number[subset], minlength=width) * share
         if subset:
             hits = np.asarray(correct[subset], np.float64)
-            right[here] = _means(number[subset], hits[:, None], width, _KAPPA / share)[:, 0]
+            right[here] = _means(number[subset], hits, width, _KAPPA / share)
         for member in range(members):
             child = subset | 1 << member
             if child != subset and child in first:
@@ -369,12 +370,12 @@ def renewed(
     bins = _BINS if rows >= _FEW_ROWS else _FEW_BINS
     shares = np.arange(1, bins) / bins
     edges: dict[int, tuple[float, ...]] = {0: ()}
-    number: dict[int, NDArray[np.int64]] = {0: np.zeros(rows, np.int64)}
+    number: dict[int, NDArray[np.intp]] = {0: np.zeros(rows, np.intp)}
     for subset in known.subsets:
         told = np.nan_to_num(np.asarray(confidence[subset], np.float64), nan=-np.inf)
         edges[subset] = _edges(told, shares) if subset in anew else known.edges[subset]
         number[subset] = np.searchsorted(edges[subset], told, side="right")
-    first = _numbered(known.subsets, edges)
+    first = first_states(known.subsets, edges)
     states = 1 + sum(len(edges[subset]) + 1 for subset in known.subsets)
     right, counts = np.zeros(states), np.full(states, known.rows[NOTHING])
     following = dict(known.following)
@@ -387,7 +388,7 @@ def renewed(
             if part:
                 believed = known.right[known.states_of(part)][number[part]]
                 hits = hits - np.asarray(correct[part], np.float64) + believed
-            means = _means(number[subset], hits[:, None], width, _KAPPA)[:, 0]
+            means = _means(number[subset], hits, width, _KAPPA)
             right[here] = np.clip(means, 0.0, 1.0)
             counts[here] = np.bincount(number[subset], minlength=width)
         else:
@@ -398,8 +399,9 @@ def renewed(
         for member in range(known.members):
             child = subset | 1 << member
             if child != subset and child in anew:
-                reached = np.eye(len(edges[child]) + 1)[number[child]]
-                following[subset, member] = _means(number[subset], reached, width)
+                following[subset, member] = _shares(
+                    number[subset], number[child], width, len(edges[child]) + 1
+                )
     return EvidenceStates(known.members, known.subsets, edges, first, right, counts, following)
 
 
@@ -432,16 +434,16 @@ def _edges(told: Floats, shares: Floats) -> tuple[float, ...]:
     return tuple(np.unique(np.quantile(finite, shares)).tolist()) if len(finite) else ()
 
 
-def _means(number: NDArray[np.int64], values: Floats, bins: int, kappa: float = 1e-9) -> Floats:
-    """The mean of `values` (rows by columns) in each bin, drawn to that over all bins as by `kappa` rows."""
-    sums = np.zeros((bins, values.shape[1]))
-    np.add.at(sums, number, values)
-    counts = np.bincount(number, minlength=bins)[:, None]
-    means: Floats = (sums + kappa * values.mean(axis=0)) / (counts + kappa)
+def _means(number: NDArray[np.intp], values: Floats, bins: int, kappa: float) -> Floats:
+    """The mean of the rows' `values` in each bin, drawn to that over all bins as by `kappa` rows."""
+    sums = np.bincount(number, values, minlength=bins)
+    counts = np.bincount(number, minlength=bins)
+    means: Floats = (sums + kappa * values.mean()) / (counts + kappa)
     return means
 
 
-def _numbered(subsets: Sequence[int], edges: Mapping[int, Sequence[float]]) -> dict[int, int]:
+def first_states(subsets: Sequence[int], edges: Mapping[int, Sequence[float]]) -> dict[int, int]:
+    """Of each subset, and of nobody, the number of its first state."""
     first, following = {0: NOTHING}, 1
     for subset in subsets:
         first[subset] = following

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from server.ensemble.agreement import Fall
 from server.ensemble.breakage import RefitNote
-from server.ensemble.evidence import EvidenceStates, JudgedRows, subset_of
+from server.ensemble.evidence import EvidenceStates, JudgedRows, first_states, subset_of
 from server.ensemble.feedback import Feedback
 from server.ensemble.fit import Fit, SubsetFit
 from server.ensemble.log_pool import WEIGHTS
@@ -119,9 +119,7 @@ def _evidence(known: EvidenceStates, off: int, accuracy: float) -> EvidenceState
         alone = subset == part[subset] and bool(subset & off)
         right += np.minimum(known.right[here], accuracy).tolist() if alone else known.right[here].tolist()
         rows += known.rows[here].tolist()
-    first, following = {0: 0}, {}
-    for subset in known.subsets:
-        first[subset] = max(first.values()) + len(edges[max(first, key=lambda each: first[each])]) + 1
+    following = {}
     for (subset, member), table in known.following.items():
         before, after = part[subset], part[subset | 1 << member]
         if before == subset and after == subset | 1 << member:
@@ -138,6 +136,7 @@ def _evidence(known: EvidenceStates, off: int, accuracy: float) -> EvidenceState
         order = [known.subsets.index(part[subset]) for subset in known.subsets]
         told = known.judged
         judged = JudgedRows(told.fold, told.bins[order], told.correct[order])
+    first = first_states(known.subsets, edges)
     return EvidenceStates(
         known.members, known.subsets, edges, first, np.array(right), np.array(rows), following, judged
     )
