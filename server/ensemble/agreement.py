@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from server.ensemble.breakage import Expected, deviation, is_off
 
@@ -47,15 +47,18 @@ def pairs_of(members: int) -> list[Pair]:
 
 def agreed(named: ArrayLike) -> list[tuple[bool, ...]]:
     """By row, of each pair, whether both name the same class. named: [members, rows]."""
-    told = np.asarray(named)
-    alike = [told[one] == told[other] for one, other in pairs_of(len(told))]
+    alike = _alike(named)
     return [tuple(row) for row in np.stack(alike, axis=1).tolist()] if alike else []
 
 
 def shares_agreed(named: ArrayLike) -> tuple[float, ...]:
     """Of each pair, the share of the rows on which both name the same class. named: [members, rows]."""
+    return tuple(float(each.mean()) for each in _alike(named))
+
+
+def _alike(named: ArrayLike) -> list[NDArray[np.bool_]]:
     told = np.asarray(named)
-    return tuple(float((told[one] == told[other]).mean()) for one, other in pairs_of(len(told)))
+    return [told[one] == told[other] for one, other in pairs_of(len(told))]
 
 
 def broken(
@@ -89,16 +92,21 @@ def broken(
 
 
 def is_back(
-    member: int, off: Collection[int], recent: Sequence[Sequence[bool]], expected: Sequence[float], rows: int
+    member: int,
+    off: Collection[int],
+    members: int,
+    recent: Sequence[Sequence[bool]],
+    expected: Sequence[float],
+    rows: int,
 ) -> bool:
     """Whether a member that was broken agrees with those that are not as it did on held-out rows.
 
-    recent, expected, rows: as for `broken`; of fewer than 100 rows nobody is back.
+    off: all that were broken · members, recent, expected, rows: as for `broken`; of fewer than 100 rows
+    nobody is back.
     """
     if len(recent) < RECENT_ROWS:
         return False
     most = recent[-RECENT_ROWS:]
-    members = next(count for count in range(2, 99) if count * (count - 1) // 2 == len(expected))
     for place, pair in enumerate(pairs_of(members)):
         if member in pair and set(pair).isdisjoint(set(off) - {member}):
             apart = sum(not row[place] for row in most)

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -174,38 +174,19 @@ class LearnedState:
         if note is None or not note.off:
             fall = broken(count, recent, fit.agreement, fit.rows)
             if fall is not None:
-                self._revise_soon(function, *guarded(feedback, fit, fall, at))
+                self._guard_soon(function, fit, *guarded(feedback, fit, fall, at))
         elif not note.rows:
             off = [fit.members.index(name) for name in note.off]
-            if all(is_back(member, off, recent, fit.agreement, fit.rows) for member in off):
-                self._revise_soon(function, back(feedback, fit, at), None)
+            if all(is_back(member, off, count, recent, fit.agreement, fit.rows) for member in off):
+                self._guard_soon(function, fit, back(feedback, fit, at), None)
 
-    def _revise_soon(self, function: Function, note: RefitNote, made: Fit | None) -> None:
+    def _guard_soon(self, function: Function, fit: Fit, note: RefitNote, made: Fit | None) -> None:
         self._under_way.add(function.key)
-        self._tasks.once("refits", self._revise(function, note, made), f"guard {function.key}")
+        self._tasks.once("refits", self._guard(function, fit, note, made), f"guard {function.key}")
 
-    async def _revise(self, function: Function, note: RefitNote, made: Fit | None) -> None:
-        """Answer by another fit from now on, without labels. made: None for the deployment's own."""
-        fit = function.fit
-        assert fit is not None
-
-        def revise(kept: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
-            if refits_of(kept) != _refits(function):
-                return None  # another server was faster
-            anew = begun_anew(feedback_of(function, kept), made or fit, note)
-            return anew.to_json(), None if made is None else made.to_json()
-
-        try:
-            if await asyncio.to_thread(self._repository.revise, function.name, function.version, revise):
-                log.warning(
-                    "guarded function=%s version=%d reason=%r", function.name, function.version, str(note)
-                )
-                self._metrics.refits[function.name, "deployed" if made is None else "guarded"] += 1
-            await self.follow(function)
-        except VersionGone:
-            return
-        finally:
-            self._under_way.discard(function.key)
+    async def _guard(self, function: Function, fit: Fit, note: RefitNote, made: Fit | None) -> None:
+        with self._at_work(function):
+            await self._revise("guarded", function, fit, note, made, time.monotonic())
 
     def _look(self, function: Function) -> None:
         fit, feedback = function.fit, function.feedback
@@ -218,35 +199,49 @@ class LearnedState:
 
     async def _refit(self, function: Function, fit: Fit, feedback: Feedback, due: Due) -> None:
         began_s = time.monotonic()
-        try:
+        with self._at_work(function):
             rows = await asyncio.to_thread(self._repository.newest, function.name, function.version, due.rows)
             if len(rows) < min(LEAST_ROWS, due.rows):
                 log.error("not refitted function=%s reason=%r rows=%d", function.key, due.reason, len(rows))
                 return
             note, made = await asyncio.to_thread(_made, function, fit, feedback, due, rows)
+            await self._revise("refitted", function, fit, note, made, began_s)
 
-            def revise(
-                kept: dict[str, Any] | None,
-            ) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
-                if kept is None or refits_of(kept) != _refits(function):
-                    return None  # another server was faster
-                anew = begun_anew(feedback_of(function, kept), made or fit, note)
-                return anew.to_json(), None if made is None else made.to_json()
-
-            if await asyncio.to_thread(self._repository.revise, function.name, function.version, revise):
-                log.warning(
-                    "refitted function=%s version=%d reason=%r took_s=%.2f",
-                    function.name,
-                    function.version,
-                    str(note),
-                    time.monotonic() - began_s,
-                )
-                self._metrics.refits[function.name, "deployed" if made is None else "refitted"] += 1
-            await self.follow(function)
-        except VersionGone:
-            return
+    @contextlib.contextmanager
+    def _at_work(self, function: Function) -> Iterator[None]:
+        """While a fit is made, which is under way. Of a version that is gone nothing is left to do."""
+        try:
+            with contextlib.suppress(VersionGone):
+                yield
         finally:
             self._under_way.discard(function.key)
+
+    async def _revise(
+        self, how: str, function: Function, fit: Fit, note: RefitNote, made: Fit | None, began_s: float
+    ) -> None:
+        """Answer by another fit from now on. fit: of the deployment; by which it answers where none is made.
+
+        Raises `VersionGone`, and the registry's errors.
+        """
+
+        def revise(kept: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
+            is_lost = kept is None and function.feedback is not None
+            if is_lost or refits_of(kept) != _refits(function):
+                return None  # another server was faster, or what it learned is gone
+            anew = begun_anew(feedback_of(function, kept), made or fit, note)
+            return anew.to_json(), None if made is None else made.to_json()
+
+        if await asyncio.to_thread(self._repository.revise, function.name, function.version, revise):
+            log.warning(
+                "%s function=%s version=%d reason=%r took_s=%.2f",
+                how,
+                function.name,
+                function.version,
+                str(note),
+                time.monotonic() - began_s,
+            )
+            self._metrics.refits[function.name, "deployed" if made is None else how] += 1
+        await self.follow(function)
 
     async def _follow_all(self) -> None:
         while True:

@@ -67,9 +67,9 @@ def test_a_member_is_back_once_it_has_agreed_on_a_hundred_rows() -> None:
     fit = deployed(draw)
     sound = agreed(named(draw, 100, is_broken=False))
     spoilt = agreed(named(draw, 100, is_broken=True))
-    assert is_back(0, [0], sound, fit.agreement, fit.rows)
-    assert not is_back(0, [0], sound[:99], fit.agreement, fit.rows)
-    assert not is_back(0, [0], spoilt, fit.agreement, fit.rows)
+    assert is_back(0, [0], 4, sound, fit.agreement, fit.rows)
+    assert not is_back(0, [0], 4, sound[:99], fit.agreement, fit.rows)
+    assert not is_back(0, [0], 4, spoilt, fit.agreement, fit.rows)
 
 
 @pytest.mark.parametrize("off", [(0,), (0, 3)])
