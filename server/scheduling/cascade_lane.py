@@ -16,10 +16,10 @@ from server.scheduling.policies.guarded import GuardedPolicy
 from server.scheduling.pooled_lane import PooledLane
 from server.scheduling.terms import FunctionSpec
 
-__all__ = ["CascadeLane", "PlannedLane"]
+__all__ = ["CascadeLane", "LaneOfPlan", "PlannedLane"]
 
 
-class _LaneOfPlan(Lane):
+class LaneOfPlan(Lane):
     """`pooled`: the lane of all members, which knows the plan."""
 
     def __init__(
@@ -29,7 +29,7 @@ class _LaneOfPlan(Lane):
         self.pooled = pooled
 
 
-class PlannedLane(_LaneOfPlan):
+class PlannedLane(LaneOfPlan):
     """Its batches go to all members at once, with what their rows are asked of them by."""
 
     _measured: PlanOnWorker | None = None  # the plan that its batches of late were of
@@ -55,7 +55,7 @@ class PlannedLane(_LaneOfPlan):
         return 0.0
 
 
-class CascadeLane(_LaneOfPlan):
+class CascadeLane(LaneOfPlan):
     """Of one member."""
 
     @property

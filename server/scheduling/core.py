@@ -22,7 +22,7 @@ from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import Ensemble, SelectionPolicy, State
 from server.scheduling.admission import admit, soonest_after_load_s, soonest_finish_s
 from server.scheduling.arbitration import Arbitration, MostInTime, ReadyBatch
-from server.scheduling.cascade_lane import CascadeLane, PlannedLane
+from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
 from server.scheduling.filling import Filling, fill_rows, filler_batch_rows, filler_limits, is_starving
 from server.scheduling.lanes import Lane
 from server.scheduling.policies.guarded import PolicyFault
@@ -254,7 +254,7 @@ class Scheduler:
             return
         lane = cut.lane
         lane.teach(sent.rows, sent.members, service_s, worker.view.device, worked)
-        pooled = lane.pooled if isinstance(lane, CascadeLane | PlannedLane) else lane
+        pooled = lane.pooled if isinstance(lane, LaneOfPlan) else lane
         if isinstance(pooled, PooledLane) and worked is not None:
             pooled.learn_shared(sent.rows, sent.members, worked)
         cut.took_s = max(cut.took_s, service_s)

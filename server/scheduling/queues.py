@@ -9,8 +9,9 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
-from server.scheduling.cascade_lane import CascadeLane, PlannedLane
+from server.scheduling.cascade_lane import CascadeLane, LaneOfPlan, PlannedLane
 from server.scheduling.lanes import Lane, LaneKey
 from server.scheduling.policies.by_name import check_policy
 from server.scheduling.policies.guarded import GuardedPolicy, PolicyFault
@@ -22,6 +23,8 @@ __all__ = ["Queues"]
 
 # Deadlines of requests that are gone are kept until there are so many more than of those that wait.
 _STALE = 64
+
+_OfPlan = TypeVar("_OfPlan", bound=LaneOfPlan)
 
 
 class Queues:
@@ -113,25 +116,19 @@ class Queues:
         function, _, bucket = pooled.key[:3]
         if self.pooled.get(pooled.key) is not pooled:
             return None
-        key = (function, (member,), bucket, "cascade")
-        lane = self._lanes[function].get(key)
-        if lane is None:
-            spec = self._specs[function]
-            guarded = GuardedPolicy(spec, self._put_aside)
-            lane = self._lanes[function][key] = CascadeLane(now_s, key, spec, guarded, pooled)
-        assert isinstance(lane, CascadeLane), "of that key there is no other"
-        return lane
+        return self._lane_of_plan(now_s, CascadeLane, (function, (member,), bucket, "cascade"), pooled)
 
     def planned_lane(self, now_s: float, pooled: PooledLane) -> PlannedLane:
         """Where bulk rows of a pooled lane wait for a worker of all members, which follows the plan."""
         function, members, bucket = pooled.key[:3]
-        key = (function, members, bucket, "planned")
-        lane = self._lanes[function].get(key)
+        return self._lane_of_plan(now_s, PlannedLane, (function, members, bucket, "planned"), pooled)
+
+    def _lane_of_plan(self, now_s: float, kind: type[_OfPlan], key: LaneKey, pooled: PooledLane) -> _OfPlan:
+        lanes, spec = self._lanes[key[0]], self._specs[key[0]]
+        lane = lanes.get(key)
         if lane is None:
-            spec = self._specs[function]
-            guarded = GuardedPolicy(spec, self._put_aside)
-            lane = self._lanes[function][key] = PlannedLane(now_s, key, spec, guarded, pooled)
-        assert isinstance(lane, PlannedLane), "of that key there is no other"
+            lane = lanes[key] = kind(now_s, key, spec, GuardedPolicy(spec, self._put_aside), pooled)
+        assert isinstance(lane, kind), "of that key there is no other"
         return lane
 
     def go_on(self, now_s: float, lane: Lane, run: RowRun) -> None:
