@@ -129,10 +129,9 @@ class Dispatcher:
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
         self._functions[function.key] = function
+        latencies_s = [member.latency for member in spec.members]
         self.residency.serve(
-            *(function.key, function.members, spec.slo_s),
-            *([member.latency for member in spec.members], spec.max_batch),
-            in_part=spec.pooled,
+            function.key, function.members, spec.slo_s, latencies_s, spec.max_batch, in_part=spec.pooled
         )
         self._metrics.serve(function)
         self._selecting.look(time.monotonic(), function, function.form)
@@ -656,7 +655,7 @@ class Dispatcher:
         self._resident[worker.name] = resident
         self._show(worker)
         for function in self._functions.values():
-            if not resident.isdisjoint(model.key for model in function.members):
+            if function.follows_plans and not resident.isdisjoint(model.key for model in function.members):
                 self._selecting.look(time.monotonic(), function, function.form)
 
     def worker_lost(self, worker: Worker) -> None:
