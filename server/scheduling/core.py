@@ -34,6 +34,7 @@ from server.scheduling.routing import backlog_s, runner_for, worker_for
 from server.scheduling.sharing import Need, shares_of
 from server.scheduling.team import Runner
 from server.scheduling.terms import (
+    MOST_DUES,
     Action,
     AnswerKnown,
     BatchTimes,
@@ -296,17 +297,14 @@ class Scheduler:
         """The policies that were put aside since the last call, because one of their methods faulted."""
         return self._queues.take_faults()
 
-    def waiting(self, most_dues: int = 64) -> dict[str, Waiting]:
+    def waiting(self, most_dues: int = MOST_DUES) -> dict[str, Waiting]:
         """Function → what waits for it, of those for which anything does."""
         found: dict[str, Waiting] = {}
         for lane in self._queues.lanes:
             dues_s, deadlines_s = lane.dues_s(most_dues), lane.deadlines_s(most_dues)
             one = Waiting(lane.rows, lane.filler_rows, dues_s, deadlines_s)
-            if (other := found.get(lane.key[0])) is not None:
-                dues_s = tuple(sorted((*other.due_s, *dues_s))[:most_dues])
-                deadlines_s = tuple(sorted((*other.deadline_s, *deadlines_s))[:most_dues])
-                one = Waiting(other.rows + one.rows, other.fillers + one.fillers, dues_s, deadlines_s)
-            found[lane.key[0]] = one
+            other = found.get(lane.key[0])
+            found[lane.key[0]] = one if other is None else other.with_others(one, most_dues)
         return found
 
     def followed(self, function: str, bucket: str) -> FollowedPlans | None:

@@ -15,6 +15,7 @@ from server.record import record
 from server.scheduling.policy import RowClass
 
 __all__ = [
+    "MOST_DUES",
     "Action",
     "AnswerKnown",
     "BatchTimes",
@@ -33,6 +34,8 @@ __all__ = [
     "Waiting",
     "WorkerView",
 ]
+
+MOST_DUES = 64  # of rows that wait: later ones weigh nothing in what is loaded next
 
 
 class Latency(Protocol):
@@ -206,6 +209,15 @@ class Waiting:
     fillers: int = 0
     due_s: tuple[float, ...] = ()
     deadline_s: tuple[float, ...] = ()
+
+    def with_others(self, other: Waiting, most_dues: int = MOST_DUES) -> Waiting:
+        """Both together."""
+        return Waiting(
+            self.rows + other.rows,
+            self.fillers + other.fillers,
+            tuple(sorted((*self.due_s, *other.due_s))[:most_dues]),
+            tuple(sorted((*self.deadline_s, *other.deadline_s))[:most_dues]),
+        )
 
 
 @record

@@ -684,19 +684,15 @@ class Dispatcher:
         """The same, with how many rows, and when their goals are missed."""
         waiting = self._core.waiting()
         waiting.update((key, Waiting(0)) for key in self._quarantine.functions if key not in waiting)
-        found: dict[Group, WaitingRows] = {}
+        found: dict[Group, Waiting] = {}
         for key, one in waiting.items():
             function = self._functions.get(key)
-            if function is None:
-                continue
-            before = found.get(function.members, WaitingRows(0))
-            found[function.members] = WaitingRows(
-                before.rows + one.rows,
-                tuple(sorted((*before.due_s, *one.due_s))[:64]),
-                before.fillers + one.fillers,
-                tuple(sorted((*before.deadline_s, *one.deadline_s))[:64]),
-            )
-        return found
+            if function is not None:
+                found[function.members] = found.get(function.members, Waiting(0)).with_others(one)
+        return {
+            group: WaitingRows(each.rows, each.due_s, each.fillers, each.deadline_s)
+            for group, each in found.items()
+        }
 
     # ── rows that run alone (QuarantineHost) ────────────────────────────────────────────────────────────────
 
