@@ -7,7 +7,7 @@ Blocking. Knows tables; knows no members and no weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -20,6 +20,7 @@ from server.errors import VersionGone
 from server.store.database import reading
 from server.store.retries import retried
 from server.store.tables import (
+    Base,
     DeploymentRow,
     FeedbackAnswersRow,
     FeedbackContextRow,
@@ -186,9 +187,7 @@ class FeedbackRepository:
         ]
         added = [each for each in told if each["digest"] not in known]
         changed = [each for each in told if each["digest"] in known]
-        # Past the mapper, which is told of each row by itself: these are many, and nobody reads them here.
-        if added:
-            session.connection().execute(insert(FeedbackRow.__table__), added)  # type: ignore[arg-type]  # a table
+        _add(session, FeedbackRow, added)
         if changed:
             session.execute(update(FeedbackRow), changed)
             for some in _parts([known[str(each["digest"])][2] for each in changed]):
@@ -202,8 +201,7 @@ class FeedbackRepository:
             for number, row in enumerate(rows, first)
             if row.probabilities
         ]
-        if answers:
-            session.connection().execute(insert(FeedbackAnswersRow.__table__), answers)  # type: ignore[arg-type]
+        _add(session, FeedbackAnswersRow, answers)
 
     def _keep_context(
         self,
@@ -374,6 +372,12 @@ def _locked(session: Session, function: str, version: int) -> DeploymentRow:
     if deployment is None or deployment.retired_at is not None:
         raise VersionGone(f"version {version} of {function} is no longer served")
     return deployment
+
+
+def _add(session: Session, kind: type[Base], rows: Sequence[Mapping[str, object]]) -> None:
+    """Past the mapper, which is told of each row by itself: these are many, and nobody reads them here."""
+    if rows:
+        session.connection().execute(insert(kind.__table__), rows)  # type: ignore[arg-type]  # it is a table
 
 
 def _numbered(session: Session, function: str, labels: int) -> int:
