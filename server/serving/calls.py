@@ -45,6 +45,30 @@ class Call:
     context: str = ""
     with_members: bool = False
 
+    @classmethod
+    def of_all_members(
+        cls,
+        function: Function,
+        form: Form,
+        rows: list[bytes],
+        *,
+        caller: str = "",
+        deadline_s: float = math.inf,
+    ) -> Call:
+        """What each member says of the rows: of all, whatever a plan would ask, and when there is time."""
+        return cls(
+            function,
+            form,
+            rows,
+            sum(map(len, rows)),
+            outputs=("scores",),
+            deadline_s=deadline_s,
+            row_class="bulk",
+            members=tuple(member.key for member in function.members),
+            caller=caller,
+            with_members=True,
+        )
+
 
 @dataclass(slots=True)
 class Reply:

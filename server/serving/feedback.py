@@ -201,18 +201,8 @@ class FeedbackService:
     async def _asked(
         self, function: Function, form: Form, rows: list[Any], receive: Receive, caller: str
     ) -> _Said:
-        """What each member says of the rows: of all, whatever a plan would ask."""
-        call = Call(
-            function,
-            form,
-            rows,
-            sum(map(len, rows)),
-            outputs=("scores",),
-            row_class="bulk",
-            members=tuple(member.key for member in function.members),
-            caller=caller,
-            with_members=True,
-        )
+        """What each member says of the rows. Raises `Overloaded` where not all have answered them."""
+        call = Call.of_all_members(function, form, rows, caller=caller)
         reply = await self._calls.ask(call, receive, time.monotonic())
         scores = np.zeros((len(function.members), len(rows), len(function.classes)), np.float32)
         for first, told in reply.told:

@@ -95,17 +95,7 @@ class ShadowRows:
         while self._aside and self._aside[0][:2] == (function, form) and len(rows) < _AT_A_TIME:
             rows.append(self._aside.popleft()[2])
             self._nbytes -= len(rows[-1])
-        call = Call(
-            function,
-            form,
-            rows,
-            sum(map(len, rows)),
-            outputs=("scores",),
-            deadline_s=time.monotonic() + _PATIENCE_S,
-            row_class="bulk",
-            members=tuple(member.key for member in function.members),
-            with_members=True,
-        )
+        call = Call.of_all_members(function, form, rows, deadline_s=time.monotonic() + _PATIENCE_S)
         try:
             pending = self._dispatcher.begin(call)
         except ServiceError:  # it is gone, or the queue is full: there will be others
