@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,13 +68,12 @@ def read_at(file: BufferedReader, view: memoryview, at: int) -> None:
 
 @dataclass(slots=True)
 class Prepared:
-    """A file that is open. path, stamp: of the weights that it was made of, as they were then.
+    """A file that is open. weights, stamp: of the weights that it was made of, their path and what they were.
 
     trusted: whether it is as it was written, by its size, inode and time; else its data must be hashed.
     """
 
     file: BufferedReader
-    path: str
     weights: str
     stamp: Stamp
     layout: Any
@@ -132,7 +130,7 @@ class PreparedFiles:
         except OSError:
             return None
         try:
-            found = _opened(file, path, content)
+            found = _opened(file, content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
             file.close()
             self.refuse(content, str(exc))
@@ -153,6 +151,8 @@ class PreparedFiles:
 
     def write(self, content: str, weights: str, stamp: Stamp, layout: object, data: memoryview) -> None:
         """Makes the file. Raises `OSError`, such as for a full disk: nothing is left of it then."""
+        import tempfile  # here, since a worker that writes none need not start with it
+
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         if not self._swept:
             self._swept = True
@@ -207,7 +207,7 @@ class PreparedFiles:
                 _log.info("%s is left as it is: %s", path, exc)
 
 
-def _opened(file: BufferedReader, path: str, content: str) -> Prepared:
+def _opened(file: BufferedReader, content: str) -> Prepared:
     found = os.fstat(file.fileno())
     if hasattr(os, "posix_fadvise"):  # read ahead by more at a time
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -219,7 +219,6 @@ def _opened(file: BufferedReader, path: str, content: str) -> Prepared:
         raise ValueError(f"it has {found.st_size} bytes, and says that it has {begins + nbytes}")
     return Prepared(
         file=file,
-        path=path,
         weights=str(head["weights"]),
         stamp=tuple(map(int, head["stamp"])),
         layout=head["layout"],
