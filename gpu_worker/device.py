@@ -6,13 +6,12 @@ the time.
 
 from __future__ import annotations
 
-import glob
 import os
 import platform
 from dataclasses import dataclass
 
 from gpu_worker.errors import BadRequest
-from gpu_worker.wire.devices import Simulated, check_device, parse_simulated
+from gpu_worker.wire.devices import Simulated, check_device, may_have_cuda, parse_simulated
 
 __all__ = ["Device", "find_device", "free_for_models", "host_share_bytes", "usable_cores"]
 
@@ -105,7 +104,7 @@ def usable_cores() -> int:
 
 
 def _first_device() -> str:
-    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):
+    if not may_have_cuda():
         return "cpu"
     import torch
 

@@ -1,15 +1,17 @@
-"""How a worker's device is named: `auto`, `cpu`, `cuda:N`, or `sim:BYTES,GB/s[,ms]`.
+"""How a worker's device is named: `auto`, `cpu`, `cuda:N`, or `sim:BYTES,GB/s[,ms]`; what `auto` may find.
 
 Standard library only: the server reads such names too, before it starts a worker by them.
 """
 
 from __future__ import annotations
 
+import glob
 import math
+import os
 import re
 from dataclasses import dataclass
 
-__all__ = ["SIMULATED_FORM", "Simulated", "check_device", "device_names", "parse_simulated"]
+__all__ = ["SIMULATED_FORM", "Simulated", "check_device", "device_names", "may_have_cuda", "parse_simulated"]
 
 SIMULATED_FORM = "sim:BYTES,GB/s[,ms], such as sim:2GiB,2.5 or sim:800MB,2.5GB/s,1ms"
 
@@ -76,6 +78,11 @@ def device_names(listed: str) -> list[str]:
         elif part:
             names.append(part)
     return names or ["auto"]
+
+
+def may_have_cuda() -> bool:
+    """Whether there is a GPU's driver: only then is it worth importing torch to ask for CUDA devices."""
+    return bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")
 
 
 def _matched(pattern: re.Pattern[str], text: str, name: str, what: str, example: str) -> re.Match[str]:

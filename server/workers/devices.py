@@ -5,12 +5,12 @@ Never imports torch: a process of its own, with the workers' variables, counts d
 
 from __future__ import annotations
 
-import glob
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+
+from gpu_worker.wire.devices import may_have_cuda
 
 __all__ = ["count_cuda_devices", "worker_devices"]
 
@@ -35,7 +35,7 @@ def worker_devices(workers: int, named: Sequence[str], cuda_devices: Callable[[]
 
 def count_cuda_devices(environment: Mapping[str, str] | None = None) -> int:
     """How many a worker with these variables finds; 0, and a word in the log, where it cannot be said."""
-    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):
+    if not may_have_cuda():
         return 0
     try:
         counted = subprocess.run(
