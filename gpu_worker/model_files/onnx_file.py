@@ -47,20 +47,22 @@ class OnnxRefused(ValueError):
 
 def check_onnx(file: IO[bytes]) -> None:
     """Looks over the model in `file`, an open file of the disk. Raises `OnnxRefused`, `OSError`."""
-    size = file.seek(0, 2)
-    if size > _MOST_BYTES:
-        raise OnnxRefused(f"it has {size} bytes, and a protobuf message has {_MOST_BYTES} at most")
-    if size == 0:
-        raise OnnxRefused("it is empty")
+    _check_size(file.seek(0, 2))
     with contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content:
         _Walk(content).run()
 
 
 def check_onnx_content(content: bytes) -> None:
     """Looks over a model that is in memory. Raises `OnnxRefused`."""
-    if not content:
-        raise OnnxRefused("it is empty")
+    _check_size(len(content))
     _Walk(content).run()
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise OnnxRefused(f"it has {size} bytes, and a protobuf message has {_MOST_BYTES} at most")
+    if size == 0:
+        raise OnnxRefused("it is empty")
 
 
 def _run_of_numbers(but_fields: Iterable[int]) -> re.Pattern[bytes]:
