@@ -51,7 +51,7 @@ def image_model(directory: Path, name: str, architecture: str = "squeezenet", *,
     import torch
     from safetensors.torch import save_file
 
-    from gpu_worker.networks.loader import build_module
+    from gpu_worker.networks.build import build_module
 
     torch.manual_seed(seed)
     module = build_module(architecture, len(CLASSES), {})
@@ -77,7 +77,7 @@ def text_model(directory: Path, name: str, *, seed: int, accuracy: float = 0.5) 
     import torch
     from safetensors.torch import save_file
 
-    from gpu_worker.networks.loader import build_module
+    from gpu_worker.networks.build import build_module
 
     torch.manual_seed(seed)
     options = {"width": 8, "buckets": 512, "subword": 2}

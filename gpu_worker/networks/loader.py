@@ -11,7 +11,6 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.sources import Sources
-from gpu_worker.networks.build import build_module
 from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.network import IsCancelled, Network, check, width_of
 from gpu_worker.networks.piece_sizes import rows_that_fit
@@ -19,7 +18,6 @@ from gpu_worker.tasks import task_named
 from gpu_worker.zoo import HASHING
 
 __all__ = [
-    "build_module",
     "check_pixels",
     "import_runtime",
     "load_network",

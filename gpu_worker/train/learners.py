@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.build import build_module
 from gpu_worker.train.augment import Augment
 from gpu_worker.train.learner import Evaluation, Learner, Spec
 from gpu_worker.train.network_learner import NetworkLearner

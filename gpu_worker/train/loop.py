@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.build import build_module
 from gpu_worker.train.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 from gpu_worker.train.spec import TrainSpec
 

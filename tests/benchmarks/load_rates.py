@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 
 from gpu_worker.engine import Engine, LoadReport
 from gpu_worker.model_files.regular import file_sha256
-from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.build import build_module
 from gpu_worker.settings import Settings
 from tests.benchmarks.report import console, say, write_json
 from tests.models import CLASSES, write_manifest

@@ -65,7 +65,7 @@ def _image_model(folder: Path, name: str, architecture: str, pixels: int) -> Pat
     import torch
     from safetensors.torch import save_file
 
-    from gpu_worker.networks.loader import build_module
+    from gpu_worker.networks.build import build_module
 
     torch.manual_seed(1)
     state = build_module(architecture, len(CLASSES), {}).state_dict()

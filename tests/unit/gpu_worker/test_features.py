@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from gpu_worker.engine import Engine
 from gpu_worker.errors import BadRequest, ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
-from gpu_worker.networks.loader import build_module, load_network, warm_up
+from gpu_worker.networks.build import build_module
+from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.network import GivesFeatures, width_of
 from gpu_worker.settings import Settings
 from gpu_worker.zoo import ARCHITECTURES

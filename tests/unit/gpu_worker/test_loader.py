@@ -20,7 +20,8 @@ from gpu_worker.device import find_device
 from gpu_worker.errors import ModelUnusable, NoRoom
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.model_files.regular import file_sha256
-from gpu_worker.networks.loader import build_module, load_network, warm_up
+from gpu_worker.networks.build import build_module
+from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.zoo import ARCHITECTURES

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_worker.device import find_device
-from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.build import build_module
 from gpu_worker.networks.text_network import TextNetwork
 from gpu_worker.zoo import TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import byte_tokens, ngram_tokens

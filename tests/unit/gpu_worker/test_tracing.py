@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.build import build_module
 from gpu_worker.networks.tracing import traced
 from gpu_worker.zoo import ARCHITECTURES
 from gpu_worker.zoo.blocks import fold_batch_norms

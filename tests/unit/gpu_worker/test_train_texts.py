@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from gpu_worker.networks.loader import build_module
+from gpu_worker.networks.build import build_module
 from gpu_worker.train.learner import Learner
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.snapshot import read_texts
