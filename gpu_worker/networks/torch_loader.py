@@ -89,7 +89,7 @@ def _as_it_runs(module: nn.Module, manifest: Manifest) -> nn.Module:
         fold_batch_norms(module)
         # torch's stubs lack this overload, which its documentation names first.
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return module.requires_grad_(False)
+    return module
 
 
 def _converted(tensor: Tensor, wanted: Tensor | None) -> Tensor:

@@ -7,9 +7,9 @@ Measured on 2 Zen 5 cores at 64×64 pixels, rows/s of one forward pass, batches 
     | resnet     |     25,100 |             29,800 |                38,900 |
     | squeezenet |      4,800 |              5,100 |                13,100 |
 
-So both are done. Pixels arrive as [n, H, W, 3], which seen as [n, 3, H, W] *is* channels_last: no copy.
-At batches of 256 the activations leave the cache, and squeezenet falls by 40 %: on a CPU the engine cuts
-batches into pieces.
+So `torch_loader` does both. Pixels arrive as [n, H, W, 3], which seen as [n, 3, H, W] *is* channels_last: no
+copy. At batches of 256 the activations leave the cache, and squeezenet falls by 40 %: on a CPU the engine
+cuts batches into pieces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.precision import pictures
 from gpu_worker.networks.tracing import traced
 from gpu_worker.threads import Threads
-from gpu_worker.zoo.blocks import fold_batch_norms
 
 __all__ = ["TorchNetwork", "use_one_core_each"]
 
@@ -63,7 +62,7 @@ def _use_one_core() -> None:
 
 
 class TorchNetwork:
-    """`module` maps [n, 3, H, W] float32 to [n, classes] logits; it is changed in place (eval, folded).
+    """`module` maps [n, 3, H, W] float32 to [n, classes] logits, as it will run (see `torch_loader`).
 
     traceable: its layers run in the same order whatever the input is, so that a CPU may run them as one call.
     """
@@ -74,11 +73,7 @@ class TorchNetwork:
     def __init__(self, module: nn.Module, spec: InputSpec, device: Device, *, traceable: bool) -> None:
         self.pixels = (spec.height, spec.width)
         self._device = torch.device(device.computes_on)
-        module.eval().requires_grad_(False)
-        fold_batch_norms(module)
         self._module = module.to(self._device)
-        # torch's stubs lack this overload, which its documentation names first.
-        self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._run: Callable[[Tensor], Tensor] = self._module
         self._accelerated = on_cuda(device) if device.is_cuda else None
         self._is_static = traceable
