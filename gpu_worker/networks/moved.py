@@ -13,12 +13,15 @@ __all__ = ["LeavesDevice", "MovesWeights", "Weights"]
 
 @dataclass(slots=True, eq=False)
 class Weights:
-    """content: what they were made of. memory: a region of the device, which holds them as `layout` says."""
+    """content: what they were made of. memory: the region of the device that holds them."""
 
     content: str
-    layout: Any
     memory: Any
-    nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """What they take of the device."""
+        return int(self.memory.nbytes)
 
 
 @runtime_checkable

@@ -183,16 +183,17 @@ class Loads:
 
     def leave(self, network: Network, learned: object) -> None:
         """The network is off the device: its memory is given back, and what can be used again is kept."""
-        if not isinstance(network, MovesWeights) or network.weights is None:
+        weights = _weights_of(network)
+        if weights is None:
             return
         if isinstance(network, LeavesDevice):
             network.left_device()
         with self._lock:
-            is_read = id(network.weights.memory) in self._being_written
+            is_read = id(weights.memory) in self._being_written
         if is_read:
-            self._writing.put(self._left, network, network.weights, learned)  # after that
+            self._writing.put(self._left, network, weights, learned)  # after that
         else:
-            self._left(network, network.weights, learned)
+            self._left(network, weights, learned)
 
     def _left(self, network: Network, weights: Weights, learned: object) -> None:
         weights.memory.give_back()
@@ -231,7 +232,7 @@ class Loads:
         if kept is not None:
             return Made(kept.network, load.times, load.times.read_s, kept.learned)
         made = self._made(load, make, layout, memory)
-        if load.content and isinstance(made.network, MovesWeights) and made.network.weights is not None:
+        if _is_kept(made.network):
             made.again_s = load.times.read_s
         return made
 
@@ -302,15 +303,11 @@ class Loads:
             raise
         self.host.filled(model)
         if kept is not None:
-            return Made(kept.network, load.times, self._again_s(model, load.times), kept.learned)
+            return Made(kept.network, load.times, _again_s(model, load.times), kept.learned)
         made = self._made(load, make, model.layout, memory)
-        if isinstance(made.network, MovesWeights) and made.network.weights is not None:
-            made.again_s = self._again_s(model, made.times)
+        if _is_kept(made.network):
+            made.again_s = _again_s(model, made.times)
         return made
-
-    def _again_s(self, model: HostModel, times: LoadTimes) -> float:
-        """Its network is kept; its weights are read again where the host keeps no copy."""
-        return times.copy_s if model.stays else max(times.read_s, times.copy_s)
 
     def _move(self, load: _Load, model: HostModel, memory: Region, arriving: Arriving | None) -> None:
         def copy(start: int, end: int) -> None:
@@ -477,7 +474,7 @@ class Loads:
             raise Damaged(str(exc)) from exc
         network = network_of(module, load.manifest, self._device)
         if is_attached(module, memory):
-            network.weights = Weights(load.content, layout, memory, memory.nbytes)
+            network.weights = Weights(load.content, memory)
         return network
 
     # ── ONNX: its load is the making of a session, which has its weights for itself ─────────────────────
@@ -532,7 +529,7 @@ class Loads:
                 Hashing.fill(memory, start, min(memory.nbytes, start + _FILLED_BYTES))
 
         def make(load: _Load, layout: object, memory: Region) -> Network:
-            network.weights = Weights(load.content, layout, memory, memory.nbytes)
+            network.weights = Weights(load.content, memory)
             return network
 
         made = (self._straight if self.host is None else self._by_tiers)(load, bring, make)
@@ -561,8 +558,24 @@ def _options(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+def _weights_of(network: Network) -> Weights | None:
+    """What of it can leave the device; None where nothing can."""
+    return network.weights if isinstance(network, MovesWeights) else None
+
+
+def _is_kept(network: Network) -> bool:
+    """Whether it stays as it is when its weights leave."""
+    weights = _weights_of(network)
+    return weights is not None and bool(weights.content)
+
+
 def _memory_of(network: Network) -> Region:
     """Where the weights of a kept network go."""
-    weights = cast(MovesWeights, network).weights
+    weights = _weights_of(network)
     assert weights is not None
     return cast(Region, weights.memory)
+
+
+def _again_s(model: HostModel, times: LoadTimes) -> float:
+    """Of a network that is kept; its weights are read again where the host keeps no copy."""
+    return times.copy_s if model.stays else max(times.read_s, times.copy_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -276,6 +277,18 @@ def test_a_load_ends_when_its_engine_is_closed(simulated: Simulated, tmp_path: P
     until(lambda: engine.loading() == ["m"])
     engine.close()
     assert wait() == "Cancelled"
+
+
+def test_a_model_that_is_made_anew_each_time_says_so_in_what_its_next_load_takes(
+    simulated: Simulated, squeezenet: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(squeezenet, tmp_path / "theirs"))
+    manifest = json.loads((model / "model.json").read_text())
+    manifest["architecture"] = "gpu_worker.zoo.squeezenet:SqueezeNet"  # by import path: nothing of it is kept
+    (model / "model.json").write_text(json.dumps(manifest))
+    report = simulated(allow_import=True).load("m", str(model))
+    assert report.times.warm_up_s > 0
+    assert report.again_s >= report.times.make_s + report.times.warm_up_s
 
 
 def test_two_models_of_the_same_weights_share_the_hosts_copy_and_answer_each(
