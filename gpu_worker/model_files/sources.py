@@ -46,7 +46,7 @@ class Sources:
                 self._known[manifest.path_of_weights()] = (stamp, sha256)
 
     def hashed(self, manifest: Manifest, stamp: Stamp, is_cancelled: Callable[[], bool]) -> str:
-        """The hash of the file, which must be the one that the manifest names.
+        """The hash of the file, known or new, which must be the one that the manifest names.
 
         Raises `ModelUnusable`, `Cancelled`.
         """

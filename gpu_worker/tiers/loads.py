@@ -388,21 +388,20 @@ class Loads:
 
         prepared: there may be a prepared file, which says of which weights it was made.
         """
-        manifest = load.manifest
+        manifest, sources = load.manifest, self._sources
         began_s = time.monotonic()
-        load.stamp = self._sources.stamp(manifest)
-        sha256 = self._sources.known(manifest, load.stamp)
-        if sha256 is None and prepared and manifest.sha256 and self._files is not None:
-            file = self._files.open(_content(manifest, manifest.sha256.lower()))
+        load.stamp = sources.stamp(manifest)
+        is_known = sources.known(manifest, load.stamp) is not None
+        if prepared and not is_known and manifest.sha256 and self._files is not None:
+            sha256 = manifest.sha256.lower()
+            file = self._files.open(_content(manifest, sha256))
             if file is not None:
                 file.close()
                 if (file.weights, file.stamp) == (_path(manifest), load.stamp):
-                    sha256 = manifest.sha256.lower()
-                    self._sources.note(manifest, load.stamp, sha256)
-        if sha256 is None or (manifest.sha256 and sha256 != manifest.sha256.lower()):
-            sha256 = self._sources.hashed(manifest, load.stamp, load.is_cancelled)
+                    sources.note(manifest, load.stamp, sha256)
+        found = sources.hashed(manifest, load.stamp, load.is_cancelled)
         load.times.prepare_s += time.monotonic() - began_s
-        return sha256
+        return found
 
     def _bring_torch(self, load: _Load, allocate: _Allocate) -> Arriving | None:
         file = self._files.open(load.content) if self._files is not None and load.content else None
