@@ -58,11 +58,11 @@ class Lane(Generic[T]):
 
     def __init__(self, streams: Streams[T]) -> None:
         self._streams = streams
-        self.alone = threading.Lock()  # held by who must have the device's streams to himself for a moment
+        self._alone = threading.Lock()  # held by who has the device's streams to himself for a moment
 
     def run(self, run: Callable[[T], T], inputs: np.ndarray) -> tuple[Floats, float]:
         """What `run` makes of the inputs, and how long the device computed."""
-        with self.alone:
+        with self._alone:
             batch = self._streams.copy_in(inputs)
             found = self._streams.compute(run, batch)
             pending = self._streams.copy_out(found)

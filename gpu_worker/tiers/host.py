@@ -40,7 +40,7 @@ class HostTier:
     """At most `max_bytes`, but for models under way to the device that find no room. Thread-safe."""
 
     def __init__(self, max_bytes: int, allocate: Callable[[int], Region] = Region) -> None:
-        self.max_bytes = max_bytes
+        self._max_bytes = max_bytes
         self._allocate = allocate
         self._models: OrderedDict[str, HostModel] = OrderedDict()  # least recently used first
         self._filling: set[str] = set()
@@ -51,11 +51,6 @@ class HostTier:
         """Of the models that it keeps."""
         with self._changed:
             return self._used_bytes()
-
-    def contents(self) -> list[str]:
-        """What it keeps, least recently used first."""
-        with self._changed:
-            return list(self._models)
 
     def sizes(self) -> dict[str, int]:
         """Content → bytes, of what is here whole."""
@@ -130,12 +125,12 @@ class HostTier:
         used_bytes = self._used_bytes()
         leaving: list[str] = []
         for content, model in self._models.items():
-            if used_bytes + nbytes <= self.max_bytes:
+            if used_bytes + nbytes <= self._max_bytes:
                 break
             if not model.users:
                 leaving.append(content)
                 used_bytes -= model.memory.nbytes
-        if used_bytes + nbytes > self.max_bytes:
+        if used_bytes + nbytes > self._max_bytes:
             return False
         for content in leaving:
             del self._models[content]
