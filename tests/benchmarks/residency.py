@@ -9,7 +9,6 @@ Then 1,000 models for an hour (residency_many.py). `--set tune` draws other cell
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -17,14 +16,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from tests.benchmarks import residency_cells
 from tests.benchmarks import residency_rafiqi as rafiqi
 from tests.benchmarks.figures import drawn, wide
-from tests.benchmarks.report import RESULTS, say, write_json
+from tests.benchmarks.journal import Journal
+from tests.benchmarks.report import say, write_json
 from tests.benchmarks.residency_cells import (
     ABLATIONS,
     BOUND,
@@ -156,18 +156,16 @@ def _open(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> dict[str, Any
     cells = [drawn_cell(flags.set, number, False, flags.busier) for number in numbers[: flags.one]]
     cells += [drawn_cell(flags.set, number, True, flags.busier) for number in numbers[: flags.several]]
     cells = [cell if flags.seconds is None else replace(cell, seconds=flags.seconds) for cell in cells]
-    journal = RESULTS / "residency.jsonl"
-    RESULTS.mkdir(exist_ok=True)
-    outcomes = _left_behind(journal) if flags.go_on else {}
+    journal = Journal("residency", residency_cells)
+    if not flags.go_on:
+        journal.forget()
     ablated = [] if flags.quick else cells[: min(flags.one, _ABLATED)]
     jobs = [(cell, one) for cell in cells for one in contenders]
     jobs += [(cell, one) for cell in ablated for one in ablations]
-    jobs = [(cell, one) for cell, one in jobs if (cell.seed, one.name) not in outcomes]
-    with journal.open("a" if flags.go_on else "w") as file:
-        for (cell, one), outcome in zip(jobs, pool.map(_one, jobs), strict=True):
-            outcomes[cell.seed, one.name] = outcome
-            file.write(json.dumps([cell.seed, one.name, outcome]) + "\n")
-            file.flush()
+    left = {key: job for job in jobs if (key := _key(*job)) not in journal.known}
+    for _ in journal.keep(zip(left, pool.map(_one, left.values()), strict=True)):
+        pass
+    outcomes: Outcomes = {(cell.seed, one.name): journal.known[_key(cell, one)] for cell, one in jobs}
     names = [one.name for one in contenders]
     groups: dict[str, list[Cell]] = {
         "one device": [cell for cell in cells if cell.devices == 1],
@@ -180,7 +178,7 @@ def _open(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> dict[str, Any
         summary["ablations"] = _print_group("one device, parts left out", ablated, less, outcomes)
     _print_kinds(cells, names, outcomes)
     behind = _print_behind(cells, names, outcomes) if OURS in names else []
-    journal.unlink()
+    journal.forget()
     return {
         "summary": summary,
         "behind": behind,
@@ -198,12 +196,9 @@ def _one(job: tuple[Cell, Contender]) -> dict[str, Any]:
     return run(*job)
 
 
-def _left_behind(journal: Path) -> Outcomes:
-    if not journal.exists():
-        return {}
-    whole, _, _ = journal.read_text().rpartition("\n")  # a run may have ended within a line
-    journal.write_text(f"{whole}\n" if whole else "")
-    return {(seed, name): outcome for seed, name, outcome in map(json.loads, whole.splitlines())}
+def _key(cell: Cell, contender: Contender) -> str:
+    """All that the simulation depends on but the code: a cell's number alone does not say how long it is."""
+    return f"{contender.name} in {cell}"
 
 
 def _print_group(

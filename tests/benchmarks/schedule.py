@@ -19,10 +19,11 @@ from typing import Any
 
 from rich.table import Table
 
+from tests.benchmarks import schedule_cases
 from tests.benchmarks import schedule_rafiki as rafiki
+from tests.benchmarks.journal import Journal
 from tests.benchmarks.report import RESULTS, console, write_json
 from tests.benchmarks.schedule_cases import CONTENDERS, OURS, Cell, cells, run
-from tests.benchmarks.schedule_journal import Journal
 
 # Two-sided 95 % of Student's t, by degrees of freedom.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
@@ -44,7 +45,7 @@ def main() -> None:
             for number in range(len(CONTENDERS))
             for seed in seeds
         }
-        journal = Journal()
+        journal = Journal("schedule", schedule_cases)
         left = {key: job for key, job in jobs.items() if key not in journal.known}
         outcomes = pool.map(_one, left.values(), chunksize=flags.seeds)
         for done, _ in enumerate(journal.keep(zip(left, outcomes, strict=True)), len(jobs) - len(left) + 1):
