@@ -16,7 +16,7 @@ from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
 from server.ensemble.fit import Fit, Subset
 from server.ensemble.selection import Choice
 
-__all__ = ["ask_steps", "shares_asked"]
+__all__ = ["ask_steps", "next_members", "shares_asked"]
 
 _ENOUGH = -1
 
@@ -27,10 +27,11 @@ def ask_steps(choices: Sequence[Choice], evidence: EvidenceStates, fit: Fit) -> 
     choices: by state of evidence, each asking one member or none. Raises IndexError where nobody is asked.
     """
     steps: list[AskStep] = []
+    plan = next_members(choices)
     coming = [0]
     for subset in coming:  # which grows on the way
         here = evidence.states_of(subset)
-        following = [choice.ask[0] if choice.ask else _ENOUGH for choice in choices[here]]
+        following = plan[here]
         edges = list(evidence.edges[subset]) if subset else []
         steps.append(AskStep(subset, _weights(fit, members_of(subset)), edges, following))
         for member in following:
@@ -39,14 +40,19 @@ def ask_steps(choices: Sequence[Choice], evidence: EvidenceStates, fit: Fit) -> 
     return steps
 
 
-def shares_asked(choices: Sequence[Choice], evidence: EvidenceStates) -> NDArray[np.float64]:
-    """By member, of how many of the rows it is asked, in expectation: [members]."""
+def next_members(choices: Sequence[Choice]) -> list[int]:
+    """By state, the member to ask next; -1 for none."""
+    return [choice.ask[0] if choice.ask else _ENOUGH for choice in choices]
+
+
+def shares_asked(plan: Sequence[int], evidence: EvidenceStates) -> NDArray[np.float64]:
+    """By member, of how many of the rows it is asked, in expectation: [members]. plan: as `next_members`."""
     shares = np.zeros((evidence.states, evidence.members))
     for subset in (*reversed(evidence.subsets), 0):
         here = evidence.states_of(subset)
         for state in range(here.start, here.stop):
-            if choices[state].ask:
-                member = choices[state].ask[0]
+            member = plan[state]
+            if member != _ENOUGH:
                 child = evidence.states_of(subset | 1 << member)
                 shares[state] = evidence.following[subset, member][state - here.start] @ shares[child]
                 shares[state, member] += 1

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.ensemble.answer import AnswerRule, FunctionAnswer
-from server.ensemble.evidence import NOTHING, EvidenceStates, members_of
+from server.ensemble.ask_steps import shares_asked
+from server.ensemble.evidence import EvidenceStates, members_of
 from server.ensemble.one_by_one import CHANCE
 from server.ensemble.plan import drawn_together
 from server.record import record
@@ -75,15 +76,7 @@ def richest_plan(evidence: EvidenceStates) -> list[int]:
 
 def members_asked(evidence: EvidenceStates, plan: Sequence[int]) -> float:
     """How many members a row is asked of by the plan, in expectation."""
-    asked = np.zeros(evidence.states)
-    for subset in (*reversed(evidence.subsets), 0):
-        here = evidence.states_of(subset)
-        for place, state in enumerate(range(here.start, here.stop)):
-            member = plan[state]
-            if member != _ENOUGH:
-                child = evidence.states_of(subset | 1 << member)
-                asked[state] = 1 + evidence.following[subset, member][place] @ asked[child]
-    return float(asked[NOTHING])
+    return float(shares_asked(plan, evidence).sum())
 
 
 def check_plan(plan: Sequence[int], evidence: EvidenceStates | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from server.ensemble.ask_steps import shares_asked
+from server.ensemble.ask_steps import next_members, shares_asked
 from server.ensemble.costs import one_after_the_other_s
 from server.ensemble.evidence import NOTHING, EvidenceStates, members_of, subset_of
 from server.ensemble.one_by_one import (
@@ -90,7 +90,7 @@ def plan_on_worker(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float)
     plan = plans[economical(plans)]
     if any(len(choice.ask) > 1 for choice in plan.choices):
         return None
-    shares = shares_asked(plan.choices, ensemble.evidence)
+    shares = shares_asked(next_members(plan.choices), ensemble.evidence)
     taken_s = shared_s + TOLD_APART_S
     for member, share in zip(ensemble.members, shares, strict=True):
         if share > 0:  # a pass of few rows takes what it takes at the least

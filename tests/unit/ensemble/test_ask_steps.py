@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_worker.pipeline.asking import AskPlan, log_floored
-from server.ensemble.ask_steps import ask_steps, shares_asked
+from server.ensemble.ask_steps import ask_steps, next_members, shares_asked
 from server.ensemble.evidence import NOTHING, members_of
 from server.ensemble.fit import combined
 from server.ensemble.plan import solve
@@ -57,7 +57,7 @@ def test_a_worker_asks_whom_the_server_would_ask(price: float) -> None:
 @pytest.mark.parametrize("price", [0.0, 20.0, 1000.0])
 def test_the_shares_that_members_are_asked_of_are_what_the_plan_costs(price: float) -> None:
     plan = solve(ensemble(), (price,))
-    shares = shares_asked(plan.choices, ensemble().evidence)
+    shares = shares_asked(next_members(plan.choices), ensemble().evidence)
     assert shares @ COSTS_S == pytest.approx(plan.device_s)
     assert shares.sum() >= 1
     assert (shares <= 1 + 1e-9).all()
