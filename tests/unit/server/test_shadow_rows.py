@@ -41,7 +41,7 @@ def shadows(served: Planned, share: float) -> tuple[ShadowRows, Heard]:
     heard = Heard()
     made = ShadowRows(
         served.house.dispatcher,
-        heard,  # type: ignore[arg-type]
+        heard,  # type: ignore[arg-type]  # as far as it is told
         Metrics(),
         share=share,
         every_s=0.005,
