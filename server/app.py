@@ -110,10 +110,8 @@ class App:
             redoc_url=None,
             redirect_slashes=False,
         )
-        for route in (
-            *(health, oip, functions, models, places, classify),
-            *(feedback, datasets, sources, training),
-        ):
+        routes = health, oip, functions, models, places, classify, feedback, datasets, sources, training
+        for route in routes:
             self.api.include_router(route.router)
         map_errors(self.api)
         self.ended_by = ""  # what the server cannot go on without, if that is why it stopped
