@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from ml_udf.cli.chart import line_chart
@@ -72,7 +73,8 @@ def simulate(
         int | None, typer.Option(min=1, help="models that fit on a device; default: all")
     ] = None,
     device_bytes: Annotated[
-        float, typer.Option(min=0, help="memory of a device for models, such as 20e9; default: all fit")
+        float,
+        typer.Option(min=0, max=1e18, help="memory of a device for models, such as 20e9; default: all fit"),
     ] = 0.0,
     model_bytes: Annotated[
         str, typer.Option(metavar="BYTES,…", help="of the functions' models, in turn, such as 50e6,240e6")
@@ -148,7 +150,8 @@ def simulate(
 def _print_table(case: Case, results: dict[str, list[SimulationResult]]) -> None:
     columns = ("in time", "worst", "late", "refused", "p50 ms", "p99 ms", "rows a batch", "busy", "swaps")
     title = f"{case.rate * case.functions:,.0f} rows/s, goal {case.slo_s * 1000:g} ms"
-    table = Table(Column("policy", no_wrap=True), *columns, title=title)
+    # As narrow as it can be: eighty columns hold every figure whole.
+    table = Table(Column("policy", no_wrap=True), *columns, title=title, box=SIMPLE_HEAD, padding=0)
     for name, runs in results.items():
         figures = [_figures(run, case.devices) for run in runs]
         means = [statistics.mean(column) for column in zip(*figures, strict=True)]

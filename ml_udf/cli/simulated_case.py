@@ -5,6 +5,7 @@ Pure but for the files that the words name; knows the simulator, not the termina
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -151,10 +152,11 @@ def sizes_of_batches(text: str, max_batch: int) -> tuple[int, ...]:
 
 def sizes_of_models(text: str) -> tuple[int, ...]:
     """Bytes of models, written as `50e6,240e6`. Raises ValueError."""
-    try:
-        return tuple(int(float(size)) for size in text.split(",") if size)
-    except (ValueError, OverflowError):
-        raise ValueError(f"not sizes of models: {text!r}; write them in bytes, as 50e6,240e6") from None
+    with contextlib.suppress(ValueError, OverflowError):
+        sizes = tuple(int(float(size)) for size in text.split(",") if size)
+        if min(sizes, default=0) >= 0:
+            return sizes
+    raise ValueError(f"not sizes of models: {text!r}; write them in bytes, as 50e6,240e6")
 
 
 def _lines(name: str) -> list[str]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from ml_udf.cli.app import app
 from ml_udf.cli.chart import line_chart
+from ml_udf.cli.console import console
 
 
 def run(*words: str) -> str:
@@ -85,6 +86,12 @@ def test_the_first_function_is_the_most_popular() -> None:
     assert first < 1.3 * second
 
 
+def test_eighty_columns_hold_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_width", 80)
+    assert "…" not in run("--load", "1.5")
+    assert "100.00%" in run("--load", "0.5", "--policy", "goodput")
+
+
 def test_it_draws_what_was_overdue_over_time(tmp_path: Path) -> None:
     plot = tmp_path / "overdue.svg"
     run("--arrivals", "sine", "--load", "1.5", "--plot", str(plot))
@@ -102,6 +109,7 @@ def test_it_draws_what_was_overdue_over_time(tmp_path: Path) -> None:
         (("--arrivals", "/no/such/trace"), "cannot be read"),
         (("--batch-sizes", "a,b"), "16,32,48,64"),
         (("--model-bytes", "large"), "50e6,240e6"),
+        (("--model-bytes", "50e6,-1"), "50e6,240e6"),
         (("--placement", "anywhere"), "no placement policy"),
         (("--plot", "/no/such/folder/plot.svg"), "cannot be written"),
     ],
