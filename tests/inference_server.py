@@ -85,15 +85,16 @@ class InferenceServer:
             time.sleep(0.02)
         self.port = int(port_file.read_text())
 
+    def client(self) -> contextlib.closing[Client]:
+        """One of its own, for a `with` block."""
+        return contextlib.closing(Client(self.url))
+
     def deploy(self, model: Path, function: str | None = None, **options: object) -> None:
         """Register a model folder; deploy it as `function` (or just register it)."""
-        client = Client(self.url)
-        try:
+        with self.client() as client:
             client.post("/register", {"directory": str(model)})
             if function is not None:
                 client.put(f"/v1/functions/{function}", {"models": [model.parent.name], **options})
-        finally:
-            client.close()
 
     def keep_fit(self, fit: Mapping[str, Any], *, forget: Sequence[str] = ()) -> None:
         """Have its functions answer by that fit, as if they had been deployed with it; it starts again.
@@ -109,11 +110,8 @@ class InferenceServer:
 
     def successes(self, model: str) -> int:
         """How many calls for it have been answered."""
-        client = Client(self.url)
-        try:
+        with self.client() as client:
             stats = client.get(f"/v2/models/{model}/stats")["model_stats"][0]
-        finally:
-            client.close()
         return int(stats["inference_stats"]["success"]["count"])
 
     def worker_pids(self) -> list[int]:

@@ -35,7 +35,6 @@ from tests.benchmarks.load_generator import Outcome, Replay, replay
 from tests.benchmarks.report import say
 from tests.benchmarks.residency_live_server import (
     add_models,
-    client_of,
     infer_request,
     l_hat_of,
     load_times,
@@ -78,7 +77,7 @@ def many_models_live(folder: Path, seconds: float, placement: str = "value") -> 
     began_s = time.monotonic()
     with inference_server(folder, flags=flags) as server:
         registered_s = time.monotonic() - began_s
-        with client_of(server) as client:
+        with server.client() as client:
             known = len(client.get("/v1/models")["models"])
         wait_for_quiet(server, 1, for_s=1.0)  # it fills its places first
         held = resident(server)
@@ -125,7 +124,7 @@ def many_models_live(folder: Path, seconds: float, placement: str = "value") -> 
 
 def _hits(server: InferenceServer) -> float | None:
     """The share of rows that came while their models were resident."""
-    with client_of(server) as client:
+    with server.client() as client:
         rate = client.get("/v1/residency")["hit_rate"]
     return None if rate is None else float(rate)
 

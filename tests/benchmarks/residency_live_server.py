@@ -6,19 +6,17 @@ They answer under their own names, by the server's defaults.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import statistics
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ml_udf.client import Client
 from server.scheduling.latency_model import LatencyModel
 from server.store.latencies import LatencyFiles
 from tests.benchmarks.load_generator import request_bytes
@@ -29,7 +27,6 @@ from tests.waiting import wait_until
 __all__ = [
     "LoadTimes",
     "add_models",
-    "client_of",
     "evictions_logged",
     "infer_request",
     "l_hat_of",
@@ -59,15 +56,6 @@ class LoadTimes:
         return self.load_s + self.eviction_s
 
 
-@contextlib.contextmanager
-def client_of(server: InferenceServer) -> Iterator[Client]:
-    client = Client(server.url)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def add_models(home: Path, names: Sequence[str], **options: Any) -> None:
     """Hashing models, for a server that has not been started yet."""
     for name in names:
@@ -82,7 +70,7 @@ def infer_request(server: InferenceServer, model: str, text: str, *, timeout_s: 
 
 def warm_up(server: InferenceServer, models: Sequence[str], sizes: Sequence[int]) -> None:
     """Each model is loaded while no rows wait, which measures it, and asked for every size."""
-    with client_of(server) as client:
+    with server.client() as client:
         for model in models:
             client.post(f"/v2/repository/models/{model}/load", {})
             for rows in (*sizes,) * _TIMES:
@@ -103,7 +91,7 @@ def _body(texts: Sequence[str], parameters: dict[str, Any]) -> dict[str, Any]:
 
 def resident(server: InferenceServer) -> list[str]:
     """The names of the models on its device, used longest ago first."""
-    with client_of(server) as client:
+    with server.client() as client:
         rows = client.get("/v1/residency")["residency"]
     on_device = [row for row in rows if row["tier"] == "device"]
     on_device.sort(key=lambda row: (row["last_used"] or "", row["model"]))
@@ -116,7 +104,7 @@ def wait_for_quiet(server: InferenceServer, models: int = 0, for_s: float = 0.3)
 
     def is_quiet() -> bool:
         nonlocal since_s
-        with client_of(server) as client:
+        with server.client() as client:
             workers = client.get("/v1/residency")["workers"]
         is_still = [one["moving"] is None and one["models"] >= models for one in workers]
         if not is_still or not all(is_still):
@@ -128,7 +116,7 @@ def wait_for_quiet(server: InferenceServer, models: int = 0, for_s: float = 0.3)
 
 def load_times(server: InferenceServer) -> LoadTimes:
     """Of the last moves that were carried out."""
-    with client_of(server) as client:
+    with server.client() as client:
         events = client.get("/v1/residency")["residency_events"]
     took_s: dict[str, list[float]] = {"load": [], "eviction": []}
     for event in events:

@@ -24,7 +24,6 @@ from typing import Any
 
 import pytest
 
-from ml_udf.client import Client
 from ml_udf.errors import MlUdfError
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, label_of, text_model
@@ -97,17 +96,8 @@ def ask(server: InferenceServer, function: str, text: str) -> str:
         return f"{error.code} {json.load(error)['error']}"
 
 
-@contextlib.contextmanager
-def client_of(server: InferenceServer) -> Iterator[Client]:
-    client = Client(server.url)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def places(server: InferenceServer) -> dict[str, Any]:
-    with client_of(server) as client:
+    with server.client() as client:
         return client.get("/v1/residency")
 
 
@@ -120,7 +110,7 @@ def moving(server: InferenceServer, what: str) -> str:
 
 
 def kill(server: InferenceServer, worker: str) -> None:
-    with client_of(server) as client:
+    with server.client() as client:
         (pid,) = [one["pid"] for one in client.get("/v1/workers")["workers"] if one["name"] == worker]
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -178,7 +168,7 @@ def test_workers_killed_in_the_middle_of_loads_and_evictions_cost_no_row(
 
 def test_functions_deployed_shared_and_deleted_while_models_swap_lose_no_row(server: InferenceServer) -> None:
     def deploy(turn: int) -> None:
-        with client_of(server) as client:
+        with server.client() as client:
             # Two functions that share a model; each deployment replaces the one before.
             client.put(
                 "/v1/functions/left", {"models": ["m0", f"m{1 + turn % 2}"], "combine": "majority_vote"}
@@ -191,7 +181,7 @@ def test_functions_deployed_shared_and_deleted_while_models_swap_lose_no_row(ser
         for each in [pool.submit(deploy, turn) for turn in range(6)]:
             each.result(PATIENCE_S)
     assert asking.wrong == []
-    with client_of(server) as client:
+    with server.client() as client:
         for name in ("left", "right"):
             client.delete(f"/v1/functions/{name}")
     see_all_answer(server)
@@ -210,7 +200,7 @@ def test_a_damaged_file_and_a_model_that_is_too_large_harm_no_other(
     damaged = text_model(tmp_path, "damaged", seed=1)
     large = hashing_model(tmp_path, "large", weight_bytes=8_000_000)
     functions = [f"f{number}" for number in range(MODELS)]
-    with client_of(server) as client, Asking(server, functions, callers=2) as asking:
+    with server.client() as client, Asking(server, functions, callers=2) as asking:
         client.post("/register", {"directory": str(large)})
         kept = client.post("/register", {"directory": str(damaged)})["directory"]
         weights = Path(kept) / "model.safetensors"
@@ -231,7 +221,7 @@ def test_a_damaged_file_and_a_model_that_is_too_large_harm_no_other(
 
 def test_thirty_deployments_and_unloads_at_once(server: InferenceServer) -> None:
     def act(turn: int) -> str:
-        with client_of(server) as client:
+        with server.client() as client:
             try:
                 if turn % 3 == 2:
                     client.post(f"/v2/repository/models/m{turn % MODELS}/unload", {})
@@ -244,7 +234,7 @@ def test_thirty_deployments_and_unloads_at_once(server: InferenceServer) -> None
     with ThreadPoolExecutor(10) as pool:
         said = set(pool.map(act, range(30)))
     assert said == {"done"}
-    with client_of(server) as client:
+    with server.client() as client:
         for number in range(MODELS):
             client.post(f"/v2/repository/models/f{number}/load", {})
     see_all_answer(server)
