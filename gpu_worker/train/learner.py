@@ -6,33 +6,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpochResult", "Evaluation", "Learner", "Spec", "row_time"]
+from gpu_worker.errors import BadRequest
+from gpu_worker.tasks import Task, task_named
+from gpu_worker.tasks.metrics import METRICS, Metric, Score, Targets
+
+__all__ = ["ClassWeight", "EpochResult", "Evaluation", "Learner", "Objective", "Spec", "row_time"]
+
+ClassWeight = Literal["none", "balanced"]
 
 _TIMED_ROWS = 64
 _TIMED_PASSES = 7
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """What a trial learns to say, and by which metric it is scored.
+
+    classes: of a snapshot; none where the targets are numbers. class_weight: `balanced` = every class weighs
+    as much as the others (rows / (classes · rows of the class), King & Zeng 2001), however rare it is.
+    """
+
+    task: Task
+    classes: tuple[str, ...]
+    metric: Metric
+    class_weight: ClassWeight = "none"
+
+    @classmethod
+    def of(
+        cls, task: str, classes: Sequence[str], metric: str = "", class_weight: str = "none"
+    ) -> Objective:
+        """From the names of a message; metric "" = the task's first. Raises `BadRequest`."""
+        found = task_named(task)
+        name = metric or found.metrics[0]
+        if name not in found.metrics or name not in METRICS:
+            raise BadRequest(f"{found.name} has no metric {name!r}; there are {', '.join(found.metrics)}")
+        if class_weight not in get_args(ClassWeight):
+            raise BadRequest(f"a class weight is none or balanced, not {class_weight!r}")
+        return cls(found, tuple(classes), METRICS[name], cast("ClassWeight", class_weight))
+
+
+@dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What one epoch brought: the loss on the training rows, the accuracy on the validation rows."""
+    """What one epoch brought: the loss on the training rows, the score of the validation rows."""
 
     loss: float
-    score: float
+    score: Score
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """probabilities: float32 [n, classes]; labels: n indices; row_s: see `row_time`."""
+    """What a checkpoint answers to some rows; see `gpu_worker.tasks.metrics` for what targets are.
 
-    probabilities: NDArray[np.float32]
-    labels: list[int]
+    predictions: float32 [n, width]. row_s: see `row_time`.
+    """
+
+    predictions: NDArray[np.float32]
+    targets: Targets
     row_s: float
 
 

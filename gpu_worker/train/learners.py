@@ -14,7 +14,7 @@ from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.networks.build import build_module
 from gpu_worker.train.augment import Augment
-from gpu_worker.train.learner import Evaluation, Learner, Spec
+from gpu_worker.train.learner import Evaluation, Learner, Objective, Spec
 from gpu_worker.train.network_learner import NetworkLearner
 from gpu_worker.train.network_learner import evaluated as network_evaluated
 from gpu_worker.train.snapshot import SnapshotFile, read_snapshot, read_texts
@@ -43,7 +43,7 @@ class Learners:
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def begin(
-        self, raw: Spec, snapshot: str, classes: Sequence[str], start: str, start_epoch: int
+        self, raw: Spec, snapshot: str, objective: Objective, start: str, start_epoch: int
     ) -> Learner:
         """A trial that has done `start_epoch` epochs. Raises `WorkerError`, `ValueError`, `OSError`."""
         if raw.get("architecture") in TABULAR:
@@ -51,11 +51,13 @@ class Learners:
 
             if start or start_epoch:
                 raise BadRequest("tabular models share no weights; use the policy 'study'")
-            return TabularLearner(TabularSpec(**_tabular(raw)), self._table(snapshot, classes))
+            table = self._table(snapshot, objective.classes)
+            return TabularLearner(TabularSpec(**_tabular(raw)), table, objective)
         spec = train_spec(raw)
-        rows = self._rows(snapshot, classes, spec)
+        rows = self._rows(snapshot, objective.classes, spec)
         return NetworkLearner(
             spec,
+            objective,
             rows.examples("train"),
             rows.examples("validation"),
             skipped=len(rows.skipped),
@@ -66,7 +68,7 @@ class Learners:
         )
 
     def evaluate(
-        self, raw: Spec, snapshot: str, classes: Sequence[str], start: str, split: str
+        self, raw: Spec, snapshot: str, objective: Objective, start: str, split: str
     ) -> Evaluation | None:
         """What the checkpoint `start` answers to a split; None for an empty one. Raises as `begin`."""
         if raw.get("architecture") in TABULAR:
@@ -75,11 +77,11 @@ class Learners:
 
             # The checkpoint's own columns: a snapshot that it was not fitted on has other means and texts.
             table = table_of(start)
-            rows_of_table = read_table(snapshot, classes, table, (split,), self.on_step)
+            rows_of_table = read_table(snapshot, objective.classes, table, (split,), self.on_step)
             found = evaluated(rows_of_table, split, start)
-            return found if found.labels else None
+            return found if len(found.targets) else None
         spec = train_spec(raw)
-        examples = self._rows(snapshot, classes, spec).examples(split)
+        examples = self._rows(snapshot, objective.classes, spec).examples(split)
         if not len(examples):
             return None
         return network_evaluated(spec, examples, start, device=self.device, allow_import=self.allow_import)

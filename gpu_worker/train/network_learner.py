@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from safetensors.torch import load_file
 from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.saving import write_tensors
 from gpu_worker.train.checkpoint import optimiser_file, read_optimiser, write_optimiser
-from gpu_worker.train.learner import EpochResult, Evaluation, row_time
-from gpu_worker.train.loop import Examples, accuracy_of, answers_of, begin, probabilities_of, train_epoch
+from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
+from gpu_worker.train.loop import Examples, answers_of, begin, probabilities_of, train_epoch
 from gpu_worker.train.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class NetworkLearner:
     def __init__(
         self,
         spec: TrainSpec,
+        objective: Objective,
         examples: Examples,
         validation: Examples,
         *,
@@ -45,6 +47,7 @@ class NetworkLearner:
         self.skipped = skipped
         self.epoch = start_epoch
         self._spec = spec
+        self._metric = objective.metric
         self._examples = examples
         self._validation = validation
         self._module, self._optimiser = begin(
@@ -54,16 +57,17 @@ class NetworkLearner:
             _warm(self._module, start)
         if start_epoch:
             read_optimiser(optimiser_file(start), self._optimiser)
-        self._best_score = -1.0
+        self._best_merit = -math.inf
         self._best: dict[str, torch.Tensor] = {}
 
     def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
         """See `Learner.learn`."""
         loss = train_epoch(self._spec, self.epoch, self._module, self._optimiser, self._examples, should_stop)
-        score = accuracy_of(self._module, self._validation, self._spec)
+        predictions = probabilities_of(self._module, self._validation, self._spec).numpy()
+        score = self._metric.score(predictions, self._validation.labels.numpy())
         self.epoch += 1
-        if score > self._best_score:
-            self._best_score = score
+        if score.merit > self._best_merit:
+            self._best_merit = score.merit
             self._best = {name: tensor.detach().clone() for name, tensor in self._module.state_dict().items()}
         return EpochResult(loss, score)
 
@@ -85,7 +89,7 @@ def evaluated(
         raise BadRequest(f"the checkpoint {start} is not of {spec.architecture} with these knobs")
     rows = probabilities_of(module, examples, spec).numpy()
     row_s = row_time(lambda part: answers_of(module, examples, spec, part), len(examples))
-    return Evaluation(rows, examples.labels.tolist(), row_s)
+    return Evaluation(rows, examples.labels.numpy(), row_s)
 
 
 def _warm(module: nn.Module, checkpoint: str) -> list[str]:

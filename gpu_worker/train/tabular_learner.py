@@ -8,6 +8,7 @@ neither pause nor begin from another's checkpoint.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.networks.onnx_network import open_session
 from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES
 from gpu_worker.networks.table import Table
-from gpu_worker.train.learner import EpochResult, Evaluation, row_time
+from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.tabular import LabelledRows, TableSnapshot
 
@@ -62,12 +63,13 @@ class TabularLearner:
     suffix = ".onnx"
     skipped = 0
 
-    def __init__(self, spec: TabularSpec, snapshot: TableSnapshot) -> None:
+    def __init__(self, spec: TabularSpec, snapshot: TableSnapshot, objective: Objective) -> None:
         self.epoch = 0
+        self._metric = objective.metric
         self._snapshot = snapshot
         self._estimator, self._fit = _estimator(spec)
         self._best: Estimator = None
-        self._best_score = -1.0
+        self._best_merit = -math.inf
 
     def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
         """See `Learner.learn`; trees are stopped after any of them, a regression before it begins."""
@@ -81,11 +83,11 @@ class TabularLearner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
             self._fit(self._estimator, self.epoch + 1, train, check)
-        score = _accuracy(self._estimator, validation, check)
+        score = self._metric.score(_answers(self._estimator, validation, check), validation.labels)
         loss = _log_loss(self._estimator, train, check)
         self.epoch += 1
-        if score > self._best_score:
-            self._best, self._best_score = copy.deepcopy(self._estimator), score
+        if score.merit > self._best_merit:
+            self._best, self._best_merit = copy.deepcopy(self._estimator), score.merit
         return EpochResult(loss, score)
 
     def write(self, path: str, *, best: bool) -> None:
@@ -131,8 +133,8 @@ def evaluated(snapshot: TableSnapshot, split: str, start: str) -> Evaluation:
     run = _runner(start)
     found = [run(part.numbers) for part in _parts(rows)]
     row_s = row_time(lambda part: run(rows.numbers[part]), len(rows.labels))
-    labels: list[int] = rows.labels.tolist()
-    return Evaluation(np.concatenate(found) if found else np.zeros((0, 0), np.float32), labels, row_s)
+    predictions = np.concatenate(found) if found else np.zeros((0, 0), np.float32)
+    return Evaluation(predictions, rows.labels, row_s)
 
 
 def _runner(path: str) -> Callable[[Floats], Floats]:
@@ -155,12 +157,10 @@ def _parts(rows: LabelledRows, check: Callable[[], None] = lambda: None) -> Iter
         yield LabelledRows(rows.numbers[part], rows.labels[part])
 
 
-def _accuracy(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> float:
-    right = [
-        int((estimator.predict_proba(part.numbers).argmax(axis=1) == part.labels).sum())
-        for part in _parts(rows, check)
-    ]
-    return sum(right) / max(1, len(rows.labels))
+def _answers(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> Floats:
+    """What it answers to all rows: float32 [n, classes]."""
+    found = [np.asarray(estimator.predict_proba(part.numbers), np.float32) for part in _parts(rows, check)]
+    return np.concatenate(found)
 
 
 def _log_loss(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> float:

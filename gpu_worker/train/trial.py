@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpu_worker.errors import BadRequest, Cancelled, NoSpace, RowFault, WorkerError
 from gpu_worker.parent import die_with_parent
 from gpu_worker.pipeline.decode import decode_image
@@ -54,6 +56,7 @@ from gpu_worker.wire.protocol import (
 )
 
 if TYPE_CHECKING:
+    from gpu_worker.tasks.metrics import Targets
     from gpu_worker.train.learner import Learner
     from gpu_worker.train.learners import Learners
 
@@ -120,7 +123,17 @@ class Trials:
             del self._trials[message.trial]
             raise
         took_s = time.monotonic() - began_s
-        return EpochTrained(message.id, message.epoch, result.loss, result.score, took_s, learner.skipped)
+        score = result.score
+        return EpochTrained(
+            message.id,
+            message.epoch,
+            result.loss,
+            score.value,
+            took_s,
+            learner.skipped,
+            score.metric,
+            score.loss,
+        )
 
     def _stepped(self, request: int) -> bool:
         """Counts a step; whether the request was cancelled."""
@@ -135,8 +148,11 @@ class Trials:
         return self.media.read(row, max_bytes=self.max_input_bytes)
 
     def _begin(self, message: TrainEpoch) -> Learner:
+        from gpu_worker.train.learner import Objective
+
+        objective = Objective.of(message.task, message.classes, message.metric, message.class_weight)
         learner = self._known().begin(
-            message.spec, message.snapshot, message.classes, message.start, message.start_epoch
+            message.spec, message.snapshot, objective, message.start, message.start_epoch
         )
         while len(self._trials) >= _MOST_TRIALS:  # of masters that never sent ForgetTrial
             self._trials.pop(next(iter(self._trials)))
@@ -168,14 +184,16 @@ class Trials:
         return CheckpointStored(message.id, checkpoint, nbytes)
 
     def _evaluate(self, message: Evaluate) -> Evaluated:
+        from gpu_worker.train.learner import Objective
+
+        objective = Objective.of(message.task, message.classes)
         found = self._known().evaluate(
-            message.spec, message.snapshot, message.classes, message.start, message.split
+            message.spec, message.snapshot, objective, message.start, message.split
         )
         if found is None:
             return Evaluated(message.id, [], [], 0.0)
-        return Evaluated(
-            message.id, [row.tobytes() for row in found.probabilities], found.labels, found.row_s
-        )
+        predictions = [row.tobytes() for row in found.predictions]
+        return Evaluated(message.id, predictions, _told(found.targets), found.row_s)
 
     def _known(self) -> Learners:
         if self._learners is None:
@@ -206,6 +224,14 @@ class Trials:
                 digests.append("")
                 errors.append(asdict(RowError(index, fault.code, fault.message)))
         return Inspected(message.id, digests, errors)
+
+
+def _told(targets: Targets) -> list[Any]:
+    """Of each row an index, a number, or the list of its labels' indices: labels are few of many."""
+    if targets.ndim == 1:
+        told: list[Any] = targets.tolist()
+        return told
+    return [np.flatnonzero(row).tolist() for row in targets]
 
 
 def _is_full(exc: Exception) -> bool:

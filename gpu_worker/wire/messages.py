@@ -292,7 +292,9 @@ class TrainEpoch(Message):
 
     spec: fields of `gpu_worker.train.TrainSpec` by name. snapshot: Parquet file with the columns input,
     target, split. start: checkpoint file whose tensors of the same name and shape the trial begins with, or
-    "". With a `start_epoch` above 0 it is the trial's own, with its optimiser's state.
+    "". With a `start_epoch` above 0 it is the trial's own, with its optimiser's state. task: by name. metric:
+    of the score; "" = the task's first. class_weight: `none`, or `balanced`, by which rare classes weigh as
+    much as frequent ones.
     """
 
     kind: ClassVar[str] = "train_epoch"
@@ -303,11 +305,16 @@ class TrainEpoch(Message):
     start: str
     start_epoch: int
     epoch: int  # start_epoch + 1 for the first
+    task: str = ""
+    metric: str = ""
+    class_weight: str = "none"
 
 
 @dataclass(slots=True)
 class EpochTrained(Message):
-    """The epoch is over; `score` is the accuracy on the validation rows."""
+    """The epoch is over. loss: on the training rows. score: of the validation rows, by `metric`; score_loss:
+    the mean loss of the same rows, where it was asked after.
+    """
 
     kind: ClassVar[str] = "epoch_trained"
     epoch: int
@@ -315,6 +322,8 @@ class EpochTrained(Message):
     score: float
     took_s: float
     skipped: int = 0  # rows that could no longer be read or decoded
+    metric: str = "accuracy"
+    score_loss: float | None = None
 
 
 @dataclass(slots=True)
@@ -384,13 +393,16 @@ class Evaluate(Message):
     classes: list[str]
     start: str
     split: str
+    task: str = ""
 
 
 @dataclass(slots=True)
 class Evaluated(Message):
-    """probabilities: float32 [n, classes]; labels: n indices into the classes; in the snapshot's order."""
+    """What the network gives, float32 [n, width], and what was to be said, in the snapshot's order: of each row
+    an index into the classes (−1 = none of them), the list of the indices of its labels, or a number.
+    """
 
     kind: ClassVar[str] = "evaluated"
-    probabilities: list[bytes]  # one row's vector each
-    labels: list[int]
+    predictions: list[bytes]  # one row's vector each
+    targets: list[Any]
     row_s: float  # time of a forward pass, per row

@@ -118,7 +118,7 @@ class FrameError(ValueError):
 
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in Message.__subclasses__()}
 _FIELDS = {cls: tuple(item.name for item in fields(cls)) for cls in _KINDS.values()}
-_COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: "probabilities"}
+_COLUMN: dict[type[Message], str] = {Infer: "rows", Inspect: "rows", Evaluated: "predictions"}
 
 
 def encode(message: Message) -> bytes:

@@ -18,7 +18,7 @@ from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 from server.training.jobs.run import Run
 from server.training.jobs.service import found_by
-from server.training.recipes import DEFAULT_TASK
+from server.training.recipes import DEFAULT_TASK, recipe_for
 
 __all__ = ["router"]
 
@@ -172,7 +172,12 @@ async def _trials(services: Services, job: int, *, strict: bool) -> list[dict[st
             best = trial.best_checkpoint
             checkpoint = best.digest if best is not None else None
             trials.append(
-                {"job_id": job, "model": model, **asdict(trial.progress()), "checkpoint": checkpoint}
+                {
+                    "job_id": job,
+                    "model": model,
+                    **asdict(trial.progress(run.metric)),
+                    "checkpoint": checkpoint,
+                }
             )
     return trials
 
@@ -193,12 +198,14 @@ async def _described(services: Services, job: Job, run: Run | None) -> dict[str,
     found = await found_by(run) if run is not None else job.found or {"studies": {}}
     trouble = services.training.troubles.get(job.id, "") or (run.trouble if run is not None else "")
     studies = found["studies"].values()
+    metric = recipe_for(job.spec.get("task", DEFAULT_TASK)).metric_of(job.spec)
     best = max(
         (
             (study["best_score"], model)
             for model, study in found["studies"].items()
             if study["best_score"] is not None
         ),
+        key=lambda pair: metric.merit(pair[0]),
         default=(None, None),
     )
     return {
@@ -214,6 +221,7 @@ async def _described(services: Services, job: Job, run: Run | None) -> dict[str,
         "epochs_used": sum(study["epochs_used"] for study in studies),
         "epochs_budget": job.spec["budget_epochs"],
         "trials": sum(study["trials"] for study in studies),
+        "metric": metric.name,
         "best_score": best[0],
         "best_model": best[1],
         "created_at": job.created_at.isoformat(),

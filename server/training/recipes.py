@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from gpu_worker.tasks import IMAGE_CLASSIFICATION, TABULAR_CLASSIFICATION, TEXT_CLASSIFICATION
+from gpu_worker.tasks import (
+    IMAGE_CLASSIFICATION,
+    TABULAR_CLASSIFICATION,
+    TEXT_CLASSIFICATION,
+    task_named,
+)
+from gpu_worker.tasks.metrics import METRICS, Metric, metric_named
 from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import StudyPolicy
@@ -49,6 +56,20 @@ class Recipe:
     pictures: bool = False
     columns: bool = False
     networks: bool = True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """By which its models may be compared; the first unless a job says another."""
+        return tuple(name for name in task_named(self.name).metrics if name in METRICS)
+
+    def metric_of(self, job: Mapping[str, Any]) -> Metric:
+        """By which a job's trials are compared. job: its spec as JSON, where an old one names none."""
+        return metric_named(job.get("metric") or self.metrics[0])
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether an answer is one of a few."""
+        return task_named(self.name).needs_classes
 
     @property
     def families(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ import torch
 from rich.table import Table
 
 from gpu_worker.networks.row_network import COLUMNS_KEY
+from gpu_worker.train.learner import Objective
 from gpu_worker.train.learners import Learners
 from gpu_worker.zoo import TABULAR
 from tests.benchmarks.report import console, write_json
@@ -75,17 +76,18 @@ def train(rows: int, architecture: str) -> dict[str, float]:
         path = os.path.join(folder, "snapshot.parquet")
         write_snapshot(path, rows, is_table=architecture in TABULAR)
         spec = {"architecture": architecture, "epochs": 1, **_KNOBS.get(architecture, {})}
+        objective = Objective.of("", _CLASSES)
         learners = Learners("cpu", lambda row: row, 1, False)
         with Peak() as peak:
             began_s = time.perf_counter()
-            learner = learners.begin(spec, path, _CLASSES, "", 0)
+            learner = learners.begin(spec, path, objective, "", 0)
             arrays_s = time.perf_counter() - began_s
             began_s = time.perf_counter()
             lesson = learner.learn(lambda: False)
             epoch_s = time.perf_counter() - began_s
             kept = os.path.join(folder, "kept" + learner.suffix)
             learner.write(kept, best=True)
-            answered = learners.evaluate(spec, path, _CLASSES, kept, "test")
+            answered = learners.evaluate(spec, path, objective, kept, "test")
         assert answered is not None
         return {
             "own_peak_mb": peak.own_mb,

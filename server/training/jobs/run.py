@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_worker.tasks.metrics import Score, metric_named
 from gpu_worker.wire.protocol import (
     CheckpointStored,
     EndTraining,
@@ -74,6 +75,7 @@ class Run:
     ) -> None:
         self.job = job
         self.spec = JobSpec.from_json(job.spec)
+        self.metric = metric_named(self.spec.metric or recipe_for(self.spec.task).metrics[0])
         self.snapshot = snapshot
         self._datasets = folder / "datasets"
         self.file = self.file_of(snapshot)
@@ -260,19 +262,20 @@ class Run:
             if not isinstance(reply, EpochTrained):
                 await self._failed(place, reply)
                 return
-            scores.append(reply.score)
+            merit = Score(reply.metric, reply.score).merit
+            scores.append(merit)
             verdict = await self._ask(
-                master.report, place.holder, given.trial, epoch, reply.score, time.time(), reply.loss
+                master.report, place.holder, given.trial, epoch, merit, time.time(), reply.loss
             )
             self._told(place, reply, verdict)
-            if verdict is Verdict.PAUSE and max(scores) > reply.score:
+            if verdict is Verdict.PAUSE and max(scores) > merit:
                 await self._best_stored(place, given, scores)
             if verdict not in (Verdict.CONTINUE, Verdict.DROP):
                 stops, pauses = verdict is Verdict.STOP, verdict is Verdict.PAUSE
                 kept = await self._kept(place, best=stops, paused=pauses)
                 if kept is None:
                     return
-                score = max(scores) if stops else reply.score
+                score = max(scores) if stops else merit
                 await self._stored(place, epoch, score, verdict, kept)
             if verdict not in (Verdict.CONTINUE, Verdict.PUT):
                 await self._under(place, ForgetTrial(0, self._name(place)))
@@ -323,6 +326,9 @@ class Run:
             start=start,
             start_epoch=given.start_epoch,
             epoch=epoch,
+            task=self.spec.task,
+            metric=self.metric.name,
+            class_weight=self.spec.class_weight,
         )
 
     def _name(self, place: _Place) -> str:
@@ -397,6 +403,7 @@ class Run:
                 "trial": place.trial,
                 "worker": place.worker.name,
                 "epoch": reply.epoch,
+                "metric": reply.metric,
                 "score": reply.score,
                 "loss": reply.loss,
                 "took_s": round(reply.took_s, 3),

@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpu_worker.tasks.metrics import Metric
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
 from server.store.training import TrainingRepository
@@ -334,14 +335,7 @@ class Training:
         results: list[dict[str, float]] = []
         for job in [job for job in done if job.spec.get("task", DEFAULT_TASK) == task.name][-_LOOKED_BACK:]:
             found = job.found or await self._found_before(job)
-            # A model whose every trial failed was tried: it is far behind, not unknown.
-            results.append(
-                {
-                    model: study["best_score"] or 0.0
-                    for model, study in found["studies"].items()
-                    if study["trials"]
-                }
-            )
+            results.append(_behind_the_best(found["studies"], task.metric_of(job.spec)))
         return list(choose_models(task.families, task.defaults, results))
 
     async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
@@ -458,6 +452,19 @@ class Training:
                 return noted
 
 
+def _behind_the_best(studies: Mapping[str, Mapping[str, Any]], metric: Metric) -> dict[str, float]:
+    """How far each model of a job stayed behind its best, as a negative number; 0 = the best.
+
+    A model whose every trial failed was tried: it is far behind, not unknown.
+    """
+    scores = {model: study["best_score"] for model, study in studies.items() if study["trials"]}
+    known = [score for score in scores.values() if score is not None]
+    best = max(known, key=metric.merit, default=0.0)
+    return {
+        model: -(1.0 if score is None else metric.behind(score, best)) for model, score in scores.items()
+    }
+
+
 async def found_by(run: Run) -> dict[str, Any]:
     """What a job has found so far, as it is listed."""
     studies = await run.progress()
@@ -468,6 +475,7 @@ async def found_by(run: Run) -> dict[str, Any]:
                 "epochs_used": study.epochs_used,
                 "epochs_budget": study.epochs_budget,
                 "trials": len(study.trials),
+                "metric": study.metric,
                 "best_score": study.best_score,
                 "best_trial": study.best_trial,
                 "best_checkpoint": study.best_checkpoint,

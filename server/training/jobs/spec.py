@@ -20,6 +20,7 @@ from server.training.studies.messages import Advice, Assignment, StudyPolicy, St
 __all__ = ["SIZE", "JobSpec"]
 
 Visibility = Literal["private", "public"]
+ClassWeight = Literal["none", "balanced"]
 
 SIZE = 64
 _BUDGET = re.compile(r"\s*(\d{1,9})\s*epochs?\s*")
@@ -33,9 +34,10 @@ class JobSpec:
 
     models, policy: empty and None = the task's own. budget_epochs: 0 = 100 for each model. knobs: a
     hyper-space as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
-    visibility: whether later jobs on other datasets may begin from what this one finds. pretrained: for some
-    of the models the checkpoint, of another job, from which those trials begin that would begin from random
-    weights.
+    metric: by which trials are compared; None = the task's first. class_weight: `balanced` = rare classes
+    weigh as much as frequent ones. visibility: whether later jobs on other datasets may begin from what this
+    one finds. pretrained: for some of the models the checkpoint, of another job, from which those trials begin
+    that would begin from random weights.
     """
 
     dataset: str
@@ -51,6 +53,8 @@ class JobSpec:
     seed: int = 0
     size: int = SIZE
     knobs: tuple[Mapping[str, Any], ...] | None = None
+    metric: str | None = None
+    class_weight: ClassWeight = "none"
     visibility: Visibility = "private"
     pretrained: Mapping[str, Origin] | None = None
 
@@ -58,6 +62,13 @@ class JobSpec:
         task = recipe_for(self.task)
         object.__setattr__(self, "models", self.models or task.defaults)
         object.__setattr__(self, "policy", self.policy or task.policies[0])
+        object.__setattr__(self, "metric", self.metric or task.metrics[0])
+        if self.metric not in task.metrics:
+            raise BadOption(
+                f"'metric' must be one of {', '.join(task.metrics)} ({self.task}), not {self.metric!r}"
+            )
+        if self.class_weight == "balanced" and not task.has_classes:
+            raise BadOption(f"{self.task} has no classes to balance; leave 'class_weight' out")
         unknown = [name for name in self.models if name not in task.models]
         if unknown or len(set(self.models)) != len(self.models):
             there = ", ".join(task.models)
@@ -74,6 +85,7 @@ class JobSpec:
             ("policy", self.policy, get_args(StudyPolicy)),
             ("advisor", self.advisor, get_args(Advice)),
             ("visibility", self.visibility, get_args(Visibility)),
+            ("class_weight", self.class_weight, get_args(ClassWeight)),
         ):
             if value not in known:
                 raise BadOption(f"{what!r} must be one of {', '.join(known)}, not {value!r}")
@@ -133,6 +145,7 @@ class JobSpec:
                     seed=self.seed,
                     snapshot=snapshot,
                     lease_s=lease_s,
+                    metric=self.metric or recipe_for(self.task).metrics[0],
                 )
                 for place, model in enumerate(self.models)
             }

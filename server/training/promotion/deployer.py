@@ -79,10 +79,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a checkpoint answers to a split: float32 [n, classes], int64 [n]; seconds a row."""
+    """What a checkpoint answers to a split: float32 [n, width], and what was to be said; seconds a row."""
 
-    probabilities: Scores
-    labels: NDArray[np.int64]
+    predictions: Scores
+    targets: NDArray[Any]
     row_s: float
 
 
@@ -166,11 +166,11 @@ class Deployer:
                 f"job {run.job.id} has no checkpoint{whose} yet; the view of jobs says how it fares"
             )
         answers = await asyncio.gather(*(self._answered(run, found[name], "validation") for name in found))
-        scores = {name: answer.probabilities for name, answer in zip(found, answers, strict=True)}
+        scores = {name: answer.predictions for name, answer in zip(found, answers, strict=True)}
         latency_ms = {
             name: answer.row_s * 1000 * _LATENCY_ROWS for name, answer in zip(found, answers, strict=True)
         }
-        labels = answers[0].labels
+        labels = answers[0].targets
         budget_ms = None if slo_ms is None else slo_ms / 2
         most = 8 if select == "ensemble" and (asked is None or asked.rules) else 1
         clusters = await asyncio.to_thread(_clusters, run.file, "validation", len(labels))
@@ -273,8 +273,8 @@ class Deployer:
             answers = await asyncio.gather(
                 *(self._answered(run, candidate, "test") for candidate in members.values())
             )
-            scores = {member: answer.probabilities for member, answer in zip(members, answers, strict=True)}
-            tested = Tested(scores, answers[0].labels)
+            scores = {member: answer.predictions for member, answer in zip(members, answers, strict=True)}
+            tested = Tested(scores, answers[0].targets)
             rows, right = len(tested.labels), Look.packed(tested.right(rule, fit))
             best_single = tested.share_of(max(members, key=lambda member: alone[member]))
         number = 1 + await asyncio.to_thread(self._looks_before, run, known)
@@ -328,8 +328,8 @@ class Deployer:
             )
         )
         names = [model.name for model in champion.members]
-        scores = {name: answer.probabilities for name, answer in zip(names, answers, strict=True)}
-        return Tested(scores, answers[0].labels).right(rule, champion.fit)
+        scores = {name: answer.predictions for name, answer in zip(names, answers, strict=True)}
+        return Tested(scores, answers[0].targets).right(rule, champion.fit)
 
     async def _unseen(
         self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int
@@ -381,10 +381,11 @@ class Deployer:
             classes=list(run.snapshot.facts["classes"]),
             start=str(weights),
             split=split,
+            task=run.spec.task,
         )
         answer = expect(await self._trainers.ask(message), Evaluated)
-        rows = np.array([np.frombuffer(row, np.float32) for row in answer.probabilities])
-        return _Answer(rows, np.array(answer.labels, np.int64), answer.row_s)
+        rows = np.array([np.frombuffer(row, np.float32) for row in answer.predictions])
+        return _Answer(rows, np.array(answer.targets, np.int64), answer.row_s)
 
     async def _register(self, run: Run, model: str, candidate: Candidate, accuracy: float) -> ModelVersion:
         task = recipe_for(run.spec.task)

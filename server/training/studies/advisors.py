@@ -119,7 +119,7 @@ def _gp(spec: StudySpec, observed: Sequence[Observed], random: np.random.Generat
     scores = np.array([liar if trial.score is None else trial.score for trial in observed])
     dimensions = spec.space.dimensions()
     points = np.stack([_unit(dimensions, trial.draws) for trial in observed])
-    best = max(scored, key=lambda trial: trial.score or 0.0)
+    best = scored[int(np.argmax(known))]
     candidates = [spec.space.random_point(random) for _ in range(256)]
     candidates += [spec.space.jittered_point(best.draws, random, 0.2) for _ in range(64)]
     gains = expected_improvement(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
+from gpu_worker.tasks.metrics import metric_named
 from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
 
@@ -48,8 +49,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
-    """One study: a model's knobs over one snapshot of a dataset. Larger scores are better.
+    """One study: a model's knobs over one snapshot of a dataset.
 
+    metric: what scores are of. Within a study they are merits, of which the larger is the better
+    (`gpu_worker.tasks.metrics.Metric.merit`); delta and min_gain are in its unit.
     budget_epochs: epochs that may be trained in all, lost and repeated ones too. max_epochs: of one trial
     (in `branch`: the highest rung). patience: epochs without a gain of more than `min_gain` that end a trial.
     cool_epochs: the last epochs of a trial, in which its learning rate falls to zero; they begin where its
@@ -85,9 +88,11 @@ class StudySpec:
     snapshot: str = ""
     lease_s: float = 60.0
     max_attempts: int = 3
+    metric: str = "accuracy"  # of studies that were begun before there were others
 
     def __post_init__(self) -> None:
         self.space.knobs()
+        metric_named(self.metric)
         if self.policy not in get_args(StudyPolicy):
             raise ValueError(f"policy must be one of {', '.join(get_args(StudyPolicy))}, not {self.policy!r}")
         if self.advisor not in get_args(Advice):
@@ -165,7 +170,7 @@ class StudyOver:
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
     """One trial as people see it. `epochs`: trained and standing; `charged`: with lost ones. `loss`: on the
-    training rows, in the last epoch.
+    training rows, in the last epoch. Scores are values of `metric`.
     """
 
     trial: int
@@ -180,11 +185,14 @@ class TrialProgress:
     best_score: float | None
     reason: str = ""
     loss: float | None = None
+    metric: str = "accuracy"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A study as people see it. `best_checkpoint` is the hash of the checkpoint with the best score."""
+    """A study as people see it. `best_checkpoint` is the hash of the checkpoint with the best score, a value of
+    `metric`.
+    """
 
     trials: list[TrialProgress] = field(default_factory=list)
     epochs_used: int = 0
@@ -192,3 +200,4 @@ class Progress:
     best_score: float | None = None
     best_trial: int | None = None
     best_checkpoint: str | None = None
+    metric: str = "accuracy"

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from optuna.storages import BaseStorage
 
+from gpu_worker.tasks.metrics import metric_named
 from server.training.studies.branch import BRANCH
 from server.training.studies.costudy import COSTUDY
 from server.training.studies.independent import INDEPENDENT
@@ -76,7 +77,8 @@ class Master:
     def report(
         self, worker: str, trial: int, epoch: int, score: float, now_s: float, loss: float | None = None
     ) -> Verdict:
-        """kReport: the validation score after `epoch` epochs of the trial (1 is the first), and the loss.
+        """kReport: the merit of the validation score after `epoch` epochs of the trial (1 is the first), and
+        the loss.
 
         A report that is sent twice is answered twice and counted once. A score or a loss that is not finite
         ends the trial for good: with the same inputs it would diverge again. Raises ValueError for a skipped
@@ -248,13 +250,15 @@ class Master:
 def progress_of(spec: StudySpec, trials: Sequence[Trial]) -> Progress:
     """A study as people see it, of its records."""
     best = best_checkpoint(trials)
+    metric = metric_named(spec.metric)
     return Progress(
-        trials=[trial.progress() for trial in trials],
+        trials=[trial.progress(metric) for trial in trials],
         epochs_used=sum(trial.charged for trial in trials),
         epochs_budget=spec.budget_epochs,
-        best_score=best and best[1].score,
+        best_score=best and metric.value(best[1].score),
         best_trial=best and best[0].number,
         best_checkpoint=best and best[1].digest,
+        metric=spec.metric,
     )
 
 

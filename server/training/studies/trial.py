@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_worker.tasks.metrics import Metric
 from server.training.studies.hooks import KnobValue
 from server.training.studies.messages import Assignment, TrialProgress, TrialState, Verdict
 
@@ -30,7 +31,7 @@ def random_of(seed: int, number: int, purpose: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Weights in the parameter store; `digest` is their content's hash."""
+    """Weights in the parameter store; `digest` is their content's hash, `score` a merit."""
 
     epoch: int
     score: float
@@ -40,8 +41,8 @@ class Checkpoint:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A trial. `origin` is the checkpoint that its weights came from at first, `parent` that of the
-    assignment in hand. scores[e] is the validation score after epoch e + 1, `loss` the last epoch's on the
-    training rows. `charged` counts every epoch that a worker began, lost ones too. `verdict` answered the
+    assignment in hand. scores[e] is the merit of the validation score after epoch e + 1 (the larger, the
+    better), `loss` the last epoch's on the training rows. `charged` counts every epoch that a worker began, lost ones too. `verdict` answered the
     last report; None when there was none yet. `errors` are those that workers met with it, `cool_from` the
     epochs after which its learning rate began to fall.
     """
@@ -191,8 +192,9 @@ class Trial:
         form["checkpoints"] = tuple(Checkpoint(**checkpoint) for checkpoint in form["checkpoints"])
         return cls(**form)
 
-    def progress(self) -> TrialProgress:
+    def progress(self, metric: Metric) -> TrialProgress:
         """The record as people see it."""
+        best = self.best_score
         return TrialProgress(
             self.number,
             self.state,
@@ -202,8 +204,9 @@ class Trial:
             self.worker,
             len(self.scores),
             self.charged,
-            self.scores[-1] if self.scores else None,
-            self.best_score,
+            metric.value(self.scores[-1]) if self.scores else None,
+            None if best is None else metric.value(best),
             self.reason,
             self.loss,
+            metric.name,
         )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpu_worker.train.learner import Objective
 from gpu_worker.train.learners import Learners
 from gpu_worker.zoo import TABULAR
 from tests.benchmarks.train_rows import Peak, write_snapshot
@@ -38,11 +39,12 @@ def trained(folder: str, architecture: str, knobs: dict[str, Any], rows: int) ->
     path = f"{folder}/{rows}.parquet"
     write_snapshot(path, rows, is_table=architecture in TABULAR)
     spec = {"architecture": architecture, "epochs": 1, **knobs}
+    objective = Objective.of("", ["no", "yes"])
     learners = Learners("cpu", lambda row: row, 1, False)
     with Peak() as peak:
-        learner = learners.begin(spec, path, ["no", "yes"], "", 0)
+        learner = learners.begin(spec, path, objective, "", 0)
         learner.learn(lambda: False)
         kept = f"{folder}/kept{learner.suffix}"
         learner.write(kept, best=True)
-        assert learners.evaluate(spec, path, ["no", "yes"], kept, "test") is not None
+        assert learners.evaluate(spec, path, objective, kept, "test") is not None
     return peak.own_mb

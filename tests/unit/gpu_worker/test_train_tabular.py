@@ -19,7 +19,7 @@ from sklearn.ensemble import RandomForestClassifier
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
-from gpu_worker.train.learner import row_time
+from gpu_worker.train.learner import Objective, row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.tabular import read_table
@@ -27,6 +27,7 @@ from gpu_worker.train.tabular_learner import TabularLearner
 from gpu_worker.zoo import TABULAR
 
 CLASSES = ["no", "yes"]
+OBJECTIVE = Objective.of("tabular-classification", CLASSES)
 COLUMNS = [{"name": "age", "kind": "number"}, {"name": "plan", "kind": "text"}]
 
 
@@ -56,14 +57,14 @@ def spec(architecture: str, **knobs: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("architecture", sorted(TABULAR))
 def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, snapshot, tmp_path: Path):
     ours = learners()
-    learner = ours.begin(spec(architecture), snapshot, CLASSES, "", 0)
+    learner = ours.begin(spec(architecture), snapshot, OBJECTIVE, "", 0)
     results = [learner.learn(lambda: False) for _ in range(3)]
     path = str(tmp_path / "model.onnx")
     learner.write(path, best=True)
-    found = ours.evaluate(spec(architecture), snapshot, CLASSES, path, "validation")
+    found = ours.evaluate(spec(architecture), snapshot, OBJECTIVE, path, "validation")
     assert found is not None
-    accuracy = (found.probabilities.argmax(axis=1) == np.array(found.labels)).mean()
-    assert accuracy == pytest.approx(max(result.score for result in results)), "the best epoch was kept"
+    accuracy = (found.predictions.argmax(axis=1) == found.targets).mean()
+    assert accuracy == pytest.approx(max(result.score.value for result in results)), "the best epoch was kept"
     assert accuracy > 0.85
     network = RowNetwork(path, find_device("cpu", threads=1))
     rows = [b'[30, "free"]', b'[30, "pro"]', b"[]", b'[null, "new"]']
@@ -78,7 +79,7 @@ def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, s
 def test_the_same_inputs_give_the_same_file(architecture, snapshot, tmp_path: Path):
     digests = set()
     for attempt in range(2):
-        learner = learners().begin(spec(architecture), snapshot, CLASSES, "", 0)
+        learner = learners().begin(spec(architecture), snapshot, OBJECTIVE, "", 0)
         for _ in range(2):
             learner.learn(lambda: False)
         path = tmp_path / f"{attempt}.onnx"
@@ -102,7 +103,7 @@ def test_what_is_fitted_is_fitted_on_the_training_rows_alone(snapshot):
 
 def test_a_checkpoint_brings_its_own_columns_to_a_snapshot_with_others(snapshot, tmp_path: Path):
     ours = learners()
-    learner = ours.begin(spec("logistic_regression"), snapshot, CLASSES, "", 0)
+    learner = ours.begin(spec("logistic_regression"), snapshot, OBJECTIVE, "", 0)
     learner.learn(lambda: False)
     path = str(tmp_path / "model.onnx")
     learner.write(path, best=True)
@@ -110,11 +111,11 @@ def test_a_checkpoint_brings_its_own_columns_to_a_snapshot_with_others(snapshot,
     shifted = [json.dumps([(json.loads(row)[0] or 0) + 500, "new"]) for row in rows["input"].to_pylist()]
     other = str(tmp_path / "other.parquet")
     pq.write_table(rows.set_column(0, "input", pa.array(shifted)), other)
-    before = ours.evaluate(spec("logistic_regression"), snapshot, CLASSES, path, "test")
-    after = ours.evaluate(spec("logistic_regression"), other, CLASSES, path, "test")
+    before = ours.evaluate(spec("logistic_regression"), snapshot, OBJECTIVE, path, "test")
+    after = ours.evaluate(spec("logistic_regression"), other, OBJECTIVE, path, "test")
     assert before is not None
     assert after is not None
-    assert not np.allclose(before.probabilities, after.probabilities), "the rows are other ones"
+    assert not np.allclose(before.predictions, after.predictions), "the rows are other ones"
     assert asdict(read_table(other, CLASSES).table.columns[0])["mean"] > 500
 
 
@@ -128,19 +129,19 @@ def test_a_stop_and_a_cold_start_do_not_count_as_the_time_of_a_row():
 
 def test_knobs_that_an_estimator_does_not_have_are_refused(snapshot):
     with pytest.raises(ValueError, match="max_depht"):
-        learners().begin(spec("random_forest", max_depht=3), snapshot, CLASSES, "", 0)
+        learners().begin(spec("random_forest", max_depht=3), snapshot, OBJECTIVE, "", 0)
 
 
 def test_no_trial_of_a_table_begins_from_anothers_checkpoint(snapshot):
     with pytest.raises(BadRequest, match="share no weights"):
-        learners().begin(spec("random_forest"), snapshot, CLASSES, "some.onnx", 0)
-    learner = learners().begin(spec("random_forest"), snapshot, CLASSES, "", 0)
+        learners().begin(spec("random_forest"), snapshot, OBJECTIVE, "some.onnx", 0)
+    learner = learners().begin(spec("random_forest"), snapshot, OBJECTIVE, "", 0)
     with pytest.raises(ValueError, match="cannot be paused"):
         learner.write_state("anywhere")
 
 
 def test_a_trial_stops_when_it_is_told_to(snapshot):
-    learner = learners().begin(spec("random_forest"), snapshot, CLASSES, "", 0)
+    learner = learners().begin(spec("random_forest"), snapshot, OBJECTIVE, "", 0)
     with pytest.raises(TrainingStopped):
         learner.learn(lambda: True)
 
@@ -150,12 +151,12 @@ def test_rows_that_become_arrays_are_heard_of_as_steps(snapshot, tmp_path: Path)
     own.write_bytes(Path(snapshot).read_bytes())
     steps: list[int] = []
     ours = Learners("cpu", lambda row: row, 1, False, lambda: steps.append(1))
-    ours.begin(spec("random_forest"), str(own), CLASSES, "", 0)
+    ours.begin(spec("random_forest"), str(own), OBJECTIVE, "", 0)
     assert len(steps) == 2, "to fit, and to convert"
 
 
 def test_an_onnx_file_that_does_not_say_what_a_row_is_cannot_be_served(snapshot, tmp_path: Path):
-    learner = learners().begin(spec("logistic_regression"), snapshot, CLASSES, "", 0)
+    learner = learners().begin(spec("logistic_regression"), snapshot, OBJECTIVE, "", 0)
     learner.learn(lambda: False)
     path = str(tmp_path / "model.onnx")
     learner.write(path, best=True)
@@ -170,7 +171,7 @@ def test_an_onnx_file_that_does_not_say_what_a_row_is_cannot_be_served(snapshot,
 def test_a_tables_epoch_stops_between_two_trees_and_keeps_the_best_before(
     architecture: str, snapshot: str, tmp_path: Path
 ) -> None:
-    learner = learners().begin(spec(architecture), snapshot, CLASSES, "", 0)
+    learner = learners().begin(spec(architecture), snapshot, OBJECTIVE, "", 0)
     learner.learn(lambda: False)
     asked = itertools.count()
     with pytest.raises(TrainingStopped):
@@ -181,7 +182,7 @@ def test_a_tables_epoch_stops_between_two_trees_and_keeps_the_best_before(
 
 
 def test_trees_that_grow_one_by_one_are_those_that_grow_at_once(snapshot: str) -> None:
-    learner = learners().begin(spec("random_forest"), snapshot, CLASSES, "", 0)
+    learner = learners().begin(spec("random_forest"), snapshot, OBJECTIVE, "", 0)
     assert isinstance(learner, TabularLearner)
     for _ in range(2):
         learner.learn(lambda: False)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gpu_worker.networks.build import build_module
-from gpu_worker.train.learner import Learner
+from gpu_worker.train.learner import Learner, Objective
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.snapshot import read_texts
 from gpu_worker.train.spec import TrainSpec
@@ -22,6 +22,7 @@ from gpu_worker.zoo import TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import TextModule
 
 CLASSES = ["bad", "good"]
+OBJECTIVE = Objective.of("text-classification", CLASSES)
 WORDS = {"bad": ("awful", "ひどい", "ужасно"), "good": ("lovely", "素晴らしい", "великолепно")}
 
 
@@ -57,7 +58,7 @@ def begin(snapshot: str, architecture: str, start: str = "", done: int = 0) -> L
         "schedule": "constant",
         "forget": 0.1,
     }
-    return Learners("cpu", lambda row: row, 1, False).begin(spec, snapshot, CLASSES, start, done)
+    return Learners("cpu", lambda row: row, 1, False).begin(spec, snapshot, OBJECTIVE, start, done)
 
 
 def digest(learner: Learner, path: Path) -> str:
@@ -70,7 +71,7 @@ def test_it_learns_from_three_scripts(architecture: str, snapshot: str):
     learner = begin(snapshot, architecture)
     results = [learner.learn(lambda: False) for _ in range(8)]
     assert results[-1].loss < results[0].loss
-    assert max(result.score for result in results) > 0.8
+    assert max(result.score.value for result in results) > 0.8
 
 
 @pytest.mark.parametrize("architecture", sorted(TEXT_ARCHITECTURES))
@@ -115,7 +116,7 @@ def test_texts_are_tokenised_once_for_a_snapshot_and_a_tokeniser(
         for _ in range(3):
             for architecture in sorted(TEXT_ARCHITECTURES):
                 spec = {"architecture": architecture, "epochs": 1, "batch_rows": 8}
-                learners.begin(spec, str(own), CLASSES, "", 0)
+                learners.begin(spec, str(own), OBJECTIVE, "", 0)
     assert sum(encoded) == 90 * len(TEXT_ARCHITECTURES)
 
 
@@ -146,7 +147,7 @@ def test_a_class_that_the_training_rows_do_not_show_is_never_answered_rightly(tm
     learner.write(str(tmp_path / "kept"), best=True)
     spec = {"architecture": "fasttext", "epochs": 1}
     found = Learners("cpu", lambda row: row, 1, False).evaluate(
-        spec, path, CLASSES, str(tmp_path / "kept"), "test"
+        spec, path, OBJECTIVE, str(tmp_path / "kept"), "test"
     )
     assert found is not None
-    assert found.labels == [-1] * 4
+    assert found.targets.tolist() == [-1] * 4

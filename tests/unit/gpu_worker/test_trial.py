@@ -126,8 +126,8 @@ def test_a_trial_learns_and_its_best_epoch_can_be_kept_and_evaluated(
     assert file.stat().st_size == checkpoint.nbytes
     reply = worker.ask(Evaluate(6, SPEC, str(snapshot), list(CLASSES), str(file), "validation"))
     assert isinstance(reply, Evaluated)
-    probabilities = np.array([np.frombuffer(row, np.float32) for row in reply.probabilities])
-    accuracy = (probabilities.argmax(axis=1) == np.array(reply.labels)).mean()
+    probabilities = np.array([np.frombuffer(row, np.float32) for row in reply.predictions])
+    accuracy = (probabilities.argmax(axis=1) == np.array(reply.targets)).mean()
     assert accuracy == pytest.approx(max(scores))
     assert probabilities.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
 

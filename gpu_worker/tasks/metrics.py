@@ -1,0 +1,220 @@
+"""How good answers are: metrics by name, and the score by which trials, studies and deployments are compared.
+
+Predictions are what networks give, float [n, width]: probabilities of classes, sigmoids of labels, or numbers
+in the first column. Targets are what was to be said:
+
+    of classes   int [n], indices into the classes; −1 = none of them, which no answer meets
+    of labels    bool [n, classes]
+    of numbers   float64 [n]
+
+Needs numpy, which the package `gpu_worker.tasks` itself does not: who compares answers imports this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["METRICS", "Metric", "Predictions", "Score", "Targets", "confusion_matrix", "metric_named"]
+
+Predictions = NDArray[np.floating]
+Targets = NDArray[Any]
+Losses = NDArray[np.float64]
+
+_LEAST = float(np.finfo(np.float64).eps)  # a probability of 0 would cost infinitely much
+_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """of(predictions, targets): its value, of at least one row. loss: the mean loss of the same rows, by which
+    equal values are told apart (log-loss, squared error).
+
+    row_losses: what each row costs, float64 [n], where the metric is a function of their mean; None where it
+    looks at all rows together. relative: whether a difference means something beside the value alone, as of
+    an error in the target's own unit.
+    """
+
+    name: str
+    greater_is_better: bool
+    of: Callable[[Predictions, Targets], float]
+    loss: Callable[[Predictions, Targets], float]
+    row_losses: Callable[[Predictions, Targets], Losses] | None = None
+    relative: bool = False
+
+    def score(self, predictions: Predictions, targets: Targets) -> Score:
+        """The score of some rows. Raises ValueError for none."""
+        if not len(targets):
+            raise ValueError(f"{self.name} of no rows is not known")
+        return Score(self.name, self.of(predictions, targets), self.loss(predictions, targets))
+
+    def merit(self, value: float) -> float:
+        """The value, or its negative: the larger, the better."""
+        return value if self.greater_is_better else -value
+
+    def value(self, merit: float) -> float:
+        """The inverse of `merit`."""
+        return self.merit(merit)
+
+    def behind(self, value: float, best: float) -> float:
+        """How far a value stays behind the best one: in points, or as a share of the best error."""
+        gap = self.merit(best) - self.merit(value)
+        return gap / max(abs(best), _LEAST) if self.relative else gap
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What some rows said of a model, and by which metric. loss: the mean of the same rows; None = not known."""
+
+    metric: str
+    value: float
+    loss: float | None = None
+
+    @property
+    def merit(self) -> float:
+        """By which scores of one metric are compared: the larger, the better. Raises ValueError."""
+        return metric_named(self.metric).merit(self.value)
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of that name. Raises ValueError, which names them all."""
+    if name not in METRICS:
+        raise ValueError(f"there is no metric {name!r}; there are {', '.join(METRICS)}")
+    return METRICS[name]
+
+
+def confusion_matrix(predictions: Predictions, targets: Targets, classes: int) -> NDArray[np.int64]:
+    """int64 [classes, classes]: how often a class (row) was called another (column); rows of none are left out."""
+    known = targets >= 0
+    named = predictions.argmax(axis=1)
+    pairs = targets[known].astype(np.int64) * classes + named[known]
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+
+
+# ── of classes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _accuracy(predictions: Predictions, targets: Targets) -> float:
+    return float((predictions.argmax(axis=1) == targets).mean())
+
+
+def _errors(predictions: Predictions, targets: Targets) -> Losses:
+    return (predictions.argmax(axis=1) != targets).astype(np.float64)
+
+
+def _macro_f1(predictions: Predictions, targets: Targets) -> float:
+    """The mean, over every class that was said or was to be said, of 2·tp / (2·tp + fp + fn)."""
+    named = predictions.argmax(axis=1)
+    _, places = np.unique(np.concatenate([targets, named]), return_inverse=True)
+    was, said = places[: len(targets)], places[len(targets) :]
+    there = int(places.max()) + 1
+    hit = np.bincount(was[was == said], minlength=there)
+    counted = np.bincount(was, minlength=there) + np.bincount(said, minlength=there)
+    return float((2 * hit / counted).mean())
+
+
+def _auc(predictions: Predictions, targets: Targets) -> float:
+    """The area under the ROC curve; of several classes the mean of each against the rest (Provost & Domingos
+    2000, unweighted), over those of which there are rows of either side. Where there is none it is 0.5.
+    """
+    classes = range(predictions.shape[1]) if predictions.shape[1] > 2 else [predictions.shape[1] - 1]
+    areas = [_area(predictions[:, each], targets == each) for each in classes]
+    known = [area for area in areas if area is not None]
+    return float(np.mean(known)) if known else 0.5
+
+
+def _area(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float | None:
+    """The chance that a row of the class has the higher score; ties are half a chance (Mann & Whitney 1947)."""
+    positives = int(positive.sum())
+    others = len(positive) - positives
+    if not positives or not others:
+        return None
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * others))
+
+
+def _log_losses(predictions: Predictions, targets: Targets) -> Losses:
+    """−log p of each row's class; of a row of no class, that of the least probability."""
+    said = predictions[np.arange(len(targets)), np.maximum(targets, 0)].astype(np.float64)
+    found: Losses = -np.log(np.clip(np.where(targets >= 0, said, 0.0), _LEAST, 1 - _LEAST))
+    return found
+
+
+def _log_loss(predictions: Predictions, targets: Targets) -> float:
+    return float(_log_losses(predictions, targets).mean())
+
+
+# ── of labels ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _micro_f1(predictions: Predictions, targets: Targets) -> float:
+    """2·tp / (2·tp + fp + fn) over all labels of all rows; 0 where none was said nor to be said."""
+    said = predictions >= _THRESHOLD
+    hit = int((said & targets).sum())
+    counted = int(said.sum()) + int(targets.sum())
+    return 2 * hit / counted if counted else 0.0
+
+
+def _cross_entropy(predictions: Predictions, targets: Targets) -> float:
+    said = np.clip(predictions.astype(np.float64), _LEAST, 1 - _LEAST)
+    return float(-np.log(np.where(targets, said, 1 - said)).mean())
+
+
+# ── of numbers ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gaps(predictions: Predictions, targets: Targets) -> Losses:
+    return predictions[:, 0].astype(np.float64) - targets
+
+
+def _squares(predictions: Predictions, targets: Targets) -> Losses:
+    return _gaps(predictions, targets) ** 2
+
+
+def _mean_square(predictions: Predictions, targets: Targets) -> float:
+    return float(_squares(predictions, targets).mean())
+
+
+def _rmse(predictions: Predictions, targets: Targets) -> float:
+    return math.sqrt(_mean_square(predictions, targets))
+
+
+def _distances(predictions: Predictions, targets: Targets) -> Losses:
+    return np.abs(_gaps(predictions, targets))
+
+
+def _mae(predictions: Predictions, targets: Targets) -> float:
+    return float(_distances(predictions, targets).mean())
+
+
+def _r2(predictions: Predictions, targets: Targets) -> float:
+    """1 − the share of the variance that is left; of targets that are all one number, 1 where all are met."""
+    left = float(_squares(predictions, targets).sum())
+    there = float(((targets - targets.mean()) ** 2).sum())
+    if there == 0.0:
+        return 1.0 if left == 0.0 else 0.0
+    return 1 - left / there
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        metric.name: metric
+        for metric in (
+            Metric("accuracy", True, _accuracy, _log_loss, _errors),
+            Metric("macro_f1", True, _macro_f1, _log_loss),
+            Metric("auc", True, _auc, _log_loss),
+            Metric("log_loss", False, _log_loss, _log_loss, _log_losses),
+            Metric("micro_f1", True, _micro_f1, _cross_entropy),
+            Metric("rmse", False, _rmse, _mean_square, _squares, relative=True),
+            Metric("mae", False, _mae, _mean_square, _distances, relative=True),
+            Metric("r2", True, _r2, _mean_square, _squares),
+        )
+    }
+)
