@@ -33,8 +33,8 @@ _THRESHOLD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """of(predictions, targets): its value, of at least one row. loss: the mean loss of the same rows, by which
-    equal values are told apart (log-loss, squared error).
+    """of(predictions, targets): its value, of at least one row. loss: the mean loss of the same rows
+    (log-loss, squared error), by which equal values are told apart.
 
     row_losses: what each row costs, float64 [n], where the metric is a function of their mean; None where it
     looks at all rows together. relative: whether a difference means something beside the value alone, as of
@@ -70,7 +70,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What some rows said of a model, and by which metric. loss: the mean of the same rows; None = not known."""
+    """What some rows said of a model, by a metric. loss: the mean of the same rows; None = not known."""
 
     metric: str
     value: float
@@ -90,11 +90,12 @@ def metric_named(name: str) -> Metric:
 
 
 def confusion_matrix(predictions: Predictions, targets: Targets, classes: int) -> NDArray[np.int64]:
-    """int64 [classes, classes]: how often a class (row) was called another (column); rows of none are left out."""
+    """int64 [classes, classes]: how often a class (row) was called another (column), without rows of none."""
     known = targets >= 0
     named = predictions.argmax(axis=1)
     pairs = targets[known].astype(np.int64) * classes + named[known]
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+    counted: NDArray[np.int64] = np.bincount(pairs, minlength=classes * classes)
+    return counted.reshape(classes, classes)
 
 
 # ── of classes ────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +106,8 @@ def _accuracy(predictions: Predictions, targets: Targets) -> float:
 
 
 def _errors(predictions: Predictions, targets: Targets) -> Losses:
-    return (predictions.argmax(axis=1) != targets).astype(np.float64)
+    wrong: Losses = (predictions.argmax(axis=1) != targets).astype(np.float64)
+    return wrong
 
 
 def _macro_f1(predictions: Predictions, targets: Targets) -> float:
@@ -130,7 +132,7 @@ def _auc(predictions: Predictions, targets: Targets) -> float:
 
 
 def _area(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float | None:
-    """The chance that a row of the class has the higher score; ties are half a chance (Mann & Whitney 1947)."""
+    """The chance that a row of the class has the higher score; a tie is half of one (Mann & Whitney 1947)."""
     positives = int(positive.sum())
     others = len(positive) - positives
     if not positives or not others:

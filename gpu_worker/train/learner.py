@@ -39,9 +39,7 @@ class Objective:
     class_weight: ClassWeight = "none"
 
     @classmethod
-    def of(
-        cls, task: str, classes: Sequence[str], metric: str = "", class_weight: str = "none"
-    ) -> Objective:
+    def of(cls, task: str, classes: Sequence[str], metric: str = "", class_weight: str = "none") -> Objective:
         """From the names of a message; metric "" = the task's first. Raises `BadRequest`."""
         found = task_named(task)
         name = metric or found.metrics[0]

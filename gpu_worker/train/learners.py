@@ -42,9 +42,7 @@ class Learners:
     most_bytes: int = 2 << 30
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
-    def begin(
-        self, raw: Spec, snapshot: str, objective: Objective, start: str, start_epoch: int
-    ) -> Learner:
+    def begin(self, raw: Spec, snapshot: str, objective: Objective, start: str, start_epoch: int) -> Learner:
         """A trial that has done `start_epoch` epochs. Raises `WorkerError`, `ValueError`, `OSError`."""
         if raw.get("architecture") in TABULAR:
             from gpu_worker.train.tabular_learner import TabularLearner, TabularSpec

@@ -398,8 +398,10 @@ class Evaluate(Message):
 
 @dataclass(slots=True)
 class Evaluated(Message):
-    """What the network gives, float32 [n, width], and what was to be said, in the snapshot's order: of each row
-    an index into the classes (−1 = none of them), the list of the indices of its labels, or a number.
+    """What the network gives, float32 [n, width], and what was to be said, in the snapshot's order.
+
+    targets: of each row an index into the classes (−1 = none of them), the list of the indices of its labels,
+    or a number.
     """
 
     kind: ClassVar[str] = "evaluated"

@@ -95,7 +95,7 @@ def train(rows: int, architecture: str) -> dict[str, float]:
             "arrays_s": arrays_s,
             "epoch_s": epoch_s,
             "disk_mb": sum(file.stat().st_size for file in Path(folder, ".arrays").glob("*/*")) / 1e6,
-            "score": lesson.score,
+            "score": lesson.score.value,
         }
 
 

@@ -460,9 +460,7 @@ def _behind_the_best(studies: Mapping[str, Mapping[str, Any]], metric: Metric) -
     scores = {model: study["best_score"] for model, study in studies.items() if study["trials"]}
     known = [score for score in scores.values() if score is not None]
     best = max(known, key=metric.merit, default=0.0)
-    return {
-        model: -(1.0 if score is None else metric.behind(score, best)) for model, score in scores.items()
-    }
+    return {model: -(1.0 if score is None else metric.behind(score, best)) for model, score in scores.items()}
 
 
 async def found_by(run: Run) -> dict[str, Any]:

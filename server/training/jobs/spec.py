@@ -36,8 +36,8 @@ class JobSpec:
     hyper-space as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
     metric: by which trials are compared; None = the task's first. class_weight: `balanced` = rare classes
     weigh as much as frequent ones. visibility: whether later jobs on other datasets may begin from what this
-    one finds. pretrained: for some of the models the checkpoint, of another job, from which those trials begin
-    that would begin from random weights.
+    one finds. pretrained: for some of the models the checkpoint, of another job, from which those trials
+    begin that would begin from random weights.
     """
 
     dataset: str

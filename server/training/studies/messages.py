@@ -190,8 +190,8 @@ class TrialProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A study as people see it. `best_checkpoint` is the hash of the checkpoint with the best score, a value of
-    `metric`.
+    """A study as people see it. `best_checkpoint` is the hash of the checkpoint with the best score; scores
+    are values of `metric`.
     """
 
     trials: list[TrialProgress] = field(default_factory=list)

@@ -42,9 +42,9 @@ class Checkpoint:
 class Trial:
     """A trial. `origin` is the checkpoint that its weights came from at first, `parent` that of the
     assignment in hand. scores[e] is the merit of the validation score after epoch e + 1 (the larger, the
-    better), `loss` the last epoch's on the training rows. `charged` counts every epoch that a worker began, lost ones too. `verdict` answered the
-    last report; None when there was none yet. `errors` are those that workers met with it, `cool_from` the
-    epochs after which its learning rate began to fall.
+    better), `loss` the last epoch's on the training rows. `charged` counts every epoch that a worker began,
+    lost ones too. `verdict` answered the last report; None when there was none yet. `errors` are those that
+    workers met with it, `cool_from` the epochs after which its learning rate began to fall.
     """
 
     number: int

@@ -15,8 +15,9 @@ RANDOM = np.random.default_rng(3)
 
 
 def probabilities(rows: int, classes: int) -> np.ndarray:
-    raw = RANDOM.random((rows, classes)).astype(np.float32) ** 3
-    return raw / raw.sum(axis=1, keepdims=True)
+    raw: np.ndarray = RANDOM.random((rows, classes)) ** 3
+    told: np.ndarray = raw / raw.sum(axis=1, keepdims=True)
+    return told
 
 
 @pytest.fixture(params=[2, 5], ids=["two classes", "five classes"])
@@ -126,7 +127,9 @@ def test_how_far_a_score_is_behind_knows_no_unit():
 def test_a_score_knows_the_loss_of_the_same_rows(answered):
     told, targets = answered
     found = METRICS["accuracy"].score(told, targets)
-    assert found == Score("accuracy", METRICS["accuracy"].of(told, targets), METRICS["log_loss"].of(told, targets))
+    assert found == Score(
+        "accuracy", METRICS["accuracy"].of(told, targets), METRICS["log_loss"].of(told, targets)
+    )
 
 
 def test_no_rows_have_no_score():

@@ -36,6 +36,30 @@ def test_a_trial_runs_to_its_longest_and_stops():
     assert (progress.best_score, progress.best_trial, progress.best_checkpoint) == (0.3, 0, "weights")
 
 
+def test_a_study_of_errors_keeps_the_smallest_and_says_it_in_its_unit():
+    master = master_of(max_epochs=3, metric="rmse")
+    given = assigned(master)
+    for epoch, rmse in enumerate((9.0, 4.0, 5.0), 1):
+        master.report("w", given.trial, epoch, -rmse, 0.0)
+    master.finish("w", given.trial, -4.0, 0.0, "weights")
+    progress = master.progress()
+    assert (progress.metric, progress.best_score) == ("rmse", 4.0)
+    assert (progress.trials[0].score, progress.trials[0].best_score) == (5.0, 4.0)
+
+
+def test_a_study_from_before_scores_had_a_metric_goes_on_by_accuracy():
+    storage = InMemoryStorage()
+    Master(spec_of(), storage)
+    study = storage.get_study_id_from_name("s")
+    stored = storage.get_study_user_attrs(study)["ml_udf:spec"]
+    storage.set_study_user_attr(
+        study, "ml_udf:spec", {name: value for name, value in stored.items() if name != "metric"}
+    )
+    again = Master(as_begun(spec_of(), storage), storage)
+    assert again.spec.metric == "accuracy"
+    assigned(again)
+
+
 def test_a_plateau_ends_a_trial_after_its_patience():
     master = master_of(patience=2, min_gain=0.01, max_epochs=9)
     given = assigned(master)
