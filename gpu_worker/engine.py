@@ -228,7 +228,7 @@ class Engine:
         media_roots: Sequence[str] | None = None,
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> Batch:
-        """Sets the rows on their way through every one of `models`, decoded once for each input size.
+        """Sets the rows on their way through every one of `models`, decoded once for each frame.
 
         outputs: columns of the answer; none for those that it has by default. task: what is asked of the
         models; "" for what each was made for. steps: by which rows are asked of one model after the other;
@@ -343,13 +343,13 @@ class Engine:
             return False
         if self._crew is None or batch.serial:
             then = functools.partial(self._decoded, batch, piece)
-            self._intake.decode(piece, batch.form, batch.sizes, batch.is_closed, then, batch.media)
+            self._intake.decode(piece, batch.form, batch.frames, batch.is_closed, then, batch.media)
         else:
             self._crew.submit("decode", batch.turn, self._decode_in_crew, self._crew, batch, piece)
         return True
 
     def _decode_in_crew(self, crew: Crew, batch: Batch, piece: Piece) -> None:
-        self._intake.decode_here(piece, batch.form, batch.sizes, batch.is_closed, batch.media)
+        self._intake.decode_here(piece, batch.form, batch.frames, batch.is_closed, batch.media)
         crew.go_on("model", batch.turn, self._run, batch, piece)
 
     def _decoded(self, batch: Batch, piece: Piece) -> None:

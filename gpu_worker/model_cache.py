@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_worker.errors import ModelUnusable, NoRoom, UnknownModel
 from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import IsCancelled, Network, check
 from gpu_worker.networks.overlapped_pieces import OverlappedPieces
 from gpu_worker.networks.piece_sizes import PieceSizes
@@ -50,6 +51,12 @@ class Resident:
     pieces: PieceSizes = field(default_factory=PieceSizes)
     overlapped: OverlappedPieces = field(default_factory=OverlappedPieces)
     is_awaited: bool = False
+
+    @property
+    def frame(self) -> Frame | None:
+        """How a picture becomes the pixels that it takes; None of one that takes rows as they are."""
+        pixels = self.network.pixels
+        return None if pixels is None else self.manifest.input.preprocess.frame(*pixels)
 
     @property
     def learned(self) -> Learned:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from server.catalog.catalog import Catalog
@@ -94,14 +95,22 @@ class Publisher:
         for name in await asyncio.to_thread(self._artifacts.functions) - current.keys():
             await asyncio.to_thread(self._artifacts.remove_function, name)
 
-    async def register(self, manifest: dict[str, Any], weights: IO[bytes] | None) -> ModelVersion:
-        """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`."""
+    async def register(
+        self,
+        manifest: dict[str, Any],
+        weights: IO[bytes] | None,
+        others: Mapping[str, IO[bytes]] = MappingProxyType({}),
+    ) -> ModelVersion:
+        """Store and serve an uploaded model version. Raises `BadOption`, `BodyTooLarge`.
+
+        others: the files that it lists beside its weights, by name.
+        """
         async with self._one_at_a_time:
             name = check_name(manifest.get("name"), "model.json: 'name'")
             if manifest.get("version") is None:
                 version = await asyncio.to_thread(self._repository.next_model_version, name)
                 manifest = {**manifest, "version": version}
-            return await self._serve_model(lambda: self._artifacts.install(manifest, weights), name)
+            return await self._serve_model(lambda: self._artifacts.install(manifest, weights, others), name)
 
     async def register_directory(self, directory: Path) -> ModelVersion:
         """Store and serve the model version in a directory of this host. Raises as `register`."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.file_list import ModelFile, files_from
+from gpu_worker.model_files.outputs import OutputSpec, outputs_from
+from gpu_worker.model_files.preprocess import MOST_SIDE, PLAIN, Frame, Preprocess, preprocess_from
 from gpu_worker.model_files.regular import (
+    COLUMN_KINDS,
     FORMAT,
     FORMS,
     MANIFEST_FILE,
@@ -21,14 +25,13 @@ from gpu_worker.tasks import task_named
 
 __all__ = ["FeaturesSpec", "InputSpec", "Manifest", "read_manifest"]
 
-_MAX_SIDE = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """What an image becomes before the network: size in pixels, then (x / 255 − mean) / std per channel.
+    """What an input becomes before the network: of a picture, (x · scale − mean) / std per channel.
 
-    `form` is what SQL sends by default. Models that take no pixels have height and width 0.
+    `form` is what SQL sends by default. Models that take no pixels have height and width 0. columns: (name,
+    kind) of each value of a table's row, where the manifest lists them.
     """
 
     form: str = "path"
@@ -36,6 +39,28 @@ class InputSpec:
     width: int = 0
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    preprocess: Preprocess = PLAIN
+    columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def frame(self) -> Frame:
+        """How a picture becomes the pixels that the network takes."""
+        return self.preprocess.frame(self.height, self.width)
+
+    def to_json(self) -> dict[str, Any]:
+        """The `input` of model.json."""
+        content: dict[str, Any] = {
+            "form": self.form,
+            "height": self.height,
+            "width": self.width,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+        if self.preprocess != PLAIN:
+            content["preprocess"] = self.preprocess.to_json()
+        if self.columns:
+            content["columns"] = [{"name": name, "kind": kind} for name, kind in self.columns]
+        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +73,10 @@ class FeaturesSpec:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A model version; `weights` is a file name inside `directory`, or None where none is needed."""
+    """A model version; `weights` is a file name inside `directory`, or None where none is needed.
+
+    files: all of them, the weights first; where it is left out, the weights alone.
+    """
 
     directory: str
     name: str
@@ -63,6 +91,23 @@ class Manifest:
     accuracy: float = 0.0
     architecture_options: Mapping[str, Any] = field(default_factory=dict)
     features: FeaturesSpec = FeaturesSpec()
+    outputs: OutputSpec = field(default_factory=OutputSpec)
+    files: tuple[ModelFile, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.files and self.weights is not None:
+            object.__setattr__(self, "files", (ModelFile(self.weights, self.sha256 or ""),))
+
+    def path_of(self, file: ModelFile) -> str:
+        """Where one of its files lies."""
+        return os.path.join(self.directory, file.name)
+
+    def path_of_role(self, role: str) -> str:
+        """The path of its file of that role. Raises `ModelUnusable` where there is none."""
+        for file in self.files:
+            if file.role == role:
+                return self.path_of(file)
+        raise ModelUnusable(f"{self.directory}/{MANIFEST_FILE}: 'files' lists none whose role is {role!r}")
 
     def path_of_weights(self) -> str:
         """The weights' path. Raises `ModelUnusable` when the manifest names none."""
@@ -82,16 +127,18 @@ class Manifest:
             "architecture_options": dict(self.architecture_options),
             "weights": self.weights,
             "classes": list(self.classes),
-            "input": {
-                "form": self.input.form,
-                "height": self.input.height,
-                "width": self.input.width,
-                "mean": list(self.input.mean),
-                "std": list(self.input.std),
-            },
+            "input": self.input.to_json(),
             "accuracy": self.accuracy,
             "sha256": self.sha256,
-        } | ({"features": asdict(self.features)} if self.features != FeaturesSpec() else {})
+        } | {
+            field: told
+            for field, told, is_said in (
+                ("features", asdict(self.features), self.features != FeaturesSpec()),
+                ("outputs", self.outputs.to_json(), self.outputs != OutputSpec()),
+                ("files", [file.to_json() for file in self.files], len(self.files) > 1),
+            )
+            if is_said
+        }
 
 
 def read_manifest(directory: str) -> Manifest:
@@ -114,17 +161,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
     runtime = str(content["runtime"])
     if runtime not in RUNTIMES:
         raise ValueError(f"'runtime' is {runtime!r}, and only {', '.join(RUNTIMES)} are known")
-    weights = content.get("weights") or None
-    if weights is not None and (
-        not isinstance(weights, str)
-        or os.path.basename(weights) != weights
-        or weights in (".", "..")
-        or "\0" in weights
-    ):
-        raise ValueError(f"'weights' must name a file beside it, not {weights!r}")
-    sha256 = content.get("sha256") or None
-    if sha256 is not None and not isinstance(sha256, str):
-        raise ValueError(f"'sha256' must be a text, not {sha256!r}")
+    files = files_from(content)
     task = str(content["task"])
     needs_classes = task_named(task).needs_classes
     classes = tuple(map(str, content["classes"] if needs_classes else content.get("classes") or ()))
@@ -142,11 +179,13 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         architecture=str(content.get("architecture") or ""),
         classes=classes,
         input=_parse_input(content.get("input") or {}),
-        weights=weights,
-        sha256=sha256,
+        weights=files[0].name if files else None,
+        sha256=(files[0].sha256 or None) if files else None,
+        files=files,
         accuracy=float(content.get("accuracy") or 0.0),
         architecture_options=options,
         features=_parse_features(content.get("features") or {}),
+        outputs=outputs_from(content.get("outputs")),
     )
 
 
@@ -164,14 +203,26 @@ def _parse_input(content: dict[str, Any]) -> InputSpec:
         width=int(content.get("width") or 0),
         mean=_channels(content, "mean", (0.0, 0.0, 0.0)),
         std=_channels(content, "std", (1.0, 1.0, 1.0)),
+        preprocess=preprocess_from(content.get("preprocess")),
+        columns=_parse_columns(content.get("columns") or ()),
     )
     if spec.form not in FORMS:
         raise ValueError(f"'input.form' is {spec.form!r}, and only {', '.join(FORMS)} are known")
-    if not (0 <= spec.height <= _MAX_SIDE and 0 <= spec.width <= _MAX_SIDE):
-        raise ValueError(f"'input' asks for {spec.width}×{spec.height} pixels; {_MAX_SIDE} a side at most")
+    if not (0 <= spec.height <= MOST_SIDE and 0 <= spec.width <= MOST_SIDE):
+        raise ValueError(f"'input' asks for {spec.width}×{spec.height} pixels; {MOST_SIDE} a side at most")
     if 0.0 in spec.std:
         raise ValueError("'input.std' holds a zero")
     return spec
+
+
+def _parse_columns(content: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    columns = tuple((str(column["name"]), str(column["kind"])) for column in content)
+    for name, kind in columns:
+        if kind not in COLUMN_KINDS:
+            raise ValueError(
+                f"the column {name!r} is a {kind!r}, and only {', '.join(COLUMN_KINDS)} are known"
+            )
+    return columns
 
 
 def _channels(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256, flush
 
@@ -34,8 +35,13 @@ def save_model(manifest: Manifest, weights: Mapping[str, Tensor], *, replace: bo
     try:
         path = os.path.join(coming, WEIGHTS_FILE)
         write_tensors(path, weights)
+        sha256 = file_sha256(path)
         manifest = dataclasses.replace(
-            manifest, directory=directory, weights=WEIGHTS_FILE, sha256=file_sha256(path)
+            manifest,
+            directory=directory,
+            weights=WEIGHTS_FILE,
+            sha256=sha256,
+            files=(ModelFile(WEIGHTS_FILE, sha256),),
         )
         _write_text(os.path.join(coming, MANIFEST_FILE), json.dumps(manifest.to_json(), indent=2) + "\n")
         _move_into_place(coming, directory)

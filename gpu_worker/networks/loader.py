@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-
 import numpy as np
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.sources import Sources
-from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.network import IsCancelled, Network, check, width_of
 from gpu_worker.networks.piece_sizes import rows_that_fit
+from gpu_worker.networks.runtimes import Runtime, runtime_of
 from gpu_worker.tasks import task_named
-from gpu_worker.zoo import HASHING
 
 __all__ = [
-    "check_pixels",
+    "check_input",
     "import_runtime",
     "load_network",
-    "onnx_network",
     "warm_up",
     "weights_bytes",
 ]
@@ -31,47 +26,37 @@ _WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
 
 
 def import_runtime(manifest: Manifest) -> None:
-    """Imports the libraries that `load_network` needs for such a model, if they are not there yet."""
-    if manifest.architecture == HASHING:
-        return
-    if manifest.runtime == "onnx":
-        importlib.import_module("gpu_worker.networks.onnx_network")
-        importlib.import_module("gpu_worker.networks.row_network")
-        return
-    for name in (
-        "safetensors.torch",
-        "gpu_worker.networks.text_network",
-        "gpu_worker.networks.torch_loader",
-        "gpu_worker.networks.torch_network",
-    ):
-        importlib.import_module(name)
-    import torch
+    """Imports the libraries that `load_network` needs for such a model, if they are not there yet.
 
-    with torch.device("meta"):  # random weights without memory: the first ones import half of torch
-        torch.empty(1).normal_()
+    Raises `ModelUnusable` where they are not installed.
+    """
+    runtime_of(manifest).import_modules()
 
 
 def load_network(manifest: Manifest, device: Device, *, allow_import: bool = False) -> Network:
     """The model, loaded and checked against its manifest, not yet warm. Raises `ModelUnusable`.
 
     For one that is loaded once, straight into the memory where it is computed; `gpu_worker.tiers` is the way
-    of a worker's models. Weights come from safetensors or ONNX alone: neither can run code.
+    of a worker's models. Weights come in formats that cannot run code.
     """
-    if manifest.architecture == HASHING:
-        return Hashing.from_options(manifest.classes, manifest.architecture_options)
-    check_pixels(manifest)
-    sources = Sources()
-    sources.hashed(manifest, sources.stamp(manifest), lambda: False)
-    if manifest.runtime == "onnx":
-        return onnx_network(manifest, device)
-    from gpu_worker.networks.torch_loader import network_of, prepared_module
+    runtime = runtime_of(manifest)
+    if runtime.held != "drawn":
+        check_input(manifest, runtime)
+        sources = Sources()
+        if manifest.files or runtime.held != "made":
+            sources.hashed(manifest, sources.stamp(manifest), lambda: False)
+        sources.check_others(manifest, lambda: False)
+    runtime.import_modules()
+    return runtime.load(manifest, device, content=None, allow_import=allow_import)
 
-    return network_of(prepared_module(manifest, allow_import=allow_import), manifest, device)
 
-
-def check_pixels(manifest: Manifest) -> None:
-    """Raises `ModelUnusable` where a model of pictures does not say how large they are."""
-    if manifest.input.form not in _PLAIN_FORMS and not (manifest.input.height and manifest.input.width):
+def check_input(manifest: Manifest, runtime: Runtime) -> None:
+    """Raises `ModelUnusable` where a model's rows are none of its runtime, or their size is not said."""
+    form = manifest.input.form
+    if form not in runtime.forms:
+        takes = ", ".join(sorted(runtime.forms))
+        raise ModelUnusable(f"{manifest.directory}: the runtime {runtime.name!r} takes {takes}, not {form!r}")
+    if form not in _PLAIN_FORMS and not (manifest.input.height and manifest.input.width):
         raise ModelUnusable(f"{manifest.directory}: 'input' needs 'height' and 'width'")
 
 
@@ -108,28 +93,5 @@ def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = la
 
 
 def weights_bytes(manifest: Manifest) -> int:
-    """Size of the weights file: the least that the model will take. Raises `ModelUnusable`."""
-    if manifest.architecture == HASHING:
-        return Hashing.from_options(manifest.classes, manifest.architecture_options).resident_bytes
-    path = manifest.path_of_weights()
-    try:
-        return os.path.getsize(path)
-    except OSError as exc:
-        raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
-
-
-def onnx_network(manifest: Manifest, device: Device, content: bytes | None = None) -> Network:
-    """The network of an ONNX file, or of its content where that is in memory. Raises `ModelUnusable`."""
-    from gpu_worker.networks.onnx_network import OnnxNetwork
-    from gpu_worker.networks.row_network import RowNetwork
-
-    if manifest.input.form == "row":
-        return RowNetwork(manifest.path_of_weights(), device, content)
-    return OnnxNetwork(
-        manifest.path_of_weights(),
-        manifest.input,
-        device,
-        features=manifest.features.output,
-        has_scores=bool(manifest.classes),
-        content=content,
-    )
+    """Size of the model's files: the least that it will take. Raises `ModelUnusable`."""
+    return runtime_of(manifest).nbytes(manifest)

@@ -9,9 +9,10 @@ from concurrent.futures import Future
 
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
-from gpu_worker.pipeline.intake import Decoding, Piece, Size
+from gpu_worker.pipeline.intake import Decoding, Piece
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.pipeline.work_time import COMMON, WorkClock, WorkTimer
 from gpu_worker.wire.protocol import Answer
@@ -47,8 +48,8 @@ class Batch:
         self.id = request_id
         self.residents = residents
         self.form = form
-        self.sizes: tuple[Size, ...] = tuple(
-            dict.fromkeys(model.network.pixels for model in residents if model.network.pixels)
+        self.frames: tuple[Frame, ...] = tuple(
+            dict.fromkeys(frame for model in residents if (frame := model.frame) is not None)
         )
         self.serial = not all(model.network.cuttable for model in residents)
         self.tally = Tally(residents, len(rows), outputs=outputs, task=task, plan=plan)
@@ -125,7 +126,7 @@ class Batch:
         parts_s = self.timer.parts_s
         common_s = parts_s.get(COMMON, 0.0)
         return [
-            [parts_s.get(number, 0.0), common_s * self._decoding.part_for(resident.network.pixels)]
+            [parts_s.get(number, 0.0), common_s * self._decoding.part_for(resident.frame)]
             for number, resident in enumerate(self.residents, 1)
         ]
 

@@ -1,7 +1,8 @@
 """Encoded image → pixels of a model's input size. Knows Pillow; knows no files and no models.
 
 A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4, 1/8 that still covers the target (Pillow's
-`draft`): the inverse DCT and everything after it then run on a fraction of the pixels.
+`draft`): the inverse DCT and everything after it then run on a fraction of the pixels. Where a model says how
+it wants its pictures resized, it must cover the target fourfold.
 Training and serving both go through here, so a model sees the same pixels in both.
 """
 
@@ -18,9 +19,10 @@ from PIL.ImageFile import ImageFile as PillowFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from gpu_worker.errors import RowFault
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.image_file import ImageFile, look_over
 
-__all__ = ["Pixels", "decode_image"]
+__all__ = ["Pixels", "decode_image", "decode_picture"]
 
 Pixels = NDArray[np.uint8]
 
@@ -36,15 +38,28 @@ _UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_LEAST_SHRINKING: Final = 4  # times, by the interpolation that was asked for
+_RESAMPLING: Final = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+}
 _TURNS_SIDEWAYS: Final = frozenset((5, 6, 7, 8))
 
 
 def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pixels:
-    """The image as uint8 RGB of shape [height, width, 3], upright, transparency over white.
+    """As `decode_picture`, where the whole image fills the target and its aspect ratio is not kept."""
+    return decode_picture(data, Frame(height, width), max_pixels=max_pixels)
 
-    The aspect ratio is not kept: the whole image fills the target. Size and scans are judged by the header,
-    before any pixel is decoded, and decoding has a bounded time. Raises `RowFault` (input_undecodable,
-    input_too_large).
+
+def decode_picture(data: bytes, frame: Frame, *, max_pixels: int) -> Pixels:
+    """The image as uint8 of shape [frame.height, frame.width, 3], upright, transparency over white.
+
+    Size and scans are judged by the header, before any pixel is decoded, and decoding has a bounded time.
+    Raises `RowFault` (input_undecodable, input_too_large).
     """
     if not data:
         raise RowFault("input_undecodable", "the image is empty (0 bytes)")
@@ -59,7 +74,7 @@ def decode_image(data: bytes, height: int, width: int, *, max_pixels: int) -> Pi
             if timed:
                 file.check_scans(columns * rows, max_pixels)
                 image.decodermaxblock = _BLOCK_BYTES
-            return _fit(image, file.orientation, height, width)
+            return _fit(image, file.orientation, frame)
     except RowFault:
         raise
     except UnidentifiedImageError as exc:
@@ -104,15 +119,39 @@ def _too_many_pixels(has: str, max_pixels: int) -> RowFault:
     return RowFault("input_too_large", f"the image has {has} pixels; the limit is {max_pixels} in all")
 
 
-def _fit(image: Image.Image, turn: int, height: int, width: int) -> Pixels:
-    size = (height, width) if turn in _TURNS_SIDEWAYS else (width, height)
-    image.draft("RGB", size)
+def _fit(image: Image.Image, turn: int, frame: Frame) -> Pixels:
+    sideways = turn in _TURNS_SIDEWAYS
+    columns, rows = reversed(image.size) if sideways else image.size
+    upright = frame.scaled(columns, rows)
+    size = (upright[1], upright[0]) if sideways else upright
+    if frame.is_plain:
+        image.draft("RGB", size)
+    else:
+        # Halving is not the interpolation that was asked for: what it leaves must still be shrunk by that.
+        image.draft("RGB", (_LEAST_SHRINKING * size[0], _LEAST_SHRINKING * size[1]))
     small = _eight_bit(image)
     if small.size != size:
-        small = small.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
+        how = _RESAMPLING[frame.interpolation]
+        small = small.resize(size, how, reducing_gap=2.0 if frame.is_plain else None)
     if turn in _UPRIGHT:
         small = small.transpose(_UPRIGHT[turn])
-    return np.asarray(_opaque(small))
+    return _in_order(_framed(_opaque(small), frame), frame)
+
+
+def _framed(image: Image.Image, frame: Frame) -> Image.Image:
+    """The picture cropped, and what it leaves of the frame filled."""
+    if image.size == (frame.width, frame.height):
+        return image
+    framed = Image.new("RGB", (frame.width, frame.height), frame.fill)
+    framed.paste(image, frame.origin(*image.size))
+    return framed
+
+
+def _in_order(image: Image.Image, frame: Frame) -> Pixels:
+    if frame.channels == "grey":
+        return np.repeat(np.asarray(image.convert("L"))[:, :, None], 3, axis=2)
+    pixels: Pixels = np.asarray(image)
+    return pixels[:, :, ::-1] if frame.channels == "bgr" else pixels
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

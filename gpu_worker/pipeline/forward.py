@@ -154,10 +154,10 @@ def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) ->
 
 
 def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:
-    size = resident.network.pixels
+    frame = resident.frame
     count = len(piece.rows)
-    if size is None:
+    if frame is None:
         return piece.rows if len(good) == count else [piece.rows[index] for index in good]
     # A lent buffer may be longer than the piece.
-    inputs = (piece.tensors if piece.tensors else piece.pixels)[size][:count]
+    inputs = (piece.tensors if piece.tensors else piece.pixels)[frame][:count]
     return inputs if len(good) == count else inputs[good]

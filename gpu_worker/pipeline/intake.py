@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpu_worker.errors import RowFault
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
-from gpu_worker.pipeline.decode import Pixels, decode_image
+from gpu_worker.pipeline.decode import Pixels, decode_picture
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
@@ -25,46 +26,45 @@ from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.wire.protocol import RowError
 
-__all__ = ["Intake", "Piece", "Size"]
+__all__ = ["Intake", "Piece"]
 
 _SLICE_ROWS = 8
 _SLICE_ROWS_ON_DEVICE = 64  # where the device decodes: many at once are what it is good at
 _SHOWN_BYTES = 100
 
-Size = tuple[int, int]  # (H, W)
 Unwanted = Callable[[], bool]
 ReadRow = Callable[[int, bytes], None]
 
 
 class Decoding:
-    """What decoding took, in seconds of its threads: in all, and where there are several sizes, for each."""
+    """What decoding took, in seconds of its threads: in all, and where there are several frames, for each."""
 
-    __slots__ = ("all_s", "by_size_s")
+    __slots__ = ("all_s", "by_frame_s")
 
     def __init__(self) -> None:
         self.all_s = 0.0
-        self.by_size_s: dict[Size, float] = {}
+        self.by_frame_s: dict[Frame, float] = {}
 
     def add(self, more: Decoding) -> None:
         """Adds that of other rows."""
         self.all_s += more.all_s
-        for size, took_s in more.by_size_s.items():
-            self.note(size, took_s)
+        for frame, took_s in more.by_frame_s.items():
+            self.note(frame, took_s)
 
-    def note(self, size: Size, took_s: float) -> None:
-        """So long was for that size alone."""
-        self.by_size_s[size] = self.by_size_s.get(size, 0.0) + took_s
+    def note(self, frame: Frame, took_s: float) -> None:
+        """So long was for that frame alone."""
+        self.by_frame_s[frame] = self.by_frame_s.get(frame, 0.0) + took_s
 
-    def part_for(self, size: Size | None) -> float:
-        """The part of it, 0 to 1, that it would have taken for pixels of that size alone; None: of none."""
-        others_s = sum(took_s for other, took_s in self.by_size_s.items() if other != size)
+    def part_for(self, frame: Frame | None) -> float:
+        """The part of it, 0 to 1, that it would have taken for pixels of that frame alone; None: of none."""
+        others_s = sum(took_s for other, took_s in self.by_frame_s.items() if other != frame)
         return max(0.0, 1.0 - others_s / self.all_s) if self.all_s > 0 else 1.0
 
 
 class Piece:
     """Consecutive rows of one batch on their way through the worker.
 
-    start: index of its first row in the batch. pixels, tensors: for each size asked for, at least as many
+    start: index of its first row in the batch. pixels, tensors: for each frame asked for, at least as many
     rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults. `timer`:
     the time that decoding takes is its batch's.
     """
@@ -87,8 +87,8 @@ class Piece:
         self.start = start
         self.rows = rows
         self.timer = timer or WorkClock().timer()
-        self.pixels: dict[Size, Pixels] = {}
-        self.tensors: dict[Size, Floats] = {}
+        self.pixels: dict[Frame, Pixels] = {}
+        self.tensors: dict[Frame, Floats] = {}
         self.faults: list[RowError] = []
         self.bug: BaseException | None = None
         self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
@@ -100,10 +100,10 @@ class Piece:
         """Sets how many slices will be reported to `slice_done`."""
         self._slices_left = slices
 
-    def took(self, size: Size, seconds: float) -> None:
-        """Notes that decoding a row for that size alone took so long."""
+    def took(self, frame: Frame, seconds: float) -> None:
+        """Notes that decoding a row for that frame alone took so long."""
         with self._lock:
-            self.decoding.note(size, seconds)
+            self.decoding.note(frame, seconds)
 
     def slice_done(self, faults: list[RowError], bug: BaseException | None, took_s: float = 0.0) -> bool:
         """Notes the outcome of one slice, and how long its thread took; True for the last one."""
@@ -133,37 +133,37 @@ class Intake:
         self,
         piece: Piece,
         form: str,
-        sizes: Sequence[Size],
+        frames: Sequence[Frame],
         unwanted: Unwanted,
         media: MediaRoots | None = None,
     ) -> None:
-        """Fills `piece` for each of `sizes`. Once `unwanted()` is true the remaining rows are skipped.
+        """Fills `piece` for each of `frames`. Once `unwanted()` is true the remaining rows are skipped.
 
         media: below what paths are read, if not below all that this worker may read.
         """
         piece.expect(1)
-        row = self._reader(piece, form, sizes, media or self.media)
+        row = self._reader(piece, form, frames, media or self.media)
         self._decode_slice(piece, range(len(piece.rows)), row, unwanted)
 
     def decode(
         self,
         piece: Piece,
         form: str,
-        sizes: Sequence[Size],
+        frames: Sequence[Frame],
         unwanted: Unwanted,
         then: Callable[[], None],
         media: MediaRoots | None = None,
     ) -> None:
         """As `decode_here`, in all threads at once; then calls `then`, in whichever was last.
 
-        Rows that no network wants as pixels (`sizes` is empty) are only looked over, in this thread.
+        Rows that no network wants as pixels (`frames` is empty) are only looked over, in this thread.
         """
-        if not sizes:
-            self.decode_here(piece, form, sizes, unwanted, media)
+        if not frames:
+            self.decode_here(piece, form, frames, unwanted, media)
             then()
             return
         count = len(piece.rows)
-        row = self._reader(piece, form, sizes, media or self.media)
+        row = self._reader(piece, form, frames, media or self.media)
         most = _SLICE_ROWS if self._jpegs is None else _SLICE_ROWS_ON_DEVICE
         step = min(most, max(1, -(-count // self._threads.count)))
         slices = [range(start, min(start + step, count)) for start in range(0, count, step)]
@@ -202,10 +202,10 @@ class Intake:
             self._buffers.give(buffer)
         piece.pixels = {}
 
-    def _reader(self, piece: Piece, form: str, sizes: Sequence[Size], media: MediaRoots) -> ReadRow:
+    def _reader(self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots) -> ReadRow:
         """What turns row `index` of the piece into its place in the piece's arrays, or says why it cannot."""
         try:
-            return self._reader_into_buffers(piece, form, sizes, media)
+            return self._reader_into_buffers(piece, form, frames, media)
         except BaseException as exc:  # no memory: to be raised where the batch is answered
             reason = exc
 
@@ -215,14 +215,19 @@ class Intake:
             return refuse
 
     def _reader_into_buffers(
-        self, piece: Piece, form: str, sizes: Sequence[Size], media: MediaRoots
+        self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots
     ) -> ReadRow:
-        if not sizes:
+        if not frames:
             return lambda index, row: self._look_over(row, form)
         if form == "tensor":
-            piece.tensors = {(h, w): np.empty((len(piece.rows), 3, h, w), np.float32) for h, w in sizes}
+            count = len(piece.rows)
+            piece.tensors = {
+                frame: np.empty((count, 3, frame.height, frame.width), np.float32) for frame in frames
+            }
             return lambda index, row: _read_tensor(piece, index, row)
-        piece.pixels = {(h, w): self._buffers.take(len(piece.rows), h, w) for h, w in sizes}
+        piece.pixels = {
+            frame: self._buffers.take(len(piece.rows), frame.height, frame.width) for frame in frames
+        }
         folders: dict[str, str] = {}
 
         def read(row: bytes) -> bytes:
@@ -238,11 +243,11 @@ class Intake:
         """Decodes a row's file into the piece's buffers, on the CPU. Raises `RowFault`."""
         self._check_size(data)
         several = len(piece.pixels) > 1
-        for (height, width), buffer in piece.pixels.items():
+        for frame, buffer in piece.pixels.items():
             began_s = time.monotonic() if several else 0.0
-            buffer[index] = decode_image(data, height, width, max_pixels=self.max_pixels)
+            buffer[index] = decode_picture(data, frame, max_pixels=self.max_pixels)
             if several:
-                piece.took((height, width), time.monotonic() - began_s)
+                piece.took(frame, time.monotonic() - began_s)
 
     def _look_over(self, row: bytes, form: str) -> None:
         self._check_size(row)
@@ -291,9 +296,12 @@ class _OnDevice:
                 files[index] = self._intake.checked(self._read(self._piece.rows[index]))
             except RowFault as fault:
                 self._faults[index] = fault
+        if not all(frame.is_plain for frame in self._piece.pixels):
+            self._left.update(files)  # the device does no more than stretch
+            return
         asked = [offered(data, self._intake.max_pixels) for data in files.values()]
-        for (height, width), buffer in self._piece.pixels.items():
-            found = decoded_by(self._decoder, asked, height, width)
+        for frame, buffer in self._piece.pixels.items():
+            found = decoded_by(self._decoder, asked, frame.height, frame.width)
             for (index, data), pixels in zip(files.items(), found, strict=True):
                 if pixels is None:
                     self._left[index] = data
@@ -309,7 +317,8 @@ class _OnDevice:
 
 
 def _read_tensor(piece: Piece, index: int, row: bytes) -> None:
-    for (height, width), tensor in piece.tensors.items():
+    for frame, tensor in piece.tensors.items():
+        height, width = frame.height, frame.width
         expected = 4 * 3 * height * width
         if len(row) != expected:
             raise RowFault(

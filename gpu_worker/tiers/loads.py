@@ -29,16 +29,16 @@ from gpu_worker.model_files.prepared import PreparedFiles, Stamp, content_of, re
 from gpu_worker.model_files.regular import open_regular
 from gpu_worker.model_files.sources import Sources
 from gpu_worker.networks.hashing import Hashing
-from gpu_worker.networks.loader import check_pixels, onnx_network, warm_up
+from gpu_worker.networks.loader import check_input, warm_up
 from gpu_worker.networks.moved import LeavesDevice, MovesWeights, Weights
 from gpu_worker.networks.network import IsCancelled, Network, check
+from gpu_worker.networks.runtimes import Held, runtime_of
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.tiers.arriving import Arriving, Damaged
 from gpu_worker.tiers.host import HostModel, HostTier
 from gpu_worker.tiers.kept import Kept, KeptNetworks
 from gpu_worker.tiers.link import Link
-from gpu_worker.zoo import HASHING
 
 if TYPE_CHECKING:
     from torch import nn
@@ -174,12 +174,19 @@ class Loads:
 
     def _brought(self, load: _Load) -> Made:
         manifest = load.manifest
-        if manifest.architecture == HASHING:
-            return self._hashing(load)
-        check_pixels(manifest)
-        if manifest.runtime == "onnx":
-            return self._onnx(load)
-        return self._torch(load)
+        runtime = runtime_of(manifest)
+        if runtime.held != "drawn":
+            check_input(manifest, runtime)
+            began_s = time.monotonic()
+            self._sources.check_others(manifest, load.is_cancelled)
+            load.times.prepare_s += time.monotonic() - began_s
+        ways: dict[Held, Callable[[_Load], Made]] = {
+            "tensors": self._torch,
+            "file": self._file,
+            "made": self._itself,
+            "drawn": self._hashing,
+        }
+        return ways[runtime.held](load)
 
     def leave(self, network: Network, learned: object) -> None:
         """The network is off the device: its memory is given back, and what can be used again is kept."""
@@ -476,16 +483,27 @@ class Loads:
             network.weights = Weights(load.content, memory)
         return network
 
-    # ── ONNX: its load is the making of a session, which has its weights for itself ─────────────────────
+    # ── of a file: the load is the making of a session, which has its weights for itself ────────────────
 
-    def _onnx(self, load: _Load) -> Made:
+    def _itself(self, load: _Load) -> Made:
+        if load.manifest.files:
+            self._identify(load)
+        if load.ahead:
+            raise _InHost
+        return self._made(load, lambda *_: self._network_of(load, None), None, Region(0))
+
+    def _file(self, load: _Load) -> Made:
+        if self._device.simulated is None:  # such runtimes have their own way to a device
+            return self._itself(load)
         sha256 = self._identify(load)
-        if self._device.simulated is None:  # ONNX Runtime has its own way to a device
-            if load.ahead:
-                raise _InHost
-            return self._made(load, lambda *_: onnx_network(load.manifest, self._device), None, Region(0))
-        load.content = content_of(sha256, {"runtime": "onnx"})
-        return self._by_tiers(load, self._bring_file, self._onnx_network)
+        load.content = content_of(sha256, {"runtime": load.manifest.runtime})
+        return self._by_tiers(load, self._bring_file, self._network_of_file)
+
+    def _network_of(self, load: _Load, content: bytes | None) -> Network:
+        manifest = load.manifest
+        return runtime_of(manifest).load(
+            manifest, self._device, content=content, allow_import=self._settings.allow_import
+        )
 
     def _bring_file(self, load: _Load, allocate: _Allocate) -> Arriving:
         path = load.manifest.path_of_weights()
@@ -500,11 +518,11 @@ class Loads:
 
         return Arriving(self._reading, read, memory.view, "", file.close)
 
-    def _onnx_network(self, load: _Load, _: object, memory: Region) -> Network:
+    def _network_of_file(self, load: _Load, _: object, memory: Region) -> Network:
         if self._sources.stamp(load.manifest) != load.stamp:
             path = load.manifest.path_of_weights()
             raise ModelUnusable(f"the weights {path} were replaced while they were read")
-        return onnx_network(load.manifest, self._device, bytes(memory.view))
+        return self._network_of(load, bytes(memory.view))
 
     # ── the hashing model: weights of any size ────────────────────────────────────────────────────────
 
@@ -554,6 +572,7 @@ def _options(manifest: Manifest) -> dict[str, Any]:
         "classes": manifest.classes,
         "input": asdict(manifest.input),
         "features": asdict(manifest.features),
+        "outputs": asdict(manifest.outputs),
     }
 
 

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from gpu_worker.model_files.file_list import ModelFile
+from gpu_worker.model_files.preprocess import PLAIN, Preprocess
 from gpu_worker.tasks import Task, task_named
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
@@ -54,11 +56,18 @@ class InputShape:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
+    preprocess: Preprocess = PLAIN
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row as float32 pixels, [3, height, width]; 0 where that form does not apply."""
         return 4 * 3 * self.height * self.width
+
+    @property
+    def pixels(self) -> tuple[object, ...]:
+        """What pixels mean to a network: members of which this is equal can share them."""
+        how = self.preprocess
+        return self.height, self.width, self.mean, self.std, how.scale, how.channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class ModelVersion:
     runtime: str = "torch"
     architecture: str = ""
     sha256: str = ""
+    files: tuple[ModelFile, ...] = ()  # beside its manifest, the weights first
     features: int = 0  # numbers of its features, where its manifest says so
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
@@ -211,11 +221,7 @@ class Function:
         """The forms in which its rows may come, the default first; pixels only if members agree on them."""
         forms = forms_of(self.task.name, self.form)
         first = self.members[0].input
-        same_pixels = first.row_bytes > 0 and all(
-            (m.input.height, m.input.width, m.input.mean, m.input.std)
-            == (first.height, first.width, first.mean, first.std)
-            for m in self.members
-        )
+        same_pixels = first.row_bytes > 0 and all(m.input.pixels == first.pixels for m in self.members)
         return forms if same_pixels else tuple(form for form in forms if form != "tensor")
 
     def row_shape(self, form: Form) -> tuple[int, ...]:

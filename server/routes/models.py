@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import FormData, UploadFile
 
+from gpu_worker.model_files.file_list import MOST_FILES
 from server.catalog.functions import ModelVersion
 from server.errors import BadOption
 from server.http.body import content_type_of, json_object
 from server.http.replies import json_reply
+from server.routes.classes import asks_for_classes, told_classes
 from server.services import Services, ServicesOf
 
 __all__ = ["router"]
@@ -25,23 +27,29 @@ _MANIFEST_BYTES = 2 << 20  # read on the event loop
 
 @router.post("/register")
 async def register(services: ServicesOf, request: Request) -> Response:
-    """A model version: multipart `manifest` and `weights`, or JSON `{"directory": …}` on this host."""
+    """A model version: multipart (`manifest`, `weights`, `files`), or a JSON `directory` of this host."""
     if content_type_of(request) == "multipart/form-data":
-        async with request.form(max_files=2, max_fields=4, max_part_size=_MANIFEST_BYTES) as form:
+        async with request.form(
+            max_files=MOST_FILES + 1, max_fields=4, max_part_size=_MANIFEST_BYTES
+        ) as form:
             manifest = await _manifest(form)
             weights = form.get("weights")
             if isinstance(weights, str):
                 raise BadOption("the part 'weights' must be a file")
-            model = await services.publisher.register(manifest, weights.file if weights else None)
+            model = await services.publisher.register(
+                manifest, weights.file if weights else None, _others(form)
+            )
     else:
         model = await services.publisher.register_directory(await _directory(request))
-    return json_reply(_described(services, model))
+    return json_reply(_described(services, model, with_classes=asks_for_classes(request)))
 
 
 @router.get("/v1/models")
-def list_models(services: ServicesOf) -> Response:
+def list_models(services: ServicesOf, request: Request) -> Response:
     """Every registered model version."""
-    return json_reply({"models": [_described(services, model) for model in services.catalog.models()]})
+    listed = asks_for_classes(request)
+    models = services.catalog.models()
+    return json_reply({"models": [_described(services, each, with_classes=listed) for each in models]})
 
 
 @router.get("/v1/workers")
@@ -88,6 +96,18 @@ async def _manifest(form: FormData) -> dict[str, Any]:
     return manifest
 
 
+def _others(form: FormData) -> dict[str, IO[bytes]]:
+    """The files beside the weights, by the names under which they came."""
+    others: dict[str, IO[bytes]] = {}
+    for part in form.getlist("files"):
+        if isinstance(part, str) or not part.filename:
+            raise BadOption("each part 'files' must be a file with the name that the manifest lists")
+        if part.filename in others:
+            raise BadOption(f"the file {part.filename[:100]!r} came twice")
+        others[part.filename] = part.file
+    return others
+
+
 async def _directory(request: Request) -> Path:
     directory = (await json_object(request)).get("directory")
     if not isinstance(directory, str) or not directory.startswith("/"):
@@ -95,7 +115,7 @@ async def _directory(request: Request) -> Path:
     return Path(directory)
 
 
-def _described(services: Services, model: ModelVersion) -> dict[str, Any]:
+def _described(services: Services, model: ModelVersion, *, with_classes: bool = False) -> dict[str, Any]:
     places = services.residency.resident()
     return {
         "name": model.name,
@@ -104,9 +124,15 @@ def _described(services: Services, model: ModelVersion) -> dict[str, Any]:
         "runtime": model.runtime,
         "architecture": model.architecture,
         "accuracy": model.accuracy,
-        "classes": list(model.classes),
-        "input": {"form": model.input.form, "height": model.input.height, "width": model.input.width},
+        **told_classes(model.classes, listed=with_classes),
+        "input": {
+            "form": model.input.form,
+            "height": model.input.height,
+            "width": model.input.width,
+            "preprocess": model.input.preprocess.to_json(),
+        },
         "sha256": model.sha256,
+        "files": [file.to_json() for file in model.files],
         "directory": str(model.directory),
         "resident": any(model.key in keys for keys in places.values()),
         "resident_on": [worker for worker, keys in places.items() if model.key in keys],

@@ -13,10 +13,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
+from gpu_worker.model_files.file_list import WEIGHTS, ModelFile, files_from
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
 from gpu_worker.model_files.regular import MANIFEST_FILE, flush, open_regular, read_json
 from server.errors import BadOption, BodyTooLarge
@@ -59,21 +62,26 @@ class Artifacts:
         except ValueError as exc:
             raise BadOption(str(exc)) from exc
 
-    def install(self, manifest: Mapping[str, Any], weights: IO[bytes] | None) -> tuple[dict[str, Any], Path]:
-        """Store a version; its manifest, with the weights' checksum, and its directory.
+    def install(
+        self,
+        manifest: Mapping[str, Any],
+        weights: IO[bytes] | None,
+        others: Mapping[str, IO[bytes]] = MappingProxyType({}),
+    ) -> tuple[dict[str, Any], Path]:
+        """Store a version; its manifest, with its files' checksums, and its directory.
 
-        Raises `BadOption` if manifest and weights do not fit, or if the version is there with other weights;
-        `BodyTooLarge` for weights over the limit.
+        others: the files that it lists beside its weights, by name. Raises `BadOption` if manifest and files
+        do not fit, or if the version is there with others; `BodyTooLarge` for files over the limit in all.
         """
         target = self.model_directory(str(manifest.get("name")), _version(manifest))
         model_from_manifest(manifest, target)  # everything checked before the first byte is written
         self._readers.admit_to_folder(target.parent)
         staging = Path(tempfile.mkdtemp(prefix=".installing-", dir=self._models))
         try:
-            complete = self._write(dict(manifest), weights, staging)
+            complete = self._write(dict(manifest), weights, others, staging)
             with contextlib.suppress(FileNotFoundError):
                 there = self._there(target)
-                if there.get("sha256") != complete.get("sha256"):
+                if _checksums(there) != _checksums(complete):
                     raise BadOption(
                         f"{target} holds other weights; versions never change: use another version"
                     )
@@ -93,20 +101,21 @@ class Artifacts:
         Raises as `install` does.
         """
         manifest = self.read_manifest(directory)
-        weights = _weights_name(manifest)
+        files = _files(manifest)
         place = self.model_directory(str(manifest.get("name")), _version(manifest))
         if place.exists() and place.resolve() == directory.resolve():
             model_from_manifest(manifest, place)
-            if weights is not None:
-                with _open_weights(directory / weights) as source:
-                    _check_runtime(manifest, source)
+            for file in files:
+                with _open_file(directory / file.name) as source:
+                    _check_runtime(manifest, file, source)
                     source.seek(0)
-                    _check_sum(manifest, hashlib.file_digest(source, "sha256").hexdigest())
+                    _check_sum(file, hashlib.file_digest(source, "sha256").hexdigest())
             return manifest, place
-        if weights is None:
-            return self.install(manifest, None)
-        with _open_weights(directory / weights) as source:
-            return self.install(manifest, source)
+        with contextlib.ExitStack() as opened:
+            sources = [opened.enter_context(_open_file(directory / file.name)) for file in files]
+            weights = sources[0] if sources else None
+            others = {file.name: source for file, source in zip(files[1:], sources[1:], strict=True)}
+            return self.install(manifest, weights, others)
 
     def write_function(self, name: str, deployed: Mapping[str, Any]) -> None:
         """Publish a function's deployed form for `local:`."""
@@ -144,30 +153,62 @@ class Artifacts:
     def _staged(self, name: str) -> Path:
         return self._functions / f".staged-{check_name(name, 'function')}"
 
-    def _write(self, manifest: dict[str, Any], weights: IO[bytes] | None, staging: Path) -> dict[str, Any]:
-        name = _weights_name(manifest)
-        if (name is None) != (weights is None):
+    def _write(
+        self,
+        manifest: dict[str, Any],
+        weights: IO[bytes] | None,
+        others: Mapping[str, IO[bytes]],
+        staging: Path,
+    ) -> dict[str, Any]:
+        files = _files(manifest)
+        if (not files) != (weights is None):
             raise BadOption(
-                "the manifest names weights and none came" if name else "the manifest names no weights"
+                "the manifest names weights and none came" if files else "the manifest names no weights"
             )
-        if name is not None and weights is not None:
-            digest = hashlib.sha256()
-            size = 0
-            with open(staging / name, "w+b") as out:
-                while chunk := weights.read(_CHUNK_BYTES):
-                    size += len(chunk)
-                    if size > self._max_model_bytes:
-                        raise BodyTooLarge(f"the weights are over the limit of {self._max_model_bytes} bytes")
-                    digest.update(chunk)
-                    out.write(chunk)
-                out.flush()
-                os.fsync(out.fileno())
-                self._readers.admit_to_file(out.fileno())
-                _check_runtime(manifest, out)
-            _check_sum(manifest, digest.hexdigest())
-            manifest["sha256"] = digest.hexdigest()
+        listed = {file.name for file in files[1:]}
+        if listed != others.keys():
+            odd = sorted(listed ^ others.keys())[0]
+            raise BadOption(
+                f"the manifest lists the file {odd!r} and none came"
+                if odd in listed
+                else f"the file {odd[:100]!r} came, and the manifest does not list it under 'files'"
+            )
+        written = []
+        left_bytes = self._max_model_bytes
+        for place, file in enumerate(files):
+            source = weights if place == 0 else others[file.name]
+            assert source is not None
+            digest, size = self._write_file(manifest, file, source, staging, left_bytes)
+            left_bytes -= size
+            written.append(replace(file, sha256=digest))
+        if written:
+            manifest["weights"], manifest["sha256"] = written[0].name, written[0].sha256
+        if len(written) > 1:
+            manifest["files"] = [file.to_json() for file in written]
+        else:
+            manifest.pop("files", None)
         self._write_whole(staging / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         return manifest
+
+    def _write_file(
+        self, manifest: Mapping[str, Any], file: ModelFile, source: IO[bytes], staging: Path, most_bytes: int
+    ) -> tuple[str, int]:
+        """Its checksum and its size."""
+        digest = hashlib.sha256()
+        size = 0
+        with open(staging / file.name, "w+b") as out:
+            while chunk := source.read(_CHUNK_BYTES):
+                size += len(chunk)
+                if size > most_bytes:
+                    raise BodyTooLarge(f"the weights are over the limit of {self._max_model_bytes} bytes")
+                digest.update(chunk)
+                out.write(chunk)
+            out.flush()
+            os.fsync(out.fileno())
+            self._readers.admit_to_file(out.fileno())
+            _check_runtime(manifest, file, out)
+        _check_sum(file, digest.hexdigest())
+        return digest.hexdigest(), size
 
     def _write_whole(self, path: Path, data: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as out:
@@ -195,32 +236,35 @@ def _version(manifest: Mapping[str, Any]) -> int:
     return version
 
 
-def _weights_name(manifest: Mapping[str, Any]) -> str | None:
-    """The file of the weights, a plain name in the manifest's own folder; None for a model without any."""
-    raw = manifest.get("weights")
-    if raw is None or raw == "":
-        return None
-    if not isinstance(raw, str) or raw == MANIFEST_FILE:
-        raise BadOption(f"model.json: 'weights' must be a file name, not {raw!r}")
-    return check_name(raw, "model.json: 'weights'")
+def _files(manifest: Mapping[str, Any]) -> tuple[ModelFile, ...]:
+    """The files beside the manifest, the weights first; none of a model without any."""
+    try:
+        return files_from(manifest)
+    except ValueError as exc:
+        raise BadOption(f"model.json: {exc}") from exc
 
 
-def _check_sum(manifest: Mapping[str, Any], digest: str) -> None:
-    if manifest.get("sha256") not in (None, "", digest):
-        raise BadOption("the weights' SHA-256 is not the one that model.json names; the file is damaged")
+def _checksums(manifest: Mapping[str, Any]) -> list[str]:
+    return [file.sha256 for file in _files(manifest)]
 
 
-def _check_runtime(manifest: Mapping[str, Any], weights: IO[bytes]) -> None:
-    """What the runtime would do on loading the weights, beside reading them. Raises `BadOption`."""
-    if manifest.get("runtime") != "onnx":
+def _check_sum(file: ModelFile, digest: str) -> None:
+    if file.sha256 not in ("", digest):
+        raise BadOption(f"the SHA-256 of {file.name} is not the one that model.json names; it is damaged")
+
+
+def _check_runtime(manifest: Mapping[str, Any], file: ModelFile, content: IO[bytes]) -> None:
+    """What the runtime would do on loading the file, beside reading it. Raises `BadOption`."""
+    is_onnx = file.name.lower().endswith(".onnx")
+    if not is_onnx and (manifest.get("runtime") != "onnx" or file.role != WEIGHTS):
         return
     try:
-        check_onnx(weights)
+        check_onnx(content)
     except OnnxRefused as exc:
         raise BadOption(f"the weights of {manifest.get('name')} cannot be served: {exc}") from exc
 
 
-def _open_weights(path: Path) -> BufferedReader:
+def _open_file(path: Path) -> BufferedReader:
     try:
         return open_regular(path)
     except OSError as exc:

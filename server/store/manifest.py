@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.model_files.file_list import files_from
+from gpu_worker.model_files.outputs import outputs_from
+from gpu_worker.model_files.preprocess import preprocess_from
 from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, MOST_FEATURES, RUNTIMES
 from gpu_worker.tasks import Task, task_named
 from server.catalog.functions import InputShape, ModelVersion
@@ -18,7 +21,6 @@ from server.errors import BadOption
 __all__ = ["check_name", "model_from_manifest"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def check_name(name: object, what: str) -> str:
@@ -42,9 +44,11 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
     runtime = manifest.get("runtime", "torch")
     if runtime not in RUNTIMES:
         raise BadOption(f"model.json of {name}: 'runtime' must be one of {RUNTIMES}, not {runtime!r}")
-    sha256 = str(manifest.get("sha256") or "")
-    if sha256 and not _SHA256.fullmatch(sha256):
-        raise BadOption(f"model.json of {name}: 'sha256' must be 64 hexadecimal digits")
+    try:
+        files = files_from(manifest)
+        outputs_from(manifest.get("outputs"))
+    except ValueError as exc:
+        raise BadOption(f"model.json of {name}: {exc}") from exc
     task = task_named(_text(manifest, "task", name))
     return ModelVersion(
         name=name,
@@ -56,7 +60,8 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         directory=directory,
         runtime=runtime,
         architecture=str(manifest.get("architecture") or ""),
-        sha256=sha256,
+        sha256=files[0].sha256 if files else str(manifest.get("sha256") or ""),
+        files=files,
         features=_features(manifest.get("features"), name, task),
     )
 
@@ -111,7 +116,11 @@ def _input(raw: object, name: str) -> InputShape:
         raise BadOption(
             f"model.json of {name}: 'input.mean' and 'input.std' must be lists of numbers"
         ) from exc
-    return InputShape(raw["form"], sizes[0], sizes[1], mean, std, _columns(raw, name))
+    try:
+        preprocess = preprocess_from(raw.get("preprocess"))
+    except ValueError as exc:
+        raise BadOption(f"model.json of {name}: {exc}") from exc
+    return InputShape(raw["form"], sizes[0], sizes[1], mean, std, _columns(raw, name), preprocess)
 
 
 def _columns(raw: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:

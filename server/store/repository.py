@@ -63,7 +63,7 @@ class Repository:
         with Session(self._engine) as session:
             known = session.get(ModelVersionRow, (model.name, model.version))
             if known is not None:
-                if known.sha256 != model.sha256:
+                if _checksums(self._model(known)) != _checksums(model):
                     raise BadOption(
                         f"model {model.name} version {model.version} is registered with other weights; "
                         "versions never change: register a new one"
@@ -236,3 +236,8 @@ def _deployment(row: DeploymentRow) -> Deployment:
     return Deployment(
         row.function, row.version, dict(row.spec), utc(row.deployed_at), row.fit, row.feedback, row.refit
     )
+
+
+def _checksums(model: ModelVersion) -> list[str]:
+    """Of its weights, and of its other files in order."""
+    return [model.sha256, *(file.sha256 for file in model.files[1:])]

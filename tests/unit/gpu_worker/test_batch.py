@@ -13,10 +13,11 @@ from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
 from gpu_worker.model_files.manifest import InputSpec, Manifest
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
 from gpu_worker.pipeline import intake as intake_module
 from gpu_worker.pipeline.batch import Batch
-from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.pipeline.decode import decode_picture
 from gpu_worker.wire.protocol import RowError
 from tests.answers import SCORED, confidences_of, labels_of, scores_of
 from tests.unit.gpu_worker.pictures import noise
@@ -156,14 +157,14 @@ def test_a_bug_in_decoding_is_never_answered_from_what_a_buffer_held(
     engines: Callable[..., Engine], squeezenet: Path, monkeypatch: pytest.MonkeyPatch, row: int
 ) -> None:
     images = [noise(seed) for seed in range(18)]
-    decode = decode_image
+    decode = decode_picture
 
-    def break_on_one(data: bytes, *size: int, max_pixels: int) -> np.ndarray:
+    def break_on_one(data: bytes, frame: Frame, *, max_pixels: int) -> np.ndarray:
         if data == images[row]:
             raise ZeroDivisionError("a bug")
-        return decode(data, *size, max_pixels=max_pixels)
+        return decode(data, frame, max_pixels=max_pixels)
 
-    monkeypatch.setattr(intake_module, "decode_image", break_on_one)
+    monkeypatch.setattr(intake_module, "decode_picture", break_on_one)
     engine = engines(threads=2)
     engine.load("m", str(squeezenet))
     with pytest.raises(ZeroDivisionError):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.decode import Pixels, decode_image
 from gpu_worker.pipeline.device_jpeg import Offered, _resized, _turned, checked, decoded_by, offered
 from gpu_worker.pipeline.intake import Intake, Piece
@@ -121,7 +122,7 @@ def test_a_piece_is_decoded_by_both_with_the_same_faults_as_by_the_cpu_alone(
     for jpegs in (decoder, None):
         intake = Intake(settings, threads, pinned=False, jpegs=jpegs)
         piece = Piece(0, rows)
-        intake.decode_here(piece, form, [(32, 32), (24, 40)], lambda: False)
+        intake.decode_here(piece, form, [Frame(32, 32), Frame(24, 40)], lambda: False)
         assert piece.bug is None
         pieces.append(piece)
     on_device, on_cpu = pieces
@@ -130,7 +131,7 @@ def test_a_piece_is_decoded_by_both_with_the_same_faults_as_by_the_cpu_alone(
     assert told[0] == told[1]
     good = [index for index in range(len(rows)) if index not in {fault.index for fault in on_cpu.faults}]
     assert good == [0, 1, 3, 4, 6]
-    for size in on_cpu.pixels:
-        found, expected = (piece.pixels[size][good].astype(int) for piece in (on_device, on_cpu))
+    for frame in on_cpu.pixels:
+        found, expected = (piece.pixels[frame][good].astype(int) for piece in (on_device, on_cpu))
         assert np.abs(found - expected).mean(axis=(1, 2, 3)).max() < 4
     threads.close()

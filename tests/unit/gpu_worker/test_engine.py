@@ -13,8 +13,9 @@ from gpu_worker.device import find_device
 from gpu_worker.engine import Engine
 from gpu_worker.errors import BadRequest, UnknownModel
 from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.loader import load_network
-from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.pipeline.decode import decode_image, decode_picture
 from gpu_worker.wire.protocol import Answer, AskStep
 from tests.answers import SCORED, confidences_of, labels_of, scores_of
 from tests.models import CLASSES, hashing_model, image_model, label_of
@@ -83,11 +84,11 @@ def test_members_answer_in_the_order_asked_and_share_the_decoding(
 ) -> None:
     decoded = []
 
-    def counting(data: bytes, height: int, width: int, *, max_pixels: int) -> np.ndarray:
-        decoded.append((height, width))
-        return decode_image(data, height, width, max_pixels=max_pixels)
+    def counting(data: bytes, frame: Frame, *, max_pixels: int) -> np.ndarray:
+        decoded.append(frame)
+        return decode_picture(data, frame, max_pixels=max_pixels)
 
-    monkeypatch.setattr("gpu_worker.pipeline.intake.decode_image", counting)
+    monkeypatch.setattr("gpu_worker.pipeline.intake.decode_picture", counting)
     engine = engines(media_roots=(str(media),), threads=2)
     engine.load("vgg", str(vgg))
     engine.load("resnet", str(resnet))

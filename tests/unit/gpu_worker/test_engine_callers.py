@@ -13,9 +13,10 @@ import torch
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import Cancelled, ModelUnusable, NoRoom, WorkerError
+from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
-from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.pipeline.decode import decode_picture
 from tests.answers import labels_of
 from tests.models import CLASSES, hashing_model, label_of
 from tests.unit.gpu_worker.pictures import noise
@@ -83,15 +84,15 @@ def test_rows_of_a_long_batch_are_not_all_decoded_ahead(
     engine.load("vgg", str(vgg))
     gate, decoded = threading.Event(), []
 
-    def counting(data: bytes, height: int, width: int, *, max_pixels: int) -> np.ndarray:
+    def counting(data: bytes, frame: Frame, *, max_pixels: int) -> np.ndarray:
         decoded.append(1)
-        return decode_image(data, height, width, max_pixels=max_pixels)
+        return decode_picture(data, frame, max_pixels=max_pixels)
 
     def blocked(*_: object) -> None:
         assert gate.wait(30)
         raise WorkerError("enough")
 
-    monkeypatch.setattr("gpu_worker.pipeline.intake.decode_image", counting)
+    monkeypatch.setattr("gpu_worker.pipeline.intake.decode_picture", counting)
     monkeypatch.setattr("gpu_worker.pipeline.forward.Tally.add", blocked)
     batch = engine.begin(["vgg"], "path", paths * 100)
     wait_until(lambda: decoded)

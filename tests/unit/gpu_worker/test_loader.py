@@ -131,7 +131,7 @@ def test_the_resident_size_covers_weights_and_activations(vgg: Path) -> None:
         (lambda m: m.update(version=float("inf")), "not a model manifest"),
         (lambda m: m["input"].update(width=float("inf")), "not a model manifest"),
         (lambda m: m["input"].update(mean=[0, 0, float("nan")]), "three numbers"),
-        (lambda m: m.update(sha256=7), "'sha256' must be a text"),
+        (lambda m: m.update(sha256=7), "'sha256' must be 64"),
         (lambda m: m.update(weights=7), "must name a file beside it"),
         (lambda m: m.update(weights="a\0b"), "must name a file beside it"),
         (lambda m: m.update(architecture_options={"width": 10**9}), "'width' must be from 0 to 4096"),

@@ -169,3 +169,41 @@ def test_a_functions_form_is_replaced_whole_and_removed(artifacts: Artifacts, ho
     artifacts.remove_function("f")
     artifacts.remove_function("f")
     assert artifacts.functions() == set()
+
+
+LISTED = [{"name": "model.safetensors"}, {"name": "tokenizer.json", "role": "tokenizer"}]
+
+
+def test_every_file_of_a_model_is_stored_with_its_checksum(artifacts: Artifacts) -> None:
+    others = {"tokenizer.json": io.BytesIO(b"{}")}
+    installed, place = artifacts.install(manifest(files=LISTED), io.BytesIO(WEIGHTS), others)
+    assert (place / "tokenizer.json").read_bytes() == b"{}"
+    assert (installed["weights"], installed["sha256"]) == ("model.safetensors", SHA256)
+    assert [file["sha256"] for file in installed["files"]] == [SHA256, hashlib.sha256(b"{}").hexdigest()]
+    assert artifacts.adopt(place)[0] == installed
+    (place / "tokenizer.json").write_bytes(b"other")
+    with pytest.raises(BadOption, match=r"tokenizer\.json.*damaged"):
+        artifacts.adopt(place)
+
+
+def test_a_version_with_another_tokenizer_is_another_version(artifacts: Artifacts) -> None:
+    for tokenizer in (b"{}", b"{}"):
+        artifacts.install(
+            manifest(files=LISTED), io.BytesIO(WEIGHTS), {"tokenizer.json": io.BytesIO(tokenizer)}
+        )
+    with pytest.raises(BadOption, match="use another version"):
+        artifacts.install(manifest(files=LISTED), io.BytesIO(WEIGHTS), {"tokenizer.json": io.BytesIO(b"[]")})
+
+
+def test_files_that_are_missing_or_not_listed_are_named(artifacts: Artifacts, home: Path) -> None:
+    with pytest.raises(BadOption, match=r"lists the file 'tokenizer\.json' and none came"):
+        artifacts.install(manifest(files=LISTED), io.BytesIO(WEIGHTS))
+    with pytest.raises(BadOption, match="does not list it"):
+        artifacts.install(with_weights(), io.BytesIO(WEIGHTS), {"evil.json": io.BytesIO(b"{}")})
+    assert leftovers(home) == []
+
+
+def test_the_limit_is_for_all_files_of_a_model(home: Path) -> None:
+    small = Artifacts(home, max_model_bytes=len(WEIGHTS) + 10)
+    with pytest.raises(BodyTooLarge, match="over the limit"):
+        small.install(manifest(files=LISTED), io.BytesIO(WEIGHTS), {"tokenizer.json": io.BytesIO(b"x" * 11)})

@@ -1,0 +1,186 @@
+"""What runs a model: a small object for each runtime. A new one is an object here, and a word in `RUNTIMES`
+of `gpu_worker/model_files/regular.py`.
+
+Whoever loads a model asks `runtime_of`; nobody else compares a runtime's name. Nothing heavy is imported
+until a model of a runtime is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+from gpu_worker.device import Device
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.networks.network import Network
+from gpu_worker.networks.recognised import Recognised
+from gpu_worker.zoo import HASHING
+
+__all__ = ["RUNTIMES", "Held", "Runtime", "files_bytes", "runtime_of"]
+
+# How a model gets into a device's memory (gpu_worker/tiers/loads.py):
+#   tensors  its weights are laid out once, kept in the host's memory, and copied under the network
+#   file     its first file may lie in the host's memory; making a network of that is the load
+#   made     making the network is the load: it reads its files itself, and has its weights for itself
+#   drawn    it has no files: its weights are written where they are needed
+Held = Literal["tensors", "file", "made", "drawn"]
+
+
+class Load(Protocol):
+    """Makes the network of a model that is checked: files hashed, forms known. Not warm yet."""
+
+    def __call__(
+        self, manifest: Manifest, device: Device, *, content: bytes | None, allow_import: bool
+    ) -> Network:
+        """content: of the first file, where that is in memory. Raises `ModelUnusable`."""
+        ...
+
+
+Recognise = Callable[[Path, Mapping[str, Any]], Recognised | None]
+
+
+def files_bytes(manifest: Manifest) -> int:
+    """Size of a model's files: the least that it will take. Raises `ModelUnusable`."""
+    nbytes = 0
+    for file in manifest.files:
+        path = manifest.path_of(file)
+        try:
+            nbytes += os.path.getsize(path)
+        except OSError as exc:
+            raise ModelUnusable(f"the weights {path} cannot be read: {exc.strerror}") from exc
+    if not manifest.files:
+        manifest.path_of_weights()  # says which is missing
+    return nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One runtime.
+
+    forms: of the rows that its models may take. imports: modules that `load` needs, imported where a load may
+    take its time; extra: of ml_udf, whose packages they are. nbytes: the least that a model takes of the
+    device. recognise(path, wishes): what a file or folder is, where it is of this runtime, else None; wishes:
+    what its owner said of it, as fields of a manifest.
+    """
+
+    name: str
+    forms: frozenset[str]
+    held: Held
+    imports: tuple[str, ...]
+    load: Load
+    extra: str = "worker"
+    nbytes: Callable[[Manifest], int] = files_bytes
+    prepare: Callable[[], None] = lambda: None
+    recognise: Recognise | None = None
+
+    def import_modules(self) -> None:
+        """Imports what it needs. Raises `ModelUnusable` where that is not installed."""
+        for name in self.imports:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as exc:
+                raise ModelUnusable(
+                    f"a model of the runtime {self.name!r} needs {exc.name}, which this worker has not; "
+                    f"pip install 'ml_udf[{self.extra}]', and start it again"
+                ) from exc
+        self.prepare()
+
+
+def runtime_of(manifest: Manifest) -> Runtime:
+    """What runs the model. Raises `ModelUnusable` for a runtime that is not known."""
+    if manifest.architecture == HASHING:
+        return _HASHING
+    found = RUNTIMES.get(manifest.runtime)
+    if found is None:
+        known = ", ".join(RUNTIMES)
+        raise ModelUnusable(f"the runtime {manifest.runtime!r} is not known here; there are: {known}")
+    return found
+
+
+# ── torch: a named architecture and safetensors ──────────────────────────────────────────────────────────
+
+
+def _load_torch(manifest: Manifest, device: Device, *, content: bytes | None, allow_import: bool) -> Network:
+    from gpu_worker.networks.torch_loader import network_of, prepared_module
+
+    return network_of(prepared_module(manifest, allow_import=allow_import), manifest, device)
+
+
+def _draw_once() -> None:
+    import torch
+
+    with torch.device("meta"):  # random weights without memory: the first ones import half of torch
+        torch.empty(1).normal_()
+
+
+# ── ONNX ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _load_onnx(manifest: Manifest, device: Device, *, content: bytes | None, allow_import: bool) -> Network:
+    from gpu_worker.networks.onnx_network import OnnxNetwork
+    from gpu_worker.networks.row_network import RowNetwork
+
+    if manifest.input.form == "row":
+        return RowNetwork(manifest.path_of_weights(), device, content)
+    return OnnxNetwork(
+        manifest.path_of_weights(),
+        manifest.input,
+        device,
+        features=manifest.features.output,
+        has_scores=bool(manifest.classes),
+        content=content,
+    )
+
+
+# ── hashing: answers that are known beforehand ───────────────────────────────────────────────────────────
+
+
+def _load_hashing(
+    manifest: Manifest, device: Device, *, content: bytes | None, allow_import: bool
+) -> Network:
+    from gpu_worker.networks.hashing import Hashing
+
+    return Hashing.from_options(manifest.classes, manifest.architecture_options)
+
+
+def _hashing_bytes(manifest: Manifest) -> int:
+    from gpu_worker.networks.hashing import Hashing
+
+    return Hashing.from_options(manifest.classes, manifest.architecture_options).resident_bytes
+
+
+_PICTURES = frozenset(("path", "image", "tensor"))
+_HASHING = Runtime(HASHING, _PICTURES | {"text"}, "drawn", (), _load_hashing, nbytes=_hashing_bytes)
+RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
+    {
+        runtime.name: runtime
+        for runtime in (
+            Runtime(
+                "torch",
+                _PICTURES | {"text"},
+                "tensors",
+                (
+                    "safetensors.torch",
+                    "gpu_worker.networks.text_network",
+                    "gpu_worker.networks.torch_loader",
+                    "gpu_worker.networks.torch_network",
+                ),
+                _load_torch,
+                prepare=_draw_once,
+            ),
+            Runtime(
+                "onnx",
+                _PICTURES | {"text", "row"},
+                "file",
+                ("gpu_worker.networks.onnx_network", "gpu_worker.networks.row_network"),
+                _load_onnx,
+            ),
+        )
+    }
+)
