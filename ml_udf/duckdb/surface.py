@@ -30,7 +30,14 @@ __all__ = [
 ValueKinds: TypeAlias = Sequence[tuple[str, str]]
 
 CATALOG = "ml_udf"
-_KINDS = {"number": "DOUBLE", "text": "VARCHAR", "boolean": "BOOLEAN"}
+_KINDS = {
+    "number": "DOUBLE",
+    "text": "VARCHAR",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting that is taken
 _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for setting in SETTINGS]
 STATEMENT = "ml_udf_statement"  # the struct's one field

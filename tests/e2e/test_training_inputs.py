@@ -193,6 +193,30 @@ def test_postgresql_learns_from_a_table_and_its_function_takes_the_columns(
     assert in_postgresql(left) == 0
 
 
+LETTERS = (
+    "SELECT id, DATE '2026-01-01' - age * 365 AS born,"
+    " TIMESTAMPTZ '2026-01-01 00:00:00+00' + id * INTERVAL '1 hour' AS sent,"
+    " 'letter ' || id || ': a customer of the ' || plan || ' plan wrote to us' AS letter, churned"
+    " FROM customers"
+)
+
+
+@pytest.mark.parametrize("engine", ["in_duckdb", "in_postgresql"])
+def test_dates_and_free_text_are_learnt_from_as_they_are(engine: str, request: pytest.FixtureRequest):
+    value: Value = request.getfixturevalue(engine)
+    name = f"letters_{engine}"
+    job = trained(value, name, LETTERS, TABLE, "budget => '6 epochs', max_epochs => 2")
+    value(f"SELECT ml_udf.deploy('udf_{name}', job => {job})::text")
+    asked = f"udf_{name}(born, sent, letter)"
+    right = value(f"SELECT count(*) FROM ({LETTERS}) AS letters WHERE {asked} = churned")
+    assert right >= 0.9 * len(customers())
+    of_old = "DATE '1960-01-01', TIMESTAMPTZ '2026-05-01 12:00:00+02'"
+    assert value(f"SELECT udf_{name}({of_old}, 'I am on the free plan')") == "yes"
+    assert value(f"SELECT udf_{name}({of_old}, 'I am on the pro plan')") == "no"
+    assert value(f"SELECT udf_{name}(NULL, NULL, NULL)") in ("yes", "no")
+    assert value(f"SELECT udf_{name}(DATE 'infinity', NULL, 'the free plan')") == "yes"
+
+
 def test_duckdb_learns_from_texts_of_any_script_and_length(in_duckdb: Value):
     job = trained(
         in_duckdb, "moods", "SELECT text, mood FROM opinions", TEXT, "budget => '18 epochs', max_epochs => 6"

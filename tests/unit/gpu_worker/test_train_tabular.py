@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
+from gpu_worker.networks.encoders import Scaled
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
+from gpu_worker.networks.table import Table
 from gpu_worker.train.learner import Objective, row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import TrainingStopped
@@ -44,6 +45,12 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("table") / "snapshot.parquet"
     pq.write_table(table.replace_schema_metadata({COLUMNS_KEY: json.dumps(COLUMNS)}), path)
     return str(path)
+
+
+def scaled(table: Table) -> Scaled:
+    (encoder,) = table.columns[0].encoders
+    assert isinstance(encoder, Scaled)
+    return encoder
 
 
 def learners() -> Learners:
@@ -93,7 +100,7 @@ def test_what_is_fitted_is_fitted_on_the_training_rows_alone(snapshot):
     ages = [
         json.loads(row["input"])[0] for row in pq.read_table(snapshot).to_pylist() if row["split"] == "train"
     ]
-    assert whole.table.columns[0].mean == pytest.approx(np.mean([age for age in ages if age is not None]))
+    assert scaled(whole.table).mean == pytest.approx(np.mean([age for age in ages if age is not None]))
     assert {split: len(rows.labels) for split, rows in whole.parts.items()} == {
         "train": 120,
         "validation": 40,
@@ -116,7 +123,7 @@ def test_a_checkpoint_brings_its_own_columns_to_a_snapshot_with_others(snapshot,
     assert before is not None
     assert after is not None
     assert not np.allclose(before.predictions, after.predictions), "the rows are other ones"
-    assert asdict(read_table(other, CLASSES).table.columns[0])["mean"] > 500
+    assert scaled(read_table(other, CLASSES).table).mean > 500
 
 
 def test_a_stop_and_a_cold_start_do_not_count_as_the_time_of_a_row():
