@@ -121,6 +121,16 @@ def _n_grams() -> HyperSpace:
     return space
 
 
+def _hist_gradient_boosting() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 0.02, 0.3, log=True, default=0.1)
+    space.add_range_knob("max_leaf_nodes", "integer", 4, 64, log=True, default=31)
+    space.add_range_knob("min_samples_leaf", "integer", 2, 64, log=True, default=20)
+    space.add_range_knob("l2_regularization", "float", 1e-3, 10.0, log=True, default=1e-3)
+    space.add_range_knob("max_features", "float", 0.3, 1.0, default=0.8)
+    return space
+
+
 def _gradient_boosting() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True, default=0.1)
@@ -137,6 +147,12 @@ def _random_forest() -> HyperSpace:
     space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True, default=1)
     space.add_range_knob("max_features", "float", 0.2, 1.0, default=0.4)
     space.add_categorical_knob("criterion", "string", ["gini", "entropy"], default="gini")
+    return space
+
+
+def _ridge() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("alpha", "float", 1e-3, 1e3, log=True, default=1.0)
     return space
 
 
@@ -180,11 +196,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 TABULAR_CLASSIFICATION.name,
                 "row",
                 {
-                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
-                    "random_forest": Model("bagged trees", _random_forest),
                     "logistic_regression": Model("linear", _logistic_regression),
+                    "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting),
+                    "random_forest": Model("bagged trees", _random_forest),
+                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
                 },
-                ("gradient_boosting", "random_forest", "logistic_regression"),
+                ("logistic_regression", "hist_gradient_boosting", "random_forest"),
                 ("study",),  # trees share no weights with other trees
                 "onnx",
                 ".onnx",

@@ -142,7 +142,7 @@ def test_duckdb_learns_from_a_table_and_its_function_takes_the_columns(
 ):
     job = trained(in_duckdb, "churn", CUSTOMERS, TABLE, "budget => '12 epochs', max_epochs => 3")
     models = in_duckdb(f"SELECT list(DISTINCT model ORDER BY model) FROM ml_udf.trials WHERE job_id = {job}")
-    assert models == ["gradient_boosting", "logistic_regression", "random_forest"]
+    assert models == ["hist_gradient_boosting", "logistic_regression", "random_forest"]
     assert in_duckdb(f"SELECT policy FROM ml_udf.jobs WHERE id = {job}") == "study"
     deployed = in_duckdb(f"SELECT ml_udf.deploy('udf_churn', job => {job})")
     assert deployed["test_accuracy"] > 0.85
