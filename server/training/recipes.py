@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from gpu_worker.tasks import (
     IMAGE_CLASSIFICATION,
@@ -21,7 +21,7 @@ from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import StudyPolicy
 
-__all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for"]
+__all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for", "regression_beside"]
 
 DEFAULT_TASK = IMAGE_CLASSIFICATION.name
 AUGMENT = ("shift", "zoom", "colour", "flip")
@@ -67,9 +67,17 @@ class Recipe:
         return metric_named(job.get("metric") or self.metrics[0])
 
     @property
+    def target(self) -> Literal["class", "labels", "number"]:
+        """What the target column holds."""
+        task = task_named(self.name)
+        if str(task.reads) == "values":
+            return "number"
+        return "class" if getattr(task, "picks_one", True) else "labels"
+
+    @property
     def has_classes(self) -> bool:
         """Whether an answer is one of a few."""
-        return task_named(self.name).needs_classes
+        return self.target == "class"
 
     @property
     def families(self) -> dict[str, str]:
@@ -87,6 +95,14 @@ def recipe_for(name: str) -> Recipe:
     if name not in RECIPES:
         raise BadOption(f"'task' must be one of {', '.join(RECIPES)}, not {name!r}")
     return RECIPES[name]
+
+
+def regression_beside(name: str) -> str:
+    """The task that learns numbers of the same inputs."""
+    form = recipe_for(name).form
+    return next(
+        recipe.name for recipe in RECIPES.values() if recipe.form == form and recipe.target == "number"
+    )
 
 
 def _network(low: float, high: float, default: float) -> HyperSpace:
