@@ -26,8 +26,8 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls
 __all__ = ["TrainingVerbs"]
 
 # What an older server does not report.
-_SINCE = ("combine", "fitted_rows", "held_out")
-_SINCE += ("metric", "validation_score", "test_score", "baseline", "baseline_said")
+_SINCE = ("combine", "fitted_rows", "held_out", "metric", "validation_score", "test_score")
+_BASELINE = ("baseline", "baseline_said")
 
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """
@@ -132,6 +132,6 @@ class TrainingVerbs:
                 given.get("grant_to", READER),
             )
         )
-        told = {**dict.fromkeys(_SINCE), **deployed}
+        told = {**dict.fromkeys((*_SINCE, *_BASELINE)), **deployed}
         # PL/Python makes jsonb of text.
         return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out")}}

@@ -97,7 +97,7 @@ def pooled_of(members: Sequence[str], scores: Mapping[str, Scores], fit: Fit | N
 
 def select_ensemble(
     scores: Mapping[str, Scores],
-    labels: LabelIndices,
+    labels: NDArray[Any],
     *,
     latency_ms: Mapping[str, float] | None = None,
     budget_ms: float | None = None,
