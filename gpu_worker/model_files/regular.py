@@ -32,8 +32,8 @@ _MOST_JSON_BYTES = 8 << 20
 MOST_FEATURES = 65_536  # numbers of an embedding
 FORMAT = 1
 FORMS = ("path", "image", "tensor", "text", "row")
-RUNTIMES = ("torch", "onnx")
-COLUMN_KINDS = ("number", "text", "boolean", "date", "timestamp", "timestamptz")
+RUNTIMES = ("torch", "onnx", "xgboost", "lightgbm")
+COLUMN_KINDS = ("number", "text", "boolean")
 
 # O_NONBLOCK: opening a FIFO waits for somebody to write; opening a device or a terminal may do anything.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW

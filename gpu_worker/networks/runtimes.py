@@ -155,6 +155,29 @@ def _hashing_bytes(manifest: Manifest) -> int:
     return Hashing.from_options(manifest.classes, manifest.architecture_options).resident_bytes
 
 
+# ── modules that make a network of a model's folder themselves ───────────────────────────────────────────
+
+
+def _load_by(module: str, name: str) -> Load:
+    """The function of that name, of a module that is imported when it is called."""
+
+    def load(manifest: Manifest, device: Device, *, content: bytes | None, allow_import: bool) -> Network:
+        make: Load = getattr(importlib.import_module(f"gpu_worker.networks.{module}"), name)
+        return make(manifest, device, content=content, allow_import=allow_import)
+
+    return load
+
+
+def _recognise_by(module: str, name: str) -> Recognise:
+    """The same, of what looks at a file or folder."""
+
+    def recognise(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
+        look: Recognise = getattr(importlib.import_module(f"gpu_worker.networks.{module}"), name)
+        return look(path, wishes)
+
+    return recognise
+
+
 _PICTURES = frozenset(("path", "image", "tensor"))
 _HASHING = Runtime(HASHING, _PICTURES | {"text"}, "drawn", (), _load_hashing, nbytes=_hashing_bytes)
 RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
@@ -180,6 +203,24 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 "file",
                 ("gpu_worker.networks.onnx_network", "gpu_worker.networks.row_network"),
                 _load_onnx,
+            ),
+            Runtime(
+                "xgboost",
+                frozenset(("row",)),
+                "made",
+                ("xgboost", "gpu_worker.networks.xgboost_network"),
+                _load_by("xgboost_network", "load_xgboost"),
+                extra="xgboost",
+                recognise=_recognise_by("tree_source", "recognise_xgboost"),
+            ),
+            Runtime(
+                "lightgbm",
+                frozenset(("row",)),
+                "made",
+                ("lightgbm", "gpu_worker.networks.lightgbm_network"),
+                _load_by("lightgbm_network", "load_lightgbm"),
+                extra="lightgbm",
+                recognise=_recognise_by("tree_source", "recognise_lightgbm"),
             ),
         )
     }

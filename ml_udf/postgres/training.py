@@ -25,9 +25,7 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls
 
 __all__ = ["TrainingVerbs"]
 
-# What an older server does not report.
-_SINCE = ("combine", "fitted_rows", "held_out", "metric", "validation_score", "test_score")
-_BASELINE = ("baseline", "baseline_said")
+_COMBINATION = ("combine", "fitted_rows", "held_out")  # which an older server does not report
 
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """
@@ -132,6 +130,6 @@ class TrainingVerbs:
                 given.get("grant_to", READER),
             )
         )
-        told = {**dict.fromkeys((*_SINCE, *_BASELINE)), **deployed}
+        told = {**dict.fromkeys(_COMBINATION), **deployed}
         # PL/Python makes jsonb of text.
         return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out")}}
