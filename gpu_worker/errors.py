@@ -16,6 +16,7 @@ Failed("internal") and its traceback goes to the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 __all__ = [
@@ -35,13 +36,15 @@ class WorkerError(Exception):
     """Base of the expected failures of a whole request; `code` is its word on the wire.
 
     wanted_bytes: what a model that found no room needs of the device, once it is known; else 0.
+    missing: models that were asked and are not resident.
     """
 
     code = "internal"
 
-    def __init__(self, message: str, *, wanted_bytes: int = 0) -> None:
+    def __init__(self, message: str, *, wanted_bytes: int = 0, missing: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.wanted_bytes = wanted_bytes
+        self.missing = missing
 
 
 class BadRequest(WorkerError):

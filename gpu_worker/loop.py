@@ -265,7 +265,8 @@ class Loop:
 
     def _fail(self, request_id: int, exc: BaseException, work_s: float = 0.0, stay_s: float = 0.0) -> None:
         if isinstance(exc, WorkerError):
-            self._replies.put(Failed(request_id, exc.code, str(exc), work_s, stay_s, exc.wanted_bytes))
+            told = (exc.wanted_bytes, list(exc.missing))
+            self._replies.put(Failed(request_id, exc.code, str(exc), work_s, stay_s, *told))
         elif isinstance(exc, DeviceLost):
             self._lose(exc)
             self._forget(request_id)

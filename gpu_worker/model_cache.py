@@ -202,7 +202,8 @@ class ModelCache:
         with self._changed:
             missing = [key for key in keys if key not in self._models]
             if missing:
-                raise UnknownModel(f"not resident on this worker: {', '.join(map(repr, missing))}")
+                names = ", ".join(map(repr, missing))
+                raise UnknownModel(f"not resident on this worker: {names}", missing=missing)
             residents = [self._models[key] for key in keys]
             for resident in residents:
                 resident.users += 1

@@ -259,6 +259,7 @@ class Failed(Message):
     Of an Infer: nothing of it is in the worker any more, and work_s and stay_s are as in `Answer`.
     Of a Load: wanted_bytes is what the model needs, where that is known by now and there was no room for it.
     Of an Infer: above 0 where the device had no memory for its pass; with one model less there, it may.
+    missing: of the models that it asked, those that are not resident.
     """
 
     kind: ClassVar[str] = "failed"
@@ -267,6 +268,7 @@ class Failed(Message):
     work_s: float = 0.0
     stay_s: float = 0.0
     wanted_bytes: int = 0
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ from server.placement.succession import Succession
 __all__ = ["Ended", "Placement", "Step"]
 
 _TRIES = 2  # of a wish's loads under which workers die
+_CROWDED_S, _LONGEST_CROWDED_S = 60.0, 3600.0  # for which a device that was short of memory holds less
 _REFUSALS = 2  # of one model by one worker that had said how much it takes: then it is offered no more
 
 
@@ -82,6 +83,15 @@ class _OpenWish:
     refusals: int = 0  # of its members by workers that had less room than was known
 
 
+@dataclass(slots=True, eq=False)
+class _Crowded:
+    """A worker whose device was short of memory: what it may hold again, and when; inf = it may already."""
+
+    whole: Capacity
+    pause_s: float
+    until_s: float
+
+
 class Placement:
     """`apart`: whether members of a group may be on different workers where no worker can hold them all.
 
@@ -109,6 +119,7 @@ class Placement:
         self._running: dict[str, Counter[str]] = {}  # worker → model → batches under way
         self._sight: dict[str, frozenset[str]] = {}  # worker → what may be asked of it
         self._used_bytes: dict[str, int] = {}
+        self._crowded: dict[str, _Crowded] = {}
         self._models = KnownModels()
         self._popularity = Popularity(self._workers, self._models)
 
@@ -228,7 +239,7 @@ class Placement:
             self._place(replace(self._workers[name], resident={}))
             del self._workers[name]
         self._popularity.worker_down(name)
-        for kept in (self._running, self._first_here, self._sight, self._used_bytes):
+        for kept in (self._running, self._first_here, self._sight, self._used_bytes, self._crowded):
             kept.pop(name, None)
         self._unsettled.update(self._open)
 
@@ -252,10 +263,11 @@ class Placement:
         """The worker says that it does not hold these."""
         self._drop(name, keys)
 
-    def crowded(self, name: str, beside: Collection[str]) -> str:
+    def crowded(self, now_s: float, name: str, beside: Collection[str]) -> str:
         """The device had no memory for a pass of these: which of its others leaves for it; "" = none can.
 
-        From now on the worker may hold what is left there, and no more, until it comes up anew.
+        From now on the worker may hold what is left there, and no more, for a while: each time for twice as
+        long, until it comes up anew.
         """
         worker = self._workers[name]
         others = [key for key in self.resident(name) if key not in beside]
@@ -264,6 +276,10 @@ class Placement:
         leaving = min(others, key=lambda key: (self._model(key).last_used_s, key))
         left_bytes = max(1, self._bytes_on(name) - self._model(leaving).size_bytes)
         self._place(replace(worker, capacity=replace(worker.capacity, capacity_bytes=left_bytes)))
+        before = self._crowded.get(name)
+        pause_s = _CROWDED_S if before is None else min(2 * before.pause_s, _LONGEST_CROWDED_S)
+        whole = before.whole if before is not None and before.until_s < math.inf else worker.capacity
+        self._crowded[name] = _Crowded(whole, pause_s, now_s + pause_s)
         return leaving
 
     # ── what is wanted ────────────────────────────────────────────────────────────────────────────────
@@ -338,6 +354,7 @@ class Placement:
 
     def steps(self, now_s: float, waited_for: Mapping[GroupKeys, WaitingRows]) -> tuple[list[Step], float]:
         """What the links do now, each from now on busy until `over`; and when to ask again."""
+        self._give_room_back(now_s)
         self._settle()
         self._met(waited_for)
         state = self.state(now_s, waited_for)
@@ -487,6 +504,13 @@ class Placement:
             found = sum(met(key).size_bytes for key in self._workers[name].resident)
             self._used_bytes[name] = found
         return found
+
+    def _give_room_back(self, now_s: float) -> None:
+        """What took the device's memory may be gone: the worker holds as much as before, and is watched."""
+        for name, one in self._crowded.items():
+            if one.until_s <= now_s:
+                one.until_s = math.inf
+                self._place(replace(self._workers[name], capacity=one.whole))
 
     def _met(self, groups: Iterable[GroupKeys]) -> tuple[GroupKeys, ...]:
         groups = tuple(groups)

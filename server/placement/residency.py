@@ -333,7 +333,7 @@ class Residency:
         place = self._places.get(worker.name)
         if place is None or place.worker is not worker or any(one.reason == CROWDED for one in place.ordered):
             return
-        if leaving := self._core.crowded(worker.name, keys):
+        if leaving := self._core.crowded(self._clock(), worker.name, keys):
             log.warning("device short of memory worker=%s leaves=%s", worker.name, leaving)
             self._core.offer_no_more([leaving])
             self._order(place, frozenset([leaving]), CROWDED)

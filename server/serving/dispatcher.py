@@ -387,7 +387,7 @@ class Dispatcher:
         if not isinstance(reply, Failed):
             reply = Failed(0, "internal", f"the worker answered a batch with {reply.kind!r}")
         if reply.code == "unknown_function":
-            self.residency.not_there(sent.worker, batch.members)
+            self.residency.not_there(sent.worker, reply.missing or batch.members)
         if reply.code == "overloaded" and reply.wanted_bytes:
             self.residency.short_of_memory(sent.worker, batch.members)
         if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled"}:

@@ -1,9 +1,10 @@
 """`make bench-residency`: which models a device holds, by every placement policy, in the simulator.
 
 The very placement and scheduler that serve decide; the clock is not real. Closed loop: Rafiqi's Figures 2 to
-4 (residency_rafiqi.py). Open loop: cells drawn at random (residency_cells.py), where every contender gets the
-same rows, so differences are paired, with 95 % intervals; of one cell alone, over twelve parts of its time.
-Then 1,000 models for an hour (residency_many.py). `--set tune` draws other cells: constants are set on those.
+4 (residency_rafiqi.py), beside what any rule could reach (residency_online.py). Open loop: cells drawn at
+random (residency_cells.py), where every contender gets the same rows, so differences are paired, with 95 %
+intervals; of one cell alone, over twelve parts of its time. Then 1,000 models for an hour
+(residency_many.py). `--set tune` draws other cells: constants are set on those.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ from tests.benchmarks.residency_cells import (
     run,
 )
 from tests.benchmarks.residency_many import many_models
+from tests.benchmarks.residency_online import online_bounds
 from tests.benchmarks.schedule import half_width
 
 Outcomes = dict[tuple[str, str], dict[str, Any]]  # (cell's seed, contender) → what `run` gives
 _PARTS = ("closed", "open", "many")
+_BOUNDED = 3  # of the numbers of clients: for so few it can be found what any rule could reach
 _ABLATED = 40  # cells of one device on which parts of ours are left out
 _BEHIND = 0.01  # of the offered rows: what a cell may cost against the best of the others
 
@@ -121,6 +124,17 @@ def _closed(pool: ProcessPoolExecutor, rows: int) -> dict[str, Any]:
         access: rate / rates[BOUND, access, 1] for access, rate in zip(rafiqi.ACCESS, best, strict=True)
     }
     table.add_row("optimum, 1 client", *(f"{100 * share:.1f}" for share in optima.values()))
+    few = rafiqi.CLIENTS[:_BOUNDED]
+    online = list(pool.map(_online, [(access, clients) for access in rafiqi.ACCESS[1:] for clients in few]))
+    bounds = {
+        access: [online.pop(0) / rates[BOUND, access, clients] for clients in few]
+        for access in rafiqi.ACCESS[1:]
+    }
+    table.add_row(
+        "at most, not knowing what comes",
+        "",
+        *("/".join(f"{100 * one:.1f}" for one in line) for line in bounds.values()),
+    )
     wide.print(table)
     charts = [
         rafiqi.chart(
@@ -133,7 +147,13 @@ def _closed(pool: ProcessPoolExecutor, rows: int) -> dict[str, Any]:
         for access in rafiqi.ACCESS
     ]
     drawn("residency-rafiqi", *charts)
-    return {"rows": rows, "clients": rafiqi.CLIENTS, "shares": shares, "optimum_of_one_client": optima}
+    return {
+        "rows": rows,
+        "clients": rafiqi.CLIENTS,
+        "shares": shares,
+        "optimum_of_one_client": optima,
+        "at_most_not_knowing_what_comes": bounds,
+    }
 
 
 def _rate(job: tuple[Contender, str, int, int]) -> float:
@@ -142,6 +162,10 @@ def _rate(job: tuple[Contender, str, int, int]) -> float:
 
 def _optimum(access: str, rows: int) -> float:
     return rafiqi.optimum(rafiqi.order(access, min(rows, 2000)))
+
+
+def _online(job: tuple[str, int]) -> float:
+    return online_bounds(*job)[1]
 
 
 # ── open loop ────────────────────────────────────────────────────────────────────────────────────────

@@ -27,7 +27,18 @@ from server.scheduling.simulation.simulator import (
 from tests.benchmarks.residency_cells import Contender
 from tests.benchmarks.schedule_cases import Affine
 
-__all__ = ["ACCESS", "CLIENTS", "chart", "optimum", "order", "throughput"]
+__all__ = [
+    "ACCESS",
+    "CLIENTS",
+    "LATENCY",
+    "MODELS",
+    "SWAP_S",
+    "chart",
+    "optimum",
+    "order",
+    "popularity",
+    "throughput",
+]
 
 MODELS, PLACES = 5, 4
 LATENCY = Affine(0.020, 0.0025)  # 22.5 ms for a row
@@ -40,11 +51,15 @@ _MAX_BATCH = 64
 
 def order(access: str, rows: int) -> list[int]:
     """Which model each row is for."""
-    draw = Random(f"Rafiqi {access}")
     if access == "sequential":
         return [row % MODELS for row in range(rows)]
+    return Random(f"Rafiqi {access}").choices(range(MODELS), popularity(access), k=rows)
+
+
+def popularity(access: str) -> list[float]:
+    """By model, how often it is asked for, where rows come at random."""
     power = 1.1 if access == "Zipf 1.1" else 0.0
-    return draw.choices(range(MODELS), [1 / (rank + 1) ** power for rank in range(MODELS)], k=rows)
+    return [1 / (rank + 1) ** power for rank in range(MODELS)]
 
 
 def throughput(contender: Contender, access: str, clients: int, rows: int) -> float:

@@ -108,7 +108,7 @@ class ValueOfResidency:
             actions += taken_up(state, worker)
         if self.aborts and worth.wanted:
             actions += self._aborts(worth, loading)
-        return PlacementDecision(tuple(actions), self._ask_again_s(worth, bool(idle)))
+        return PlacementDecision(tuple(actions), self._ask_again_s(worth, loading, bool(idle)))
 
     # ── what is ordered ───────────────────────────────────────────────────────────────────────────────
 
@@ -412,16 +412,23 @@ class ValueOfResidency:
             for action in replace(self, aborts=False).decide(then, worth.now_s).actions
         )
 
+    def _may_turn_out_idle(self, worth: Worth, loading: Set[str]) -> bool:
+        """Whether some load, under way or begun now, is one that nobody wishes for: it may be given up."""
+        moving = (worker.moving for worker in worth.state.workers.values())
+        coming = loading | {one.loading for one in moving if one is not None and not one.aborted} - {""}
+        return not coming <= frozenset().union(*(wish.group for wish in worth.state.wishes))
+
     def _worth_of_a_load(self, worth: Worth, worker: WorkerPlaces, key: str) -> float:
         """Rows that it brings, for which nobody waits yet."""
         return worth.keep((key,), worker.device) * worth.load_s((key,), worker.device)
 
-    def _ask_again_s(self, worth: Worth, is_idle: bool) -> float:
+    def _ask_again_s(self, worth: Worth, loading: Set[str], is_idle: bool) -> float:
         state = worth.state
-        if worth.wanted or (is_idle and worth.behind):
+        if not is_idle:  # then all that may be done is to give up a load, until one is over
+            could_give_up = self.aborts and worth.wanted and self._may_turn_out_idle(worth, loading)
+            return worth.now_s + _AGAIN_S if could_give_up else math.inf
+        if worth.wanted or worth.behind:
             return worth.now_s + _AGAIN_S
-        if not is_idle:
-            return math.inf
         if self.prefetch and state.sought:
             return worth.now_s + (_AGAIN_S if worth.ahead else _SELDOM_S)
         hot = max(state.demand.values(), default=0.0) if len(state.workers) > 1 else 0.0

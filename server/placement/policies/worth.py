@@ -317,7 +317,9 @@ class Worth:
             return 0
         models = [self.state.models[key] for key in group]
         fixed_s = sum(one.fixed_s for one in models)
-        row_s = sum(one.row_s + one.fixed_s / one.max_batch for one in models)
+        # In batches of four, as demand is reckoned: where the largest were counted on, an l̂ that is too low
+        # would leave rows behind holders who cannot make it.
+        row_s = sum(one.row_s + one.fixed_s / min(4, one.max_batch) for one in models)
         begins_s = sorted(begin_s + fixed_s for begin_s in free_in_s)
         late, workers, begun_s = 0, 1, begins_s[0]
         for row, due_s in enumerate(self._dues_s(group), 1):

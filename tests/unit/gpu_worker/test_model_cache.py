@@ -156,8 +156,9 @@ def test_a_model_that_is_being_removed_counts_until_its_last_batch_is_over() -> 
 def test_all_models_of_a_batch_are_leased_or_none() -> None:
     cache = ModelCache(max_bytes=20, max_models=1)
     put(cache, "a")
-    with pytest.raises(UnknownModel, match="'x'"), in_use(cache, "a", "x"):
+    with pytest.raises(UnknownModel, match="'x'") as unknown, in_use(cache, "a", "x"):
         pass
+    assert unknown.value.missing == ["x"]
     assert [there.users for there in cache.residents()] == [0], "a was not left in use"
 
 

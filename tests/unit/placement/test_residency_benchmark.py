@@ -8,6 +8,7 @@ import pytest
 
 from tests.benchmarks import residency_rafiqi as rafiqi
 from tests.benchmarks.residency_cells import BOUND, CONTENDERS, OURS, drawn_cell, run
+from tests.benchmarks.residency_online import online_bounds
 
 _ONE_RUN = 1 / rafiqi.LATENCY(1)
 
@@ -46,6 +47,13 @@ def test_the_optimum_is_above_what_any_rule_does_and_below_no_swaps() -> None:
     best = rafiqi.optimum(rafiqi.order("Zipf 1.1", rows))
     lru = next(one for one in CONTENDERS if one.name == "lru, overlapped")
     assert rafiqi.throughput(lru, "Zipf 1.1", 1, rows) < best <= _ONE_RUN + 1e-9
+
+
+def test_who_does_not_know_what_comes_answers_four_of_five_rows_of_one_client_without_a_load() -> None:
+    low, high = online_bounds("uniform", 1)
+    expected = 1 / (rafiqi.LATENCY(1) + rafiqi.SWAP_S / 5)
+    assert low <= expected + 1e-6
+    assert high == pytest.approx(expected, rel=1e-4)
 
 
 def test_five_models_in_four_places_give_rafiqis_fifth_of_the_throughput_in_sequence() -> None:

@@ -222,6 +222,22 @@ def test_nothing_is_asked_again_where_nothing_can_change() -> None:
     assert ValueOfResidency().decide(seen, NOW_S).until_s == math.inf
 
 
+def test_while_all_links_are_busy_with_what_is_wished_for_nothing_is_asked_again() -> None:
+    moving = replace(loading("b"), since_s=NOW_S - 0.01, ends_s=NOW_S + 0.19)
+    seen = asked(state(worker("w", "a", moving=moving)), {}, b=rows(2), c=rows(2))
+    wished = replace(seen, wishes=(Wish(("b",), NOW_S, by_rows=True),))
+    assert ValueOfResidency().decide(wished, NOW_S).until_s == math.inf
+    assert ValueOfResidency().decide(seen, NOW_S).until_s < math.inf, (
+        "it may be given up once its rows are gone"
+    )
+
+
+def test_rows_behind_a_holder_are_reckoned_with_in_small_batches() -> None:
+    workers = worker("u", "a"), worker("w", "c")
+    seen = asked(state(*workers), {}, a=rows(32, 0.06))  # 37 ms as one batch, 77 ms by fours
+    assert decided(seen) == (Fetch("w", "a"),)
+
+
 def test_a_load_goes_first_only_if_none_that_it_passes_comes_too_late() -> None:
     soon = Awaited(("soon",), 1, 0.1, 0.05)
     later = Awaited(("later",), 9, 0.1, 0.5)

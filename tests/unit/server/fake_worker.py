@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import (
@@ -87,11 +87,15 @@ class FakeWorker:
         on_reply(Answer(message.id, members, faults, 0.001, 0.002))
 
     def fail(
-        self, code: str = "worker_lost", message: str = "its socket closed", wanted_bytes: int = 0
+        self,
+        code: str = "worker_lost",
+        message: str = "its socket closed",
+        wanted_bytes: int = 0,
+        missing: Sequence[str] = (),
     ) -> None:
         """Fail the oldest batch."""
         infer, on_reply = self.batches.pop(0)
-        on_reply(Failed(infer.id, code, message, wanted_bytes=wanted_bytes))
+        on_reply(Failed(infer.id, code, message, wanted_bytes=wanted_bytes, missing=list(missing)))
 
     def go_on(self) -> None:
         """Carry out the message that it has been stuck with for longest."""

@@ -14,6 +14,8 @@ from server.scheduling.latency_model import LatencyModel
 from tests.answers import classified, labels_of
 from tests.unit.server.fake_worker import FakeWorker, settle
 from tests.unit.server.house import House
+from tests.unit.server.served import function, text_model
+from tests.waiting import until
 
 
 def test_rows_of_requests_that_come_together_share_a_batch() -> None:
@@ -130,6 +132,27 @@ def test_a_worker_that_does_not_hold_a_model_after_all_gets_it_and_the_rows_run(
         await settle()
         assert house.labels(pending) == ["a"]
         assert worker.loads == ["net/1", "net/1"]
+
+    asyncio.run(scenario())
+
+
+def test_of_several_members_only_the_missing_one_is_loaded_again() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        house = House(worker)
+        two = function(text_model("a"), text_model("b"), name="two", max_batch=4, batch_sizes=(1, 4))
+        house.dispatcher.configure(two)
+        await settle()
+        pending = house.ask("x", function=two)
+        await until(lambda: worker.batches)
+        before = list(worker.loads)
+        worker.resident.remove("b/1")
+        worker.fail("unknown_function", "not resident", missing=["b/1"])
+        await until(lambda: worker.batches)
+        worker.answer()
+        await settle()
+        assert house.labels(pending) == ["x"]
+        assert worker.loads == [*before, "b/1"]
 
     asyncio.run(scenario())
 

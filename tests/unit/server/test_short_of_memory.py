@@ -68,15 +68,41 @@ def placement() -> Placement:
 
 def test_the_worker_holds_no_more_than_what_is_left() -> None:
     core = placement()
-    assert core.crowded("w", ["a"]) == "b"
+    assert core.crowded(0.0, "w", ["a"]) == "b"
     assert core.state(0.0, {}).workers["w"].capacity == Capacity(capacity_bytes=60)
+
+
+def capacity_at(core: Placement, now_s: float) -> int:
+    core.steps(now_s, {})
+    return core.state(now_s, {}).workers["w"].capacity.capacity_bytes
+
+
+def test_after_a_while_it_may_hold_as_much_as_before_and_each_time_that_takes_longer() -> None:
+    core = placement()
+    core.crowded(0.0, "w", ["a"])
+    core.evicted("w", "b")
+    core.crowded(1.0, "w", ["a"])  # still too much
+    assert core.state(1.0, {}).workers["w"].capacity == Capacity(capacity_bytes=30)
+    assert (capacity_at(core, 120.9), capacity_at(core, 121.0)) == (30, 100)
+    core.evicted("w", "c")
+    core.loaded(122.0, "w", "b", 30, 0.1)
+    core.crowded(122.0, "w", ["a"])
+    assert (capacity_at(core, 361.9), capacity_at(core, 362.0)) == (30, 100)
+
+
+def test_a_worker_that_came_up_anew_is_as_large_as_it_says() -> None:
+    core = placement()
+    core.crowded(0.0, "w", ["a"])
+    core.worker_down("w")
+    core.worker_up("w", Capacity(capacity_bytes=80), "cuda")
+    assert capacity_at(core, 60.0) == 80
 
 
 def test_nothing_leaves_for_a_model_that_is_alone_or_while_something_leaves_already() -> None:
     core = placement()
-    assert core.crowded("w", ["a", "b", "c"]) == ""
+    assert core.crowded(0.0, "w", ["a", "b", "c"]) == ""
     core.want(0.0, ("d",))
     core.know("d", 30)
     steps, _ = core.steps(0.0, {})
     assert steps[0].evict
-    assert core.crowded("w", ["c"]) == ""
+    assert core.crowded(0.0, "w", ["c"]) == ""
