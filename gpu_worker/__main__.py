@@ -90,6 +90,14 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         action="store_true",
         help="let model.json name an architecture by import path; this runs the code it names",
     )
+    add(
+        "--allow-remote",
+        action="append",
+        default=[],
+        metavar="URL[=KEYFILE]",
+        help="with --device remote: rows may be sent below that URL, with that key; may be repeated",
+    )
+    add("--allow-remote-plain", action="store_true", help="and by http beyond this machine")
     flags = parser.parse_args(arguments)
     return flags.fd, Settings(
         device=flags.device,
@@ -106,6 +114,8 @@ def parse(arguments: Sequence[str]) -> tuple[int, Settings]:
         jpeg_on_device=flags.jpeg_on_device,
         memory_bytes=flags.memory_bytes,
         allow_import=flags.allow_import,
+        allow_remote=tuple(flags.allow_remote),
+        allow_remote_plain=flags.allow_remote_plain,
     )
 
 

@@ -11,18 +11,21 @@ import platform
 from dataclasses import dataclass
 
 from gpu_worker.errors import BadRequest
-from gpu_worker.wire.devices import Simulated, check_device, may_have_cuda, parse_simulated
+from gpu_worker.wire.devices import REMOTE, Simulated, check_device, may_have_cuda, parse_simulated
 
 __all__ = ["Device", "find_device", "free_for_models", "host_share_bytes", "usable_cores"]
 
 _SHARE_OF_MEMORY = 0.5  # of the host's: the rest is for activations, inputs and everybody else
+_NO_BOUND_BYTES = 1 << 60  # what is behind another server takes no memory here
+_REMOTE_THREADS = 64  # they wait: as many as batches that a worker takes at a time
 _RESERVE = 0.1  # of a CUDA device's memory, of what is free: for activations, inputs and libraries
 _RESERVE_LEAST_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """name: "cpu", "cuda:N" or "sim:…"; description: the vendor's name; capacity_bytes: what models may fill.
+    """name: "cpu", "cuda:N", "sim:…" or "remote"; description: the vendor's name; capacity_bytes: what
+    models may fill.
 
     simulated: what it is, of a simulated one. precision: "auto" or "float32"; graphs: whether passes are
     recorded; of CUDA alone.
@@ -42,6 +45,11 @@ class Device:
         return self.name.startswith("cuda")
 
     @property
+    def is_remote(self) -> bool:
+        """Whether its models are behind other servers."""
+        return self.name == REMOTE
+
+    @property
     def has_memory(self) -> bool:
         """Whether its memory is its own: weights move there from the host's."""
         return self.is_cuda or self.simulated is not None
@@ -59,6 +67,8 @@ def find_device(wanted: str, *, threads: int = 0, resident_bytes: int = 0) -> De
 
     `threads` and `resident_bytes` override, when positive, what the machine suggests.
     """
+    if wanted == REMOTE:
+        return Device(REMOTE, "other servers", _NO_BOUND_BYTES, _REMOTE_THREADS)
     try:
         check_device(wanted)
     except ValueError as exc:

@@ -38,13 +38,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field, replace
 
-from gpu_worker.device import find_device
-from gpu_worker.errors import BadRequest, Cancelled, WorkerError
+from gpu_worker.device import find_device, usable_cores
+from gpu_worker.errors import BadRequest, Cancelled, ModelUnusable, WorkerError
 from gpu_worker.model_cache import ModelCache, Resident
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import FORMS
 from gpu_worker.networks.loader import import_runtime, weights_bytes
-from gpu_worker.networks.network import ChoosesPrecision, IsCancelled, width_of
+from gpu_worker.networks.network import ChoosesPrecision, Closes, IsCancelled, width_of
 from gpu_worker.networks.piece_sizes import LARGEST_PIECE_ROWS, rows_that_fit
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.batch import Batch
@@ -98,16 +98,20 @@ class Engine:
             graphs=settings.cuda_graphs,
         )
         cuda = self.device.is_cuda
+        remote = self.device.is_remote
         self._cache = ModelCache(
             max_bytes=self.device.capacity_bytes, max_models=settings.resident_models, gone=self._gone
         )
         self._contents: dict[str, str] = {}  # key → what the host tier knows it by; "" = it keeps it not
         self._loads = Loads(settings, self.device, self._before_torch)
-        self._threads = Threads(self.device.threads, "decode" if cuda else "crew")
-        self._crew = None if cuda else Crew(self._threads)
+        self._threads = Threads(
+            usable_cores() if remote else self.device.threads, "decode" if cuda or remote else "crew"
+        )
+        self._crew = None if cuda or remote else Crew(self._threads)
         jpegs = decoder_on(self.device.name) if cuda and settings.jpeg_on_device else None
         self._intake = Intake(settings, self._threads, pinned=cuda, jpegs=jpegs)
-        self._model_threads = Threads(_MODEL_THREADS_CUDA, "model") if cuda else self._threads
+        own_threads = _MODEL_THREADS_CUDA if cuda else self.device.threads if remote else 0
+        self._model_threads = Threads(own_threads, "model") if own_threads else self._threads
         # Models that may not be cut stand for a device that does one thing at a time.
         self._serial_thread = Threads(1, "serial")
         self._work_clock = WorkClock()
@@ -161,6 +165,8 @@ class Engine:
         began_s = time.monotonic()
         given_up = _GivenUp(lambda: self._closed or is_cancelled())
         manifest = read_manifest(directory)
+        if self.device.is_remote or manifest.remote is not None:
+            return self._load_remote(key, manifest, began_s, given_up)
         claim = self._cache.claim(key, weights_bytes(manifest), given_up)
         try:
             self._import_runtime(manifest)
@@ -196,6 +202,26 @@ class Engine:
             made.again_s,
         )
 
+    def _load_remote(self, key: str, manifest: Manifest, began_s: float, given_up: _GivenUp) -> LoadReport:
+        """A model behind another server is asked for, and nothing of it comes here."""
+        from gpu_worker.networks.remote.opening import open_remote
+
+        if not self.device.is_remote:
+            where = "" if manifest.remote is None else f" at {manifest.remote.url}"
+            raise ModelUnusable(
+                f"the model {manifest.name} is behind another server{where}, which a running ml_udf server "
+                "asks (ml-udf serve --allow-remote); nothing is sent there from here"
+            )
+        claim = self._cache.claim(key, 0, given_up)
+        try:
+            network = open_remote(manifest, self.settings)
+            resident = self._cache.keep(claim, manifest, network)
+        except BaseException:
+            self._cache.let_go(claim)
+            raise
+        self._contents[key] = ""
+        return LoadReport(0, time.monotonic() - began_s, width_of(resident.network, "features", 0))
+
     def read(self, key: str, directory: str, is_cancelled: IsCancelled = lambda: False) -> None:
         """Brings the model into the host's memory, where that is a tier of its own, and no further.
 
@@ -226,6 +252,7 @@ class Engine:
         steps: Sequence[AskStep] = (),
         request_id: int = 0,
         media_roots: Sequence[str] | None = None,
+        patience_s: float = 0.0,
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> Batch:
         """Sets the rows on their way through every one of `models`, decoded once for each frame.
@@ -233,7 +260,8 @@ class Engine:
         outputs: columns of the answer; none for those that it has by default. task: what is asked of the
         models; "" for what each was made for. steps: by which rows are asked of one model after the other;
         none for all at once.
-        media_roots: folders below which paths must lie, beside those of the settings. on_over: called once
+        media_roots: folders below which paths must lie, beside those of the settings. patience_s: after which
+        nobody wants the answer any more; 0 = not known. on_over: called once
         nothing of the batch is in the worker any more, in whichever thread ended it: it only hands over.
 
         Raises `UnknownModel`, `BadRequest`; whatever comes later is raised by the batch's `answer`.
@@ -268,9 +296,11 @@ class Engine:
                         is_cuda=self.device.is_cuda,
                     ),
                 ),
-                timer=self._work_clock.timer(),
+                # What another server takes, it takes beside all others.
+                timer=None if self.device.is_remote else self._work_clock.timer(),
                 turn=next(self._turns),
                 media=None if media_roots is None else self._intake.media.only(media_roots),
+                ends_s=time.monotonic() + patience_s if patience_s else math.inf,
                 on_over=on_over,
             )
         except BaseException:
@@ -334,6 +364,9 @@ class Engine:
                 self._one_core_each = True
 
     def _gone(self, resident: Resident) -> None:
+        if isinstance(resident.network, Closes):
+            resident.network.close()
+            return
         self._loads.leave(resident.network, resident.learned)
 
     def _next_piece(self, batch: Batch) -> bool:
@@ -368,6 +401,8 @@ class Engine:
         batch.finish()
 
     def _piece_rows(self, residents: Sequence[Resident], rows: int) -> int:
+        if self.device.is_remote:
+            return max(1, rows)  # the network cuts them into requests
         if not all(resident.network.cuttable for resident in residents):
             return max(1, rows)
         slowest = max(residents, key=lambda resident: resident.row_s)

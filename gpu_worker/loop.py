@@ -184,6 +184,7 @@ class Loop:
                 steps=message.steps,
                 request_id=message.id,
                 media_roots=message.media_roots,
+                patience_s=message.patience_s,
                 on_over=self._over,
             )
         except Exception as exc:

@@ -13,7 +13,8 @@ _MIB = 1 << 20
 class Settings:
     """Settings of one worker, read once when its process (or its `Engine`) starts.
 
-    device: "cpu", "cuda:N", "sim:BYTES,GB/s[,ms]" (`gpu_worker.wire.devices`), or "auto" (the first CUDA
+    device: "cpu", "cuda:N", "sim:BYTES,GB/s[,ms]" (`gpu_worker.wire.devices`), "remote" (models behind
+        other servers, and no others), or "auto" (the first CUDA
         device there is, else the CPU).
     media_roots: folders below which paths are read; none = every path is refused.
     threads: CPU cores to use; 0 = those that the process may run on.
@@ -27,6 +28,8 @@ class Settings:
         "float32". cuda_graphs: whether small batches of theirs run as CUDA graphs. jpeg_on_device: whether
         JPEGs are decoded on a CUDA device, where torchvision can.
     memory_bytes: most memory of the worker's process, on a CPU; 0 = no limit. `local:` does not set it.
+    allow_remote, allow_remote_plain: of a worker of device "remote": endpoints that rows may be sent to
+        (`model_files.endpoints`), and whether by http beyond this machine.
     allow_import: whether model.json may name an architecture by import path. That runs the code it names,
         so only an operator who trusts everyone able to register a model turns it on.
     """
@@ -45,3 +48,5 @@ class Settings:
     jpeg_on_device: bool = False
     memory_bytes: int = 0
     allow_import: bool = False
+    allow_remote: tuple[str, ...] = ()
+    allow_remote_plain: bool = False

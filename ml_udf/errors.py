@@ -10,6 +10,7 @@
     ├── BadOption                22023  an option or a request that the server cannot accept
     ├── Overloaded               53400  the queue is full; retry after a while
     ├── NoSpace                  53100  the server's disk is full; nothing was changed
+    ├── RemoteUnavailable        58030  a model behind another server cannot be asked
     ├── DeadlineExceeded         57014  the answer cannot come, or did not come, in time
     ├── Cancelled                57014  the statement was cancelled
     ├── UnknownTable             42P01  no such table or view
@@ -26,6 +27,7 @@
         ├── InputUndecodable     22P03  the bytes are not an image of a known format
         ├── InputTooLarge        54000  more bytes or pixels than the limit
         ├── InputInvalid         22P02  the value is not of the function's input type
+        ├── RemoteInvalid        22000  what a model behind another server said of the row cannot be used
         ├── UnknownLabel         22023  a label is none of the function's classes
         └── NoConfidentAnswer    P0002  no answer above the function's confidence threshold
 
@@ -54,6 +56,8 @@ __all__ = [
     "NoKey",
     "NoSpace",
     "Overloaded",
+    "RemoteInvalid",
+    "RemoteUnavailable",
     "ServerFault",
     "ServerUnreachable",
     "Unauthorized",
@@ -183,6 +187,17 @@ class NoSpace(MlUdfError):
     code = "no_space"
     sqlstate = "53100"
     usual_hint = "free some space on the server's disk, and try again"
+
+
+class RemoteUnavailable(MlUdfError):
+    """A model behind another server cannot be asked: nothing listens there, it is too busy, or it refuses."""
+
+    code = "remote_unavailable"
+    sqlstate = "58030"
+    usual_hint = (
+        "start or mend what the message names and run the statement again: it is looked for all the time; "
+        "SELECT * FROM ml_udf.models says which models are there"
+    )
 
 
 class DeadlineExceeded(MlUdfError):
@@ -319,6 +334,17 @@ class InputInvalid(InputError):
     usual_hint = (
         "give a value of the function's input type; ml_udf.on_error = "
         "'null' (ml_udf_on_error in DuckDB) skips such rows"
+    )
+
+
+class RemoteInvalid(InputError):
+    """What a model behind another server answered for the row cannot be used: no schema kept, no number."""
+
+    code = "remote_invalid"
+    sqlstate = "22000"
+    usual_hint = (
+        "the message says what was wrong with the answer: mend the model there, its prompt or its schema; "
+        "ml_udf.on_error = 'null' (ml_udf_on_error in DuckDB) skips such rows"
     )
 
 

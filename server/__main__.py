@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
+from gpu_worker.model_files.endpoints import AllowedEndpoints
 from gpu_worker.wire.devices import check_device, device_names
 from server.placement.policies.by_name import PLACEMENT_POLICIES
 from server.scheduling.policies.by_name import POLICIES
@@ -192,6 +193,10 @@ def _check(settings: Settings) -> None:
     wrong_roots = [root for root in settings.media_root if root.exists() and not root.is_dir()]
     if wrong_roots:
         raise SettingsError(f"--media-root {wrong_roots[0]} is not a folder")
+    try:
+        AllowedEndpoints(settings.allow_remote, allow_plain=settings.allow_remote_plain)
+    except ValueError as exc:
+        raise SettingsError(f"--allow-remote: {exc}") from exc
     _check_access(settings)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from gpu_worker.wire.devices import device_names
+from gpu_worker.model_files.endpoints import AllowedEndpoints
+from gpu_worker.wire.devices import REMOTE, device_names
 from server.access.rules import Access
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import single_model_function
@@ -34,6 +35,7 @@ from server.observability.metrics import Exposition, Metrics
 from server.placement.policies.by_name import placement_named
 from server.placement.policy import Capacity
 from server.placement.profiling import Profiler
+from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.routes import (
@@ -271,6 +273,16 @@ async def _running(
             settings.worker_hang_s,
             supervisor.tasks(),
         )
+        remote_pool = LocalPool(
+            1,
+            functools.partial(_remote_command, settings),
+            _timing(settings),
+            supervisor.tasks(),
+            environment,
+            prefix=REMOTE,
+        )
+        allowed = AllowedEndpoints(settings.allow_remote, allow_plain=settings.allow_remote_plain)
+        remote = RemoteModels(dispatcher, remote_pool, allowed, supervisor.tasks())
         publisher = Publisher(
             storage.repository,
             storage.artifacts,
@@ -281,6 +293,7 @@ async def _running(
             load_patience_s=settings.worker_start_s,
             allow_import=settings.allow_import,
             tasks=supervisor.tasks(),
+            remote=remote,
         )
         await publisher.restore()
         pool: WorkerPool = LocalPool(
@@ -292,6 +305,7 @@ async def _running(
         )
         stack.push_async_callback(housekeeping.close)
         stack.push_async_callback(pool.close)
+        stack.push_async_callback(remote.close)
         stack.push_async_callback(residency.close)
         stack.push_async_callback(publisher.close)
         trainers = Trainers(residency, settings.worker_start_s)
@@ -310,6 +324,7 @@ async def _running(
         stack.push_async_callback(jobs.close)
         await jobs.restore()
         await pool.start(trainers)
+        remote.start()
         housekeeping.start()
         learned_state = LearnedState(labelled, catalog, dispatcher, metrics, supervisor.tasks(), contexts)
         stack.push_async_callback(learned_state.close)
@@ -330,7 +345,12 @@ async def _running(
             pool=pool,
             metrics=metrics,
             exposition=Exposition(
-                metrics, dispatcher.queue_depth, pool.states, supervisor, selections.all, residency.held
+                metrics,
+                dispatcher.queue_depth,
+                lambda: (*pool.states(), *remote.states()),
+                supervisor,
+                selections.all,
+                residency.held,
             ),
             calls=calls,
             feedback=FeedbackService(labelled, learned_state, calls, metrics, ids),
@@ -342,6 +362,7 @@ async def _running(
             datasets=taken,
             training=jobs,
             deployer=Deployer(trainers, publisher, catalog, trained),
+            remote=remote,
         )
 
 
@@ -377,6 +398,23 @@ def _worker_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
         *(["--jpeg-on-device"] if settings.jpeg_on_device else []),
         f"--memory-bytes={settings.worker_memory_bytes}",
         *(["--allow-import"] if settings.allow_import else []),
+    ]
+
+
+def _remote_command(settings: Settings, index: int, fd: int) -> Sequence[str]:
+    """The command line of the worker that asks other servers. Keys are in files, which it reads itself."""
+    return [
+        sys.executable,
+        "-m",
+        "gpu_worker",
+        f"--fd={fd}",
+        f"--device={REMOTE}",
+        *(f"--media-root={Path(root).expanduser().absolute()}" for root in settings.media_root),
+        f"--max-pixels={settings.max_pixels}",
+        f"--max-input-bytes={settings.max_input_bytes}",
+        "--resident-models=0",
+        *(f"--allow-remote={url}" for url in settings.allow_remote),
+        *(["--allow-remote-plain"] if settings.allow_remote_plain else []),
     ]
 
 

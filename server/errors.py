@@ -13,6 +13,7 @@ The codes are those of docs/architecture.md; a route raises, and one place turns
     ├── BodyTooLarge         413 input_too_large    the body as a whole
     ├── Unsupported          501 unsupported
     ├── Overloaded           503 overloaded         with Retry-After
+    ├── RemoteUnavailable    503 remote_unavailable  the endpoint of a model elsewhere cannot be asked
     ├── NoSpace              507 no_space           the disk of the home folder or registry is full
     ├── DeadlineExceeded     504 deadline_exceeded
     └── WorkerLost           500 worker_lost        a worker died twice under these rows
@@ -31,6 +32,7 @@ __all__ = [
     "MethodNotAllowed",
     "NoSpace",
     "Overloaded",
+    "RemoteUnavailable",
     "ServiceError",
     "Unauthorized",
     "UnknownFunction",
@@ -158,6 +160,13 @@ class Overloaded(ServiceError):
     def headers(self) -> dict[str, str]:
         """`Retry-After` in whole seconds, as RFC 9110 has it."""
         return {"Retry-After": str(max(1, math.ceil(min(self.retry_after_s, 3600.0))))}
+
+
+class RemoteUnavailable(ServiceError):
+    """A model behind another server cannot be asked now; the message says where and why."""
+
+    code = "remote_unavailable"
+    status = 503
 
 
 class NoSpace(ServiceError):

@@ -18,11 +18,12 @@ from server.catalog.function_spec import file_form, function_of, members_named, 
 from server.catalog.functions import Function, ModelVersion
 from server.ensemble.fit import Fit
 from server.errors import BadOption, Overloaded, UnknownFunction
+from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
 from server.serving.learned_state import with_feedback
 from server.store.artifacts import Artifacts
-from server.store.manifest import check_name
+from server.store.manifest import check_name, model_from_manifest
 from server.store.repository import SERVED_DEPLOYMENTS, Repository
 from server.supervision import Tasks
 
@@ -45,6 +46,7 @@ class Publisher:
         load_patience_s: float,
         allow_import: bool = False,
         tasks: Tasks | None = None,
+        remote: RemoteModels | None = None,
     ) -> None:
         self._repository = repository
         self._artifacts = artifacts
@@ -54,6 +56,7 @@ class Publisher:
         self._defaults = defaults
         self._load_patience_s = load_patience_s
         self._allow_import = allow_import
+        self._remote = remote
         self._one_at_a_time = asyncio.Lock()
         self._tasks = tasks or Tasks()
 
@@ -62,6 +65,8 @@ class Publisher:
         await self._adopt_found()
         models = await asyncio.to_thread(self._repository.models)
         self._residency.know(models)
+        if self._remote is not None:
+            self._remote.serve(models)
         for model in models:
             try:
                 self._dispatcher.configure(self._catalog.add_model(model))
@@ -246,6 +251,8 @@ class Publisher:
         try:
             async with asyncio.timeout(self._load_patience_s):
                 await self._residency.load(members)
+                if self._remote is not None:
+                    await self._remote.load(members)
         except TimeoutError:
             raise Overloaded(
                 f"no worker loaded {members_named(members)} within {self._load_patience_s:g} s; "
@@ -262,12 +269,16 @@ class Publisher:
         known = {model.directory for model in self._catalog.models()}
         manifest, directory = await asyncio.to_thread(store)
         try:
+            if self._remote is not None:
+                self._remote.check(model_from_manifest(manifest, directory))
             model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
         except Exception:
             if directory not in known:
                 await asyncio.to_thread(self._artifacts.remove_model, directory, given)
             raise
         self._dispatcher.configure(self._catalog.add_model(model))
+        if self._remote is not None:
+            self._remote.serve((model,))
         log.info("model registered model=%s task=%s accuracy=%.4f", model.key, model.task, model.accuracy)
         self._tasks.once("spread", self._residency.spread((model,)), f"spread {model.key}")
         return model

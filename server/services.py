@@ -12,6 +12,7 @@ from server.catalog.latencies import Latencies
 from server.catalog.selections import Selections
 from server.http.large_json import LargeJson
 from server.observability.metrics import Exposition, Metrics
+from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.serving.call_service import CallService
@@ -50,12 +51,17 @@ class Services:
     datasets: Datasets
     training: Training
     deployer: Deployer
+    remote: RemoteModels
 
     def ready(self) -> bool:
         """Whether rows would be answered: not shutting down, a worker up, a model on it if there is one."""
         if self.dispatcher.is_draining or not any(state.state == "up" for state in self.pool.states()):
             return False
-        return self.residency.holds_anything() or not self.catalog.models()
+        return self.residency.holds_anything() or all(model.endpoint for model in self.catalog.models())
+
+    def resident(self) -> dict[str, list[str]]:
+        """Worker → keys of the models that may be asked of it, those behind other servers too."""
+        return {**self.residency.resident(), **self.remote.resident()}
 
 
 def _services(request: Request) -> Services:

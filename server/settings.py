@@ -161,6 +161,14 @@ class Settings:
         False,
         "let policies and architectures be named as package.module:attribute; runs them",
     )
+    allow_remote: tuple[str, ...] = _setting(
+        (),
+        "URL below which models on other servers may be asked: rows leave for there; URL=FILE sends the key "
+        "that the file holds; may be repeated",
+    )
+    allow_remote_plain: bool = _setting(
+        False, "let rows and keys leave this machine by http, without TLS, for what --allow-remote names"
+    )
     drain_s: float = _setting(30.0, "time that requests and epochs under way have to finish after SIGTERM")
     log_level: str = _setting("info", "least level that is logged: debug, info, warning, error")
 

@@ -21,6 +21,7 @@ from gpu_worker.model_files.regular import (
     RUNTIMES,
     read_json,
 )
+from gpu_worker.model_files.remote_spec import RemoteSpec, remote_from
 from gpu_worker.tasks import task_named
 
 __all__ = ["FeaturesSpec", "InputSpec", "Manifest", "read_manifest"]
@@ -93,6 +94,7 @@ class Manifest:
     features: FeaturesSpec = FeaturesSpec()
     outputs: OutputSpec = field(default_factory=OutputSpec)
     files: tuple[ModelFile, ...] = ()
+    remote: RemoteSpec | None = None  # where it is, of one behind another server
 
     def __post_init__(self) -> None:
         if not self.files and self.weights is not None:
@@ -186,6 +188,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         architecture_options=options,
         features=_parse_features(content.get("features") or {}),
         outputs=outputs_from(content.get("outputs")),
+        remote=remote_from(content),
     )
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.errors import Cancelled
+from gpu_worker.errors import Cancelled, RowFault
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.tasks.task import Reads
 
 __all__ = [
     "ChoosesPrecision",
+    "Closes",
     "Explains",
     "Floats",
     "GivesFeatures",
     "Inputs",
     "IsCancelled",
     "Network",
+    "ReportsFaults",
+    "TakesEncoded",
     "TimesPasses",
+    "UntilDeadline",
     "check",
     "pixel_line",
     "reading",
@@ -34,6 +38,18 @@ Floats = NDArray[np.float32]
 Inputs = NDArray[np.uint8] | Floats | Sequence[bytes]
 
 IsCancelled = Callable[[], bool]
+
+
+class UntilDeadline:
+    """`is_cancelled` of rows that nobody wants any more after `ends_s` of `time.monotonic`."""
+
+    def __init__(self, is_cancelled: IsCancelled, ends_s: float) -> None:
+        self._is_cancelled = is_cancelled
+        self.ends_s = ends_s
+
+    def __call__(self) -> bool:
+        """Whether the caller has taken them back."""
+        return self._is_cancelled()
 
 
 class Network(Protocol):
@@ -80,6 +96,34 @@ class Explains(Protocol):
 
     def fault_of(self, row: bytes) -> str | None:
         """Why it has no scores for `row`, in words for whoever sent it; None for a row it can read."""
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A network that holds more than memory."""
+
+    def close(self) -> None:
+        """Lets go of it. No pass is under way, and none comes."""
+        ...
+
+
+@runtime_checkable
+class ReportsFaults(Protocol):
+    """A network that may have no answer for some rows, and knows why."""
+
+    def take_faults(self) -> Mapping[int, RowFault]:
+        """By row of the calling thread's last pass, why it has no answer."""
+        ...
+
+
+@runtime_checkable
+class TakesEncoded(Protocol):
+    """A network that may take pictures as they are encoded, where others take pixels."""
+
+    @property
+    def takes_encoded(self) -> bool:
+        """Whether it does; fixed once it is loaded."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import Future
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
 from gpu_worker.model_files.preprocess import Frame
+from gpu_worker.networks.network import TakesEncoded, UntilDeadline
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece
@@ -26,7 +28,8 @@ class Batch:
     A batch is *closed* once `answer` is resolved. It is *over*, and `on_over` is called, once none of its
     pieces is anywhere in the worker, which for a cancelled or failed batch may be later; with a pass that
     hangs, never. Its models stay leased until then. `turn`: of two batches, the lower is worked on first.
-    `media`: below what its paths are read; None for all that the worker may read.
+    `media`: below what its paths are read; None for all that the worker may read. `ends_s`: when nobody wants
+    it any more, on `time.monotonic`.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Batch:
         timer: WorkTimer | None = None,
         turn: int = 0,
         media: MediaRoots | None = None,
+        ends_s: float = math.inf,
         on_over: Callable[[Batch], object] = lambda _: None,
     ) -> None:
         self.id = request_id
@@ -58,6 +62,9 @@ class Batch:
         self.media = media
         self.answer: Future[Answer] = Future()
         self._on_over = on_over
+        networks = [model.network for model in residents]
+        self._encoded = any(isinstance(each, TakesEncoded) and each.takes_encoded for each in networks)
+        self._is_unwanted = UntilDeadline(self.is_closed, ends_s)
         self._rows = rows
         self._piece_rows = piece_rows
         self._next_row = 0
@@ -84,7 +91,9 @@ class Batch:
             rows = self._rows[start : start + self._piece_rows]
             self._next_row += len(rows)
             self._pieces += 1
-            return Piece(start, rows, self.timer)
+            piece = Piece(start, rows, self.timer)
+            piece.encoded = self._encoded
+            return piece
 
     def run(self, piece: Piece) -> None:
         """The forward passes of one decoded piece; what goes wrong closes the batch."""
@@ -92,7 +101,7 @@ class Batch:
             if piece.bug is not None:
                 raise piece.bug
             if not self._closed:
-                self.tally.add(piece, self.is_closed)
+                self.tally.add(piece, self._is_unwanted)
         except BaseException as exc:
             self.fail(exc)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_worker.errors import RowFault
 from gpu_worker.model_cache import Resident
 from gpu_worker.networks.network import (
     Explains,
     Floats,
     Inputs,
     IsCancelled,
+    ReportsFaults,
     TimesPasses,
     reading,
     width_of,
@@ -116,12 +118,24 @@ class Tally:
             resident.overlapped.passed(len(good), took_s)
             if piece.decoding.all_s:
                 resident.overlapped.decoded(len(piece.rows), piece.decoding.all_s)
+        if isinstance(resident.network, ReportsFaults):
+            good, found = self._told(resident.network.take_faults(), piece, good, found)
         if not np.isfinite(found).all():
             finite = np.isfinite(found).all(axis=1)
             self._blame(resident, piece, good[~finite])
             good, found = good[finite], found[finite]
         member.collector.put(good + piece.start, found)
         return good, found
+
+    def _told(
+        self, faults: Mapping[int, RowFault], piece: Piece, good: np.ndarray, found: Floats
+    ) -> tuple[np.ndarray, Floats]:
+        """The rows that have an answer; the others get the faults that the network says they have."""
+        if not faults:
+            return good, found
+        for place, fault in sorted(faults.items()):
+            self.errors.append(RowError(piece.start + int(good[place]), fault.code, fault.message))
+        return np.delete(good, list(faults)), np.delete(found, list(faults), axis=0)
 
     def answered(self) -> list[int]:
         """By row, the bit mask of the models that answered it; none where all were asked of every row."""

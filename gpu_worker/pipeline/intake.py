@@ -31,6 +31,7 @@ __all__ = ["Intake", "Piece"]
 _SLICE_ROWS = 8
 _SLICE_ROWS_ON_DEVICE = 64  # where the device decodes: many at once are what it is good at
 _SHOWN_BYTES = 100
+_PICTURES = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # how a JPEG and a PNG begin
 
 Unwanted = Callable[[], bool]
 ReadRow = Callable[[int, bytes], None]
@@ -75,6 +76,7 @@ class Piece:
         "bug",
         "decoded_s",
         "decoding",
+        "encoded",
         "faults",
         "pixels",
         "rows",
@@ -93,6 +95,7 @@ class Piece:
         self.bug: BaseException | None = None
         self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
         self.decoding = Decoding()
+        self.encoded = False  # whether its rows become pictures as they are encoded, and no pixels
         self._lock = threading.Lock()
         self._slices_left = 0
 
@@ -217,6 +220,8 @@ class Intake:
     def _reader_into_buffers(
         self, piece: Piece, form: str, frames: Sequence[Frame], media: MediaRoots
     ) -> ReadRow:
+        if piece.encoded:
+            return lambda index, row: self._read_picture(piece, index, row, media if form == "path" else None)
         if not frames:
             return lambda index, row: self._look_over(row, form)
         if form == "tensor":
@@ -248,6 +253,15 @@ class Intake:
             buffer[index] = decode_picture(data, frame, max_pixels=self.max_pixels)
             if several:
                 piece.took(frame, time.monotonic() - began_s)
+
+    def _read_picture(self, piece: Piece, index: int, row: bytes, media: MediaRoots | None) -> None:
+        """The row becomes the file at its path; what is no picture goes nowhere."""
+        if not isinstance(piece.rows, list):
+            piece.rows = list(piece.rows)
+        data = self.checked(row if media is None else media.read(row, max_bytes=self._max_input_bytes))
+        if not data.startswith(_PICTURES):
+            raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image")
+        piece.rows[index] = data
 
     def _look_over(self, row: bytes, form: str) -> None:
         self._check_size(row)

@@ -11,9 +11,20 @@ import os
 import re
 from dataclasses import dataclass
 
-__all__ = ["SIMULATED_FORM", "Simulated", "check_device", "device_names", "may_have_cuda", "parse_simulated"]
+__all__ = [
+    "REMOTE",
+    "SIMULATED_FORM",
+    "Simulated",
+    "check_device",
+    "device_names",
+    "may_have_cuda",
+    "parse_simulated",
+]
 
 SIMULATED_FORM = "sim:BYTES,GB/s[,ms], such as sim:2GiB,2.5 or sim:800MB,2.5GB/s,1ms"
+
+REMOTE = "remote"
+"""The device of the worker that asks other servers; no operator names it."""
 
 _OTHER = re.compile(r"auto|cpu|cuda(:\d+)?")
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"

@@ -109,6 +109,7 @@ class Infer(Message):
     `task` is what is asked of the models, "" for what each was made for; `outputs` name the columns of its
     answer that are wanted, none for those that an answer has by default (`gpu_worker.tasks`).
     `steps`: by which rows are asked of one model after the other; none = every row is asked of every model.
+    patience_s: after which nobody wants the answer any more; 0 = not known.
     """
 
     kind: ClassVar[str] = "infer"
@@ -119,6 +120,7 @@ class Infer(Message):
     media_roots: list[str] | None = None  # folders, beside the worker's own, below which paths must lie
     task: str = ""
     steps: list[AskStep] = field(default_factory=list)
+    patience_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -89,6 +89,8 @@ class ModelVersion:
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
     rows_per_s: float = 0.0  # of late, when it was last used
+    endpoint: str = ""  # the URL of a model behind another server
+    concurrency: int = 0  # requests that this takes at a time
     key: str = field(init=False, repr=False, compare=False)  # its name on the workers
 
     def __post_init__(self) -> None:

@@ -121,6 +121,11 @@ class Exposition(Collector):
             ("policy_faults", "Policies put aside after a fault", lambda s: s.policy_faults),
             ("goal_rows", "Rows answered at their goal, from a part of their members", lambda s: s.goal_rows),
             ("late_members", "Members of such rows that were at it still", lambda s: s.late_members),
+            (
+                "absent_members",
+                "Members that rows did without, as they could not be asked",
+                lambda s: s.absent_members,
+            ),
             ("resident_hits", "Rows that came while their models were resident", lambda s: s.resident_rows),
             ("resident_misses", "Rows that came while a model of theirs was not", lambda s: s.absent_rows),
         ]

@@ -66,6 +66,7 @@ class FunctionStats:
     policy_faults: int = 0  # its policies that were put aside
     goal_rows: int = 0  # answered at their goal, from a part of the members that they waited for
     late_members: int = 0  # that such rows waited for: one of each row
+    absent_members: int = 0  # that rows were answered without since they could not be asked: one of each row
     resident_rows: int = 0  # rows whose models were resident when they came, answered or not
     absent_rows: int = 0  # the others
     last_ms: int = 0  # Unix time of the last answer, in milliseconds

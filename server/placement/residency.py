@@ -195,7 +195,9 @@ class Residency:
     ) -> None:
         """A function is served by these models, as `Placement.serve` has it."""
         self._served[name] = group
-        self._core.serve(name, self._met(group), goal_s, latencies_s, max_batch, in_part=in_part)
+        if keys := self._met(group):
+            here = [each for model, each in zip(group, latencies_s, strict=False) if not model.endpoint]
+            self._core.serve(name, keys, goal_s, here, max_batch, in_part=in_part)
 
     def serve_no_more(self, name: str) -> None:
         """The function is gone; what its rows wanted, nobody does, unless another has the same models."""
@@ -211,11 +213,13 @@ class Residency:
 
     def arrived(self, group: Group, rows: int) -> None:
         """Interactive rows came for the group."""
-        self._core.arrived(self._clock(), _keys(group), rows)
+        if keys := _keys(group):
+            self._core.arrived(self._clock(), keys, rows)
 
     def lost(self, group: Group, rows: int) -> None:
         """Rows of the group were refused."""
-        self._core.lost(_keys(group), rows)
+        if keys := _keys(group):
+            self._core.lost(keys, rows)
 
     def touch(self, keys: Iterable[str], rows: int = 1, worker: str = "") -> None:
         """A batch of so many rows is sent to the models, on that worker; `idle` says when it is over."""
@@ -242,7 +246,8 @@ class Residency:
 
     def is_resident(self, group: Group, without: Collection[str] = ()) -> bool:
         """Whether live workers hold all of the group so that it can run, those in `without` left out."""
-        return self._core.is_resident(_keys(group), without)
+        keys = _keys(group)
+        return not keys or self._core.is_resident(keys, without)
 
     def holds_anything(self) -> bool:
         """Whether some live worker holds some model."""
@@ -279,7 +284,7 @@ class Residency:
 
     def swap_s(self, model: ModelVersion, device: str) -> float:
         """What loading the model on that kind of device should take."""
-        return self._core.expected_s(model.key, device)
+        return 0.0 if model.endpoint else self._core.expected_s(model.key, device)
 
     # ── workers that come and go ──────────────────────────────────────────────────────────────────────
 
@@ -291,7 +296,7 @@ class Residency:
             worker.name,
             self._capacity(worker),
             worker.info.device_name,
-            dict.fromkeys(self._met(group) for group in offers),
+            dict.fromkeys(keys for group in offers if (keys := self._met(group))),
             self._rates.rows_per_s,
         )
         self._listener.resident_changed(worker, frozenset())
@@ -387,6 +392,8 @@ class Residency:
     async def spread(self, group: Group) -> None:
         """Load the group on every worker that has room for it, evicting nothing."""
         keys = self._met(group)
+        if not keys:
+            return
         self._core.offer(keys)
         self._ask()
         if self._core.is_offered(keys):
@@ -467,7 +474,11 @@ class Residency:
         for place in self._places.values():
             while place.ordered and not self._core.is_moving(place.link.name):
                 self._begin_ordered(now_s, place)
-        waited_for = {self._met(group): rows for group, rows in self._listener.demand().items()}
+        waited_for: dict[tuple[str, ...], WaitingRows] = {}
+        for group, rows in self._listener.demand().items():
+            if keys := self._met(group):  # of several that differ in models elsewhere, the most
+                known = waited_for.get(keys)
+                waited_for[keys] = rows if known is None or known.rows < rows.rows else known
         steps, until_s = self._core.steps(now_s, waited_for)
         if (fault := self._core.take_fault()) is not None:
             log.error("placement policy put aside for lru policy=%s", fault.policy, exc_info=fault.error)
@@ -705,7 +716,8 @@ def _why_of(step: Step | None) -> str:
 
 
 def _keys(group: Group) -> tuple[str, ...]:
-    return tuple(model.key for model in group)
+    """Of those that take a place here; what is behind another server takes none, and is always there."""
+    return tuple(model.key for model in group if not model.endpoint)
 
 
 def _why(ended: Ended) -> ServiceError | None:

@@ -21,6 +21,7 @@ from server.errors import (
     BodyTooLarge,
     DeadlineExceeded,
     Forbidden,
+    RemoteUnavailable,
     Unsupported,
     WorkerLost,
 )
@@ -223,6 +224,8 @@ class Codec:
             message = f"row {row}: {reply.errors[row].message}{more}"
             if reply.errors[row].code == WorkerLost.code:
                 raise WorkerLost(message)
+            if reply.errors[row].code == RemoteUnavailable.code:
+                raise RemoteUnavailable(message)
             raise BadInput(reply.errors[row].code, message)
         return InferResponse(
             model_name=reply.function.name,

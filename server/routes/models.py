@@ -55,9 +55,9 @@ def list_models(services: ServicesOf, request: Request) -> Response:
 @router.get("/v1/workers")
 def list_workers(services: ServicesOf) -> Response:
     """Every worker, what it runs on and what it holds."""
-    resident = services.residency.resident()
+    resident = services.resident()
     workers: list[dict[str, Any]] = []
-    for state in services.pool.states():
+    for state in (*services.pool.states(), *services.remote.states()):
         info = state.info if state.state == "up" else None
         workers.append(
             {
@@ -116,7 +116,7 @@ async def _directory(request: Request) -> Path:
 
 
 def _described(services: Services, model: ModelVersion, *, with_classes: bool = False) -> dict[str, Any]:
-    places = services.residency.resident()
+    places = services.resident()
     return {
         "name": model.name,
         "version": model.version,
@@ -132,6 +132,8 @@ def _described(services: Services, model: ModelVersion, *, with_classes: bool = 
             "preprocess": model.input.preprocess.to_json(),
         },
         "sha256": model.sha256,
+        "endpoint": model.endpoint or None,
+        "unavailable": services.remote.reason(model) or None,
         "files": [file.to_json() for file in model.files],
         "directory": str(model.directory),
         "resident": any(model.key in keys for keys in places.values()),

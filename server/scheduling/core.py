@@ -196,6 +196,10 @@ class Scheduler:
                 cut.gone.add(request_id)
         return sum(run.rows for run in self._queues.withdraw(request_id))
 
+    def take_back(self, now_s: float, request_id: int) -> tuple[Slice, ...]:
+        """Take a request's waiting rows out of the queue, to be submitted otherwise: which."""
+        return _slices(self._queues.withdraw(request_id))
+
     def next_action(self, now_s: float) -> Action:
         """What to do now; to be asked again until it is `Idle`."""
         if self._queues.pooled:

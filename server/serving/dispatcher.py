@@ -22,12 +22,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import TypeVarTuple
 
-from gpu_worker.wire.protocol import Answer, Failed, Message
+from gpu_worker.wire.protocol import Answer, Failed, Message, RowError
 from server.catalog.functions import Form, Function
 from server.ensemble.answer import FunctionAnswer
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.selection import SelectionPolicy
-from server.errors import BadOption, DeadlineExceeded, Overloaded, ServiceError, VersionGone, WorkerLost
+from server.errors import (
+    BadOption,
+    DeadlineExceeded,
+    Overloaded,
+    RemoteUnavailable,
+    ServiceError,
+    VersionGone,
+    WorkerLost,
+)
 from server.observability.metrics import Metrics
 from server.placement.policy import WaitingRows
 from server.placement.residency import Group, Residency, ResidencyListener
@@ -42,6 +50,7 @@ from server.scheduling.core import (
     WorkerView,
 )
 from server.scheduling.policies.by_name import check_policy
+from server.serving.absent import MemberOut, asked_now, faulty_rows, unanswered
 from server.serving.answers import answers_of, check_members, part_of, told_by_all
 from server.serving.calls import Call, PendingReply
 from server.serving.contexts import Contexts
@@ -106,6 +115,7 @@ class Dispatcher:
         self._ids = itertools.count(1)
         self._pump_soon: asyncio.Handle | None = None
         self._pump_at: asyncio.TimerHandle | None = None
+        self._out: dict[str, MemberOut] = {}  # by model's key
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
@@ -200,6 +210,8 @@ class Dispatcher:
         if rejection is not None:
             self.residency.lost(call.function.members, len(call.rows))
             raise error_of(rejection, call.function, now_s)
+        if pending.done:  # no member of it can be asked, and each row has that for its answer
+            return pending
         self._pending[pending.request_id] = pending
         self._idle.clear()
         self._selecting.look(now_s, call.function, call.form)
@@ -274,6 +286,13 @@ class Dispatcher:
         call = pending.call
         if call.function.key not in self._functions:
             raise VersionGone(f"version {call.function.version} of {call.function.name} is no longer served")
+        if self._out:
+            part = Slice(pending.request_id, offset, rows)
+            members, out = asked_now(call, members, self._out)
+            if out:
+                self._leave_out(pending, part, out, is_last=not members)
+            if members == ():
+                return None
         rejection = self._core.submit(now_s, submission_of(pending, offset, rows, members))
         if rejection is None:
             self._wake()
@@ -357,11 +376,12 @@ class Dispatcher:
         now_s = time.monotonic()
         self.residency.idle(batch.members, sent.worker)
         cancelled = isinstance(reply, Failed) and reply.code == "cancelled"
-        failed = not cancelled and not isinstance(reply, Answer)
+        faulty_batch = unanswered(reply, batch.rows, choices=bool(batch.choices))
+        failed = (not cancelled and not isinstance(reply, Answer)) or faulty_batch is not None
         worked = times_of(reply) if isinstance(reply, Answer | Failed) else None
         sure: Sequence[float] = ()
         fault: Exception | None = None
-        if batch.choices and isinstance(reply, Answer):
+        if batch.choices and isinstance(reply, Answer) and faulty_batch is None:
             try:
                 sure = self._keep(sent, reply)
             except Exception as exc:
@@ -373,6 +393,8 @@ class Dispatcher:
         except Exception as exc:  # a bug of ours: it costs no answer, and no worker its channel
             self._loop.call_exception_handler({"message": "a batch taught nothing", "exception": exc})
         self._wake()
+        if faulty_batch is not None and batch.choices:
+            reply = faulty_batch
         if isinstance(reply, Answer):
             try:
                 if fault is not None:
@@ -390,7 +412,7 @@ class Dispatcher:
             self.residency.not_there(sent.worker, reply.missing or batch.members)
         if reply.code == "overloaded" and reply.wanted_bytes:
             self.residency.short_of_memory(sent.worker, batch.members)
-        if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled"}:
+        if reply.code in {"worker_lost", "unknown_function", "overloaded", "cancelled", "remote_unavailable"}:
             self._run_again(now_s, sent, reply)
             return
         log.error(
@@ -501,9 +523,27 @@ class Dispatcher:
         """What each worker holds, and its kind."""
         return [(self._resident[name], worker.info.device_name) for name, worker in self._workers.items()]
 
+    def _leave_out(
+        self, pending: PendingReply, part: Slice, out: Mapping[str, MemberOut], *, is_last: bool
+    ) -> None:
+        """These rows wait for these members no more; is_last: nor for any other."""
+        stats = self._metrics.of(pending.call.function)
+        stats.absent_members += len(out) * part.rows
+        if pending.evidence is not None:
+            for span in pending.evidence.leave_out(part, {key: why.error for key, why in out.items()}):
+                self._combine(pending, span)
+        elif is_last:
+            error = next(iter(out.values())).error
+            pending.answer(part, 0, faulty_rows(pending.call.function, part.rows, error))
+
     def _combine(self, pending: PendingReply, span: Span) -> None:
+        if not span.found:
+            error = next(iter(span.absent.values()))
+            found = faulty_rows(pending.call.function, span.rows, error)
+            pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, found)
+            return
         call, told = pending.call, span.answer()
-        late = len(span.wanted) - len(span.found)
+        late = sum(member not in span.found and member not in span.absent for member in span.wanted)
         if late:
             stats = self._metrics.of(call.function)
             stats.goal_rows += span.rows
@@ -511,7 +551,8 @@ class Dispatcher:
                 stats.late_members += late * span.rows
         answers = answers_of(call.function, told, span.rows, self._shifts(call))
         if call.with_members:
-            pending.tell(span.offset, told)
+            for at, rows in told_by_all(told, 0, span.rows):
+                pending.tell(span.offset + at, part_of(told, at, rows))
         pending.answer(Slice(pending.request_id, span.offset, span.rows), 0, answers)
 
     def _shifts(self, call: Call) -> tuple[float, ...] | None:
@@ -538,6 +579,8 @@ class Dispatcher:
         refused = Overloaded(
             f"workers refused rows of {sent.function.name} again and again: {reply.message}", 1.0
         )
+        if reply.code == RemoteUnavailable.code:
+            self._leave_out_of(sent, RowError(0, reply.code, reply.message))
         for pending, part, members in self._unanswered(sent):
             self._metrics.of(sent.function).rerun_rows += part.rows
             if reply.code == WorkerLost.code:
@@ -550,6 +593,14 @@ class Dispatcher:
                 self._loop.call_later(_REFUSED_S, self._resubmit_later, pending, part, members)
             else:
                 self._resubmit(now_s, pending, part, members)
+
+    def _leave_out_of(self, sent: BatchInFlight, error: RowError) -> None:
+        """The batch's member answers none of its rows, now or later; others may be asked of them."""
+        for part in sent.batch.slices:
+            pending = self._pending.get(part.request_id)
+            if pending is not None and pending.evidence is not None and not pending.done:
+                out = {member: MemberOut(error) for member in sent.batch.members}
+                self._leave_out(pending, part, out, is_last=False)
 
     def _unanswered(
         self, sent: BatchInFlight
@@ -582,10 +633,12 @@ class Dispatcher:
 
         All that they lack where nobody holds one and none has answered: then they wait for a load.
         """
-        held = frozenset().union(*self._resident.values())
+        held = frozenset().union(*self._resident.values()) - span.absent.keys()
         if span.found or not held.isdisjoint(span.wanted):
             span.wanted = tuple(member for member in span.wanted if member in span.found or member in held)
-        return tuple(member for member in span.wanted if member not in span.found)
+        return tuple(
+            member for member in span.wanted if member not in span.found and member not in span.absent
+        )
 
     def _resubmit(
         self, now_s: float, pending: PendingReply, part: Slice, members: tuple[str, ...] | None
@@ -658,6 +711,33 @@ class Dispatcher:
             if function.follows_plans and not resident.isdisjoint(model.key for model in function.members):
                 self._selecting.look(time.monotonic(), function, function.form)
 
+    def member_out(self, model: str, reason: str, *, waits: bool) -> None:
+        """The model cannot be asked; rows that wait for it go to their other members.
+
+        waits: rows that have no other wait until more is known.
+        """
+        error = RowError(0, RemoteUnavailable.code, reason)
+        self._out[model] = MemberOut(error, waits=waits)
+        for pending in list(self._pending.values()):
+            function = pending.call.function
+            if not function.follows_plans and any(one.key == model for one in function.members):
+                self._submit_otherwise(pending)
+
+    def member_back(self, model: str) -> None:
+        """It can."""
+        self._out.pop(model, None)
+
+    def _submit_otherwise(self, pending: PendingReply) -> None:
+        """Queue what still waits of a call anew, as it would come now."""
+        now_s = time.monotonic()
+        for part in self._core.take_back(now_s, pending.request_id):
+            spans = [] if pending.evidence is None else pending.evidence.waiting(part)
+            for span in spans:  # some members have these rows already
+                lacking = tuple(each for each in span.wanted if each not in span.found)
+                self._resubmit(now_s, pending, Slice(part.request_id, span.offset, span.rows), lacking)
+            if not spans:
+                self._resubmit(now_s, pending, part, None)
+
     def worker_lost(self, worker: Worker) -> None:
         """Send it nothing more; its batches fail right after this and run again."""
         self._quarantine.worker_lost(worker)
@@ -669,9 +749,10 @@ class Dispatcher:
 
     def load_failed(self, group: Group, error: ServiceError) -> None:
         """The rows that wait for the group have nowhere to run."""
-        keys = {model.key for model in group}
+        keys = {model.key for model in group if not model.endpoint}
         for pending in list(self._pending.values()):
-            if keys == {model.key for model in pending.call.function.members} and not pending.batches:
+            others = {model.key for model in pending.call.function.members if not model.endpoint}
+            if keys == others and not pending.batches:
                 pending.fail(error)
 
     def waited_for(self) -> Iterable[Group]:
@@ -734,7 +815,11 @@ class Dispatcher:
     def _show(self, worker: Worker, *, aside: bool | None = None) -> None:
         kept = self._quarantine.keeps(worker) if aside is None else aside
         view = WorkerView(
-            worker.name, alive=True, resident=self._resident[worker.name], device=worker.info.device_name
+            worker.name,
+            alive=True,
+            resident=self._resident[worker.name],
+            in_flight_limit=worker.info.in_flight,
+            device=worker.info.device_name,
         )
         self._core.set_worker(time.monotonic(), replace(view, in_flight_limit=0) if kept else view)
         self._wake()

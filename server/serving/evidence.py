@@ -8,14 +8,17 @@ Pure. Knows which members a row waits for and who has answered; not what answers
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
 from server.ensemble.answer import FunctionAnswer
 from server.scheduling.core import Slice
 
-__all__ = ["Evidence", "Span"]
+__all__ = ["MEMBER_FAULTS", "Evidence", "Span"]
+
+MEMBER_FAULTS = frozenset(("remote_unavailable", "remote_invalid"))
+"""Codes of errors that are one member's, and not its row's: others may answer it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +27,8 @@ class Span:
 
     known: what the members found so far answer together, and where in it they begin, where that is combined
     before all are there. is_resubmitted: a batch of theirs failed, and they were queued for all they lack.
+    absent: member → why it answers none of these rows. faults: row of the call → why some members have no
+    answer to it, though others may.
     """
 
     offset: int
@@ -33,20 +38,34 @@ class Span:
     errors: dict[int, RowError] = field(default_factory=dict)  # by row of the call
     known: tuple[FunctionAnswer, int] | None = None
     is_resubmitted: bool = False
+    absent: dict[str, RowError] = field(default_factory=dict)
+    faults: dict[int, dict[str, RowError]] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every member that it waits for has answered."""
-        return len(self.found) == len(self.wanted)
+        """Whether every member that it waits for has answered, or never will."""
+        return all(member in self.found or member in self.absent for member in self.wanted)
 
     def answer(self) -> Answer:
-        """What has come, as one worker would have said it."""
+        """What has come, as one worker would have said it: of each row too which members answered it, where
+        some have a fault. Rows that none has an answer to have an error.
+        """
         members = [_cut(*self.found[member], self.rows) for member in self.wanted if member in self.found]
         errors = [
             RowError(row - self.offset, error.code, error.message)
             for row, error in sorted(self.errors.items())
         ]
-        return Answer(0, members, errors)
+        if not self.faults:
+            return Answer(0, members, errors)
+        everybody, answered = (1 << len(members)) - 1, []
+        for row in range(self.offset, self.offset + self.rows):
+            faults = self.faults.get(row, {})
+            mask = sum(1 << place for place, told in enumerate(members) if told.model not in faults)
+            if faults and not mask and row not in self.errors:
+                first = next(iter(faults.values()))
+                errors.append(RowError(row - self.offset, first.code, first.message))
+            answered.append(mask or everybody)
+        return Answer(0, members, sorted(errors, key=lambda error: error.index), answered=answered)
 
     def rest(self, rows: int) -> Span:
         """Keep the first `rows` rows; the others are the span that is returned."""
@@ -59,9 +78,12 @@ class Span:
             {row: error for row, error in self.errors.items() if row >= end},
             None if self.known is None else (self.known[0], self.known[1] + rows),
             self.is_resubmitted,
+            dict(self.absent),
+            {row: faults for row, faults in self.faults.items() if row >= end},
         )
         self.rows = rows
         self.errors = {row: error for row, error in self.errors.items() if row < end}
+        self.faults = {row: faults for row, faults in self.faults.items() if row < end}
         return other
 
 
@@ -84,7 +106,12 @@ class Evidence:
 
     def missing(self, part: Slice) -> set[str]:
         """The members that have not answered all of these rows."""
-        return {member for span in self.waiting(part) for member in span.wanted if member not in span.found}
+        return {
+            member
+            for span in self.waiting(part)
+            for member in span.wanted
+            if member not in span.found and member not in span.absent
+        }
 
     def take(self, part: Slice, first: int, answer: Answer) -> list[Span]:
         """Take the answers to these rows, the first of which is number `first` of the batch's.
@@ -105,9 +132,28 @@ class Evidence:
                 if member.model in span.wanted:
                     span.found.setdefault(member.model, (member, at))
             for error in answer.errors:
-                if at <= error.index < at + span.rows:
-                    span.errors.setdefault(error.index - at + span.offset, error)
+                if not at <= error.index < at + span.rows:
+                    continue
+                row = error.index - at + span.offset
+                if error.code in MEMBER_FAULTS and len(answer.members) == 1:
+                    span.faults.setdefault(row, {})[answer.members[0].model] = error
+                else:
+                    span.errors.setdefault(row, error)
         return spans
+
+    def leave_out(self, part: Slice, why: Mapping[str, RowError]) -> list[Span]:
+        """These members answer none of these rows that they have not answered yet.
+
+        The spans that are complete now, which leave.
+        """
+        spans = self.waiting(part)
+        for span in spans:
+            lost = {member: error for member, error in why.items() if member in span.wanted}
+            span.absent |= {member: error for member, error in lost.items() if member not in span.found}
+        done = [span for span in spans if span.is_complete]
+        for span in done:
+            self._remove(span)
+        return done
 
     def close(self, part: Slice) -> list[Span]:
         """These rows wait no longer, whoever has answered: their spans, which leave."""

@@ -5,6 +5,7 @@ Knows how a batch becomes a message; not why it was cut so, nor what happens whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,7 @@ class InFlight:
         apart: list[int] = []
         wanted: set[str] = set()
         form: str = function.form
+        ends_s = 0.0
         for part in batch.slices:
             pending = calls[part.request_id]
             call = pending.call
@@ -63,6 +65,7 @@ class InFlight:
             pending.first_sent_s = min(pending.first_sent_s, now_s)
             form = call.form  # the same for all: it is the bucket
             wanted.update(call.outputs)
+            ends_s = max(ends_s, call.deadline_s)
             if together is not None or (pending.evidence is not None and not steps):
                 pending.expect(part, members)
                 apart.append(part.request_id)
@@ -74,7 +77,8 @@ class InFlight:
         together_with = max(len(members), 2) if apart else len(members)  # an average needs what one does not
         outputs = function.outputs_of(wanted, together_with)
         models, asked_task = list(batch.members), function.asked_task
-        message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps))
+        patience_s = max(0.001, ends_s - now_s) if ends_s < math.inf else 0.0
+        message = Infer(0, models, form, rows, outputs, roots, asked_task, list(steps), patience_s)
         sent.message_id = worker.send(message, lambda reply: self._take(sent, reply, calls))
 
     def cancel_unwanted(self, batch_ids: Collection[int], wanted: Collection[int]) -> None:

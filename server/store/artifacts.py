@@ -22,6 +22,7 @@ from typing import IO, Any
 from gpu_worker.model_files.file_list import WEIGHTS, ModelFile, files_from
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
 from gpu_worker.model_files.regular import MANIFEST_FILE, flush, open_regular, read_json
+from gpu_worker.model_files.remote_spec import is_remote, remote_sha256
 from server.errors import BadOption, BodyTooLarge
 from server.store.manifest import check_name, model_from_manifest
 from server.store.readers import Readers, close_to_others
@@ -187,6 +188,8 @@ class Artifacts:
             manifest["files"] = [file.to_json() for file in written]
         else:
             manifest.pop("files", None)
+        if is_remote(manifest.get("runtime")):
+            manifest["sha256"] = remote_sha256(manifest)
         self._write_whole(staging / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         return manifest
 
@@ -245,7 +248,7 @@ def _files(manifest: Mapping[str, Any]) -> tuple[ModelFile, ...]:
 
 
 def _checksums(manifest: Mapping[str, Any]) -> list[str]:
-    return [file.sha256 for file in _files(manifest)]
+    return [file.sha256 for file in _files(manifest)] or [str(manifest.get("sha256") or "")]
 
 
 def _check_sum(file: ModelFile, digest: str) -> None:

@@ -14,6 +14,7 @@ from gpu_worker.model_files.file_list import files_from
 from gpu_worker.model_files.outputs import outputs_from
 from gpu_worker.model_files.preprocess import preprocess_from
 from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, MOST_FEATURES, RUNTIMES
+from gpu_worker.model_files.remote_spec import remote_from
 from gpu_worker.tasks import Task, task_named
 from server.catalog.functions import InputShape, ModelVersion
 from server.errors import BadOption
@@ -47,6 +48,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
     try:
         files = files_from(manifest)
         outputs_from(manifest.get("outputs"))
+        remote = remote_from(manifest)
     except ValueError as exc:
         raise BadOption(f"model.json of {name}: {exc}") from exc
     task = task_named(_text(manifest, "task", name))
@@ -63,6 +65,8 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         sha256=files[0].sha256 if files else str(manifest.get("sha256") or ""),
         files=files,
         features=_features(manifest.get("features"), name, task),
+        endpoint="" if remote is None else remote.url,
+        concurrency=0 if remote is None else remote.concurrency,
     )
 
 

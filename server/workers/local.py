@@ -98,7 +98,7 @@ class LocalWorker:
 class LocalPool:
     """`count` workers; `command_for(index, fd)` is the command line of each.
 
-    environment: their variables; None for this process's own.
+    environment: their variables; None for this process's own. prefix: of their names.
     """
 
     def __init__(
@@ -108,11 +108,14 @@ class LocalPool:
         timing: Timing | None = None,
         tasks: Tasks | None = None,
         environment: Mapping[str, str] | None = None,
+        prefix: str = "w",
     ) -> None:
         self._environment = environment
         self._command_for = command_for
         self._timing = timing or Timing()
-        self._states = [WorkerStatus(f"w{index}", "starting", None, 0, None, "") for index in range(count)]
+        self._states = [
+            WorkerStatus(f"{prefix}{index}", "starting", None, 0, None, "") for index in range(count)
+        ]
         self._tasks = tasks or Tasks()
 
     async def start(self, listener: WorkerListener) -> None:

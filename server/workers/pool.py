@@ -19,11 +19,12 @@ OnReply = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker says of its device when it comes up."""
+    """What a worker says of its device when it comes up. in_flight: batches that it is sent at a time."""
 
     device: str
     device_name: str
     capacity_bytes: int
+    in_flight: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Models behind other servers, as networks: rows out over HTTP, numbers or texts back."""
