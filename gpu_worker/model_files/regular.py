@@ -33,7 +33,7 @@ MOST_FEATURES = 65_536  # numbers of an embedding
 FORMAT = 1
 FORMS = ("path", "image", "tensor", "text", "row")
 RUNTIMES = ("torch", "onnx", "xgboost", "lightgbm", "oip", "openai")
-COLUMN_KINDS = ("number", "text", "boolean")
+COLUMN_KINDS = ("number", "text", "boolean", "date", "timestamp", "timestamptz")
 
 # O_NONBLOCK: opening a FIFO waits for somebody to write; opening a device or a terminal may do anything.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW

@@ -2,28 +2,29 @@
 
 A row is a JSON array with a value for each column, in their order, or a JSON object with a value by each
 column's name, and perhaps others; null is a missing value. What was learnt of the training rows (means, known
-texts) is part of the columns, and travels inside the model's file.
+texts, …) is part of the columns, and travels inside the model's file.
 
-    number   (value − mean) / scale, and a flag for missing    boolean  true, and a flag for missing
-    text     a flag for each known text, and one for missing   (an unknown text raises no flag)
+    column → its encoders' numbers (`encoders`), and a flag for missing
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 
+from gpu_worker.networks.encoders import Encoder, Known, Scaled, encoder_from
 from gpu_worker.networks.network import Floats
 
-__all__ = ["NamedColumn", "RowInvalid", "Table", "TableColumn", "values_of"]
+__all__ = ["TIMES", "NamedColumn", "RowInvalid", "Table", "TableColumn", "values_of"]
 
-_MOST_TEXTS = 32  # of one column; the rarer ones count as unknown
+# A date or a time comes as a text of ISO 8601; one without a zone is taken as UTC.
+TIMES = ("date", "timestamp", "timestamptz")
 _MOST_WIDTH = 4096
 _SHOWN_CHARS = 80
 
@@ -48,18 +49,16 @@ class NamedColumn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column. mean, scale: of a number, among the training rows. texts: those that are known."""
+    """One column. kind: number, text, boolean, or one of `TIMES`. encoders: what is made of a value."""
 
     name: str
     kind: str
-    mean: float = 0.0
-    scale: float = 1.0
-    texts: tuple[str, ...] = ()
+    encoders: tuple[Encoder, ...] = ()
 
     @property
     def width(self) -> int:
-        """How many numbers stand for one value."""
-        return len(self.texts) + 1 if self.kind == "text" else 2
+        """How many numbers stand for one value, with the flag of a missing one."""
+        return 1 + sum(encoder.width for encoder in self.encoders)
 
 
 class Table:
@@ -67,86 +66,61 @@ class Table:
 
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         self.columns = tuple(columns)
-        starts = np.cumsum([0, *(column.width for column in self.columns)]).tolist()
-        self._starts: list[int] = starts[:-1]
-        self.width: int = starts[-1]
+        self.width = sum(column.width for column in self.columns)
         if not 1 <= self.width <= _MOST_WIDTH:
             raise ValueError(f"the columns become {self.width} numbers a row; from 1 to {_MOST_WIDTH} can be")
-        self._places = [{text: at for at, text in enumerate(column.texts)} for column in self.columns]
-
-    @classmethod
-    def fitted(cls, kinds: Sequence[Mapping[str, str]], rows: Iterable[Sequence[Any]]) -> Table:
-        """The columns as training rows show them. kinds: name and kind of each; rows: of `values_of`."""
-        count = [0] * len(kinds)
-        mean = [0.0] * len(kinds)
-        spread = [0.0] * len(kinds)
-        texts: list[Counter[str]] = [Counter() for _ in kinds]
-        for row in rows:
-            for at, value in enumerate(row):
-                if isinstance(value, str):
-                    texts[at][value] += 1
-                elif isinstance(value, float):
-                    # Welford 1962: sums of squares would lose small spreads around large means.
-                    count[at] += 1
-                    gap = value - mean[at]
-                    mean[at] += gap / count[at]
-                    spread[at] += gap * (value - mean[at])
-        return cls(
-            [
-                TableColumn(
-                    kind["name"],
-                    kind["kind"],
-                    mean[at],
-                    math.sqrt(spread[at] / count[at]) or 1.0 if count[at] else 1.0,
-                    _known(texts[at]),
-                )
-                for at, kind in enumerate(kinds)
-            ]
-        )
 
     def numbers(self, rows: Sequence[bytes]) -> tuple[Floats, dict[int, str]]:
-        """float32 [n, width], and why some rows could not be read, by their index: those are all 0."""
-        matrix = np.zeros((len(rows), self.width), np.float32)
+        """float32 [n, width], and why some rows could not be read, by their index: all is missing there."""
+        values: list[list[Any]] = []
         faults: dict[int, str] = {}
         for index, row in enumerate(rows):
             try:
-                self.fill(matrix[index], values_of(row, self.columns))
+                values.append(values_of(row, self.columns))
             except RowInvalid as fault:
                 faults[index] = str(fault)
-        return matrix, faults
+                values.append([None] * len(self.columns))
+        return self.matrix(values), faults
 
-    def fill(self, line: Floats, values: Sequence[Any]) -> None:
-        """Write one row's numbers into `line`, which is all 0."""
-        for column, start, places, value in zip(
-            self.columns, self._starts, self._places, values, strict=True
-        ):
-            if value is None:
-                line[start + column.width - 1] = 1.0
-            elif isinstance(value, str):
-                place = places.get(value)
-                if place is not None:
-                    line[start + place] = 1.0
-            elif isinstance(value, bool):
-                line[start] = value
-            else:
-                line[start] = min(max((value - column.mean) / column.scale, -1e30), 1e30)
+    def matrix(self, rows: Sequence[Sequence[Any]]) -> Floats:
+        """float32 [n, width] of rows as `values_of` gives them."""
+        matrix = np.zeros((len(rows), self.width), np.float32)
+        if not rows:
+            return matrix
+        end = 0
+        for column, values in zip(self.columns, zip(*rows, strict=True), strict=True):
+            for encoder in column.encoders:
+                start, end = end, end + encoder.width
+                encoder.write(matrix[:, start:end], values)
+            matrix[:, end] = [value is None for value in values]
+            end += 1
+        return matrix
 
     def as_json(self) -> str:
         """The columns as text."""
-        return json.dumps([asdict(column) for column in self.columns], ensure_ascii=False)
+        return json.dumps(
+            [
+                {
+                    "name": column.name,
+                    "kind": column.kind,
+                    "encoders": [encoder.as_json() for encoder in column.encoders],
+                }
+                for column in self.columns
+            ],
+            ensure_ascii=False,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Table:
-        """The inverse of `as_json`. Raises `ValueError`, `TypeError`."""
-        return cls(
-            [TableColumn(**{**column, "texts": tuple(column["texts"])}) for column in json.loads(text)]
-        )
+        """The inverse of `as_json`. Raises `ValueError`, `TypeError`, `KeyError`."""
+        return cls([_column(form) for form in json.loads(text)])
 
 
 def values_of(row: bytes | str, columns: Sequence[NamedColumn], *, booleans_count: bool = False) -> list[Any]:
     """A row's values: float, str, bool, or None where one is missing. Raises `RowInvalid`.
 
-    Numbers that are not finite are missing ones. booleans_count: as 1 and 0, where a number is asked for.
+    Numbers that are not finite are missing ones; a date or time is its seconds since 1970 in UTC.
+    booleans_count: as 1 and 0, where a number is asked for.
     """
     try:
         values = json.loads(row)
@@ -180,15 +154,38 @@ def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, 
                 number = None
             if number is not None:
                 return number if math.isfinite(number) else None
+    elif column.kind in TIMES:
+        if isinstance(value, str):
+            if value in _NO_MOMENT or "BC" in value:
+                return None
+            try:
+                return _moment_s(value)
+            except (ValueError, OverflowError):
+                pass
     elif isinstance(value, str if column.kind == "text" else bool):
         return value
-    raise RowInvalid(f"{str(value)[:_SHOWN_CHARS]!r} in column {column.name!r} is not a {column.kind}")
+    wanted = column.kind + _EXPECTED.get(column.kind, "")
+    raise RowInvalid(f"{str(value)[:_SHOWN_CHARS]!r} in column {column.name!r} is not a {wanted}")
 
 
-def _known(texts: Counter[str]) -> tuple[str, ...]:
-    # Of equally frequent ones the first by name: the order of the rows must not matter.
-    ranked = sorted(texts, key=lambda text: (-texts[text], text))
-    return tuple(sorted(ranked[:_MOST_TEXTS]))
+# PostgreSQL's and DuckDB's, of dates and times; and what stands before the first year has no place there.
+_NO_MOMENT = frozenset(("infinity", "-infinity"))
+_EXPECTED = dict.fromkeys(TIMES, " such as 2024-01-31 or 2024-01-31T12:00:00")
+
+
+def _moment_s(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _column(form: Mapping[str, Any]) -> TableColumn:
+    if "encoders" in form:
+        encoders = tuple(encoder_from(each) for each in form["encoders"])
+    elif form["kind"] == "text":  # files of format 1 without encoders
+        encoders = (Known(tuple(form["texts"])),)
+    else:
+        encoders = (Scaled(float(form["mean"]), float(form["scale"])),)
+    return TableColumn(form["name"], form["kind"], encoders)
 
 
 def _shown(row: bytes | str) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Learners", "train_spec"]
 
 _MOST_HELD = 16
+_OF_A_TRIAL = ("architecture", "epochs", "seed")
+_CHOICES = ("dates", "categories", "texts")
 
 
 @dataclass(slots=True)
@@ -49,8 +51,9 @@ class Learners:
 
             if start or start_epoch:
                 raise BadRequest("tabular models share no weights; use the policy 'study'")
-            table = self._table(snapshot, objective.classes)
-            return TabularLearner(TabularSpec(**_tabular(raw)), table, objective)
+            own, choices = _tabular(raw)
+            table = self._table(snapshot, objective.classes, choices)
+            return TabularLearner(TabularSpec(**own), table, objective)
         spec = train_spec(raw)
         rows = self._rows(snapshot, objective.classes, spec)
         return NetworkLearner(
@@ -108,11 +111,14 @@ class Learners:
         found: SnapshotFile = self._held(key, read)
         return found
 
-    def _table(self, path: str, classes: Sequence[str]) -> TableSnapshot:
+    def _table(self, path: str, classes: Sequence[str], choices: dict[str, bool]) -> TableSnapshot:
+        from gpu_worker.train.table_fit import ColumnChoices
         from gpu_worker.train.tabular import read_table
 
+        made = ColumnChoices(**choices)
         found: TableSnapshot = self._held(
-            (path, "table"), lambda: read_table(path, classes, on_step=self.on_step)
+            (path, "table", made),
+            lambda: read_table(path, classes, on_step=self.on_step, choices=made),
         )
         return found
 
@@ -143,7 +149,9 @@ def train_spec(raw: Spec) -> TrainSpec:
     return TrainSpec(**given, augment=augment, input=pixels)
 
 
-def _tabular(raw: Spec) -> Spec:
-    """The fields of a `TabularSpec`; whatever is none of them is a knob."""
-    own = {name: raw[name] for name in ("architecture", "epochs", "seed") if name in raw}
-    return own | {"knobs": {name: value for name, value in raw.items() if name not in own}}
+def _tabular(raw: Spec) -> tuple[Spec, dict[str, bool]]:
+    """The fields of a `TabularSpec`, and those of `ColumnChoices`; whatever is neither is a knob."""
+    own: Spec = {name: raw[name] for name in _OF_A_TRIAL if name in raw}
+    choices: dict[str, bool] = {name: bool(raw[name]) for name in _CHOICES if name in raw}
+    knobs = {name: value for name, value in raw.items() if name not in own and name not in choices}
+    return own | {"knobs": knobs}, choices

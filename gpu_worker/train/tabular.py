@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpu_worker.networks.row_network import COLUMNS_KEY
 from gpu_worker.networks.table import Table, TableColumn, values_of
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
+from gpu_worker.train.table_fit import ALL_COLUMNS, ColumnChoices, FittedTable, fit_table
 
 __all__ = ["LabelledRows", "TableSnapshot", "read_table"]
 
@@ -29,10 +30,12 @@ _BATCH_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledRows:
-    """numbers: float32 [n, width]; labels: int64 [n], indices into the classes, or `NO_CLASS`."""
+    """numbers: float32 [n, width]; labels: int64 [n], indices into the classes, or `NO_CLASS`; of a table
+    without classes float64 [n], the numbers that are to be told.
+    """
 
     numbers: Floats
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,36 +60,67 @@ def read_table(
     table: Table | None = None,
     splits: Sequence[str] = SPLITS,
     on_step: Callable[[], None] = lambda: None,
+    choices: ColumnChoices = ALL_COLUMNS,
 ) -> TableSnapshot:
     """The rows of some splits; the first time the file is read twice, to fit and to convert.
 
-    table: one that was fitted before. on_step: called for every some thousand rows. Raises `ValueError` for a
-    file without columns, or too wide; `OSError`.
+    classes: none where the target is a number. table: one that was fitted before. on_step: called for every
+    some thousand rows. choices: of what is made of columns, where no table is given. Raises `ValueError` for
+    a file without columns, or too wide; `OSError`.
     """
-    index = {label: at for at, label in enumerate(classes)}
+    targets = _Targets(classes)
 
     def write(arrays: ArrayWriter) -> None:
         with pq.ParquetFile(path) as file:
             kinds = _kinds(file, path)
-            fitted = _fitted(file, kinds, on_step) if table is None else table
-            arrays.facts["table"] = fitted.as_json()
-            for split in splits:  # of each, were it empty
-                _append(arrays, split, fitted, [], np.zeros(0, np.int64))
             named = [TableColumn(kind["name"], kind["kind"]) for kind in kinds]
+            fitted = _fitted(file, kinds, named, targets, choices, on_step) if table is None else None
+            seen_as = table if fitted is None else fitted.whole
+            assert seen_as is not None
+            arrays.facts["table"] = seen_as.as_json()
+            for split in splits:  # of each, were it empty
+                _append(arrays, split, seen_as.matrix([]), targets.labels([]))
+            trained = 0
             for batch in _batches(file, "input", "target", "split"):
                 on_step()
-                texts, targets, sides = (column.to_pylist() for column in batch.columns)
+                texts, given, sides = (column.to_pylist() for column in batch.columns)
                 for split in set(sides).intersection(splits):
                     rows = [row for row, side in enumerate(sides) if side == split]
-                    labels = [index.get(targets[row], NO_CLASS) for row in rows]
                     values = [values_of(texts[row], named) for row in rows]
-                    _append(arrays, split, fitted, values, np.array(labels, np.int64))
+                    if fitted is not None and split == "train":
+                        numbers = fitted.training_matrix(values, trained)
+                        trained += len(rows)
+                    else:
+                        numbers = seen_as.matrix(values)
+                    _append(arrays, split, numbers, targets.labels([given[row] for row in rows]))
 
-    seen_by = "" if table is None else table.as_json()
+    seen_by = json.dumps(asdict(choices)) if table is None else table.as_json()
     key = json.dumps(["table", seen_by, list(classes), list(splits)])
     mapped, facts = ArrayStore(path).open(key, write)
     parts = {split: LabelledRows(mapped[f"{split}.numbers"], mapped[f"{split}.labels"]) for split in splits}
     return TableSnapshot(Table.from_json(facts["table"]), parts, len(classes))
+
+
+class _Targets:
+    """The targets of rows, as they are learnt: indices into classes, or numbers."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._index = {label: at for at, label in enumerate(classes)}
+
+    def labels(self, given: Sequence[Any]) -> NDArray[np.int64] | NDArray[np.float64]:
+        """[n], as `LabelledRows.labels`."""
+        if not self._index:
+            return np.array(given, np.float64)
+        return np.array([self._index.get(label, NO_CLASS) for label in given], np.int64)
+
+    def flags(self, given: Sequence[Any]) -> Floats:
+        """float32 [n, k], as `fit_table` takes them."""
+        labels = self.labels(given)
+        if not self._index:
+            return labels.astype(np.float32)[:, None]
+        wanted = np.arange(len(self._index)) if len(self._index) != 2 else np.array([1])
+        flags: Floats = (labels[:, None] == wanted).astype(np.float32)
+        return flags
 
 
 def _kinds(file: pq.ParquetFile, path: str) -> list[dict[str, str]]:
@@ -97,25 +131,30 @@ def _kinds(file: pq.ParquetFile, path: str) -> list[dict[str, str]]:
     return kinds
 
 
-def _fitted(file: pq.ParquetFile, kinds: Sequence[Mapping[str, str]], on_step: Callable[[], None]) -> Table:
-    named = [TableColumn(kind["name"], kind["kind"]) for kind in kinds]
-
-    def training() -> Iterator[list[Any]]:
-        for batch in _batches(file, "input", "split"):
+def _fitted(
+    file: pq.ParquetFile,
+    kinds: Sequence[Mapping[str, str]],
+    named: Sequence[TableColumn],
+    targets: _Targets,
+    choices: ColumnChoices,
+    on_step: Callable[[], None],
+) -> FittedTable:
+    def training() -> Iterator[tuple[list[list[Any]], Floats]]:
+        for batch in _batches(file, "input", "target", "split"):
             on_step()
-            for text, split in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if split == "train":
-                    yield values_of(text, named)
+            rows = zip(*(each.to_pylist() for each in batch.columns), strict=True)
+            mine = [(values_of(text, named), target) for text, target, split in rows if split == "train"]
+            yield [values for values, _ in mine], targets.flags([target for _, target in mine])
 
-    return Table.fitted(kinds, training())
+    return fit_table(kinds, training(), choices)
 
 
 def _append(
-    arrays: ArrayWriter, split: str, table: Table, rows: Sequence[Sequence[Any]], labels: NDArray[np.int64]
+    arrays: ArrayWriter,
+    split: str,
+    numbers: Floats,
+    labels: NDArray[np.int64] | NDArray[np.float64],
 ) -> None:
-    numbers = np.zeros((len(rows), table.width), np.float32)
-    for line, values in zip(numbers, rows, strict=True):
-        table.fill(line, values)
     arrays.append(f"{split}.numbers", numbers)
     arrays.append(f"{split}.labels", labels)
 

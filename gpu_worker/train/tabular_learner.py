@@ -7,20 +7,19 @@ neither pause nor begin from another's checkpoint.
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from skl2onnx import to_onnx
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
@@ -28,6 +27,8 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.networks.onnx_network import open_session
 from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES
 from gpu_worker.networks.table import Table
+from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
+from gpu_worker.train.estimators import HIST_BOOSTED, Estimator, Taught, answers_of, frozen, made
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.tabular import LabelledRows, TableSnapshot
@@ -36,20 +37,17 @@ __all__ = ["TabularLearner", "TabularSpec", "evaluated", "table_of"]
 
 # That of the oldest ONNX Runtime that pyproject permits.
 _OPSETS = {"": 17, "ai.onnx.ml": 3}
-_BOOSTED = 10  # trees an epoch
-_FOREST = 10
-_ITERATIONS = 25
 _PART_ROWS = 65_536
-_CLOSE = 1e-3  # between probabilities in float64 and float32
+_LOSS_ROWS = 16_384  # of the training rows, the first: what they say of the loss is enough
+_CLOSE = 1e-3  # between probabilities, or shares of a target's spread, in float64 and float32
+_VALUES = "variable"  # the output of a regression, as skl2onnx names it
 
 _CPU = Device("cpu", "", 0, 1)
-
-Estimator: TypeAlias = Any  # scikit-learn ships no types
 
 
 @dataclass(frozen=True, slots=True)
 class TabularSpec:
-    """architecture: gradient_boosting, random_forest or logistic_regression. knobs: the estimator's own."""
+    """architecture: one of `estimators.ESTIMATORS`. knobs: the estimator's own."""
 
     architecture: str
     epochs: int
@@ -67,52 +65,71 @@ class TabularLearner:
         self.epoch = 0
         self._metric = objective.metric
         self._snapshot = snapshot
-        self._estimator, self._fit = _estimator(spec)
+        self._estimator, self._fit = made(
+            spec.architecture, spec.seed, spec.knobs, tells_numbers=not objective.classes
+        )
+        train = snapshot.rows("train")
+        self._taught = Taught(train.numbers, train.labels, _weights(train, objective))
         self._best: Estimator = None
-        self._best_merit = -math.inf
+        self._best_known = (-math.inf, -math.inf)  # merit, and of equal ones the negative loss
 
     def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
         """See `Learner.learn`; trees are stopped after any of them, a regression before it begins."""
-        train, validation = self._snapshot.rows("train"), self._snapshot.rows("validation")
 
         def check() -> None:
             if should_stop():
                 raise TrainingStopped(f"training stopped after epoch {self.epoch}")
 
-        check()
-        with warnings.catch_warnings():
+        train, validation = self._snapshot.rows("train"), self._snapshot.rows("validation")
+        # One thread: the others are the servers', and threads that wait for a core that they do not get
+        # make trees a hundred times slower.
+        with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
-            self._fit(self._estimator, self.epoch + 1, train, check)
-        score = self._metric.score(_answers(self._estimator, validation, check), validation.labels)
-        loss = _log_loss(self._estimator, train, check)
+            self._fit(self._estimator, self.epoch + 1, self._taught, check)
+            predictions = [
+                answers_of(self._estimator, part.numbers).astype(np.float32)
+                for part in _parts(validation, check)
+            ]
+            shown = LabelledRows(train.numbers[:_LOSS_ROWS], train.labels[:_LOSS_ROWS])
+            told = answers_of(self._estimator, shown.numbers)
+        score = self._metric.score(np.concatenate(predictions), validation.labels)
         self.epoch += 1
-        if score.merit > self._best_merit:
-            self._best, self._best_merit = copy.deepcopy(self._estimator), score.merit
-        return EpochResult(loss, score)
+        known = (score.merit, -(score.loss or 0.0))
+        if known > self._best_known:
+            self._best, self._best_known = frozen(self._estimator), known
+        return EpochResult(self._metric.loss(told, shown.labels), score)
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""
         estimator = self._best if best else self._estimator
         table = self._snapshot.table
-        model = to_onnx(
-            estimator,
-            np.zeros((1, table.width), np.float32),
-            options={"zipmap": False},
-            target_opset=_OPSETS,
-        )
+        model = self._as_onnx(estimator, table.width)
         onnx.helper.set_model_props(model, {COLUMNS_KEY: table.as_json()})
         with open(path, "wb") as file:
             file.write(model.SerializeToString())
             file.flush()
             os.fsync(file.fileno())
-        validation = self._snapshot.rows("validation")
-        run = _runner(path)
-        gap = max(
-            float(np.abs(run(part.numbers) - estimator.predict_proba(part.numbers)).max())
-            for part in _parts(validation)
-        )
-        if not gap < _CLOSE:
-            raise ModelUnusable(f"the model written as ONNX answers otherwise, by up to {gap:.3g}")
+        self._compare(estimator, _runner(path))
+
+    def _as_onnx(self, estimator: Estimator, width: int) -> onnx.ModelProto:
+        if isinstance(estimator, HIST_BOOSTED):
+            exact_in_float32(estimator)
+            return boosted_onnx(estimator, width, _OPSETS)
+        options = {"zipmap": False} if hasattr(estimator, "predict_proba") else None
+        zeros = np.zeros((1, width), np.float32)
+        model: onnx.ModelProto = to_onnx(estimator, zeros, options=options, target_opset=_OPSETS)
+        return model
+
+    def _compare(self, estimator: Estimator, run: Callable[[Floats], Floats]) -> None:
+        with threadpool_limits(1):
+            gaps = [
+                float(np.abs(run(part.numbers) - answers_of(estimator, part.numbers)).max())
+                for part in _parts(self._snapshot.rows("validation"))
+            ]
+        tells_classes = hasattr(estimator, "predict_proba")
+        scale = 1.0 if tells_classes else float(np.abs(self._taught.targets).max()) or 1.0
+        if not max(gaps) < _CLOSE * scale:
+            raise ModelUnusable(f"the model written as ONNX answers otherwise, by up to {max(gaps):.3g}")
 
     def write_state(self, path: str) -> None:
         """See `Learner.write_state`: it cannot."""
@@ -138,15 +155,27 @@ def evaluated(snapshot: TableSnapshot, split: str, start: str) -> Evaluation:
 
 
 def _runner(path: str) -> Callable[[Floats], Floats]:
-    """What the checkpoint answers to float32 [n, width]: float32 [n, classes]."""
+    """What the checkpoint answers to float32 [n, width]: float32 [n, classes], or [n, 1] of a regression."""
     session = open_session(path, _CPU)
     name = session.get_inputs()[0].name
+    outputs = [output.name for output in session.get_outputs()]
+    wanted = PROBABILITIES if PROBABILITIES in outputs else _VALUES
 
     def run(numbers: Floats) -> Floats:
-        (found,) = session.run([PROBABILITIES], {name: numbers})
+        (found,) = session.run([wanted], {name: numbers})
         return np.asarray(found, np.float32)
 
     return run
+
+
+def _weights(train: LabelledRows, objective: Objective) -> NDArray[np.float64] | None:
+    """See `Objective.class_weight`."""
+    if objective.class_weight == "none" or not objective.classes:
+        return None
+    counts = np.bincount(train.labels.astype(np.int64), minlength=len(objective.classes))
+    balanced = len(train.labels) / (len(counts) * np.maximum(1, counts))
+    weights: NDArray[np.float64] = balanced[train.labels.astype(np.int64)]
+    return weights
 
 
 def _parts(rows: LabelledRows, check: Callable[[], None] = lambda: None) -> Iterator[LabelledRows]:
@@ -155,65 +184,3 @@ def _parts(rows: LabelledRows, check: Callable[[], None] = lambda: None) -> Iter
         check()
         part = slice(start, start + _PART_ROWS)
         yield LabelledRows(rows.numbers[part], rows.labels[part])
-
-
-def _answers(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> Floats:
-    """What it answers to all rows: float32 [n, classes]."""
-    found = [np.asarray(estimator.predict_proba(part.numbers), np.float32) for part in _parts(rows, check)]
-    return np.concatenate(found)
-
-
-def _log_loss(estimator: Estimator, rows: LabelledRows, check: Callable[[], None]) -> float:
-    """The mean of −log p of the labels, as scikit-learn's `log_loss`."""
-    least = float(np.finfo(np.float64).eps)
-    lost = [
-        float(-np.log(np.clip(p[np.arange(len(p)), part.labels], least, 1 - least)).sum())
-        for part in _parts(rows, check)
-        for p in (np.asarray(estimator.predict_proba(part.numbers), np.float64),)
-    ]
-    return sum(lost) / max(1, len(rows.labels))
-
-
-# Fits an estimator for the epoch of that number (1 is the first); calls the last between its trees.
-Fit: TypeAlias = "Callable[[Estimator, int, LabelledRows, Callable[[], None]], None]"
-
-
-def _boost(boosted: Estimator, epoch: int, train: LabelledRows, check: Callable[[], None]) -> None:
-    boosted.set_params(n_estimators=_BOOSTED * epoch)
-    boosted.fit(train.numbers, train.labels, monitor=lambda *_: check())
-
-
-def _grow(forest: Estimator, epoch: int, train: LabelledRows, check: Callable[[], None]) -> None:
-    # One by one they are the same trees: scikit-learn goes on with the seeds where it stood.
-    for trees in range(_FOREST * (epoch - 1) + 1, _FOREST * epoch + 1):
-        check()
-        forest.set_params(n_estimators=trees).fit(train.numbers, train.labels)
-
-
-def _regress(regression: Estimator, epoch: int, train: LabelledRows, check: Callable[[], None]) -> None:
-    regression.fit(train.numbers, train.labels)
-
-
-def _estimator(spec: TabularSpec) -> tuple[Estimator, Fit]:
-    """The estimator, and how it is fitted."""
-    knobs = dict(spec.knobs)
-    try:
-        if spec.architecture == "gradient_boosting":
-            boosted = GradientBoostingClassifier(random_state=spec.seed, warm_start=True, **knobs)
-            return boosted, _boost
-        if spec.architecture == "random_forest":
-            forest = RandomForestClassifier(random_state=spec.seed, warm_start=True, n_jobs=1, **knobs)
-            return forest, _grow
-        if spec.architecture == "logistic_regression":
-            weight = knobs.pop("class_weight", "none")
-            regression = LogisticRegression(
-                random_state=spec.seed,
-                warm_start=True,
-                max_iter=_ITERATIONS,
-                class_weight=None if weight == "none" else weight,
-                **knobs,
-            )
-            return regression, _regress
-    except TypeError as exc:
-        raise ValueError(f"{spec.architecture}: {exc}") from exc
-    raise ValueError(f"there is no tabular model {spec.architecture!r}")

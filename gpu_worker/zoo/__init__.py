@@ -31,7 +31,9 @@ TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "character_rnn": "gpu_worker.zoo.character_rnn:CharacterRnn",
     }
 )
-TABULAR = frozenset(("gradient_boosting", "random_forest", "logistic_regression"))
+TABULAR = frozenset(
+    ("logistic_regression", "ridge", "hist_gradient_boosting", "gradient_boosting", "random_forest")
+)
 
 # The largest values of their options. A model.json comes from whoever may register a model.
 MOST_OF_OPTIONS: Mapping[str, int] = MappingProxyType(

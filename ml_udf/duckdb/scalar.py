@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,14 @@ _OF_PHOTOS = {
     "path": "give a path of the inference server's host, as a text; "
     "to give an image's bytes, register it with input_name='image' (docs/using.md)",
 }
-_KINDS = {"number": pa.float64(), "text": pa.string(), "boolean": pa.bool_()}
+_KINDS = {
+    "number": pa.float64(),
+    "text": pa.string(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
 
 
 def parted(vectors: Sequence[ArrowVector]) -> tuple[Sequence[ArrowVector], str | None]:
@@ -89,9 +97,15 @@ class Scalar:
         for (name, kind), column in zip(self.info.columns, columns, strict=True):
             try:
                 typed.append(column.cast(_KINDS[kind]).to_pylist())
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+            except (ValueError, OverflowError, pa.ArrowNotImplementedError) as exc:
                 raise InputInvalid(
                     f"{name} is a {kind}, and was given {type_name(column.type)}: {exc}",
                     hint="give a value of that kind, or NULL where it is missing",
                 ) from None
-        return [json.dumps(row, ensure_ascii=False) for row in zip(*typed, strict=True)]
+        return [json.dumps(row, ensure_ascii=False, default=_iso_8601) for row in zip(*typed, strict=True)]
+
+
+def _iso_8601(moment: object) -> str:
+    """Of a date or a time, which JSON does not have."""
+    assert isinstance(moment, date)
+    return moment.isoformat()

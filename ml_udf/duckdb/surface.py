@@ -30,7 +30,14 @@ __all__ = [
 ValueKinds: TypeAlias = Sequence[tuple[str, str]]
 
 CATALOG = "ml_udf"
-_KINDS = {"number": "DOUBLE", "text": "VARCHAR", "boolean": "BOOLEAN"}
+_KINDS = {
+    "number": "DOUBLE",
+    "text": "VARCHAR",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no setting that is taken
 _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for setting in SETTINGS]
 STATEMENT = "ml_udf_statement"  # the struct's one field
@@ -55,6 +62,10 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
     "feedback": (("fn", "input", "label"), "VARCHAR"),
     "feedback_by_id": (("fn", "prediction", "label"), "VARCHAR"),
 }
+
+# Of vectors of zeros DuckDB's cosine is not a number; on PostgreSQL, too, nothing is like them.
+_COSINE = "list_cosine_similarity(CAST(a AS DOUBLE[]), CAST(b AS DOUBLE[]))"
+_SIMILARITY = f"CASE WHEN isnan({_COSINE}) THEN NULL ELSE {_COSINE} END"
 
 _STATISTICS = {
     "name": "VARCHAR",
@@ -105,6 +116,7 @@ def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]
             f"CREATE OR REPLACE MACRO {CATALOG}.{name}({arguments}) AS "
             f"{quoted(scalar_of[name])}({arguments}, {_STATEMENT})"
         )
+    statements.append(f"CREATE OR REPLACE MACRO {CATALOG}.similarity(a, b) AS {_SIMILARITY}")
     for view, columns in {**VIEWS, "stat_functions": _STATISTICS}.items():
         shape = "[{" + ", ".join(f'"{column}": "{kind}"' for column, kind in columns.items()) + "}]"
         statements.append(

@@ -96,6 +96,11 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "combine": "VARCHAR",
                 "fitted_rows": "BIGINT",
                 "held_out": "MAP(VARCHAR, DOUBLE)",
+                "metric": "VARCHAR",
+                "validation_score": "DOUBLE",
+                "test_score": "DOUBLE",
+                "baseline": "DOUBLE",
+                "baseline_said": "VARCHAR",
             }
         )
         + "')",

@@ -17,7 +17,14 @@ from ml_udf.quoting import literal, quoted
 __all__ = ["DEPENDENTS", "ROW", "ColumnFunction"]
 
 ROW = "_row"
-_TYPES = {"number": "double precision", "text": "text", "boolean": "boolean"}
+_TYPES = {
+    "number": "double precision",
+    "text": "text",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp without time zone",
+    "timestamptz": "timestamp with time zone",
+}
 
 # The functions of a name that stand on a row function, given as its signature.
 DEPENDENTS = """

@@ -25,7 +25,9 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls
 
 __all__ = ["TrainingVerbs"]
 
-_COMBINATION = ("combine", "fitted_rows", "held_out")  # which an older server does not report
+# What an older server does not report.
+_SINCE = ("combine", "fitted_rows", "held_out", "metric", "validation_score", "test_score")
+_BASELINE = ("baseline", "baseline_said")
 
 # Of a superuser, who is a member of all, its own name alone.
 _ROLES = """
@@ -130,6 +132,6 @@ class TrainingVerbs:
                 given.get("grant_to", READER),
             )
         )
-        told = {**dict.fromkeys(_COMBINATION), **deployed}
+        told = {**dict.fromkeys((*_SINCE, *_BASELINE)), **deployed}
         # PL/Python makes jsonb of text.
         return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out")}}

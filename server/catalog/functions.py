@@ -47,7 +47,7 @@ def forms_of(task: str, own: Form) -> tuple[Form, ...]:
 class InputShape:
     """What a model wants of a row; the sizes and the normalisation are those of images alone.
 
-    columns: (name, kind) of each value of a row of a table; kind: number, text or boolean.
+    columns: (name, kind) of each value of a row of a table; kind: one of `COLUMN_KINDS`.
     """
 
     form: Form

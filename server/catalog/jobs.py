@@ -53,7 +53,8 @@ class Look:
     """What some models answered to the test rows of a snapshot.
 
     members: a name of the models together. rival: of those that they were compared with; "" = none. number:
-    which look it was, 1 for the first. right: a bit for each of `rows`. function, version: what was deployed
+    which look it was, 1 for the first. right: a bit for each of `rows`, nothing where answers are no classes.
+    score: by the metric; None of looks from before there were several. function, version: what was deployed
     of it; None = nothing.
     """
 
@@ -70,6 +71,8 @@ class Look:
     function: str | None = None
     version: int | None = None
     looked_at: datetime | None = None
+    metric: str = "accuracy"
+    score: float | None = None
 
     @staticmethod
     def packed(right: NDArray[np.bool_]) -> bytes:

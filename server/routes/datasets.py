@@ -118,7 +118,9 @@ def _looked(look: Look) -> dict[str, Any]:
         "job": look.job,
         "function": look.function,
         "version": look.version,
-        "test_accuracy": float(look.answered_rightly().mean()),
+        "test_accuracy": float(look.answered_rightly().mean()) if look.right else None,
+        "metric": look.metric,
+        "test_score": look.score,
         "test_rows": look.rows,
         "looked_at": None if look.looked_at is None else look.looked_at.isoformat(),
     }

@@ -232,6 +232,8 @@ class LookRow(Base):
     rows: Mapped[int] = mapped_column(Integer)
     right: Mapped[bytes] = mapped_column(LargeBinary)
     best_single: Mapped[float] = mapped_column(Float)
+    metric: Mapped[str] = mapped_column(String(40), server_default="accuracy")
+    score: Mapped[float | None] = mapped_column(Float)
     function: Mapped[str | None] = mapped_column(String(100))
     version: Mapped[int | None] = mapped_column(Integer)
     looked_at: Mapped[datetime]

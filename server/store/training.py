@@ -183,6 +183,8 @@ class TrainingRepository:
                 rows=look.rows,
                 right=look.right,
                 best_single=look.best_single,
+                metric=look.metric,
+                score=look.score,
                 looked_at=datetime.now(UTC),
             )
             session.add(row)
@@ -220,6 +222,8 @@ def _look(row: LookRow) -> Look:
         row.function,
         row.version,
         utc(row.looked_at),
+        row.metric,
+        row.score,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from gpu_worker.tasks import (
     IMAGE_CLASSIFICATION,
@@ -21,7 +21,7 @@ from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import StudyPolicy
 
-__all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for"]
+__all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for", "regression_beside"]
 
 DEFAULT_TASK = IMAGE_CLASSIFICATION.name
 AUGMENT = ("shift", "zoom", "colour", "flip")
@@ -67,9 +67,17 @@ class Recipe:
         return metric_named(job.get("metric") or self.metrics[0])
 
     @property
+    def target(self) -> Literal["class", "labels", "number"]:
+        """What the target column holds."""
+        task = task_named(self.name)
+        if str(task.reads) == "values":
+            return "number"
+        return "class" if getattr(task, "picks_one", True) else "labels"
+
+    @property
     def has_classes(self) -> bool:
         """Whether an answer is one of a few."""
-        return task_named(self.name).needs_classes
+        return self.target == "class"
 
     @property
     def families(self) -> dict[str, str]:
@@ -87,6 +95,14 @@ def recipe_for(name: str) -> Recipe:
     if name not in RECIPES:
         raise BadOption(f"'task' must be one of {', '.join(RECIPES)}, not {name!r}")
     return RECIPES[name]
+
+
+def regression_beside(name: str) -> str:
+    """The task that learns numbers of the same inputs."""
+    form = recipe_for(name).form
+    return next(
+        recipe.name for recipe in RECIPES.values() if recipe.form == form and recipe.target == "number"
+    )
 
 
 def _network(low: float, high: float, default: float) -> HyperSpace:
@@ -121,6 +137,16 @@ def _n_grams() -> HyperSpace:
     return space
 
 
+def _hist_gradient_boosting() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 0.02, 0.3, log=True, default=0.1)
+    space.add_range_knob("max_leaf_nodes", "integer", 4, 64, log=True, default=31)
+    space.add_range_knob("min_samples_leaf", "integer", 2, 64, log=True, default=20)
+    space.add_range_knob("l2_regularization", "float", 1e-3, 10.0, log=True, default=1e-3)
+    space.add_range_knob("max_features", "float", 0.3, 1.0, default=0.8)
+    return space
+
+
 def _gradient_boosting() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("learning_rate", "float", 0.03, 0.3, log=True, default=0.1)
@@ -137,6 +163,12 @@ def _random_forest() -> HyperSpace:
     space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True, default=1)
     space.add_range_knob("max_features", "float", 0.2, 1.0, default=0.4)
     space.add_categorical_knob("criterion", "string", ["gini", "entropy"], default="gini")
+    return space
+
+
+def _ridge() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("alpha", "float", 1e-3, 1e3, log=True, default=1.0)
     return space
 
 
@@ -180,11 +212,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 TABULAR_CLASSIFICATION.name,
                 "row",
                 {
-                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
-                    "random_forest": Model("bagged trees", _random_forest),
                     "logistic_regression": Model("linear", _logistic_regression),
+                    "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting),
+                    "random_forest": Model("bagged trees", _random_forest),
+                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
                 },
-                ("gradient_boosting", "random_forest", "logistic_regression"),
+                ("logistic_regression", "hist_gradient_boosting", "random_forest"),
                 ("study",),  # trees share no weights with other trees
                 "onnx",
                 ".onnx",

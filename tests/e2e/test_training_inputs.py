@@ -142,7 +142,7 @@ def test_duckdb_learns_from_a_table_and_its_function_takes_the_columns(
 ):
     job = trained(in_duckdb, "churn", CUSTOMERS, TABLE, "budget => '12 epochs', max_epochs => 3")
     models = in_duckdb(f"SELECT list(DISTINCT model ORDER BY model) FROM ml_udf.trials WHERE job_id = {job}")
-    assert models == ["gradient_boosting", "logistic_regression", "random_forest"]
+    assert models == ["hist_gradient_boosting", "logistic_regression", "random_forest"]
     assert in_duckdb(f"SELECT policy FROM ml_udf.jobs WHERE id = {job}") == "study"
     deployed = in_duckdb(f"SELECT ml_udf.deploy('udf_churn', job => {job})")
     assert deployed["test_accuracy"] > 0.85
@@ -191,6 +191,30 @@ def test_postgresql_learns_from_a_table_and_its_function_takes_the_columns(
     pg.execute("SELECT ml_udf.drop_function('udf_pg_churn')")
     left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'udf\\_pg\\_churn%'"
     assert in_postgresql(left) == 0
+
+
+LETTERS = (
+    "SELECT id, DATE '2026-01-01' - age * 365 AS born,"
+    " TIMESTAMPTZ '2026-01-01 00:00:00+00' + id * INTERVAL '1 hour' AS sent,"
+    " 'letter ' || id || ': a customer of the ' || plan || ' plan wrote to us' AS letter, churned"
+    " FROM customers"
+)
+
+
+@pytest.mark.parametrize("engine", ["in_duckdb", "in_postgresql"])
+def test_dates_and_free_text_are_learnt_from_as_they_are(engine: str, request: pytest.FixtureRequest):
+    value: Value = request.getfixturevalue(engine)
+    name = f"letters_{engine}"
+    job = trained(value, name, LETTERS, TABLE, "budget => '6 epochs', max_epochs => 2")
+    value(f"SELECT ml_udf.deploy('udf_{name}', job => {job})::text")
+    asked = f"udf_{name}(born, sent, letter)"
+    right = value(f"SELECT count(*) FROM ({LETTERS}) AS letters WHERE {asked} = churned")
+    assert right >= 0.9 * len(customers())
+    of_old = "DATE '1960-01-01', TIMESTAMPTZ '2026-05-01 12:00:00+02'"
+    assert value(f"SELECT udf_{name}({of_old}, 'I am on the free plan')") == "yes"
+    assert value(f"SELECT udf_{name}({of_old}, 'I am on the pro plan')") == "no"
+    assert value(f"SELECT udf_{name}(NULL, NULL, NULL)") in ("yes", "no")
+    assert value(f"SELECT udf_{name}(DATE 'infinity', NULL, 'the free plan')") == "yes"
 
 
 def test_duckdb_learns_from_texts_of_any_script_and_length(in_duckdb: Value):

@@ -22,7 +22,7 @@ from tests.postgres.oip_server import OipServer, label_of, oip_server
 
 OURS = "pronamespace = 'ml_udf'::regnamespace"
 # What a call by a role with EXECUTE on one made function needs; none of them takes or gives anything.
-FOR_EVERYBODY = {"_boot()", "_read_mapping()", "_wrappers()"}
+FOR_EVERYBODY = {"similarity(real[],real[])", "_boot()", "_read_mapping()", "_wrappers()"}
 # Everything about an extension's objects that a user could notice.
 SHAPE = """
     SELECT pg_describe_object(d.classid, d.objid, d.objsubid),

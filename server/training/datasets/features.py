@@ -1,7 +1,8 @@
 """The columns of a table as a model gets to see them: kinds, and rows as JSON. Pure; knows Arrow.
 
 A row is a JSON array, a value for each column in their order; null is a missing value, as is a number that is
-not finite. `gpu_worker.networks.table` reads it, in training and in serving.
+not finite. Dates and times are texts of ISO 8601. `gpu_worker.networks.table` reads it, in training and in
+serving.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +20,12 @@ from server.errors import BadOption
 
 __all__ = ["Feature", "features_json", "features_of", "rows_of"]
 
+_DATES, _MOMENTS = date(1970, 1, 1), datetime(1970, 1, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A column; kind: number, text or boolean."""
+    """A column; kind: number, text, boolean, date, timestamp or timestamptz."""
 
     name: str
     kind: str
@@ -54,14 +58,36 @@ def _kind(kind: pa.DataType, name: str, dataset: str) -> str:
         return "number"
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "text"
+    if types.is_date(kind):
+        return "date"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "timestamptz"
     raise BadOption(
         f"dataset {dataset}: {name!r} is of type {kind}, which no model of tables can see; make it a number "
-        "(of a time, its epoch), a text or a boolean, or leave it out"
+        "(of a time of day or an interval, its epoch), a text, a boolean or a timestamp, or leave it out"
     )
 
 
 def _values(values: pa.Array, kind: str) -> list[Any]:
+    if kind == "date":
+        days = values.cast(pa.date32(), safe=False).cast(pa.int32()).to_pylist()
+        return [None if day is None else _iso_8601(_DATES, timedelta(days=day)) for day in days]
+    if kind in ("timestamp", "timestamptz"):
+        origin = _MOMENTS.replace(tzinfo=UTC) if kind == "timestamptz" else _MOMENTS
+        moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64()).to_pylist()
+        return [
+            None if moment is None else _iso_8601(origin, timedelta(microseconds=moment))
+            for moment in moments
+        ]
     found: list[Any] = values.to_pylist()
     if kind != "number":
         return found
     return [None if value is None or not math.isfinite(value) else float(value) for value in found]
+
+
+def _iso_8601(origin: date, after: timedelta) -> str | None:
+    """None for what stands before the first year or after the last, infinity among them."""
+    try:
+        return (origin + after).isoformat()
+    except OverflowError:
+        return None

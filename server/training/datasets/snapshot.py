@@ -30,23 +30,27 @@ from server.errors import BadInput, BadOption
 from server.training.datasets.features import Feature, features_json, features_of, rows_of
 from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
+from server.training.datasets.targets import target_column
 from server.training.recipes import recipe_for
 
 __all__ = ["Draft", "Facts", "Inspector", "SnapshotLimits", "Unreadable", "split_note"]
 
+
 # content: a hash of what the input stands for, where that is not the text itself.
-_STAGED = pa.schema(
-    [("key", pa.string()), ("input", pa.string()), ("target", pa.string()), ("content", pa.uint64())]
-)
+def _staged(target: pa.DataType) -> pa.Schema:
+    return pa.schema(
+        [("key", pa.string()), ("input", pa.string()), ("target", target), ("content", pa.uint64())]
+    )
+
+
 # component: the number of the first row that must stay on one side with this one.
-_FROZEN = pa.schema([*_STAGED, ("split", pa.string()), ("component", pa.int64())])
+_PLACED = (("split", pa.string()), ("component", pa.int64()))
 _SPLIT_KEY = "ml_udf.split_rule"
 _LEAST_ROWS = 10
 _LISTED = 20
 _INSPECTED_ROWS = 256
 _UNREADABLE_LEAST = 10
 _UNREADABLE_SHARE = 0.01
-_MOST_CLASSES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ class SnapshotLimits:
 class Facts:
     """What a snapshot is: `id` is a hash of its rows and of how they are split.
 
-    classes: those that a model can learn, of which there are training rows. untaught: the splits of each
-    other class. split_rule: one of `split`'s. left_out: rows that reach over a cut in time.
+    classes: those that a model can learn, of which there are training rows; none of numbers. untaught: the
+    splits of each other class. split_rule: one of `split`'s. left_out: rows that reach over a cut in time.
     """
 
     id: str
@@ -126,12 +130,13 @@ class Draft:
         self._numbers = RowNumbers(
             self._work, by_entity=spec.entity is not None, by_time=spec.time is not None
         )
-        self._writer = pq.ParquetWriter(self._staged, _STAGED, compression="zstd")
+        self._target = target_column(spec)
+        self._schema = _staged(self._target.stored)
+        self._writer = pq.ParquetWriter(self._staged, self._schema, compression="zstd")
         self._content = hashlib.sha256()
         self._bytes = 0
         self._seen = 0
         self._null_targets = 0
-        self._codes: dict[str, int] = {}
         self._unreadable_rows = 0
         self._unreadable: list[Unreadable] = []  # the first of them
         self._features: tuple[Feature, ...] = ()
@@ -143,9 +148,9 @@ class Draft:
         self._bytes += batch.nbytes
         self._check_limits()
         key = _texts(batch, columns.key, self._spec.name)
-        target = _texts(batch, columns.target, self._spec.name)
+        target = self._target.texts(batch.column(columns.target))
         inputs = self._inputs(batch, columns.inputs)
-        self._null_targets += target.null_count
+        self._null_targets += target.count(None)
         for name, values in ((columns.key, key), (columns.inputs[0], inputs)):
             if values.null_count:
                 raise BadOption(f"dataset {self._spec.name}: {name!r} is NULL in some rows; leave them out")
@@ -153,7 +158,8 @@ class Draft:
             return  # counted to the end, so that the message can say how many
         order = _order(batch, columns.time) if columns.time else None
         group = _texts(batch, columns.entity, self._spec.name) if columns.entity else key
-        self._take(key.to_pylist(), inputs.to_pylist(), target.to_pylist(), group.to_pylist(), order)
+        targets = [text for text in target if text is not None]  # all of them
+        self._take(key.to_pylist(), inputs.to_pylist(), targets, group.to_pylist(), order)
 
     def freeze(self) -> Facts:
         """Split the rows and write the snapshot. Raises `BadOption`."""
@@ -167,34 +173,20 @@ class Draft:
             )
         if rows < _LEAST_ROWS:
             raise BadOption(f"dataset {name}: the query gave {rows} rows; at least {_LEAST_ROWS} are needed")
-        if len(self._codes) < 2:
-            raise BadOption(
-                f"dataset {name}: every row's {self._spec.target!r} is {next(iter(self._codes))!r}; "
-                "at least two classes are needed"
-            )
+        self._target.check()
         content = self._content.hexdigest()
-        parts = self._numbers.split(list(self._codes), self._spec.ratios)
-        sides = self._numbers.sides()
-        taught = {label for label, code in self._codes.items() if "train" in sides.get(code, ())}
-        if len(taught) < 2:
-            raise BadOption(
-                f"dataset {name}: the training rows, which are the earliest, are all of one class; at least "
-                "two are needed: give more rows, or leave 'time' out"
-            )
+        parts = self._numbers.split(self._target.strata(), self._spec.ratios)
+        classes, untaught = self._target.classes(self._numbers.sides())
         snapshot, counted = self._write(content, parts)
         return Facts(
             id=snapshot,
             rows=int(counted.sum()),
-            classes=tuple(sorted(taught)),
+            classes=tuple(classes),
             splits=dict(zip(SPLITS, counted.tolist(), strict=True)),
             content_sha256=content,
             file=f"{name}/{snapshot}.parquet",
             split_rule=self._numbers.rule,
-            untaught={
-                label: list(sides.get(code, ()))
-                for label, code in sorted(self._codes.items())
-                if label not in taught
-            },
+            untaught=untaught,
             left_out=rows - int(counted.sum()),
             columns=tuple(asdict(feature) for feature in self._features),
             unreadable=self._unreadable_rows,
@@ -230,20 +222,16 @@ class Draft:
                 kept.append(row)
                 entities.append(_hash(groups[row]))
                 pictures.append(_hash(found))
-                codes.append(self._codes.setdefault(targets[row], len(self._codes)))
+                codes.append(self._target.code(targets[row]))
                 for text in (keys[row], inputs[row], targets[row], found):
                     data = text.encode()
                     self._content.update(len(data).to_bytes(8, "little") + data)
-        columns: list[Sequence[Any]] = [[values[row] for row in kept] for values in (keys, inputs, targets)]
+        columns: list[Sequence[Any]] = [[values[row] for row in kept] for values in (keys, inputs)]
+        columns.append([self._target.value(targets[row]) for row in kept])
         columns.append(pictures if self._recipe.pictures else [None] * len(kept))
-        self._writer.write_table(pa.table(columns, schema=_STAGED))
+        self._writer.write_table(pa.table(columns, schema=self._schema))
         times = None if order is None else [order[row] for row in kept]
         self._numbers.add(entities, pictures, codes, times)
-        if len(self._codes) > _MOST_CLASSES:
-            raise BadOption(
-                f"dataset {self._spec.name}: the target {self._spec.target!r} has more than {_MOST_CLASSES} "
-                "different values; is it the column to be predicted?"
-            )
 
     def _inputs(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
         """The texts that models get to see; of a table, the row's values as JSON."""
@@ -283,7 +271,7 @@ class Draft:
         named = {_SPLIT_KEY: rule}
         if self._features:  # the worker that trains has the file alone, and learns there what a row of it is
             named["ml_udf.columns"] = features_json(self._features)
-        schema = _FROZEN.with_metadata(named)
+        schema = pa.schema([*self._schema, *_PLACED]).with_metadata(named)
         names = pa.array(SPLITS)
         identity = hashlib.sha256((content + rule).encode())
         counted = np.zeros(len(SPLITS), np.int64)

@@ -256,8 +256,9 @@ class RowNumbers:
             different = _number(
                 self._db.execute("SELECT count(DISTINCT c) FROM dealt WHERE target = ?", [target])
             )
+            whose = f"the class {name!r} has" if len(classes) > 1 else "the rows have"
             raise BadOption(
-                f"the class {name!r} has {different} different examples; at least {_LEAST_COMPONENTS} are "
+                f"{whose} {different} different examples; at least {_LEAST_COMPONENTS} are "
                 "needed, to train, to validate and to test; more where rows must stay together"
             )
 

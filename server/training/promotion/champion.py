@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.ensemble.fit import Fit
-from server.training.promotion.selection import Combine, accuracy_of, answers_of
+from server.training.promotion.selection import Combine, answers_of, mean_of, pooled_of
 
 __all__ = ["Match", "Tested", "interval", "level_of", "match"]
 
@@ -35,9 +35,9 @@ Clusters = NDArray[np.int64]  # for each test row, what it is one observation wi
 
 
 class Tested:
-    """What members answered to the test rows, whose labels are known: float32 [n, classes] of each."""
+    """What members answered to the test rows, whose labels are known: float32 [n, width] of each."""
 
-    def __init__(self, scores: Mapping[str, NDArray[Any]], labels: NDArray[np.int64]) -> None:
+    def __init__(self, scores: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> None:
         self.scores = scores
         self.labels = labels
 
@@ -47,9 +47,14 @@ class Tested:
         right: Right = answers == self.labels
         return right
 
-    def share_of(self, member: str) -> float:
-        """The share that one member alone answers rightly."""
-        return accuracy_of([member], self.scores, self.labels, "mean")
+    def together(self, combine: Combine = "mean", fit: Fit | None = None) -> NDArray[Any]:
+        """What the members say together: float [n, width]. A vote has no probabilities: it is told by the
+        mean.
+        """
+        names = list(self.scores)
+        if combine == "log_pool" and fit is not None:
+            return pooled_of(names, self.scores, fit)
+        return mean_of(names, self.scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.tasks import TASKS, Task
+from gpu_worker.tasks.metrics import Metric
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
@@ -32,16 +33,15 @@ from server.publisher import Publisher, fit_from
 from server.store.manifest import check_name
 from server.store.training import TrainingRepository
 from server.training.datasets.leakage import (
-    MajorityBaseline,
     clusters_of,
     have_common_tests,
-    majority_baseline,
     training_lineage,
     unseen_test_rows,
 )
 from server.training.datasets.snapshot import split_note
 from server.training.jobs.run import Run
-from server.training.promotion.champion import Right, Tested, interval, level_of, match
+from server.training.promotion.baseline import Baseline, baseline_of
+from server.training.promotion.champion import Tested, level_of
 from server.training.promotion.combination import Combination, choose_combination
 from server.training.promotion.selection import (
     Combine,
@@ -49,9 +49,10 @@ from server.training.promotion.selection import (
     SelectedMembers,
     accuracy_of,
     select_ensemble,
-    subset_accuracies,
+    subset_scores,
 )
-from server.training.recipes import recipe_for
+from server.training.promotion.verdict import AnsweredRightly, ScoredAnswers, Verdict
+from server.training.recipes import Recipe, recipe_for
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
 from server.training.trainers import Trainers, expect
@@ -60,6 +61,7 @@ __all__ = ["Deployed", "Deployer"]
 
 log = logging.getLogger("ml_udf.server.training")
 
+_ACCURACY = "accuracy"  # which has exact tests, and rules of combination that are fitted for it
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64
 _MARGIN = 0.1  # of accuracy, that a member may be behind the best
@@ -88,13 +90,15 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What became of a deployment; accuracies are shares, the test's with an interval.
+    """What became of a deployment: scores by the job's `metric`, the test's with an interval.
 
-    promoted: False where what answered before stays (`version` and `models` are its then); the accuracies
-    are those of the new one all the same. p_value: of the comparison, None where there was none. looks: how
-    often these test rows have been looked at, with this time. level: that of the comparison, and the chance
-    that the interval misses: over all looks together it is 0.05. majority_accuracy: of the answer that needs
-    no model, the most frequent class. warning: what is to be said of the new one; "" = nothing.
+    Accuracies are shares of rows, None where answers are no classes. promoted: False where what answered
+    before stays (`version` and `models` are its then); the scores are those of the new one all the same.
+    p_value: of the comparison, None where there was none. looks: how often these test rows have been looked
+    at, with this time. level: that of the comparison, and the chance that the interval misses: over all
+    looks together it is 0.05. majority_accuracy: of always naming the most frequent class. baseline: what
+    the best answer without a model scores, and what that answer says. warning: what is to be said of the
+    new one; "" = nothing.
     combine: the rule by which several members answer, "" for one alone. fitted_rows: the validation rows on
     which its weights were fitted. held_out: of each rule, the share of them that it answers rightly without
     having been fitted on them (`choose_combination`).
@@ -103,8 +107,8 @@ class Deployed:
     function: str
     version: int
     models: list[str]
-    validation_accuracy: float
-    test_accuracy: float
+    validation_accuracy: float | None
+    test_accuracy: float | None
     test_low: float
     test_high: float
     test_rows: int
@@ -114,11 +118,16 @@ class Deployed:
     p_value: float | None = None
     looks: int = 1
     level: float = 0.05
-    majority_accuracy: float = 0.0
+    majority_accuracy: float | None = 0.0
     warning: str = ""
     combine: str = ""
     fitted_rows: int = 0
     held_out: Mapping[str, float] = field(default_factory=dict)
+    metric: str = "accuracy"
+    validation_score: float | None = None
+    test_score: float | None = None
+    baseline: float | None = None
+    baseline_said: str = ""
 
 
 class Deployer:
@@ -158,7 +167,8 @@ class Deployer:
             raise BadOption(f"'promote' must be one of {', '.join(_PROMOTES)}, not {promote!r}")
         asked = _other_task(task, run)
         if asked is not None and not asked.metrics and promote == "if_better":
-            raise BadOption(f"{asked.name} has no accuracy to be better by; promote 'always'")
+            raise BadOption(f"{asked.name} has no score to be better by; promote 'always'")
+        metric = run.metric
         found = _candidates(await run.trials(), None if select in _SELECTS else select)
         if not found:
             whose = "" if select in _SELECTS else f" of {select}"
@@ -175,50 +185,59 @@ class Deployer:
         most = 8 if select == "ensemble" and (asked is None or asked.rules) else 1
         clusters = await asyncio.to_thread(_clusters, run.file, "validation", len(labels))
         chosen, combination = await asyncio.to_thread(
-            _chosen, scores, labels, clusters, latency_ms, budget_ms, most
+            _chosen, metric, scores, labels, clusters, latency_ms, budget_ms, most
         )
-        alone = {name: accuracy_of([name], scores, labels, "mean") for name in found}
+        alone = {name: metric.of(scores[name], labels) for name in found}
         models = _model_names(function, chosen.members, found)
         members = {models[name]: found[name] for name in chosen.members}
         alone_of = {models[name]: alone[name] for name in chosen.members}
         scores_of = {models[name]: scores[name] for name in chosen.members}
-        subsets = subset_accuracies(scores_of, labels, "mean")
+        subsets = subset_scores(metric, scores_of, labels)
         if combination is not None:
             combination = combination.renamed(models)
             if combination.rule == "log_pool":
                 subsets |= combination.subset_accuracies()
         champion = await self._champion(run, function) if promote == "if_better" else None
-        look = await self._look(run, members, alone_of, champion, combination)
-        right = look.answered_rightly()
+        look, verdict = await self._look(run, members, alone_of, champion, combination)
         level = level_of(look.number)
-        clusters = await asyncio.to_thread(_clusters, run.file, "test", len(right))
-        low, high = interval(right, clusters, level)
-        majority = await asyncio.to_thread(majority_baseline, run.file)
+        clusters = await asyncio.to_thread(_clusters, run.file, "test", verdict.rows)
+        low, high = await asyncio.to_thread(verdict.interval, clusters, level)
+        recipe = recipe_for(run.spec.task)
+        baseline = await asyncio.to_thread(
+            baseline_of, run.file, recipe.target, run.snapshot.facts["classes"], metric
+        )
+        right = verdict.right
+        validated = chosen.accuracy if combination is None else combination.accuracy
         told = Deployed(
             function=function,
             version=0,
             models=[],
-            validation_accuracy=chosen.accuracy if combination is None else combination.accuracy,
-            test_accuracy=float(right.mean()),
+            validation_accuracy=_share(recipe, metric, validated, scores_of, labels),
+            test_accuracy=float(right.mean()) if len(right) else None,
             test_low=low,
             test_high=high,
-            test_rows=len(right),
+            test_rows=verdict.rows,
             best_single=look.best_single,
             subsets={"+".join(subset): score for subset, score in subsets.items()},
             looks=look.number,
             level=level,
-            majority_accuracy=majority.share,
-            warning=_warning(float(right.mean()), low, high, majority, run.snapshot),
+            majority_accuracy=baseline.share,
+            warning=_warning(metric, verdict.value, low, high, baseline, run.snapshot),
             combine="" if combination is None else combination.rule,
             fitted_rows=0 if combination is None else combination.fit.rows,
             held_out={} if combination is None else dict(combination.held_out),
+            metric=metric.name,
+            validation_score=validated,
+            test_score=verdict.value,
+            baseline=baseline.value,
+            baseline_said=baseline.said,
         )
         if told.warning:
             log.warning("deployment job=%d function=%s: %s", run.job.id, function, told.warning)
         if champion is not None:
-            theirs = await self._right_of(run, champion, len(right))
-            fair = await self._unseen(run, champion, members, len(right))
-            found_better = match(right[fair], theirs[fair], None if clusters is None else clusters[fair])
+            theirs = await self._champions_verdict(run, champion, verdict.rows)
+            fair = await self._unseen(run, champion, members, verdict.rows)
+            found_better = await asyncio.to_thread(verdict.against, theirs, fair, clusters)
             told = replace(told, p_value=found_better.p_value)
             if not found_better.is_won(level):
                 keys = [model.key for model in champion.members]
@@ -253,10 +272,12 @@ class Deployer:
         alone: Mapping[str, float],
         champion: Function | None,
         combination: Combination | None,
-    ) -> Look:
-        """What the members answer to the test rows; what was looked at before is not looked at again.
+    ) -> tuple[Look, Verdict]:
+        """What the members answer to the test rows; what was looked at before is no other look.
 
-        members, alone: by the names that the models will have. combination: how several of them answer.
+        members, alone: by the names that the models will have. combination: how several of them answer. Of a
+        look it is stored which rows were answered rightly; any other metric than accuracy has them answered
+        again.
         """
         rule = "mean" if combination is None else combination.rule
         fit = None if combination is None else combination.fit
@@ -265,23 +286,36 @@ class Deployer:
         known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
         here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
         same = next((look for look in here if look.rival == rival), None)
-        if same is not None:
-            return same
-        if here:
-            rows, right, best_single = here[0].rows, here[0].right, here[0].best_single
+        stored = same or next(iter(here), None)
+        verdict: Verdict
+        if stored is not None and run.metric.name == _ACCURACY and stored.right:
+            verdict, best_single = AnsweredRightly(stored.answered_rightly()), stored.best_single
         else:
             answers = await asyncio.gather(
                 *(self._answered(run, candidate, "test") for candidate in members.values())
             )
             scores = {member: answer.predictions for member, answer in zip(members, answers, strict=True)}
             tested = Tested(scores, answers[0].targets)
-            rows, right = len(tested.labels), Look.packed(tested.right(rule, fit))
-            best_single = tested.share_of(max(members, key=lambda member: alone[member]))
+            verdict = await asyncio.to_thread(_verdict, run, tested, rule, fit)
+            best = max(members, key=lambda member: run.metric.merit(alone[member]))
+            best_single = run.metric.of(scores[best], tested.labels)
+        if same is not None:
+            return same, verdict
         number = 1 + await asyncio.to_thread(self._looks_before, run, known)
         look = Look(
-            run.job.dataset, run.snapshot.id, name, rival, run.job.id, rows, right, best_single, number
+            run.job.dataset,
+            run.snapshot.id,
+            name,
+            rival,
+            run.job.id,
+            verdict.rows,
+            Look.packed(verdict.right) if len(verdict.right) else b"",
+            best_single,
+            number,
+            metric=run.metric.name,
+            score=verdict.value,
         )
-        return await asyncio.to_thread(self._repository.add_test_look, look)
+        return await asyncio.to_thread(self._repository.add_test_look, look), verdict
 
     def _looks_before(self, run: Run, known: list[Look]) -> int:
         """How many looks there were at these test rows, or at some of them in other snapshots. Blocking."""
@@ -309,17 +343,17 @@ class Deployer:
                 raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
         return champion
 
-    async def _right_of(self, run: Run, champion: Function, rows: int) -> Right:
-        """Which of the job's test rows the champion answers rightly: as it was stored, or by looking."""
+    async def _champions_verdict(self, run: Run, champion: Function, rows: int) -> Verdict:
+        """What the job's test rows say of the champion: as it was stored, or by looking."""
         manifests = [await asyncio.to_thread(_manifest, model) for model in champion.members]
         digests = [manifest.get("trained", {}).get("checkpoint") for manifest in manifests]
         rule = _rule_of(champion)
-        if None not in digests:
+        if None not in digests and run.metric.name == _ACCURACY:
             name = _named(digests, rule, champion.fit)
             looks = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
             for look in looks:
-                if (look.snapshot, look.members, look.rows) == (run.snapshot.id, name, rows):
-                    return look.answered_rightly()
+                if (look.snapshot, look.members, look.rows) == (run.snapshot.id, name, rows) and look.right:
+                    return AnsweredRightly(look.answered_rightly())
         weights = recipe_for(run.spec.task).weights
         answers = await asyncio.gather(
             *(
@@ -329,7 +363,8 @@ class Deployer:
         )
         names = [model.name for model in champion.members]
         scores = {name: answer.predictions for name, answer in zip(names, answers, strict=True)}
-        return Tested(scores, answers[0].targets).right(rule, champion.fit)
+        tested = Tested(scores, answers[0].targets)
+        return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit)
 
     async def _unseen(
         self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int
@@ -385,10 +420,13 @@ class Deployer:
         )
         answer = expect(await self._trainers.ask(message), Evaluated)
         rows = np.array([np.frombuffer(row, np.float32) for row in answer.predictions])
-        return _Answer(rows, np.array(answer.targets, np.int64), answer.row_s)
+        targets = _targets(recipe_for(run.spec.task), answer.targets, rows)
+        return _Answer(rows, targets, answer.row_s)
 
-    async def _register(self, run: Run, model: str, candidate: Candidate, accuracy: float) -> ModelVersion:
+    async def _register(self, run: Run, model: str, candidate: Candidate, score: float) -> ModelVersion:
+        """score: of the validation rows, by the job's metric."""
         task = recipe_for(run.spec.task)
+        accuracy = score if run.metric.name == _ACCURACY else 0.0
         manifest = {
             "format": 1,
             "name": model,
@@ -400,6 +438,7 @@ class Deployer:
             "input": _input(run),
             "weights": task.weights,
             "accuracy": round(accuracy, 6),
+            "score": {"metric": run.metric.name, "value": score},
             "trained": {
                 "job": run.job.id,
                 "snapshot": run.snapshot.id,
@@ -416,15 +455,60 @@ class Deployer:
             return await self._publisher.register(manifest, weights)
 
 
+def _verdict(run: Run, tested: Tested, rule: Combine, fit: Fit | None) -> Verdict:
+    """What test rows say of members that answer by a rule, by the job's metric."""
+    has_classes = recipe_for(run.spec.task).target == "class"
+    right = tested.right(rule, fit) if has_classes else np.zeros(0, np.bool_)
+    if run.metric.name == _ACCURACY:
+        return AnsweredRightly(right)
+    return ScoredAnswers(run.metric, tested.together(rule, fit), tested.labels, right)
+
+
+def _targets(recipe: Recipe, told: list[Any], predictions: NDArray[Any]) -> NDArray[Any]:
+    """As metrics take them."""
+    if recipe.target == "number":
+        return np.array(told, np.float64)
+    if recipe.target == "class":
+        return np.array(told, np.int64)
+    targets = np.zeros(predictions.shape, np.bool_)
+    for row, labels in enumerate(told):
+        targets[row, labels] = True
+    return targets
+
+
+def _share(
+    recipe: Recipe, metric: Metric, value: float, scores: Mapping[str, Scores], labels: NDArray[Any]
+) -> float | None:
+    """The accuracy of members, where a metric has this value; None where answers are no classes."""
+    if recipe.target != "class":
+        return None
+    return value if metric.name == _ACCURACY else accuracy_of(list(scores), scores, labels, "mean")
+
+
 def _chosen(
+    metric: Metric,
     scores: Mapping[str, Scores],
-    labels: NDArray[np.int64],
+    labels: NDArray[Any],
     clusters: NDArray[np.int64] | None,
     latency_ms: Mapping[str, float],
     budget_ms: float | None,
     most: int,
 ) -> tuple[SelectedMembers, Combination | None]:
-    """The members, by the rule by which they then answer, and that rule; None of one alone."""
+    """The members, by the rule by which they then answer, and that rule; None of one alone, and of members
+    that answer by their mean because they are judged by another metric than accuracy.
+    """
+    if metric.name != _ACCURACY:
+        chosen = select_ensemble(
+            scores,
+            labels,
+            latency_ms=latency_ms,
+            budget_ms=budget_ms,
+            groups=clusters,
+            most=most,
+            margin=_MARGIN,
+            metric=metric,
+        )
+        return chosen, None
     rule: Combine = "log_pool"
     while True:
         chosen = select_ensemble(
@@ -471,14 +555,16 @@ def _clusters(file: Path, split: str, rows: int) -> NDArray[np.int64] | None:
     return clusters if len(clusters) == rows else None
 
 
-def _warning(share: float, low: float, high: float, majority: MajorityBaseline, snapshot: Snapshot) -> str:
+def _warning(
+    metric: Metric, value: float, low: float, high: float, baseline: Baseline, snapshot: Snapshot
+) -> str:
     """What must be said of models before they answer; "" = nothing."""
     said = []
-    if low <= majority.share:
+    surely = low if metric.greater_is_better else high
+    if metric.merit(surely) <= metric.merit(baseline.value):
         said.append(
-            f"the test rows do not show it to be better than always naming {majority.label!r}: "
-            f"{share:.3f} of them are answered rightly ({low:.3f} to {high:.3f}), and {majority.share:.3f} "
-            "by that"
+            f"the test rows do not show it to be better than {baseline.said}: its {metric.name} is "
+            f"{value:.4g} ({low:.4g} to {high:.4g}), and of that {baseline.value:.4g}"
         )
     if note := split_note(snapshot.facts):
         said.append(note)

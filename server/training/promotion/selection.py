@@ -7,14 +7,16 @@ they are counted over whole matrices, since hundreds of subsets are tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_worker.tasks.metrics import METRICS, Metric
 from server.ensemble.fit import Fit, HeldOutRows, combined, rows_to_fit
+from server.training.promotion.resampling import gains
 
 __all__ = [
     "Combine",
@@ -23,8 +25,10 @@ __all__ = [
     "SelectedMembers",
     "accuracy_of",
     "answers_of",
+    "mean_of",
+    "pooled_of",
     "select_ensemble",
-    "subset_accuracies",
+    "subset_scores",
 ]
 
 Combine = Literal["majority_vote", "mean", "log_pool"]
@@ -33,9 +37,14 @@ Scores = NDArray[np.floating]
 LabelIndices = NDArray[np.integer]
 
 
+_ACCURACY = METRICS["accuracy"]
+
+
 @dataclass(frozen=True, slots=True)
 class SelectedMembers:
-    """Members in the order of their choice; validation accuracy; latency of all, one after the other."""
+    """Members in the order of their choice; accuracy: the validation value of the metric that chose them;
+    latency of all, one after the other.
+    """
 
     members: tuple[str, ...]
     accuracy: float
@@ -73,17 +82,22 @@ def answers_of(
         )
         return answers
     if combine == "log_pool":
-        names = members if fit is None else [name for name in fit.members if name in members]
-        subset = tuple(range(len(names))) if fit is None else fit.subset(names)
-        pooled = combined(fit, subset, [scores[name] for name in names])
-        best: NDArray[np.intp] = pooled.argmax(axis=1)
+        best: NDArray[np.intp] = pooled_of(members, scores, fit).argmax(axis=1)
         return best
     return _majority(members, scores, labels)
 
 
+def pooled_of(members: Sequence[str], scores: Mapping[str, Scores], fit: Fit | None) -> NDArray[Any]:
+    """What members say together by `log_pool`: float [n, classes]."""
+    names = members if fit is None else [name for name in fit.members if name in members]
+    subset = tuple(range(len(names))) if fit is None else fit.subset(names)
+    pooled: NDArray[Any] = combined(fit, subset, [scores[name] for name in names])
+    return pooled
+
+
 def select_ensemble(
     scores: Mapping[str, Scores],
-    labels: LabelIndices,
+    labels: NDArray[Any],
     *,
     latency_ms: Mapping[str, float] | None = None,
     budget_ms: float | None = None,
@@ -91,6 +105,7 @@ def select_ensemble(
     groups: NDArray[np.integer[Any]] | None = None,
     most: int = 8,
     margin: float = 1.0,
+    metric: Metric = _ACCURACY,
 ) -> SelectedMembers:
     """Caruana et al. 2004, "Ensemble selection from libraries of models", without replacement.
 
@@ -103,6 +118,8 @@ def select_ensemble(
 
     combine: the rule by which they will answer. By `log_pool` subsets are judged on rows that they were not
     fitted on, by folds; groups: [n], rows of equal numbers are one observation, never on both sides.
+    metric: by which they are judged; by any but accuracy they answer with their mean, and a member joins
+    only for a gain that is surer than its interval.
 
     Raises ValueError when there are no models, or a latency is missing.
     """
@@ -114,8 +131,9 @@ def select_ensemble(
         raise ValueError(f"the latency of {missing[0]!r} is not known")
     within = [name for name in scores if budget_ms is None or cost[name] <= budget_ms]
     first = within or [min(scores, key=lambda name: cost[name])]
-    judge = _judge(scores, labels, combine, groups)
-    alone = {name: accuracy_of([name], scores, labels, "mean") for name in scores}
+    by_accuracy = metric.name == _ACCURACY.name
+    judge = _judge(scores, labels, combine, groups) if by_accuracy else _judge_by(metric, scores, labels)
+    alone = dict(zip(scores, _judge_by(metric, scores, labels)([[name] for name in scores]), strict=True))
     # Of equally good ones the faster, then the first by name: the choice depends on nothing else.
     chosen = [min(first, key=lambda name: (-alone[name], cost[name], name))]
     nested = [SelectedMembers(tuple(chosen), judge([chosen])[0], cost[chosen[0]])]
@@ -124,7 +142,9 @@ def select_ensemble(
         fitting = [
             name
             for name in scores
-            if name not in chosen and cost[name] <= left_ms and alone[name] >= alone[chosen[0]] - margin
+            if name not in chosen
+            and cost[name] <= left_ms
+            and metric.behind(metric.value(alone[name]), metric.value(alone[chosen[0]])) <= margin
         ]
         if not fitting:
             break
@@ -132,12 +152,35 @@ def select_ensemble(
         best = min(together, key=lambda name: (-together[name], -alone[name], cost[name], name))
         chosen.append(best)
         nested.append(SelectedMembers(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
-    return max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
+    best_of_all = max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
+    if not by_accuracy:
+        best_of_all = next(
+            each
+            for each in nested
+            if each is best_of_all
+            or not gains(
+                metric, mean_of(best_of_all.members, scores), mean_of(each.members, scores), labels, groups
+            )
+        )
+    return replace(best_of_all, accuracy=metric.value(best_of_all.accuracy))
+
+
+def mean_of(members: Sequence[str], scores: Mapping[str, Scores]) -> NDArray[Any]:
+    """What members say together where nothing is fitted of them: float [n, width]."""
+    together: NDArray[Any] = np.mean(np.stack([scores[name] for name in members]), axis=0)
+    return together
+
+
+def _judge_by(
+    metric: Metric, scores: Mapping[str, Scores], targets: NDArray[Any]
+) -> Callable[[Sequence[Sequence[str]]], Sequence[float]]:
+    """The merits of several subsets, each by its mean."""
+    return lambda subsets: [metric.merit(metric.of(mean_of(names, scores), targets)) for names in subsets]
 
 
 def _has_ended(nested: Sequence[SelectedMembers]) -> bool:
     """Whether the last two members have not helped."""
-    best_before = max((each.accuracy for each in nested[:-2]), default=-1.0)
+    best_before = max((each.accuracy for each in nested[:-2]), default=-np.inf)
     return len(nested) > 2 and max(each.accuracy for each in nested[-2:]) <= best_before
 
 
@@ -162,21 +205,20 @@ def _judge(
     )
 
 
-def subset_accuracies(
-    scores: Mapping[str, Scores], labels: LabelIndices, combine: Combine
+def subset_scores(
+    metric: Metric, scores: Mapping[str, Scores], targets: NDArray[Any]
 ) -> dict[tuple[str, ...], float]:
-    """The accuracy of every subset of the members, for choosing a subset under load (Rafiki Figure 6).
+    """The metric of every subset of the members, by its mean, for choosing a subset under load (Rafiki
+    Figure 6).
 
     Raises ValueError for more than 10 members: their subsets are too many to serve from.
     """
     if len(scores) > 10:
         raise ValueError(f"{len(scores)} members have too many subsets; 10 is the most")
     names = sorted(scores)
-    return {
-        subset: accuracy_of(subset, scores, labels, combine)
-        for size in range(1, len(names) + 1)
-        for subset in combinations(names, size)
-    }
+    subsets = [subset for size in range(1, len(names) + 1) for subset in combinations(names, size)]
+    merits = _judge_by(metric, scores, targets)(subsets)
+    return {subset: metric.value(merit) for subset, merit in zip(subsets, merits, strict=True)}
 
 
 def _majority(members: Sequence[str], scores: Mapping[str, Scores], labels: LabelIndices) -> NDArray[np.intp]:

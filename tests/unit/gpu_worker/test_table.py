@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.networks.table import RowInvalid, Table, values_of
+from gpu_worker.networks.encoders import Known, Moment, Rates, Scaled, Words
+from gpu_worker.networks.table import RowInvalid, Table, TableColumn, values_of
+from gpu_worker.train.table_fit import ALL_COLUMNS, FOLDS, ColumnChoices, FittedTable, fit_table
 
 KINDS = [
     {"name": "age", "kind": "number"},
@@ -18,14 +23,27 @@ KINDS = [
 ]
 
 
+def fit(
+    kinds: Sequence[dict[str, str]],
+    rows: Sequence[Sequence[Any]],
+    targets: Sequence[float] | None = None,
+    choices: ColumnChoices = ALL_COLUMNS,
+) -> FittedTable:
+    told = np.zeros(len(rows)) if targets is None else np.array(targets)
+    return fit_table(kinds, [(rows, told.astype(np.float32)[:, None])], choices)
+
+
 def fitted() -> Table:
-    return Table.fitted(KINDS, [[20.0, "pro", True], [40.0, "free", None], [None, "pro", False]])
+    return fit(KINDS, [[20.0, "pro", True], [40.0, "free", None], [None, "pro", False]]).whole
+
+
+def encoders(table: Table, column: int = 0) -> list[type]:
+    return [type(encoder) for encoder in table.columns[column].encoders]
 
 
 def test_numbers_are_centred_and_scaled_as_the_training_rows_were():
     table = fitted()
-    assert table.columns[0].mean == 30.0
-    assert table.columns[0].scale == 10.0
+    assert table.columns[0].encoders == (Scaled(30.0, 10.0),)
     numbers, faults = table.numbers([b'[40, "pro", true]'])
     assert not faults
     #                                age, missing | free, pro, missing | member, missing
@@ -65,30 +83,169 @@ def test_a_row_at_fault_says_what_is_wrong_and_spoils_no_other(row, message):
         values_of(row, fitted().columns)
 
 
-def test_rare_texts_are_unknown_and_the_order_of_the_rows_does_not_matter():
+def test_rare_texts_have_no_flag_and_the_order_of_the_rows_does_not_matter():
     kinds = [{"name": "city", "kind": "text"}]
-    rows = [[f"city {number}"] for number in range(100) for _ in range(1 + number % 50)]
-    table = Table.fitted(kinds, rows)
-    assert table.columns == Table.fitted(kinds, rows[::-1]).columns
+    rows = [[f"city-{number}"] for number in range(100) for _ in range(1 + number % 50)]
+    table = fit(kinds, rows, choices=ColumnChoices(categories=False)).whole
+    assert table.columns == fit(kinds, rows[::-1], choices=ColumnChoices(categories=False)).whole.columns
     assert table.width == 33
-    assert "city 49" in table.columns[0].texts
-    assert "city 0" not in table.columns[0].texts
+    (known,) = table.columns[0].encoders
+    assert isinstance(known, Known)
+    assert "city-49" in known.texts
+    assert "city-0" not in known.texts
+
+
+CITIES = [[f"city-{number % 200}"] for number in range(2_000)]
+IS_LARGE = [float(number % 200 >= 100) for number in range(2_000)]
+
+
+def test_a_category_of_any_number_of_texts_is_told_by_what_the_target_was_with_it():
+    table = fit([{"name": "city", "kind": "text"}], CITIES, IS_LARGE).whole
+    assert encoders(table) == [Known, Rates]
+    large, small, unknown, missing = table.matrix([["city-150"], ["city-50"], ["Paris"], [None]])[:, -2]
+    assert large > unknown > small
+    assert unknown == missing == 0.0, "the mean of all rows"
+
+
+def test_a_training_row_is_shown_what_was_learnt_without_it():
+    draw = np.random.default_rng(0)
+    rows = [[f"id-{number}"] for number in draw.integers(0, 400, 1_200)]
+    by_chance = [float(flip) for flip in draw.integers(0, 2, 1_200)]
+    found = fit([{"name": "id", "kind": "text"}], rows, by_chance)
+    own = found.whole.matrix(rows)[:, -2]
+    shown = found.training_matrix(rows, 0)[:, -2]
+    assert np.corrcoef(own, by_chance)[0, 1] > 0.3, "it holds each row's own target"
+    assert abs(np.corrcoef(shown, by_chance)[0, 1]) < 0.15, "and what is learnt from does not"
+    halves = [found.training_matrix(rows[:501], 0), found.training_matrix(rows[501:], 501)]
+    assert np.array_equal(np.concatenate(halves)[:, -2], shown), "whatever the batches"
+    assert len(found.without) == FOLDS
+
+
+WORDS = ["the", "a", "of", "and", "works", "broken", "screen", "battery", "box", "late", "early", "colour"]
+
+
+def _reviews(count: int) -> tuple[list[list[str]], list[float]]:
+    draw = np.random.default_rng(1)
+    rows, bad = [], []
+    for _ in range(count):
+        words = list(draw.choice(WORDS, 8))
+        rows.append([" ".join(words)])
+        bad.append(float("broken" in words))
+    return rows, bad
+
+
+def test_free_text_is_read_and_not_thrown_away():
+    rows, bad = _reviews(600)
+    found = fit([{"name": "review", "kind": "text"}], rows, bad)
+    assert encoders(found.whole) == [Words]
+    told = found.whole.matrix([["it came BROKEN, sadly"], ["works well"], [None], [""]])[:, 0]
+    assert told[0] > told[1]
+    assert told[2] == told[3], "a missing text says nothing"
+    unseen, truth = _reviews(900)
+    right = (found.whole.matrix(unseen[600:])[:, 0] > 0) == (np.array(truth[600:]) > 0)
+    assert right.mean() > 0.95
+
+
+def test_each_kind_of_column_can_be_switched_off():
+    rows, bad = _reviews(200)
+    text = [{"name": "review", "kind": "text"}]
+    assert encoders(fit(text, rows, bad, ColumnChoices(texts=False)).whole) == [Known, Rates]
+    city = [{"name": "city", "kind": "text"}]
+    assert encoders(fit(city, CITIES, IS_LARGE, ColumnChoices(categories=False)).whole) == [Known]
+    when = [{"name": "at", "kind": "date"}]
+    assert encoders(fit(when, [[0.0], [1.0]], None, ColumnChoices(dates=False)).whole) == []
+    assert encoders(fit(when, [[0.0], [1.0]]).whole) == [Moment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "moment"),
+    [
+        ("date", "2024-02-29", datetime(2024, 2, 29, tzinfo=UTC)),
+        ("timestamp", "2024-02-29T12:30:00", datetime(2024, 2, 29, 12, 30, tzinfo=UTC)),
+        ("timestamp", "2024-02-29 12:30:00.5", datetime(2024, 2, 29, 12, 30, 0, 500_000, tzinfo=UTC)),
+        ("timestamptz", "2024-02-29T14:30:00+02:00", datetime(2024, 2, 29, 12, 30, tzinfo=UTC)),
+        ("timestamptz", "2024-02-29 12:30:00+00", datetime(2024, 2, 29, 12, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_date_or_time_is_read_as_postgresql_and_duckdb_write_it(kind, text, moment):
+    assert values_of(json.dumps([text]), [TableColumn("at", kind)]) == [moment.timestamp()]
+
+
+@pytest.mark.parametrize("text", ["infinity", "-infinity", "0044-03-15 BC", "0044-03-15 (BC)"])
+def test_what_has_no_place_in_our_calendar_is_a_missing_date(text):
+    assert values_of(json.dumps([text]), [TableColumn("at", "date")]) == [None]
+
+
+@pytest.mark.parametrize("row", ['["soon"]', '["2024-13-01"]', "[20240229]", "[true]", '[""]'])
+def test_a_date_of_rubbish_says_what_a_date_is(row):
+    with pytest.raises(RowInvalid, match=r"in column 'at' is not a date such as 2024-01-31"):
+        values_of(row, [TableColumn("at", "date")])
+
+
+def test_a_moment_is_told_by_weekday_time_of_day_and_season():
+    table = Table([TableColumn("at", "timestamptz", (Moment(),))])
+    days = [datetime(2024, 1, day, hour, tzinfo=UTC).timestamp() for day, hour in ((1, 6), (7, 18))]
+    monday, sunday = table.matrix([[day] for day in days])
+    assert monday[5:12].tolist() == [1, 0, 0, 0, 0, 0, 0]
+    assert sunday[5:12].tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert monday[3] == pytest.approx(1, abs=1e-4), "six in the morning is a quarter of the circle"
+    assert sunday[3] == pytest.approx(-1, abs=1e-4)
 
 
 def test_a_table_too_wide_for_memory_is_refused():
     kinds = [{"name": f"c{number}", "kind": "number"} for number in range(3000)]
     with pytest.raises(ValueError, match="4096"):
-        Table.fitted(kinds, [])
+        fit(kinds, [])
 
 
-def test_columns_come_back_from_their_text():
-    table = fitted()
-    assert Table.from_json(table.as_json()).columns == table.columns
+def test_what_was_learnt_comes_back_from_its_text():
+    rows, bad = _reviews(200)
+    kinds = [{"name": "review", "kind": "text"}, {"name": "city", "kind": "text"}, *KINDS]
+    kinds.append({"name": "at", "kind": "date"})
+    both = [[*review, *city, 1.0, "pro", None, 5.0] for review, city in zip(rows, CITIES, strict=False)]
+    table = fit(kinds, both, bad).whole
+    again = Table.from_json(table.as_json())
+    assert np.allclose(again.matrix(both), table.matrix(both), atol=1e-2), "weights are stored in float16"
+    assert again.as_json() == Table.from_json(again.as_json()).as_json()
+
+
+def test_columns_of_files_without_encoders_are_read_as_they_were_meant():
+    old = [
+        {"name": "age", "kind": "number", "mean": 30.0, "scale": 10.0, "texts": []},
+        {"name": "plan", "kind": "text", "mean": 0.0, "scale": 1.0, "texts": ["free", "pro"]},
+        {"name": "member", "kind": "boolean", "mean": 0.0, "scale": 1.0, "texts": []},
+    ]
+    numbers, _ = Table.from_json(json.dumps(old)).numbers([b'[40, "pro", true]', b"[null, null, null]"])
+    assert numbers.tolist() == [[1, 0, 0, 1, 0, 1, 0], [0, 1, 0, 0, 1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"encoder": "pickle"},
+        {"encoder": "scaled", "mean": 0.0, "scale": 0.0},
+        {"encoder": "known", "texts": [1]},
+        {"encoder": "rates", "texts": ["a"], "rates": "AAAA"},
+        {"encoder": "words", "words": 2, "characters": [0, 0], "buckets": 1 << 40},
+        {
+            "encoder": "words",
+            "words": 2,
+            "characters": [0, 0],
+            "buckets": 16,
+            "idf": "AA==",
+            "weights": "",
+            "bias": "",
+        },
+    ],
+)
+def test_damaged_encoders_are_refused(encoder):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Table.from_json(json.dumps([{"name": "x", "kind": "number", "encoders": [encoder]}]))
 
 
 @given(st.lists(st.none() | st.floats(-1e30, 1e30), min_size=1, max_size=30))
 def test_whatever_the_numbers_are_what_a_model_sees_is_finite(values):
-    table = Table.fitted(KINDS[:1], [[value] for value in values])
+    table = fit(KINDS[:1], [[value] for value in values]).whole
     numbers, faults = table.numbers([json.dumps([value]).encode() for value in [*values, 1e300, -1e300]])
     assert not faults
     assert np.isfinite(numbers).all()

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
+from gpu_worker.networks.encoders import Scaled
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
+from gpu_worker.networks.table import Table
+from gpu_worker.tasks.metrics import METRICS
+from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
 from gpu_worker.train.learner import Objective, row_time
 from gpu_worker.train.learners import Learners
 from gpu_worker.train.loop import TrainingStopped
@@ -28,6 +32,8 @@ from gpu_worker.zoo import TABULAR
 
 CLASSES = ["no", "yes"]
 OBJECTIVE = Objective.of("tabular-classification", CLASSES)
+CLASSIFIERS = sorted(TABULAR - {"ridge"})
+REGRESSORS = sorted(TABULAR - {"logistic_regression"})
 COLUMNS = [{"name": "age", "kind": "number"}, {"name": "plan", "kind": "text"}]
 
 
@@ -46,6 +52,12 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+def scaled(table: Table) -> Scaled:
+    (encoder,) = table.columns[0].encoders
+    assert isinstance(encoder, Scaled)
+    return encoder
+
+
 def learners() -> Learners:
     return Learners("cpu", lambda row: row, 1, False)
 
@@ -54,7 +66,7 @@ def spec(architecture: str, **knobs: Any) -> dict[str, Any]:
     return {"architecture": architecture, "epochs": 3, "seed": 7, **knobs}
 
 
-@pytest.mark.parametrize("architecture", sorted(TABULAR))
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
 def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, snapshot, tmp_path: Path):
     ours = learners()
     learner = ours.begin(spec(architecture), snapshot, OBJECTIVE, "", 0)
@@ -75,7 +87,7 @@ def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, s
     assert scores[3].sum() == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("architecture", sorted(TABULAR))
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
 def test_the_same_inputs_give_the_same_file(architecture, snapshot, tmp_path: Path):
     digests = set()
     for attempt in range(2):
@@ -93,7 +105,7 @@ def test_what_is_fitted_is_fitted_on_the_training_rows_alone(snapshot):
     ages = [
         json.loads(row["input"])[0] for row in pq.read_table(snapshot).to_pylist() if row["split"] == "train"
     ]
-    assert whole.table.columns[0].mean == pytest.approx(np.mean([age for age in ages if age is not None]))
+    assert scaled(whole.table).mean == pytest.approx(np.mean([age for age in ages if age is not None]))
     assert {split: len(rows.labels) for split, rows in whole.parts.items()} == {
         "train": 120,
         "validation": 40,
@@ -116,7 +128,7 @@ def test_a_checkpoint_brings_its_own_columns_to_a_snapshot_with_others(snapshot,
     assert before is not None
     assert after is not None
     assert not np.allclose(before.predictions, after.predictions), "the rows are other ones"
-    assert asdict(read_table(other, CLASSES).table.columns[0])["mean"] > 500
+    assert scaled(read_table(other, CLASSES).table).mean > 500
 
 
 def test_a_stop_and_a_cold_start_do_not_count_as_the_time_of_a_row():
@@ -191,3 +203,65 @@ def test_trees_that_grow_one_by_one_are_those_that_grow_at_once(snapshot: str) -
     at_once.fit(train.numbers, train.labels)
     grown = learner._estimator.predict_proba(validation.numbers)
     assert np.array_equal(grown, at_once.predict_proba(validation.numbers))
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What is to be told is a number: with the size and the town it rises."""
+    draw = np.random.default_rng(0)
+    sizes, towns = draw.uniform(20, 200, 300), draw.choice(["here", "there"], 300)
+    told = 3.0 * sizes + 100 * (towns == "there") + draw.normal(0, 5, 300)
+    rows = [json.dumps([float(size), str(town)]) for size, town in zip(sizes, towns, strict=True)]
+    splits = [("train", "train", "train", "validation", "test")[at % 5] for at in range(300)]
+    table = pa.table({"input": rows, "target": told, "split": splits})
+    path = tmp_path_factory.mktemp("prices") / "snapshot.parquet"
+    kinds = [{"name": "size", "kind": "number"}, {"name": "town", "kind": "text"}]
+    pq.write_table(table.replace_schema_metadata({COLUMNS_KEY: json.dumps(kinds)}), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("architecture", REGRESSORS)
+def test_a_number_is_told_as_the_estimator_tells_it(architecture, prices, tmp_path: Path):
+    ours = learners()
+    objective = Objective(OBJECTIVE.task, (), METRICS["rmse"])
+    learner = ours.begin(spec(architecture), prices, objective, "", 0)
+    results = [learner.learn(lambda: False) for _ in range(3)]
+    assert results[-1].score.value < 60, "of a spread of about 160"
+    path = str(tmp_path / "model.onnx")
+    learner.write(path, best=True)
+    found = ours.evaluate(spec(architecture), prices, objective, path, "validation")
+    assert found is not None
+    assert found.predictions.shape == (60, 1)
+    best = min(result.score.value for result in results)
+    assert METRICS["rmse"].of(found.predictions, found.targets) == pytest.approx(best, rel=1e-4)
+
+
+def test_a_model_that_tells_no_numbers_says_so(prices, snapshot):
+    numbers = Objective(OBJECTIVE.task, (), METRICS["rmse"])
+    with pytest.raises(ValueError, match="'logistic_regression' that tells numbers"):
+        learners().begin(spec("logistic_regression"), prices, numbers, "", 0)
+    with pytest.raises(ValueError, match="'ridge' that tells classes"):
+        learners().begin(spec("ridge"), snapshot, OBJECTIVE, "", 0)
+
+
+def test_boosted_trees_of_several_classes_are_the_same_in_onnx(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    numbers = draw.normal(size=(400, 5)).astype(np.float32)
+    numbers[::7, 2] = np.nan
+    for classes in (2, 3):
+        labels = (np.nan_to_num(numbers).sum(axis=1) > 0) + (classes == 3) * (numbers[:, 0] > 1)
+        boosted = HistGradientBoostingClassifier(max_iter=20, early_stopping=False).fit(numbers, labels)
+        exact_in_float32(boosted)
+        content = boosted_onnx(boosted, 5, {"": 17, "ai.onnx.ml": 3}).SerializeToString()
+        session = onnxruntime.InferenceSession(content)
+        (found,) = session.run(["probabilities"], {"X": numbers})
+        assert np.abs(found - boosted.predict_proba(numbers)).max() < 1e-5
+
+
+def test_rare_classes_weigh_as_much_as_frequent_ones_where_it_is_asked_for(snapshot):
+    balanced = Objective(OBJECTIVE.task, OBJECTIVE.classes, OBJECTIVE.metric, "balanced")
+    told = []
+    for objective in (OBJECTIVE, balanced):
+        learner = learners().begin(spec("logistic_regression", C=1e-3), snapshot, objective, "", 0)
+        told.append(learner.learn(lambda: False).loss)
+    assert told[0] != told[1]

@@ -55,6 +55,8 @@ def test_deployments_from_before_fits_have_none_and_are_served(database: Engine,
             connection.execute(text(f"ALTER TABLE deployments DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE functions DROP COLUMN labels"))
         connection.execute(text("ALTER TABLE model_versions DROP COLUMN rows_per_s"))
+        connection.execute(text("ALTER TABLE test_looks DROP COLUMN metric"))
+        connection.execute(text("ALTER TABLE test_looks DROP COLUMN score"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN feedback"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN fit"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
@@ -79,6 +81,8 @@ def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(dat
         connection.execute(text("ALTER TABLE feedback ADD COLUMN probabilities TEXT"))
         connection.execute(text("ALTER TABLE functions DROP COLUMN labels"))
         connection.execute(text("ALTER TABLE model_versions DROP COLUMN rows_per_s"))
+        connection.execute(text("ALTER TABLE test_looks DROP COLUMN metric"))
+        connection.execute(text("ALTER TABLE test_looks DROP COLUMN score"))
         for column in ("revision", "refit"):
             connection.execute(text(f"ALTER TABLE deployments DROP COLUMN {column}"))
         for minute, digest in enumerate(("c", "a", "b")):

@@ -7,7 +7,7 @@ import re
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -312,6 +312,18 @@ def test_a_tables_row_is_json_and_the_file_says_what_its_columns_are(take: Taken
     assert json.loads(stored) == list(facts.columns)
 
 
+def test_dates_and_times_are_texts_of_their_kind(take: Taken) -> None:
+    far = datetime(2026, 1, 2, 3, 4, 5, 250_000)
+    zoned = [far.replace(tzinfo=timezone(timedelta(hours=2))), None] * 30
+    more: dict[str, list[Any]] = {"day": [date(2026, 1, 2)] * 60, "at": [far] * 60, "there": zoned}
+    facts, frozen = take(table(**more), spec=replace(TABLE, input="age, day, at, there"), inspect=no_worker)
+    assert [column["kind"] for column in facts.columns] == ["number", "date", "timestamp", "timestamptz"]
+    by_key = {row["key"]: row["input"] for row in frozen}
+    moment = "2026-01-02T03:04:05.250000"
+    assert by_key["1"] == f'[19.0,"2026-01-02","{moment}",null]'
+    assert by_key["0"] == f'[null,"2026-01-02","{moment}","2026-01-02T01:04:05.250000+00:00"]'
+
+
 def test_only_the_columns_that_are_named_are_learnt_from(take: Taken) -> None:
     facts, frozen = take(table(), spec=replace(TABLE, input="plan, age"), inspect=no_worker)
     assert [column["name"] for column in facts.columns] == ["plan", "age"]
@@ -327,7 +339,7 @@ def test_equal_rows_of_a_table_stay_on_one_side(take: Taken) -> None:
 @pytest.mark.parametrize(
     ("more", "spec", "message"),
     [
-        ({"seen": [datetime(2026, 1, 1)] * 60}, TABLE, "'seen' is of type timestamp"),
+        ({"at": [time(12, 30)] * 60}, TABLE, "'at' is of type time"),
         ({"tags": [["x"]] * 60}, TABLE, "'tags' is of type list"),
         ({}, replace(TABLE, input="age, size"), "no column 'size', which 'input' names"),
         ({"AGE": [1] * 60}, TABLE, "named twice"),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gpu_worker.tasks.metrics import METRICS
 from gpu_worker.wire.protocol import Evaluate, Evaluated, Message
 from server.ensemble.fit import Fit, fit_combination
 from server.errors import BadOption
@@ -75,6 +76,7 @@ class House:
 
         stored = self.repository.snapshot("food", snapshot)
         run = SimpleNamespace(job=job, spec=spec, snapshot=stored, trials=known, weights=weights)
+        run.metric = METRICS[str(spec.metric)]
         run.file = self.folder / f"{snapshot}.parquet"
         run.file_of = lambda of: self.folder / f"{of.id}.parquet"
         return cast("Run", run)

@@ -103,7 +103,7 @@ def test_a_budget_without_its_unit_is_refused_and_the_text_says_how_to_write_it(
 
 def test_a_model_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     form = {"dataset": "d", "task": "tabular-classification"}
-    there = "gradient_boosting, random_forest, logistic_regression"
+    there = "logistic_regression, hist_gradient_boosting, random_forest, gradient_boosting"
     with pytest.raises(BadOption, match=f"a list of some of {there}, not 'lightgbm'"):
         JobSpec.from_json({**form, "models": "lightgbm"})
     with pytest.raises(BadOption, match=rf"some of {there} .*, not lightgbm"):

@@ -7,9 +7,10 @@ import time
 import numpy as np
 import pytest
 
+from gpu_worker.tasks.metrics import METRICS
 from server.ensemble.combine import Vote, combine
 from server.ensemble.fit import fit_combination
-from server.training.promotion.selection import accuracy_of, select_ensemble, subset_accuracies
+from server.training.promotion.selection import accuracy_of, select_ensemble, subset_scores
 from tests.answers import label_columns, labels_of
 
 
@@ -110,9 +111,30 @@ def test_a_model_far_behind_the_best_is_no_member_even_where_it_would_help():
 
 def test_every_subset_has_its_accuracy():
     scores, labels = models(4)
-    subsets = subset_accuracies(scores, labels, "majority_vote")
+    subsets = subset_scores(METRICS["accuracy"], scores, labels)
     assert len(subsets) == 15
-    assert subsets["m1", "m3"] == accuracy_of(["m1", "m3"], scores, labels, "majority_vote")
+    assert subsets["m1", "m3"] == accuracy_of(["m1", "m3"], scores, labels, "mean")
+
+
+def test_a_member_that_adds_nothing_sure_does_not_join_an_ensemble_of_numbers():
+    random = np.random.default_rng(4)
+    targets = random.normal(size=120)
+    good = (targets + random.normal(0, 0.3, 120))[:, None].astype(np.float32)
+    scores = {"good": good, "alike": good + random.normal(0, 0.02, (120, 1)).astype(np.float32)}
+    chosen = select_ensemble(scores, targets, metric=METRICS["rmse"], margin=0.1)
+    assert len(chosen.members) == 1
+    assert chosen.accuracy == pytest.approx(METRICS["rmse"].of(scores[chosen.members[0]], targets))
+
+
+def test_members_whose_errors_differ_answer_numbers_together():
+    random = np.random.default_rng(5)
+    targets = random.normal(size=300)
+    scores = {
+        name: (targets + random.normal(0, 0.5, 300))[:, None].astype(np.float32) for name in ("a", "b", "c")
+    }
+    chosen = select_ensemble(scores, targets, metric=METRICS["rmse"], margin=0.2)
+    assert set(chosen.members) == {"a", "b", "c"}
+    assert chosen.accuracy < min(METRICS["rmse"].of(each, targets) for each in scores.values())
 
 
 def test_what_cannot_be_chosen_from_is_refused():
@@ -122,4 +144,4 @@ def test_what_cannot_be_chosen_from_is_refused():
     with pytest.raises(ValueError, match="latency of 'm1' is not known"):
         select_ensemble(scores, labels, latency_ms={"m0": 1.0})
     with pytest.raises(ValueError, match="10 is the most"):
-        subset_accuracies({str(n): scores["m0"] for n in range(11)}, labels, "mean")
+        subset_scores(METRICS["accuracy"], {str(n): scores["m0"] for n in range(11)}, labels)

@@ -1,0 +1,107 @@
+"""scikit-learn's HistGradientBoosting as ONNX: its trees in one node, and probabilities of their sums.
+
+Our own conversion: skl2onnx's (1.20) fails on these trees with the newer releases of onnx. No thresholds are
+lost by float32 (`exact_in_float32`), so the file answers as the estimator does but for rounding of sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+__all__ = ["boosted_onnx", "exact_in_float32"]
+
+
+def exact_in_float32(estimator: Any) -> None:  # noqa: ANN401  # scikit-learn ships no types
+    """Rounds thresholds down to float32, in place: no float32 is answered otherwise, and ONNX's trees split
+    where these do.
+    """
+    for iteration in estimator._predictors:
+        for tree in iteration:
+            given = tree.nodes["num_threshold"]
+            rounded = given.astype(np.float32)
+            above = rounded > given
+            rounded[above] = np.nextafter(rounded[above], np.float32(-np.inf))
+            tree.nodes["num_threshold"] = rounded
+
+
+def boosted_onnx(estimator: Any, width: int, opsets: dict[str, int]) -> onnx.ModelProto:  # noqa: ANN401
+    """The model of a fitted classifier, with its output `probabilities` [n, classes], or of a fitted
+    regressor by squared errors, with `variable` [n, 1]; it takes float32 [n, width].
+    """
+    classes = len(getattr(estimator, "classes_", ()))
+    outputs = estimator._baseline_prediction.size
+    nodes = [
+        helper.make_node(
+            "TreeEnsembleRegressor", ["X"], ["sums"], domain="ai.onnx.ml", **_trees(estimator, outputs)
+        )
+    ]
+    constants = []
+    if not classes:
+        name = "variable"
+        nodes.append(helper.make_node("Identity", ["sums"], [name]))
+    elif classes == 2:
+        name = "probabilities"
+        constants.append(helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]))
+        nodes += [
+            helper.make_node("Sigmoid", ["sums"], ["second"]),
+            helper.make_node("Sub", ["one", "second"], ["first"]),
+            helper.make_node("Concat", ["first", "second"], [name], axis=1),
+        ]
+    else:
+        name = "probabilities"
+        nodes.append(helper.make_node("Softmax", ["sums"], [name], axis=1))
+    graph = helper.make_graph(
+        nodes,
+        "hist_gradient_boosting",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [None, width])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, classes or 1])],
+        constants,
+    )
+    versions = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return helper.make_model(graph, opset_imports=versions, ir_version=8)
+
+
+def _trees(estimator: Any, outputs: int) -> dict[str, Any]:  # noqa: ANN401
+    """The attributes of ONNX's node; of a sum for each of `outputs`."""
+    columns: dict[str, list[NDArray[Any]]] = {}
+    leaves: dict[str, list[NDArray[Any]]] = {}
+    count = 0
+    for iteration in estimator._predictors:
+        for output, tree in enumerate(iteration):
+            nodes = tree.nodes
+            leaf = nodes["is_leaf"].astype(bool)
+            number = np.arange(len(nodes))
+            for name, values in (
+                ("nodes_treeids", np.full(len(nodes), count)),
+                ("nodes_nodeids", number),
+                ("nodes_featureids", np.where(leaf, 0, nodes["feature_idx"])),
+                ("nodes_values", np.where(leaf, 0.0, nodes["num_threshold"])),
+                ("nodes_truenodeids", np.where(leaf, 0, nodes["left"])),
+                ("nodes_falsenodeids", np.where(leaf, 0, nodes["right"])),
+                ("nodes_modes", np.where(leaf, "LEAF", "BRANCH_LEQ")),
+                (
+                    "nodes_missing_value_tracks_true",
+                    np.where(leaf, 0, nodes["missing_go_to_left"].astype(np.int64)),
+                ),
+            ):
+                columns.setdefault(name, []).append(values)
+            for name, values in (
+                ("target_treeids", np.full(int(leaf.sum()), count)),
+                ("target_nodeids", number[leaf]),
+                ("target_ids", np.full(int(leaf.sum()), output)),
+                ("target_weights", nodes["value"][leaf]),
+            ):
+                leaves.setdefault(name, []).append(values)
+            count += 1
+    told = {name: np.concatenate(parts).tolist() for name, parts in (columns | leaves).items()}
+    return told | {
+        "n_targets": outputs,
+        "base_values": estimator._baseline_prediction.ravel().astype(np.float32).tolist(),
+        "aggregate_function": "SUM",
+        "post_transform": "NONE",
+    }
