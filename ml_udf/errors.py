@@ -349,7 +349,7 @@ class RemoteInvalid(InputError):
 
 
 class UnknownLabel(InputError):
-    """Feedback gives a row a label that is none of the function's classes."""
+    """A row's label is none of the function's classes: of feedback, or whose probability is asked for."""
 
     code = "unknown_label"
     sqlstate = "22023"

@@ -162,7 +162,7 @@ class Client:
             if options.on_error == "error":
                 raise
             return all_failed(values, error, time.monotonic() - started_s)
-        column = InputColumn.of(values, info.input_datatype)
+        column = InputColumn.of(values, info.input_datatype, info.column_names)
         until_s = math.inf if deadline_s is None else deadline_s
         exchange = Exchange(self._transport, info, options, until_s, detail)
         answers, batches = self._answers(column, exchange, on_wait)
@@ -203,7 +203,7 @@ class Client:
             deadline_s=deadline_s,
             on_wait=on_wait,
         )
-        column = InputColumn.of(values, info.input_datatype)
+        column = InputColumn.of(values, info.input_datatype, info.column_names)
         rows = min(options.batch_rows, info.most_rows or options.batch_rows)
         batches = list(column.sub_batches(rows))
         if len(batches) > 2 * options.max_in_flight:

@@ -5,6 +5,7 @@ Pure. `InputColumn.of` decides what is sent; `FunctionInfo` says in which dataty
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,8 +47,12 @@ class InputColumn:
     errors: dict[int, MlUdfError]
 
     @classmethod
-    def of(cls, values: Sequence[Value], datatype: str) -> InputColumn:
-        """Prepare `values` for a tensor of `datatype`; never raises for a single bad value."""
+    def of(cls, values: Sequence[Value], datatype: str, columns: Sequence[str] = ()) -> InputColumn:
+        """Prepare `values` for a tensor of `datatype`; never raises for a single bad value.
+
+        columns: of a table, where a value is its row as JSON: an array in their order, or an object by their
+        names
+        """
         distinct: list[Any] = []
         seen: dict[Hashable, int] = {}
         place: list[int] = []
@@ -58,7 +63,7 @@ class InputColumn:
                 place.append(-1)
                 continue
             try:
-                wire = as_wire(value)
+                wire = as_wire(_row_by_place(value, columns) if columns else value)
             except MlUdfError as error:
                 errors[row] = error
                 place.append(-1)
@@ -153,6 +158,23 @@ def _bytes_value(value: Value) -> bytes:
             hint="store the file under a media root and pass its path",
         )
     return wire
+
+
+def _row_by_place(value: Value, columns: Sequence[str]) -> Value:
+    """A table's row, given by the names of its columns, as the array in which a server takes it."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        row = json.loads(value)
+        missing = [name for name in columns if name not in row]
+    except (ValueError, RecursionError) as exc:
+        raise InputInvalid(f"the row is no JSON: {exc}") from exc
+    if missing:
+        raise InputInvalid(
+            f"the row has no {', '.join(map(repr, missing))}; the function takes {', '.join(columns)}",
+            hint="give each column, null where its value is missing",
+        )
+    return json.dumps([row[name] for name in columns], ensure_ascii=False)
 
 
 def _number_value(value: Value) -> float | tuple[float, ...]:

@@ -6,6 +6,7 @@ Owns what goes into a request and what is read from a reply. Knows neither threa
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ml_udf.client.column import SubBatch, input_tensor, values_of
+from ml_udf.client.contents import json_text, misfit_of
 from ml_udf.client.function_info import FunctionInfo, error_of
 from ml_udf.client.retry import left_s, with_retries
 from ml_udf.client.transport import Abort, HttpRequest, Transport
@@ -50,12 +52,14 @@ class AnswerDetail:
     answered_by: the members, or `default` · expected_accuracy: how often such answers are right on held-out
     rows; None where that is not known · device_seconds: that the members take for a row, by what was learned
     prediction: by which a label may be given for it later; None where one could teach nothing
+    columns: everything that was answered, as the text of a JSON object by the names of the outputs
     """
 
     answered_by: tuple[str, ...]
     expected_accuracy: float | None
     device_seconds: float | None
     prediction: str | None = None
+    columns: str | None = None
 
 
 _DETAIL = ("answered_by", "expected_accuracy", "device_seconds", "prediction")
@@ -137,6 +141,8 @@ class Exchange:
             told = ["confidence", "error"] if self.info.has_confidence else ["error"]
             if self.detail:
                 told += _DETAIL
+                asked = {self.info.output_name, *told}
+                told += [name for name, _ in self.info.answered if name not in asked]
             request.outputs += [RequestedOutput(name) for name in told]
             request.parameters["ml_udf_class"] = self.options.row_class
             if self.options.slo_ms is not None:
@@ -170,19 +176,27 @@ class Exchange:
         try:
             values = _column(reply, self.info.output_name, rows)
             if not self.info.ours:
-                return Outcomes(values, [None] * rows, [None] * rows, [None] * rows)
+                return self._checked(Outcomes(values, [None] * rows, [None] * rows, [None] * rows))
             sure = self.info.has_confidence
             confidences = _column(reply, "confidence", rows) if sure else [None] * rows
-            errors = [_row_error(text) if text else None for text in _column(reply, "error", rows)]
+            told = _column(reply, "error", rows)
+            errors: list[MlUdfError | None] = [_row_error(text) if text else None for text in told]
             details: list[AnswerDetail | None] = [None] * rows
             if self.detail:
-                details = _details(reply, rows)
+                details = _details(reply, rows, self.info)
         except WireError as exc:
             raise ServerFault(f"the endpoint's answer does not fit the question: {exc}") from exc
-        for row, error in enumerate(errors):
+        return self._checked(Outcomes(values, confidences, errors, details))
+
+    def _checked(self, answers: Outcomes) -> Outcomes:
+        """Answers that are what the server says of them; a row at fault has nothing but its error."""
+        if content := self.info.output_content:
+            for row, value in enumerate(answers.values):
+                answers.errors[row] = answers.errors[row] or misfit_of(value, content)
+        for row, error in enumerate(answers.errors):
             if error is not None:
-                values[row] = confidences[row] = details[row] = None
-        return Outcomes(values, confidences, errors, details)
+                answers.values[row] = answers.confidences[row] = answers.details[row] = None
+        return answers
 
 
 def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
@@ -192,11 +206,27 @@ def _column(reply: InferResponse, output: str, rows: int) -> list[Any]:
     return values_of(tensor, rows)
 
 
-def _details(reply: InferResponse, rows: int) -> list[AnswerDetail | None]:
+def _details(reply: InferResponse, rows: int, info: FunctionInfo) -> list[AnswerDetail | None]:
     columns = [_column(reply, name, rows) for name in _DETAIL]
     return [
-        AnswerDetail(tuple(who.split(",")) if who else (), _known(expected), _known(took_s), named or None)
-        for who, expected, took_s, named in zip(*columns, strict=True)
+        AnswerDetail(
+            tuple(who.split(",")) if who else (), _known(expected), _known(took_s), named or None, whole
+        )
+        for who, expected, took_s, named, whole in zip(*columns, _wholes(reply, rows, info), strict=True)
+    ]
+
+
+def _wholes(reply: InferResponse, rows: int, info: FunctionInfo) -> list[str | None]:
+    """By row, all that was answered, as the text of a JSON object."""
+    if not info.answered:
+        return [None] * rows
+    heads = [json.dumps(name) + ": " for name, _ in info.answered]
+    columns = [
+        [json_text(value, content) for value in _column(reply, name, rows)] for name, content in info.answered
+    ]
+    return [
+        "{" + ", ".join(head + text for head, text in zip(heads, row, strict=True)) + "}"
+        for row in zip(*columns, strict=True)
     ]
 
 

@@ -29,6 +29,7 @@ from ml_udf.errors import (
 
 __all__ = [
     "REPOSITORY_INDEX",
+    "SCORES",
     "FunctionInfo",
     "ServerInfo",
     "error_of",
@@ -38,6 +39,10 @@ __all__ = [
 ]
 
 REPOSITORY_INDEX = "/v2/repository/index"
+SCORES = "scores"  # the output of one probability for each class
+_WHAT_HAS_SCORES = (
+    "classifications and multi-label functions have them; ml_udf.detail shows all that this one answers"
+)
 
 _REPLY_BYTES = 8 << 20
 _NUMBER_BYTES = 8  # the widest
@@ -80,6 +85,14 @@ class FunctionInfo:
     max_batch_rows: int = 0  # 0 = the server names none
     has_confidence: bool = True  # whether a server of ours says how sure an answer is
     columns: tuple[tuple[str, str], ...] = ()  # (name, kind) of each value, where an input is a table's row
+    output_content: str = ""  # what the texts of the output are: "labels", "boxes", "json"; "" = themselves
+    # (name, content) of the outputs of ours, without the vectors that are there on request alone
+    answered: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def column_names(self) -> list[str]:
+        """Of a table's row, where an input is one."""
+        return [name for name, _ in self.columns]
 
     @property
     def most_rows(self) -> int:
@@ -134,7 +147,11 @@ def function_info(
     forms = parameters.get("inputs") or {}  # of ours: every input that may be sent instead of the listed one
     inputs = [*(_other_inputs(forms) if input_name else []), *(metadata.get("inputs") or [])]
     source = _pick(inputs, name, "input", input_name, needs_one=True)
-    target = _pick(metadata.get("outputs"), name, "output", output_name, needs_one=False)
+    outputs = [output for output in metadata.get("outputs") or [] if isinstance(output, dict)]
+    if output_name == SCORES and not any(output.get("name") == SCORES for output in outputs):
+        raise BadOption(f"{name} answers with no probabilities of classes", hint=_WHAT_HAS_SCORES)
+    target = _pick(outputs, name, "output", output_name, needs_one=False)
+    on_request = set(parameters.get("outputs_on_request") or ())
     shape = [int(n) for n in source.get("shape") or [-1]]
     output_shape = [int(n) for n in target.get("shape") or [-1]][1:]
     return FunctionInfo(
@@ -148,9 +165,12 @@ def function_info(
         output_width=0 if -1 in output_shape else math.prod(output_shape),
         ours=server.ours,
         binary=server.binary,
-        has_confidence=any(
-            isinstance(output, dict) and output.get("name") == "confidence"
-            for output in metadata.get("outputs") or []
+        has_confidence=any(output.get("name") == "confidence" for output in outputs),
+        output_content=_content_of(target),
+        answered=tuple(
+            (str(output["name"]), _content_of(output))
+            for output in outputs
+            if server.ours and output.get("name") and not (output["name"] in on_request and _is_wide(output))
         ),
         form=str(forms.get(source["name"], parameters.get("form", ""))),
         classes=tuple(parameters.get("classes") or ()),
@@ -164,6 +184,15 @@ def _other_inputs(forms: Mapping[str, str]) -> list[dict[str, Any]]:
     return [
         {"name": name, "datatype": "BYTES", "shape": [-1]} for name, form in forms.items() if form != "tensor"
     ]
+
+
+def _is_wide(output: Mapping[str, Any]) -> bool:
+    return len(output.get("shape") or ()) > 1
+
+
+def _content_of(output: Mapping[str, Any]) -> str:
+    told = output.get("parameters")
+    return str(told.get("content") or "") if isinstance(told, dict) else ""
 
 
 def _pick(tensors: Any, model: str, what: str, wanted: str | None, *, needs_one: bool) -> dict[str, Any]:  # noqa: ANN401  # JSON

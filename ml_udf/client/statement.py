@@ -16,6 +16,7 @@ from typing import Any
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
 from ml_udf.client.exchange import ROW_FAULTS
+from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.memo import Memo, Outcome, memo_key
 from ml_udf.client.pending_call import PendingCall
 from ml_udf.client.prediction import Prediction, short
@@ -71,11 +72,13 @@ class Statement:
         self,
         values: Sequence[Value],
         on_wait: Callable[[], None] | None = None,
-        fit: Callable[[Any], Any] | None = None,
+        fit: Callable[[int, Any], Any] | None = None,
     ) -> list[Any]:
         """One value per row. Raises the first fault, or makes its rows NULL and counts it (`on_error`).
 
-        fit  an answer as the engine wants it; what it raises of `MlUdfError` is a fault of the row
+        fit  (row, its answer) → the answer as the engine wants it; what it raises of `MlUdfError` is a fault
+        of
+             the row
         """
         raises = self.options.on_error == "error"
         answers = self.answers(values, on_wait, raise_faults=raises)
@@ -84,7 +87,7 @@ class Statement:
             fitted, fault = answer.value, answer.error
             if fit is not None and fitted is not None:
                 try:
-                    fitted = fit(fitted)
+                    fitted = fit(row, fitted)
                 except MlUdfError as misfit:
                     fitted, fault = None, misfit
                     if raises:
@@ -93,6 +96,17 @@ class Statement:
                 self.made_null(value, fault)
             found.append(fitted)
         return found
+
+    def info(self, on_wait: Callable[[], None] | None = None) -> FunctionInfo:
+        """What the server says of the version that the statement asks; from memory once it has been asked."""
+        return self._client.look_up(
+            self.binding.function,
+            version=self._pinned_version(on_wait),
+            input_name=self.binding.input_name,
+            output_name=self.binding.output_name,
+            deadline_s=self._deadline_s,
+            on_wait=on_wait,
+        )
 
     @property
     def deadline_s(self) -> float | None:

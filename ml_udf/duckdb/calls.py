@@ -13,6 +13,8 @@ from typing import Any
 
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
+from ml_udf.client.exchange import ROW_FAULTS
+from ml_udf.client.scores import Scores, asking_scores, read_scores
 from ml_udf.client.statement import Binding, Outcome, Statement
 from ml_udf.config import Options
 from ml_udf.duckdb.faults import FaultWarnings, spelled_out
@@ -21,6 +23,7 @@ from ml_udf.duckdb.pauses import Pauses
 from ml_udf.duckdb.surface import options_of
 from ml_udf.errors import MlUdfError
 from ml_udf.feedback import give_feedback
+from ml_udf.scoring.binding import bound
 
 __all__ = ["Calls"]
 
@@ -38,22 +41,36 @@ class Calls:
         self._client = client
         self._options = options
         self._lock = threading.Lock()
-        self._statements: OrderedDict[tuple[str, Binding], Statement] = OrderedDict()
+        self._statements: OrderedDict[tuple[str, Binding, bool], Statement] = OrderedDict()
         self._past: dict[str, tuple[int, CallStats]] = {}  # function → statements forgotten, what they cost
 
-    def values(self, binding: Binding, text: str | None, column: Sequence[Value]) -> list[Any]:
+    def values(
+        self,
+        binding: Binding,
+        text: str | None,
+        column: Sequence[Value],
+        fit: Callable[[int, Any], Any] | None = None,
+    ) -> list[Any]:
         """A value per row; `text` is the statement's identity. A fault raises or becomes a counted NULL.
 
         text  None where it is not known: then a statement ends where no call comes for a moment
+        fit   as in `Statement.values`
         """
-        with self._call(binding, text) as (statement, check):
-            return statement.values(column, check)
+        with self._call(binding, text, column) as (statement, check):
+            return statement.values(column, check, fit)
+
+    def scores(
+        self, function: str, text: str | None, column: Sequence[Value], read: Callable[[Scores, int], Any]
+    ) -> list[Any]:
+        """What `read` makes of the scores of each row; `text` as in `values`."""
+        with self._call(asking_scores(function), text, column) as (statement, check):
+            return read_scores(statement, column, read, check)
 
     def answers(
         self, binding: Binding, text: str | None, column: Sequence[Value]
     ) -> list[tuple[Outcome, str | None]]:
         """An answer per row with the version that gave it; faults are reported, not raised."""
-        with self._call(binding, text) as (statement, check):
+        with self._call(binding, text, column) as (statement, check):
             return [(answer, statement.version) for answer in statement.answers(column, check)]
 
     def feedback(
@@ -96,11 +113,14 @@ class Calls:
         ]
 
     @contextlib.contextmanager
-    def _call(self, binding: Binding, text: str | None) -> Iterator[tuple[Statement, Callable[[], None]]]:
+    def _call(
+        self, binding: Binding, text: str | None, column: Sequence[Value] = ()
+    ) -> Iterator[tuple[Statement, Callable[[], None]]]:
         statement: Statement | None = None
+        sends_bytes = any(type(value) is bytes for value in column)
         try:
             with self._pauses.call() if text is None else contextlib.nullcontext(text) as identity:
-                statement = self._statement(binding, identity)
+                statement = self._statement(binding, identity, sends_bytes)
                 with self.interrupts.call() as check:
                     yield statement, check
         except MlUdfError as error:
@@ -110,14 +130,26 @@ class Calls:
             if statement is not None:
                 self.faults.note(statement)
 
-    def _statement(self, binding: Binding, text: str) -> Statement:
+    def _statement(self, binding: Binding, text: str, sends_bytes: bool) -> Statement:
+        key = (text, binding, sends_bytes)
         with self._lock:
-            statement = self._statements.get((text, binding))
+            known = self._statements.get(key)
+        if known is not None:
+            return known
+        asked = self._image_binding(binding) if sends_bytes else binding
+        with self._lock:
+            statement = self._statements.get(key)
             if statement is None:
-                statement = Statement(self._client, binding, options_of(text, self._options))
-                self._statements[(text, binding)] = statement
+                statement = Statement(self._client, asked, options_of(text, self._options))
+                self._statements[key] = statement
                 while len(self._statements) > _KEPT_STATEMENTS:
                     _, oldest = self._statements.popitem(last=False)
                     count, stats = self._past.get(oldest.binding.function, (0, CallStats()))
                     self._past[oldest.binding.function] = (count + 1, stats + oldest.stats)
             return statement
+
+    def _image_binding(self, binding: Binding) -> Binding:
+        """Of a function whose rows are paths, the input that takes encoded images instead."""
+        with contextlib.suppress(*ROW_FAULTS):  # the call itself will meet them, under on_error's rule
+            return bound(binding, self._client.look_up(binding.function), "bytes")
+        return binding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import duckdb
@@ -15,29 +15,21 @@ from duckdb.func import ARROW, SPECIAL
 from ml_udf.client import Client
 from ml_udf.client.column import asked_by_key
 from ml_udf.client.function_info import FunctionInfo
-from ml_udf.client.statement import Binding, Outcome
+from ml_udf.client.statement import Binding
 from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
+from ml_udf.duckdb.generic import GenericFunctions, asked_function
 from ml_udf.duckdb.scalar import Scalar, parted
 from ml_udf.duckdb.surface import CATALOG, GENERIC, catalog_statements, function_macro
 from ml_udf.duckdb.training import FUNCTIONS_CATALOG, TrainingFunctions, training_statements
-from ml_udf.duckdb.vectors import (
-    TEXT,
-    TEXTS,
-    ArrowVector,
-    column_of,
-    detail_array,
-    fitting,
-    try_array,
-)
+from ml_udf.duckdb.vectors import TEXT, ArrowVector, column_of, fitting
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import literal, quoted
 
 __all__ = ["Registration", "register"]
 
 _PREFIX = "ml_udf_call_"  # of the Arrow functions behind the macros of the catalog
-_INPUTS = {"predict": TEXT, "try_predict": TEXT, "detail": TEXT, "predict_many": TEXTS}
 
 # DuckDB counts functions made in Python as its own; those made here take columns of any number and type.
 _BUILTIN = """
@@ -187,17 +179,15 @@ class Registration:
             ) from error
 
     def _define_catalog(self) -> None:
-        bodies: dict[str, Callable[..., pa.Array]] = {
-            "predict": lambda *vectors: self._generic("predict", self._predict, vectors),
-            "try_predict": lambda *vectors: self._generic("try_predict", self._try_predict, vectors),
-            "detail": lambda *vectors: self._generic("detail", self._detail, vectors),
-            "predict_many": lambda *vectors: self._generic("predict_many", self._predict_many, vectors),
+        generic = GenericFunctions(self._calls)
+        told: dict[str, Callable[..., pa.Array]] = {
             "feedback": self._feedback,
             "feedback_by_id": lambda *vectors: self._feedback(*vectors, by_id=True),
         }
         behind = {name: _PREFIX + name for name in GENERIC}
         for name, (_, result) in GENERIC.items():
-            self._create(self._con, behind[name], bodies[name], result, acts=name.startswith("feedback"))
+            body = told.get(name) or _body(generic, name)
+            self._create(self._con, behind[name], body, result, acts=name in told)
         self._create(self._con, _PREFIX + "view", self._view, "VARCHAR")
         self._create(self._con, _PREFIX + "train", self._training.call, "VARCHAR", acts=True)
         for statement in [
@@ -243,42 +233,6 @@ class Registration:
         )
         self._arrow_functions.append((con, name))
 
-    # ── the generic functions ─────────────────────────────────────────────────────────────────────
-
-    def _generic(self, name: str, body: Callable[..., pa.Array], vectors: Sequence[ArrowVector]) -> pa.Array:
-        (functions, inputs), statement = parted(vectors)
-        try:
-            columns = fitting(name, functions, TEXT), fitting(name, inputs, _INPUTS[name])
-        except MlUdfError as error:
-            self._calls.note(error)
-            raise spelled_out(error, _asked(functions) or name) from None
-        return body(*columns, statement)
-
-    def _predict(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
-        def ask(function: str, column: list[Any]) -> list[Any]:
-            return self._calls.values(Binding(function), statement, column)
-
-        return TEXT.array(asked_by_key(names.to_pylist(), column_of(inputs), ask, None))
-
-    def _try_predict(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
-        def ask(function: str, column: list[Any]) -> list[tuple[Outcome, str | None]]:
-            return self._calls.answers(Binding(function), statement, column)
-
-        return try_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Outcome(), None)))
-
-    def _detail(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
-        def ask(function: str, column: list[Any]) -> list[tuple[Outcome, str | None]]:
-            return self._calls.answers(Binding(function, detail=True), statement, column)
-
-        return detail_array(asked_by_key(names.to_pylist(), column_of(inputs), ask, (Outcome(), None)))
-
-    def _predict_many(self, names: ArrowVector, inputs: ArrowVector, statement: str) -> pa.Array:
-        lists: list[list[Any] | None] = inputs.to_pylist()
-        flat_names = [n for n, row in zip(names.to_pylist(), lists, strict=True) for _ in row or ()]
-        flat = pa.array([value for row in lists for value in row or ()], pa.string())
-        answers = iter(self._predict(pa.array(flat_names, pa.string()), flat, statement).to_pylist())
-        return TEXTS.array([None if row is None else [next(answers) for _ in row] for row in lists])
-
     def _feedback(self, *vectors: ArrowVector, by_id: bool = False) -> pa.Array:
         (functions, inputs, labels), statement = parted(vectors)
         photos = not by_id and (pa.types.is_binary(inputs.type) or pa.types.is_large_binary(inputs.type))
@@ -288,7 +242,7 @@ class Registration:
             told = column_of(fitting("feedback", labels, TEXT))
         except MlUdfError as error:
             self._calls.note(error)
-            raise spelled_out(error, _asked(functions) or "feedback") from None
+            raise spelled_out(error, asked_function(functions) or "feedback") from None
 
         def ask(function: str, own: list[tuple[Any, Any]]) -> list[str | None]:
             mine = [value for value, _ in own], [label for _, label in own]
@@ -306,10 +260,8 @@ class Registration:
         return self._client.listed(view)
 
 
-def _asked(functions: ArrowVector) -> str | None:
-    """The first function that a column names: the one that a user has written, who knows no `predict`."""
-    named = column_of(functions) if pa.types.is_string(functions.type) else []
-    return next((str(function) for function in named if function is not None), None)
+def _body(generic: GenericFunctions, name: str) -> Callable[..., pa.Array]:
+    return lambda *vectors: generic.call(name, vectors)
 
 
 def _path_of(database: str, schema: str) -> str:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import duckdb
 
 from ml_udf.client import Client
+from ml_udf.client.answer_type import AnswerKind
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Binding, Outcome
 from ml_udf.config import Options
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
+from ml_udf.duckdb.vectors import OF_TEXTS
 from ml_udf.quoting import qualified
 from ml_udf.scoring import Asking, ColumnDef, Layout, Page, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
@@ -153,10 +155,11 @@ class _DuckDbStore:
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""
         kind = self._layout.value_type
-        samples = sample_texts(info.classes, info.output_datatype, info.output_width, kind, "[]")
+        samples = sample_texts(info, kind, "[]")
+        value = self._layout.cast.format("v")
         try:
             self._cursor.execute(
-                f"SELECT count(v::{kind}) FROM (SELECT unnest($1::text[]) AS v)", [samples]
+                f"SELECT count({value}::{kind}) FROM (SELECT unnest($1::text[]) AS v)", [samples]
             ).fetchall()
         except duckdb.ConversionException as error:
             raise unfit(self._layout, error) from error
@@ -186,6 +189,16 @@ class DuckDbCatalog:
             primary=next((tuple(names) for is_primary, names in keys if is_primary), ()),
             unique=tuple(frozenset(names) for _, names in keys) if kind == "table" else None,
         )
+
+    @property
+    def types(self) -> Mapping[AnswerKind, str]:
+        """As result types of functions."""
+        return {kind: vector.sql for kind, vector in OF_TEXTS.items()}
+
+    def cast(self, kind: AnswerKind, value_type: str) -> str:
+        """By JSON, which is read into lists and structs."""
+        is_text = value_type.upper() in ("VARCHAR", "JSON")
+        return "{}::JSON" if kind in OF_TEXTS and not is_text else "{}"
 
     def create(self, statement: str) -> None:
         """Create a table."""

@@ -9,7 +9,7 @@ to the user's database.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ml_udf.config import SETTINGS, Options
@@ -56,8 +56,11 @@ GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
         ("fn", "input"),
         "STRUCT(value VARCHAR, confidence DOUBLE, model_version VARCHAR, error VARCHAR, "
         "answered_by VARCHAR[], expected_accuracy DOUBLE, device_seconds DOUBLE, "
-        "prediction VARCHAR)",
+        "prediction VARCHAR, columns JSON)",
     ),
+    "scores": (("fn", "input"), "MAP(VARCHAR, DOUBLE)"),
+    "score": (("fn", "input", "label"), "DOUBLE"),
+    "top_k": (("fn", "input", "k"), "STRUCT(label VARCHAR, score DOUBLE)[]"),
     "predict_many": (("fn", "inputs"), "VARCHAR[]"),
     "feedback": (("fn", "input", "label"), "VARCHAR"),
     "feedback_by_id": (("fn", "prediction", "label"), "VARCHAR"),
@@ -89,13 +92,15 @@ def function_macro(name: str, columns: ValueKinds = ()) -> str:
 
 
 def predict_macro(
-    place: str, function: str, predict: str, columns: ValueKinds = (), returns: str = "VARCHAR"
+    place: str, function: str, predict: str, columns: ValueKinds, cast: Callable[[str], str]
 ) -> str:
-    """The macro `place` by which SQL calls the server's `function` through the scalar `predict`, a text's."""
+    """The macro `place` by which SQL calls the server's `function` through the scalar `predict`, a text's.
+
+    cast  the SQL of a text → the SQL of the value that it stands for
+    """
     parameters, row = _row(columns)
     call = f"{quoted(predict)}({literal(function)}, {row}, {_STATEMENT})"
-    typed = call if returns == "VARCHAR" else f"CAST({call} AS {returns})"
-    return f"CREATE OR REPLACE MACRO {place}({parameters}) AS {typed}"
+    return f"CREATE OR REPLACE MACRO {place}({parameters}) AS {cast(call)}"
 
 
 def _row(columns: ValueKinds) -> tuple[str, str]:

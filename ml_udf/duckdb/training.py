@@ -209,8 +209,8 @@ class TrainingFunctions:
         place = f"{FUNCTIONS_CATALOG}.{quoted(function)}"
         if self._beside is None:
             self._beside = self._con.cursor()
-        returns = output_vector(info).sql
-        self._beside.execute(predict_macro(place, function, self._predict, info.columns, returns))
+        cast = output_vector(info).cast
+        self._beside.execute(predict_macro(place, function, self._predict, info.columns, cast))
         self._deployed(self._beside, function, info)
         return deployed
 

@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from ml_udf.client.answer_type import AnswerKind, answer_kind
 from ml_udf.client.column import Value
+from ml_udf.client.contents import boxes_of, json_of_text, labels_of
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 
 __all__ = [
+    "BYTES",
+    "NUMBER",
+    "OF_TEXTS",
+    "SCORED",
+    "SCORES",
     "TEXT",
     "TEXTS",
+    "WHOLE",
     "ArrowVector",
     "VectorType",
     "column_of",
@@ -52,8 +60,12 @@ _DETAIL_ARROW = pa.struct(
         ("expected_accuracy", pa.float64()),
         ("device_seconds", pa.float64()),
         ("prediction", pa.string()),
+        ("columns", pa.string()),
     ]
 )
+_JSON_ARROW = pa.json_(pa.string())
+_BOX_ARROW = pa.struct([("label", pa.string()), ("score", pa.float64()), ("box", pa.list_(pa.float64()))])
+_SCORED_ARROW = pa.struct([("label", pa.string()), ("score", pa.float64())])
 _SQL_NAMES = {
     "int8": "TINYINT",
     "int16": "SMALLINT",
@@ -75,6 +87,17 @@ class VectorType:
 
     sql: str
     arrow: pa.DataType
+    of_text: Callable[[str], Any] | None = None  # where the wire has it as a text that means more
+
+    def fit(self, value: Any) -> Any:  # noqa: ANN401  # of the wire's types
+        """An answer as `array` takes it. Raises `WrongType`."""
+        return self.of_text(value) if self.of_text is not None and isinstance(value, str) else value
+
+    def cast(self, text: str) -> str:
+        """The SQL that makes a value of this type of `text`, an answer as `ml_udf.predict` gives it."""
+        if self.sql == "VARCHAR":
+            return text
+        return f"CAST({f'CAST({text} AS JSON)' if self.of_text is not None else text} AS {self.sql})"
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """A freshly built array; DuckDB keeps no reference to what a function returned earlier."""
@@ -89,19 +112,38 @@ class VectorType:
 
 TEXT = VectorType("VARCHAR", pa.string())
 TEXTS = VectorType("VARCHAR[]", pa.list_(pa.string()))
+NUMBER = VectorType("DOUBLE", pa.float64())
+WHOLE = VectorType("BIGINT", pa.int64())
+BYTES = VectorType("BLOB", pa.binary())
+SCORES = VectorType("MAP(VARCHAR, DOUBLE)", pa.map_(pa.string(), pa.float64()))
+SCORED = VectorType("STRUCT(label VARCHAR, score DOUBLE)[]", pa.list_(_SCORED_ARROW))
+
+
+def _checked(text: str) -> str:
+    json_of_text(text)
+    return text
+
+
+OF_TEXTS: Mapping[AnswerKind, VectorType] = {
+    "labels": VectorType("VARCHAR[]", pa.list_(pa.string()), labels_of),
+    "boxes": VectorType(
+        "STRUCT(label VARCHAR, score DOUBLE, box DOUBLE[])[]", pa.list_(_BOX_ARROW), boxes_of
+    ),
+    "json": VectorType("JSON", _JSON_ARROW, _checked),
+}
 
 
 def input_vector(info: FunctionInfo) -> VectorType:
     """The type of the SQL function's argument."""
     if info.input_datatype == "BYTES":
-        return VectorType("BLOB", pa.binary()) if info.form == "image" else TEXT
+        return BYTES if info.form == "image" else TEXT
     return _numbers(info.input_datatype, lists=math.prod(info.row_shape) != 1 or len(info.row_shape) > 1)
 
 
 def output_vector(info: FunctionInfo) -> VectorType:
     """The type of the SQL function's result."""
     if info.output_datatype == "BYTES":
-        return TEXT
+        return OF_TEXTS.get(answer_kind(info), TEXT)
     if info.output_datatype == "FP32" and info.output_width > 1:
         return VectorType(f"FLOAT[{info.output_width}]", pa.list_(pa.float32(), info.output_width))
     return _numbers(info.output_datatype, lists=info.output_width != 1)
@@ -179,8 +221,13 @@ def detail_array(found: Sequence[tuple[Outcome, str | None]]) -> pa.Array:
             tried["expected_accuracy"] = told.expected_accuracy
             tried["device_seconds"] = told.device_seconds
             tried["prediction"] = told.prediction
+            tried["columns"] = told.columns
         rows.append(tried)
-    return pa.array(rows, _DETAIL_ARROW)
+    whole = pa.array(rows, _DETAIL_ARROW)
+    fields = whole.flatten()
+    fields[-1] = pa.ExtensionArray.from_storage(_JSON_ARROW, fields[-1])  # which no struct is built of
+    names = [field.name for field in _DETAIL_ARROW]
+    return pa.StructArray.from_arrays(fields, names, mask=whole.is_null())
 
 
 def _tried(answer: Outcome, version: str | None) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,30 +137,40 @@ class LocalTransport:
                 )
             return bool(abort)
 
-        found = self._answered(function, function.inputs[asked.inputs[0].name], rows, cancelled)
+        spec = task_named(function.task).columns
+        more = {each.name for each in spec if each.on_request} & {output.name for output in asked.outputs}
+        found = self._answered(function, function.inputs[asked.inputs[0].name], rows, more, cancelled)
         response = InferResponse(function.name, found, function.version, asked.id)
         body, headers = encode_response(response, _binary(asked))
         return HttpResponse(200, {name.lower(): value for name, value in headers.items()}, body)
 
     def _answered(
-        self, function: LocalFunction, form: str, rows: Sequence[bytes], cancelled: Callable[[], bool]
+        self,
+        function: LocalFunction,
+        form: str,
+        rows: Sequence[bytes],
+        more: Collection[str],
+        cancelled: Callable[[], bool],
     ) -> list[Tensor]:
-        """The columns of the answer: of all members, or as the function's plan says of each row."""
+        """The columns of the answer: of all members, or as the function's plan says of each row.
+
+        more: columns beside those that an answer has unless it is said which
+        """
         from server.ensemble.by_plan import answer_by_plan, answered_rows
 
         def ask(members: Sequence[LocalMember], some: Sequence[bytes]) -> Answer:
-            engine, batch = self._begun(function, members, form, some, cancelled)
+            engine, batch = self._begun(function, members, form, some, more, cancelled)
             return engine.answer(batch, cancelled)
 
         rule = _rule(function)
         if not function.plan or not rows:
-            return _outputs(rule, answered_rows(rule.answer(ask(function.members, rows))))
+            return _outputs(rule, answered_rows(rule.answer(ask(function.members, rows))), more)
         members = {member.key: member for member in function.members}
 
         def ask_one(key: str, numbers: Sequence[int]) -> Answer:
             return ask([members[key]], [rows[number] for number in numbers])
 
-        return _outputs(rule, answer_by_plan(rule, function.plan, len(rows), ask_one))
+        return _outputs(rule, answer_by_plan(rule, function.plan, len(rows), ask_one), more)
 
     def _begun(
         self,
@@ -168,6 +178,7 @@ class LocalTransport:
         members: Sequence[LocalMember],
         form: str,
         rows: Sequence[bytes],
+        more: Collection[str],
         cancelled: Callable[[], bool],
     ) -> tuple[Engine, Batch]:
         """Set the rows on their way through these. Raises `Cancelled`, and what `cancelled` raises.
@@ -195,7 +206,7 @@ class LocalTransport:
                         if not self._make_room(self._engine, function, members):
                             _check(cancelled)
                             time.sleep(_LOOK_S)
-            outputs = (*task.default_outputs, *needed)
+            outputs = tuple(dict.fromkeys((*task.default_outputs, *needed, *more)))
             batch = self._engine.begin(
                 keys, form, rows, outputs=outputs, task=task.name, media_roots=function.media_roots
             )
@@ -311,7 +322,7 @@ def _rule(function: LocalFunction) -> AnswerRule:
     )
 
 
-def _outputs(rule: AnswerRule, found: AnsweredRows) -> list[Tensor]:
+def _outputs(rule: AnswerRule, found: AnsweredRows, more: Collection[str]) -> list[Tensor]:
     from server.ensemble.by_plan import expected_accuracies
 
     rows = range(len(found.answered_by))
@@ -319,7 +330,7 @@ def _outputs(rule: AnswerRule, found: AnsweredRows) -> list[Tensor]:
     who = ["default" if row in found.defaulted else found.answered_by[row] for row in rows]
     expected = [_NOT_KNOWN if math.isnan(each) else each for each in expected_accuracies(rule, found)]
     return [
-        *(_tensor(found.columns[name]) for name in rule.task.default_outputs),
+        *(_tensor(found.columns[name]) for name in (*rule.task.default_outputs, *sorted(more))),
         Tensor.of_bytes("error", [errors.get(row, "").encode() for row in rows]),
         Tensor.of_bytes("answered_by", [names.encode() for names in who]),
         Tensor.of_numbers("expected_accuracy", "FP64", expected),
@@ -347,6 +358,9 @@ def _metadata(function: LocalFunction) -> dict[str, Any]:
             "columns": list(function.columns),
             "inputs": function.inputs,
             "classes": list(function.classes) if task_named(function.task).needs_classes else [],
+            "outputs_on_request": [
+                spec.name for spec in task_named(function.task).columns if spec.on_request
+            ],
         },
     }
 
@@ -355,7 +369,6 @@ def _described_outputs(function: LocalFunction) -> list[dict[str, Any]]:
     return [
         {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
         for spec in task_named(function.task).columns
-        if not spec.on_request
     ]
 
 

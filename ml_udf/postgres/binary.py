@@ -1,9 +1,11 @@
-"""Vectors in PostgreSQL's binary format of arrays, as the plan node takes them from a twin.
+"""Arrays and pgvector's vectors in PostgreSQL's binary format, as the plan node takes them from a twin.
 
 PL/Python makes the numbers of an array one by one from their texts, 2.7 ms for 1,024 of them; bytes it hands
-over as they are. Source: `array_recv` and `array_send` of PostgreSQL's utils/adt/arrayfuncs.c: three words
-(dimensions, whether there are NULLs, the element type's OID), two for each dimension (its length, its first
-index), then each element's size and bytes, all in network order. Pure.
+over as they are. And PostgreSQL has no arrays of arrays, in which a twin could return texts. Source:
+`array_recv` and `array_send` of PostgreSQL's utils/adt/arrayfuncs.c: three words (dimensions, whether there
+are NULLs, the element type's OID), two for each dimension (its length, its first index), then each element's
+size and bytes, all in network order; `vector_recv` of pgvector's src/vector.c: the dimensions and a zero in
+two bytes each, then float4s. Pure.
 """
 
 from __future__ import annotations
@@ -11,16 +13,53 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 from ml_udf.errors import WrongType
 
-__all__ = ["binary_array"]
+__all__ = ["MOST_DIMENSIONS", "PGVECTOR", "binary", "is_binary"]
+
+PGVECTOR = "vector"  # the type of that extension, whatever its schema
+MOST_DIMENSIONS = 16_000  # of its values
 
 _ELEMENTS = {"real[]": ("f", 4, 700), "double precision[]": ("d", 8, 701)}  # struct's code, bytes, OID
 _WORD = 4
+_TEXT_OID = 25
 
 
-def binary_array(numbers: Sequence[float], sql_type: str) -> bytes:
+def is_binary(sql_type: str) -> bool:
+    """Whether a twin returns values of the type, named as PostgreSQL prints it, in their binary format."""
+    return sql_type in _ELEMENTS or sql_type == "text[]" or sql_type.rpartition(".")[2] == PGVECTOR
+
+
+def binary(value: Sequence[Any], sql_type: str) -> bytes:
+    """A value of a type that `is_binary`. Raises `WrongType` for one that is none."""
+    if sql_type == "text[]":
+        return _binary_texts(value)
+    return _binary_array(value, sql_type) if sql_type in _ELEMENTS else _binary_vector(value)
+
+
+def _binary_texts(texts: Sequence[str]) -> bytes:
+    if not texts:
+        return struct.pack(">iiI", 0, 0, _TEXT_OID)
+    parts = [struct.pack(">iiIii", 1, 0, _TEXT_OID, len(texts), 1)]
+    for text in texts:
+        encoded = text.encode()
+        parts += [struct.pack(">i", len(encoded)), encoded]
+    return b"".join(parts)
+
+
+def _binary_vector(numbers: Sequence[float]) -> bytes:
+    length = len(numbers)
+    if not 1 <= length <= MOST_DIMENSIONS:
+        raise WrongType(
+            f"the answer has {length} numbers, and a vector has 1 to {MOST_DIMENSIONS}",
+            hint="create the function with returns => 'float4[]'",
+        )
+    return struct.pack(f">hh{length}f", length, 0, *numbers)
+
+
+def _binary_array(numbers: Sequence[float], sql_type: str) -> bytes:
     """A vector of any length as a `real[]` or a `double precision[]`.
 
     Raises `WrongType` where it holds something that is no number, or one that is too large for the type.

@@ -18,11 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ml_udf.client import Client, FunctionInfo
+from ml_udf.client.answer_type import AnswerKind, answer_kind, sample_answer
 from ml_udf.config import Options
-from ml_udf.errors import BadOption
+from ml_udf.errors import BadOption, WrongType
 from ml_udf.postgres.backend import Backend
+from ml_udf.postgres.binary import MOST_DIMENSIONS, PGVECTOR, is_binary
 from ml_udf.postgres.columns import DEPENDENTS, ROW, ColumnFunction
 from ml_udf.postgres.faults import PostgresError
+from ml_udf.postgres.fitting import Fitting
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER, Wrapper
@@ -31,12 +34,34 @@ __all__ = ["Definitions", "FunctionDefinition"]
 
 _INPUTS = ("text", "bytea", "real", "double precision", "integer", "bigint", "real[]", "double precision[]")
 
-_VECTORS = {"FP32": "real[]", "FP64": "double precision[]"}
+# Of each kind of answer, where nothing is said.
+_RETURNS: Mapping[AnswerKind, str] = {
+    "text": "text",
+    "labels": "text[]",
+    "boxes": "jsonb",
+    "json": "jsonb",
+    "number": "double precision",
+    "whole": "bigint",
+    "boolean": "boolean",
+    "floats": "real[]",
+    "numbers": "double precision[]",
+}
 
 _TYPE = """
     SELECT pg_catalog.format_type(t.oid, NULL) AS name, t.typtype IN ('b', 'd', 'e', 'r') AS plain,
            pg_catalog.has_type_privilege(t.oid, 'USAGE') AS permitted
     FROM pg_catalog.pg_type t WHERE t.oid = $1::pg_catalog.regtype"""
+
+# pgvector's own type, wherever the extension was put, where the caller may use it.
+_PGVECTOR = """
+    SELECT pg_catalog.format_type(t.oid, NULL) AS name
+    FROM pg_catalog.pg_extension e
+    JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+        AND d.refobjid = e.oid AND d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.deptype = 'e'
+    JOIN pg_catalog.pg_type t ON t.oid = d.objid
+    WHERE e.extname = 'vector' AND t.typname = 'vector'
+      AND pg_catalog.has_type_privilege(t.oid, 'USAGE')
+      AND pg_catalog.has_schema_privilege(t.typnamespace, 'USAGE')"""
 
 _EXISTING = """
     SELECT EXISTS (SELECT FROM ml_udf._wrappers() w WHERE w.oid = p.oid) AS ours,
@@ -91,10 +116,11 @@ class _Order:
 class Definitions:
     """Creates and drops SQL functions for the functions of servers."""
 
-    def __init__(self, spi: Spi, backend: Backend, statements: Statements) -> None:
+    def __init__(self, spi: Spi, backend: Backend, statements: Statements, fitting: Fitting) -> None:
         self._spi = spi
         self._backend = backend
         self._statements = statements
+        self._fitting = fitting
         self._order: _Order | None = None
         self._told_of_rows = False
 
@@ -123,7 +149,11 @@ class Definitions:
         wrapper = replace(wrapper, server_oid=made_for.oid, server_owner=made_for.owner)
         info = self._look_up(client, wrapper) if asked.verify else None
         if info is not None and asked.returns is None:
-            wrapper = replace(wrapper, returns=_returns_of(info))
+            wrapper = replace(wrapper, returns=self._returns_of(info))
+        elif info is not None:
+            self._check_fits(info, wrapper.returns)
+        if is_binary(wrapper.returns) and _is_named_vector(wrapper.returns):
+            wrapper = replace(wrapper, twin_is_binary=self._pgvector() == wrapper.returns)
         if info is not None and info.columns:
             return self._create_of_columns(wrapper, info)
         self._create(wrapper, info)
@@ -145,6 +175,36 @@ class Definitions:
             )
             self._spi.run(made.create(text))
         return made.signature
+
+    def _returns_of(self, info: FunctionInfo) -> str:
+        """The type of what a function answers; of a vector pgvector's, where that is and can hold it."""
+        kind = answer_kind(info)
+        if kind == "floats" and 1 < info.output_width <= MOST_DIMENSIONS:
+            return self._pgvector() or _RETURNS[kind]
+        return _RETURNS[kind]
+
+    def _pgvector(self) -> str | None:
+        found = self._spi.row(_PGVECTOR)
+        return None if found is None else str(found["name"])
+
+    def _check_fits(self, info: FunctionInfo, returns: str) -> None:
+        """See that a function's answers can be values of the type that is asked for. Raises `WrongType`."""
+        sample = sample_answer(info)
+        kind = self._one(
+            "SELECT typtype::text AS found FROM pg_catalog.pg_type WHERE oid = $1::pg_catalog.regtype",
+            ("text", returns),
+        )
+        if sample is None or kind in ("d", "e"):  # texts show for themselves, as do some values of a type
+            return
+        try:
+            self._fitting.value(sample, returns)
+        except (BadOption, WrongType) as misfit:
+            usual = self._returns_of(info)
+            raise WrongType(
+                f"{info.name} answers {_KINDS[answer_kind(info)]}, which cannot be returned as {returns}",
+                hint=f"leave returns out for {usual}, or name another type that holds it: text, jsonb",
+                detail=misfit.message,
+            ) from misfit
 
     def _dependents(self, row: Wrapper) -> list[dict[str, Any]]:
         name = row.name.removesuffix(ROW)
@@ -269,7 +329,7 @@ class Definitions:
 
     def _as_it_was(self, wrapper: Wrapper) -> Wrapper:
         """`wrapper`, with the form of vectors that its twin has, if there is one: a result type stays."""
-        older = replace(wrapper, twin_of_composites=True)
+        older = replace(wrapper, twin_is_binary=False)
         for name, argument, returns in older.signatures()[1:]:
             arguments = [("name", wrapper.schema), ("name", name), ("text", argument)]
             existing = self._spi.row(_EXISTING, *arguments)
@@ -290,9 +350,21 @@ class Definitions:
         return row["found"] if row else None
 
 
-def _returns_of(info: FunctionInfo) -> str:
-    """The type of what a function answers: of a vector an array, else text."""
-    return "text" if info.output_width == 1 else _VECTORS.get(info.output_datatype, "text")
+_KINDS: Mapping[AnswerKind, str] = {
+    "text": "texts",
+    "labels": "lists of labels",
+    "boxes": "boxes",
+    "json": "JSON",
+    "number": "numbers",
+    "whole": "whole numbers",
+    "boolean": "true or false",
+    "floats": "vectors",
+    "numbers": "vectors",
+}
+
+
+def _is_named_vector(sql_type: str) -> bool:
+    return sql_type.rpartition(".")[2] == PGVECTOR
 
 
 def _check_length(name: str, suffix: str = "") -> None:

@@ -6,10 +6,11 @@ the function nor the input, and which `ml_udf.on_error` does not cover.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
 from typing import Any
 
 from ml_udf.errors import WrongType
+from ml_udf.postgres.binary import binary
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.values import fitted
 
@@ -28,19 +29,26 @@ class Fitting:
         self._spi = spi
         self._known: set[tuple[str, object]] = set()
 
-    def value(
-        self,
-        value: Any,  # noqa: ANN401  # of the wire's types
-        sql_type: str,
-        write: Callable[[Any, str], Any] | None = None,
-    ) -> Any:  # noqa: ANN401  # of the SQL type's
-        """An answer for a result of `sql_type`, as `write` has it. Raises `BadOption`, `WrongType`."""
+    def value(self, value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's types, to the SQL type's
+        """An answer for a result of `sql_type`. Raises `BadOption`, `WrongType`."""
         (found,) = fitted([value], sql_type)
         sure = sql_type in _TEXTS or isinstance(found, list)
         sure = sure or (sql_type in _NUMBERS and isinstance(found, int | float))
         if not sure and (sql_type, found) not in self._known:
             self._ask(found, sql_type)
-        return found if write is None else write(found, sql_type)
+        return found
+
+    def binary(self, value: Any, sql_type: str) -> bytes:  # noqa: ANN401  # of the wire's types
+        """The same in the type's binary format, where it `is_binary`. Raises `BadOption`, `WrongType`."""
+        if isinstance(value, list | array):
+            return binary(value, sql_type)
+        found = self.value(value, sql_type)
+        if not isinstance(found, list):
+            raise WrongType(
+                f"the answer {value!r:.80} is no value of type {sql_type}",
+                hint="create the function with returns => 'text'",
+            )
+        return binary(found, sql_type)
 
     def _ask(self, value: object, sql_type: str) -> None:
         try:

@@ -6,28 +6,22 @@ change of client, so nothing that depends on who asks is kept beyond a statement
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml_udf.client.column import Value, asked_by_key
-from ml_udf.client.statement import Binding, Outcome, Statement
-from ml_udf.errors import MlUdfError
+from ml_udf.client.column import Value
 from ml_udf.postgres.backend import Asked, Backend
-from ml_udf.postgres.binary import binary_array
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.faults import PostgresError, reported
 from ml_udf.postgres.feedback import FeedbackCalls
 from ml_udf.postgres.fitting import Fitting
+from ml_udf.postgres.generic import Asking, GenericCalls, generic, pairs_of
 from ml_udf.postgres.scoring import Scoring
 from ml_udf.postgres.spi import Plpy, Spi
 from ml_udf.postgres.statements import Statements, Target
 from ml_udf.postgres.training import TrainingVerbs
-from ml_udf.postgres.values import Composite, composite, detailed, fitted, unwrapped, wrapped
+from ml_udf.postgres.values import Composite, fitted, unwrapped, wrapped
 from ml_udf.postgres.views import Views
 
 __all__ = ["Session"]
@@ -41,8 +35,10 @@ class Session:
         self._backend = backend = Backend()
         self._endpoints = Endpoints(self.spi, backend, local_path)
         self._statements = Statements(plpy, backend, self._endpoints)
-        self._definitions = Definitions(self.spi, backend, self._statements)
         self._fitting = Fitting(self.spi)
+        self._definitions = Definitions(self.spi, backend, self._statements, self._fitting)
+        self._asking = Asking(self._statements)
+        self._generic = GenericCalls(self._statements, self._asking)
         self._views = Views(self.spi, self._statements)
         self._training = TrainingVerbs(self.spi, backend, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
@@ -74,16 +70,11 @@ class Session:
         if asked is Asked.BEGIN and self._begin(target, rows):
             return None
         if record.get("results") == "binary":
-            return self._values(target, rows, record["returns"], binary_array)
+            return self._values(target, rows, record["returns"], is_binary=True)
         found = self._values(target, rows, record["returns"])
         return wrapped(found) if record["returns"].endswith("[]") else found
 
     # ── generic functions ────────────────────────────────────────────────────────────────────────
-
-    @reported
-    def predict(self, function: str, value: Value, server: str) -> Any:  # noqa: ANN401  # text
-        """`ml_udf.predict`."""
-        return self._values(_generic(server, function), [value], "text")[0]
 
     @reported
     def predict_many(self, function: str, values: Sequence[Value], server: str) -> list[Any]:
@@ -94,50 +85,59 @@ class Session:
                 "ml_udf.predict_many takes an array of one dimension",
                 hint="SELECT array_agg(x) FROM unnest(…) AS x makes one of all elements",
             )
-        return self._values(_generic(server, function), values, "text")
+        return self._values(generic(server, function), values, "text")
+
+    @reported
+    def ask(
+        self,
+        what: str,
+        functions: Sequence[str | None],
+        inputs: Sequence[Value],
+        servers: Sequence[str | None],
+        arguments: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """`ml_udf.WHAT` over many rows, and its twin: as many functions, servers and arguments as inputs."""
+        return self._generic.ask(what, pairs_of(servers, functions), inputs, arguments)
+
+    # The bodies that were made before 0.5.0 call these; an update leaves them as they are.
+
+    @reported
+    def predict(self, function: str, value: Value, server: str) -> Any:  # noqa: ANN401  # text
+        """`ml_udf.predict`."""
+        return self._generic.ask("predict", [(server, function)], [value])[0]
 
     @reported
     def try_predict(self, function: str, value: Value, server: str) -> Composite | None:
         """`ml_udf.try_predict`."""
-        return self._tried(_generic(server, function), [value])[0]
+        found: Composite | None = self._generic.ask("try_predict", [(server, function)], [value])[0]
+        return found
+
+    @reported
+    def detail(self, function: str, value: Value, server: str) -> Composite | None:
+        """`ml_udf.detail`."""
+        found: Composite | None = self._generic.ask("detail", [(server, function)], [value])[0]
+        return found
 
     @reported
     def predict_batch(
         self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
     ) -> list[Any]:
         """`ml_udf.predict`'s twin: as many functions and servers as values."""
-
-        def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
-            return self._values(_generic(*pair), own, "text")
-
-        return asked_by_key(_pairs(servers, functions), values, ask, None)
+        return self._generic.ask("predict", pairs_of(servers, functions), values)
 
     @reported
     def try_predict_batch(
         self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
     ) -> list[Any]:
         """`ml_udf.try_predict`'s twin."""
-
-        def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
-            return self._tried(_generic(*pair), own)
-
-        return asked_by_key(_pairs(servers, functions), values, ask, None)
-
-    @reported
-    def detail(self, function: str, value: Value, server: str) -> Composite | None:
-        """`ml_udf.detail`."""
-        return self._tried(_generic(server, function, detail=True), [value], detailed)[0]
+        return self._generic.ask("try_predict", pairs_of(servers, functions), values)
 
     @reported
     def detail_batch(
         self, functions: Sequence[str | None], values: Sequence[Value], servers: Sequence[str | None]
     ) -> list[Any]:
         """`ml_udf.detail`'s twin."""
-
-        def ask(pair: tuple[str, str], own: list[Value]) -> list[Any]:
-            return self._tried(_generic(*pair, detail=True), own, detailed)
-
-        return asked_by_key(_pairs(servers, functions), values, ask, None)
+        return self._generic.ask("detail", pairs_of(servers, functions), values)
 
     # ── feedback ─────────────────────────────────────────────────────────────────────────────────
 
@@ -155,7 +155,7 @@ class Session:
 
         by_id: `ml_udf.feedback_by_id`; the inputs are ids of predictions.
         """
-        return self._feedback.give(_pairs(servers, functions), inputs, labels, by_id=by_id)
+        return self._feedback.give(pairs_of(servers, functions), inputs, labels, by_id=by_id)
 
     # ── definitions, servers, views ──────────────────────────────────────────────────────────────
 
@@ -224,60 +224,15 @@ class Session:
         return self._views.training(view)
 
     def _begin(self, target: Target, values: Sequence[Value]) -> bool:
-        with self._asking(target, values) as statement:
+        with self._asking.of(target, values) as statement:
             return statement.begin(values, self._statements.check_interrupts)
 
     def _values(
-        self,
-        target: Target,
-        values: Sequence[Value],
-        returns: str,
-        write: Callable[[Any, str], Any] | None = None,
+        self, target: Target, values: Sequence[Value], returns: str, *, is_binary: bool = False
     ) -> list[Any]:
-        """Answers as values of type `returns`; write: what makes of such a value what is returned."""
-        fit = (
-            None
-            if returns == "text"
-            else functools.partial(self._fitting.value, sql_type=returns, write=write)
-        )
-        with self._asking(target, values) as statement:
+        """Answers as values of type `returns`, or in its binary format."""
+        write = self._fitting.binary if is_binary else self._fitting.value
+        fit = None if returns == "text" else lambda _, value: write(value, returns)
+        with self._asking.of(target, values) as statement:
             found = statement.values(values, self._statements.check_interrupts, fit)
             return fitted(found, returns) if fit is None else found
-
-    def _tried(
-        self,
-        target: Target,
-        values: Sequence[Value],
-        write: Callable[[Outcome, str | None], Composite | None] = composite,
-    ) -> list[Composite | None]:
-        with self._asking(target, values) as statement:
-            answers = statement.answers(values, self._statements.check_interrupts)
-            return [write(answer, statement.version) for answer in answers]
-
-    @contextlib.contextmanager
-    def _asking(self, target: Target, values: Sequence[Value]) -> Iterator[Statement]:
-        """The statement under way, for a call over `values`; its errors say which function they concern."""
-        if any(type(value) is bytes for value in values):
-            target = replace(target, sends_bytes=True)
-        try:
-            statement = self._statements.current(target)
-            asked, began_s = statement.stats.batches, time.monotonic()
-            yield statement
-            if statement.stats.batches > asked:
-                self._statements.count_wait(target, time.monotonic() - began_s)
-        except MlUdfError as error:
-            self._statements.count_failure(target)
-            error.detail = error.detail or f"function {target.binding.function} of server {target.server}"
-            raise
-
-
-def _generic(server: str, function: str, *, detail: bool = False) -> Target:
-    return Target(server, Binding(function, detail=detail), needs_usage=True)
-
-
-def _pairs(servers: Sequence[str | None], functions: Sequence[str | None]) -> list[tuple[str, str] | None]:
-    """(server, function) by row; None where either is NULL."""
-    return [
-        None if server is None or function is None else (server, function)
-        for server, function in zip(servers, functions, strict=True)
-    ]

@@ -22,6 +22,7 @@ from ml_udf.postgres.endpoints import Bound, Endpoints
 from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.spi import Plpy
+from ml_udf.scoring.binding import bound
 
 __all__ = ["Past", "Statements", "Target"]
 
@@ -186,11 +187,9 @@ class Statements:
 
     def _image_binding(self, client: Client, target: Target) -> Binding:
         """Of a function whose rows are paths, the input that takes encoded images instead."""
-        if target.binding.input_name is None:
-            with contextlib.suppress(*ROW_FAULTS):  # the call itself will meet them, under on_error's rule
-                info = client.look_up(target.binding.function, on_wait=self.check_interrupts)
-                if info.ours and info.form == "path":
-                    return replace(target.binding, input_name="image")
+        with contextlib.suppress(*ROW_FAULTS):  # the call itself will meet them, under on_error's rule
+            info = client.look_up(target.binding.function, on_wait=self.check_interrupts)
+            return bound(target.binding, info, "bytes")
         return target.binding
 
     def _begin(self, context: int) -> _OpenStatement:

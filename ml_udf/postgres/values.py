@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from ml_udf.client.contents import labels_of
 from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
 from ml_udf.errors import BadOption
@@ -20,6 +21,7 @@ Composite = dict[str, Any]
 
 _PGVECTOR = {"vector", "halfvec"}
 _VECTORS = {"real[]", "double precision[]"}
+_TEXTS = {"text[]", "character varying[]"}
 _WHOLE = {"smallint", "integer", "bigint"}
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
@@ -54,6 +56,7 @@ def detailed(answer: Outcome, version: str | None) -> Composite | None:
         "expected_accuracy": None if told is None else told.expected_accuracy,
         "device_seconds": None if told is None else told.device_seconds,
         "prediction": None if told is None else told.prediction,
+        "columns": None if told is None else told.columns,
     }
 
 
@@ -74,6 +77,8 @@ def _fit(value: Any, sql_type: str) -> Any:  # noqa: ANN401  # of the wire's typ
         raise BadOption(
             "the function answered bytes that are not text", hint="create it with returns => 'bytea'"
         )
+    if sql_type in _TEXTS and isinstance(value, str):
+        return labels_of(value)
     if sql_type in ("json", "jsonb"):
         if isinstance(value, list | array):
             return vector_text(value)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ml_udf.client import FunctionInfo
+from ml_udf.postgres.binary import is_binary
 from ml_udf.quoting import literal, quoted
 
 __all__ = ["COST", "READER", "Wrapper", "granted"]
@@ -42,7 +43,9 @@ class Wrapper:
     server_oid: str | None = None
     server_owner: str | None = None
     grant_to: str | None = READER
-    twin_of_composites: bool = False  # of vectors as those made before had it, who may be granted to roles
+    # False: as twins of vectors that were made before are, who may be granted to roles; and of a type that
+    # is named as pgvector's, and is another.
+    twin_is_binary: bool = True
 
     @property
     def signature(self) -> str:
@@ -60,7 +63,7 @@ class Wrapper:
 
     @property
     def _returns_bytes(self) -> bool:
-        return self.returns in _VECTORS and not self.twin_of_composites
+        return self.twin_is_binary and is_binary(self.returns)
 
     def claim(self, signature: tuple[str, str, str], *, is_new: bool) -> str:
         """The statement by which the function's owner-to-be takes hold of one of `signatures`.

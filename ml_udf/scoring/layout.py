@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ml_udf.client.answer_type import AnswerKind, answer_kind
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import BadOption, NoKey, UnknownColumn, WrongType
 from ml_udf.quoting import quoted
@@ -102,6 +103,7 @@ class Layout:
     value_type: str
     rescore: frozenset[str]
     condition: str | None = None
+    cast: str = "{}"  # the SQL by which the text of a value becomes what is cast to its type
 
     @property
     def beside(self) -> bool:
@@ -191,15 +193,19 @@ def places_in(table: Source, key: Sequence[ColumnDef]) -> tuple[dict[str, str], 
     return {role: role for role in ROLES if role in names}, table.column("value", "the answers").type
 
 
-def value_type_of(info: FunctionInfo) -> str:
-    """The type of a new table's values, in words that every engine knows."""
-    if info.output_datatype == "BYTES":
-        return "text"
-    if info.output_datatype == "BOOL" and info.output_width == 1:
-        return "boolean"
-    if info.output_datatype == "FP32" and info.output_width > 1:
+def value_type_of(info: FunctionInfo, types: Mapping[AnswerKind, str]) -> str:
+    """The type of a new table's values. types: those of the engine for texts that mean more."""
+    kind = answer_kind(info)
+    if kind == "floats" and info.output_width > 1:
         return f"real[{info.output_width}]"  # PostgreSQL leaves the length out
-    return "double precision" + ("" if info.output_width == 1 else "[]")
+    usual: Mapping[AnswerKind, str] = {
+        "text": "text",
+        "labels": "text[]",
+        "boolean": "boolean",
+        "whole": "bigint",
+        "number": "double precision",
+    }
+    return types.get(kind) or usual.get(kind, "double precision[]")
 
 
 def check_rescoring(request: ScoreRequest, places: Mapping[str, str], target: Source) -> frozenset[str]:

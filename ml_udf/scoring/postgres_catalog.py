@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ml_udf.client.answer_type import AnswerKind
 from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import ColumnDef, Source
 from ml_udf.scoring.names import split_name
@@ -83,6 +84,15 @@ class PostgresCatalog:
             primary=next((tuple(key["names"]) for key in keys if key["is_primary"]), ()),
             unique=tuple(frozenset(key["names"]) for key in keys) if row["kind"] in _INDEXED else None,
         )
+
+    @property
+    def types(self) -> Mapping[AnswerKind, str]:
+        """As result types of functions."""
+        return {"boxes": "jsonb", "json": "jsonb"}
+
+    def cast(self, kind: AnswerKind, value_type: str) -> str:
+        """None: its types read their own literals."""
+        return "{}"
 
     def create(self, statement: str) -> None:
         """Create a table."""

@@ -100,7 +100,7 @@ class PostgresStore:
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""
         kind = self._layout.value_type
-        samples = sample_texts(info.classes, info.output_datatype, info.output_width, kind, "{}")
+        samples = sample_texts(info, kind, "{}")
         try:
             self._sql.rows(f"SELECT count(v::{kind}) FROM unnest($1::text[]) AS v", samples)
         except self._sql.Error as error:

@@ -116,7 +116,7 @@ class Queries:
     def _stored(self) -> dict[str, str]:
         """Column → what is stored in it."""
         found = {
-            "value": f"a.v::{self._layout.value_type}",
+            "value": f"{self._layout.cast.format('a.v')}::{self._layout.value_type}",
             "confidence": "a.c::double precision",
             "error": "a.e",
             "model_version": self._version,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from ml_udf.client.answer_type import AnswerKind, answer_kind
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import BadOption, UnknownTable, WrongType
 from ml_udf.quoting import qualified
@@ -31,6 +33,15 @@ class DatabaseCatalog(Protocol):
 
     def found(self, name: str) -> Source | None:
         """The table or view that SQL would find by this name, for the one who asks."""
+        ...
+
+    @property
+    def types(self) -> Mapping[AnswerKind, str]:
+        """Its types for answers that are texts and mean more."""
+        ...
+
+    def cast(self, kind: AnswerKind, value_type: str) -> str:
+        """The SQL by which the text of such an answer becomes what is cast to the type; {} is the text."""
         ...
 
     def create(self, statement: str) -> None:
@@ -63,12 +74,32 @@ def resolved(
         target, title = source, f"{source.title}.{places['value']}"
     else:
         places = {role: role for role in ROLES}
-        made = Layout("", source.sql, "", key, column, places, value_type or value_type_of(info), frozenset())
+        made = Layout(
+            "",
+            source.sql,
+            "",
+            key,
+            column,
+            places,
+            value_type or value_type_of(info, catalog.types),
+            frozenset(),
+        )
         target = _result_table(catalog, str(request.result_table), made, source)
         places, found_type = places_in(target, key)
         title = target.title
     rescore = check_rescoring(request, places, target)
-    return Layout(title, source.sql, target.sql, key, column, places, found_type, rescore, request.condition)
+    return Layout(
+        title,
+        source.sql,
+        target.sql,
+        key,
+        column,
+        places,
+        found_type,
+        rescore,
+        request.condition,
+        catalog.cast(answer_kind(info), found_type),
+    )
 
 
 def unfit(layout: Layout, error: Exception) -> WrongType:

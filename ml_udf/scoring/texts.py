@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from ml_udf.client.answer_type import answer_kind, sample_answer
+from ml_udf.client.contents import labels_of
+from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Outcome
 from ml_udf.client.vectors import vector_text
+from ml_udf.errors import WrongType
 from ml_udf.scoring.pages import Page
 
 __all__ = ["columns_of", "sample_texts", "text_of"]
 
+_LISTS = {"text[]", "character varying[]"}
+_PGVECTOR = {"vector", "halfvec"}
 _WHOLE = {"smallint", "integer", "bigint", "hugeint", "tinyint"}
 
 
 def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # noqa: ANN401  # of the wire's types
     """One answer for a column of `sql_type`; `brackets` are those of the engine's array literals."""
+    if isinstance(value, str) and brackets == "{}" and sql_type in _LISTS:
+        with contextlib.suppress(WrongType):  # the column's own error will say it
+            return _array_literal(labels_of(value))
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return "\\x" + value.hex() if sql_type == "bytea" else value.decode("utf-8", "replace")
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, array) and (sql_type.endswith("]") or sql_type.rpartition(".")[2] in _PGVECTOR):
+        edges = brackets if sql_type.endswith("]") else "[]"
+        return edges[0] + ",".join(["%.9g" % number for number in value]) + edges[1]  # noqa: UP031  # the fastest
     if isinstance(value, list | array):
         if not sql_type.endswith("]"):
             return vector_text(value)
@@ -32,14 +45,20 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
     return repr(value)
 
 
-def sample_texts(
-    classes: Sequence[str], datatype: str, width: int, sql_type: str, brackets: str
-) -> list[str]:
+def sample_texts(info: FunctionInfo, sql_type: str, brackets: str) -> list[str]:
     """Answers that a function may give, to try on the column that shall take them."""
-    if datatype == "BYTES":
-        return list(classes)
-    number: Any = True if datatype == "BOOL" else 0.5 if datatype.startswith(("FP", "BF")) else 1
-    return [text_of(number if width == 1 else [number] * max(1, width), sql_type, brackets) or ""]
+    if answer_kind(info) == "text":
+        return list(info.classes)
+    sample = sample_answer(info)
+    if answer_kind(info) == "number":
+        sample = 0.5  # which no column of whole numbers holds
+    return [text_of(sample, sql_type, brackets) or ""]
+
+
+def _array_literal(texts: Sequence[str]) -> str:
+    """As PostgreSQL reads an array of texts."""
+    quoted = ['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
+    return "{" + ",".join(quoted) + "}"
 
 
 def columns_of(

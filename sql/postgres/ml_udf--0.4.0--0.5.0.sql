@@ -88,3 +88,221 @@ DROP FUNCTION ml_udf._server_trials();
 
 REVOKE ALL ON FUNCTION ml_udf._training_jobs(), ml_udf._training_trials() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ml_udf._training_jobs(), ml_udf._training_trials() TO ml_udf_reader;
+
+
+-- ── Answers of every task ──────────────────────────────────────────────────────────────────────────
+
+-- columns: everything that was answered, by the names of the function's outputs.
+ALTER TYPE ml_udf.detailed_prediction ADD ATTRIBUTE columns jsonb;
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.scores(
+    function text,               -- name of the function on the server
+    input text,                  -- one value: a path, a text, a row as JSON
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS jsonb
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("scores", [function], [input], [server])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.scores(text, text, text) IS
+    'class → probability of one value, of a function that has classes';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.scores_batch(functions text[], inputs text[], servers text[])
+    RETURNS jsonb[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("scores", functions, inputs, servers)
+$python$;
+COMMENT ON FUNCTION ml_udf.scores_batch(text[], text[], text[]) IS
+    'ml_udf.scores for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.scores(
+    function text,               -- name of the function on the server
+    input bytea,                 -- one value: an encoded image
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS jsonb
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("scores", [function], [input], [server])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.scores(text, bytea, text) IS
+    'class → probability of one value, of a function that has classes';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.scores_batch(functions text[], inputs bytea[], servers text[])
+    RETURNS jsonb[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("scores", functions, inputs, servers)
+$python$;
+COMMENT ON FUNCTION ml_udf.scores_batch(text[], bytea[], text[]) IS
+    'ml_udf.scores for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.score(
+    function text,               -- name of the function on the server
+    input text,                  -- one value: a path, a text, a row as JSON
+    label text,                  -- one of the function's classes
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS double precision
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("score", [function], [input], [server], [label])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.score(text, text, text, text) IS
+    'the probability of one class for one value';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.score_batch(functions text[], inputs text[], labels text[], servers text[])
+    RETURNS double precision[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("score", functions, inputs, servers, labels)
+$python$;
+COMMENT ON FUNCTION ml_udf.score_batch(text[], text[], text[], text[]) IS
+    'ml_udf.score for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.score(
+    function text,               -- name of the function on the server
+    input bytea,                 -- one value: an encoded image
+    label text,                  -- one of the function's classes
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS double precision
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("score", [function], [input], [server], [label])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.score(text, bytea, text, text) IS
+    'the probability of one class for one value';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.score_batch(functions text[], inputs bytea[], labels text[], servers text[])
+    RETURNS double precision[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("score", functions, inputs, servers, labels)
+$python$;
+COMMENT ON FUNCTION ml_udf.score_batch(text[], bytea[], text[], text[]) IS
+    'ml_udf.score for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.top_k(
+    function text,               -- name of the function on the server
+    input text,                  -- one value: a path, a text, a row as JSON
+    k integer,                   -- how many classes, from 1
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS jsonb
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("top_k", [function], [input], [server], [k])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.top_k(text, text, integer, text) IS
+    'the k most probable classes of one value, [{"label", "score"}, …], the most probable first';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.top_k_batch(functions text[], inputs text[], ks integer[], servers text[])
+    RETURNS jsonb[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("top_k", functions, inputs, servers, ks)
+$python$;
+COMMENT ON FUNCTION ml_udf.top_k_batch(text[], text[], integer[], text[]) IS
+    'ml_udf.top_k for many rows at once, in order';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.top_k(
+    function text,               -- name of the function on the server
+    input bytea,                 -- one value: an encoded image
+    k integer,                   -- how many classes, from 1
+    server text DEFAULT 'ml_udf' -- name of the foreign server
+) RETURNS jsonb
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("top_k", [function], [input], [server], [k])[0]
+$python$;
+COMMENT ON FUNCTION ml_udf.top_k(text, bytea, integer, text) IS
+    'the k most probable classes of one value, [{"label", "score"}, …], the most probable first';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.top_k_batch(functions text[], inputs bytea[], ks integer[], servers text[])
+    RETURNS jsonb[]
+    LANGUAGE plpython3u STABLE STRICT PARALLEL UNSAFE COST 10000
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].ask("top_k", functions, inputs, servers, ks)
+$python$;
+COMMENT ON FUNCTION ml_udf.top_k_batch(text[], bytea[], integer[], text[]) IS
+    'ml_udf.top_k for many rows at once, in order';
+
+REVOKE ALL ON FUNCTION
+    ml_udf.scores(text, text, text),
+    ml_udf.scores_batch(text[], text[], text[]),
+    ml_udf.scores(text, bytea, text),
+    ml_udf.scores_batch(text[], bytea[], text[]),
+    ml_udf.score(text, text, text, text),
+    ml_udf.score_batch(text[], text[], text[], text[]),
+    ml_udf.score(text, bytea, text, text),
+    ml_udf.score_batch(text[], bytea[], text[], text[]),
+    ml_udf.top_k(text, text, integer, text),
+    ml_udf.top_k_batch(text[], text[], integer[], text[]),
+    ml_udf.top_k(text, bytea, integer, text),
+    ml_udf.top_k_batch(text[], bytea[], integer[], text[])
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    ml_udf.scores(text, text, text),
+    ml_udf.scores_batch(text[], text[], text[]),
+    ml_udf.scores(text, bytea, text),
+    ml_udf.scores_batch(text[], bytea[], text[]),
+    ml_udf.score(text, text, text, text),
+    ml_udf.score_batch(text[], text[], text[], text[]),
+    ml_udf.score(text, bytea, text, text),
+    ml_udf.score_batch(text[], bytea[], text[], text[]),
+    ml_udf.top_k(text, text, integer, text),
+    ml_udf.top_k_batch(text[], text[], integer[], text[]),
+    ml_udf.top_k(text, bytea, integer, text),
+    ml_udf.top_k_batch(text[], bytea[], integer[], text[])
+    TO ml_udf_reader;
+
+-- As the other calls: from PostgreSQL 17 on, a parallel plan may contain them.
+DO $do$
+DECLARE
+    called regprocedure;
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::int >= 170000 THEN
+        FOR called IN
+            SELECT p.oid FROM pg_catalog.pg_proc p
+            WHERE p.pronamespace = 'ml_udf'::regnamespace
+              AND p.proname IN ('scores', 'scores_batch', 'score', 'score_batch', 'top_k', 'top_k_batch')
+        LOOP
+            EXECUTE pg_catalog.format('ALTER FUNCTION %s PARALLEL RESTRICTED', called);
+        END LOOP;
+    END IF;
+END
+$do$;

@@ -153,30 +153,38 @@ class OipServer:
         if refused is not None:
             _json(handler, 400, {"error": f"{refused[7:].decode()}: {WHAT_HAPPENED}"})
             return
-        if "/embed/" in handler.path:
-            outputs = [
-                Tensor.of_numbers("embedding", "FP32", _embeddings(tensor.elements), (tensor.shape[0], 2))
-            ]
-        elif tensor.datatype != "BYTES":
-            outputs = [Tensor.of_numbers("sum", "FP32", [sum(row) for row in _rows(tensor)])]
-        else:
-            outputs = self._outputs(tensor.elements)
+        outputs = self._answered(handler.path.split("/")[3], tensor)
         reply, headers = encode_response(InferResponse("f", outputs, self.version, asked.id), asked)
         try:
             _send(handler, 200, reply, headers)
         except OSError:
             self.abandoned += 1
 
+    def _answered(self, function: str, tensor: Tensor) -> list[Tensor]:
+        """The outputs of a function for rows that came."""
+        if function == "embed":
+            return [
+                Tensor.of_numbers("embedding", "FP32", _embeddings(tensor.elements), (tensor.shape[0], 2))
+            ]
+        if tensor.datatype != "BYTES":
+            return [Tensor.of_numbers("sum", "FP32", [sum(row) for row in _rows(tensor)])]
+        return self._outputs(tensor.elements)
+
+    def _gone(self, rows: list[bytes]) -> list[bool]:
+        return [self.ours and row.startswith((b"missing", b"fault:")) for row in rows]
+
+    def _errors(self, rows: list[bytes]) -> list[bytes]:
+        return [_fault_of(row) if gone else b"" for row, gone in zip(rows, self._gone(rows), strict=True)]
+
     def _outputs(self, rows: list[bytes]) -> list[Tensor]:
-        gone = [self.ours and row.startswith((b"missing", b"fault:")) for row in rows]
+        gone = self._gone(rows)
         labels = [b"" if g else label_of(r).encode() for r, g in zip(rows, gone, strict=True)]
         outputs = [Tensor.of_bytes("label", labels)]
         if self.ours:
-            errors = [_fault_of(r) if g else b"" for r, g in zip(rows, gone, strict=True)]
             confidences = [0.0 if g else 0.5 for g in gone]
             outputs += [
                 Tensor.of_numbers("confidence", "FP32", confidences),
-                Tensor.of_bytes("error", errors),
+                Tensor.of_bytes("error", self._errors(rows)),
             ]
         return outputs
 

@@ -58,6 +58,26 @@ def test_vectors_are_batched_and_cast(batching: Engine) -> None:
         batching.query("SELECT ml_udf.drop_function('embed')")
 
 
+def test_a_function_of_vectors_returns_pgvectors_type_where_that_is(batching: Engine) -> None:
+    if not batching.query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        pytest.skip("PGVECTOR NOT TESTED: it is not installed")
+    sql = "SELECT n, embed(path)::real[], embed(path) <-> '[0,0.5]' FROM log ORDER BY n"
+    with oip_server(ours=False) as foreign:
+        foreign.functions["embed"] = "text"
+        batching.query(f"ALTER SERVER ml_udf OPTIONS (SET url '{foreign.url}')")
+        batching.query("CREATE SCHEMA vectors; CREATE EXTENSION vector SCHEMA vectors")
+        batching.query("SET search_path = public, vectors; SELECT ml_udf.create_function('embed')")
+        assert batching.value("SELECT pg_typeof(embed('/1'))::text") == "vector"
+        assert batching.value("SELECT pg_typeof(embed_batch(ARRAY['/1']))::text") == "bytea[]"
+        assert plan(batching, sql).count("Batched:") == 1
+        for n, vector, distance in batching.query(sql):
+            length = float(len(f"/{n % 700}"))
+            assert (vector, distance) == ([length, 0.5], length)
+        assert batching.query("SELECT embed(p) FROM (VALUES (NULL)) AS v(p)") == [(None,)]
+        batching.query("SELECT ml_udf.drop_function('embed')")
+        batching.query("DROP SCHEMA vectors CASCADE; RESET search_path")
+
+
 def test_what_the_node_gathers_leaves_as_several_requests_at_once(
     batching: Engine, fake_server: OipServer
 ) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
-from ml_udf.postgres.binary import binary_array
+from ml_udf.postgres.binary import binary as binary_form
 from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
@@ -71,9 +71,11 @@ def test_identifiers_cannot_be_left(name: str) -> None:
 def test_vectors_have_a_twin_of_bytes_and_other_arrays_none() -> None:
     numbers = wrapper(argument="double precision[]", returns="real[]")
     assert numbers.signatures()[1] == ("f_batch", "ml_udf.float8_vector[]", "bytea[]")
-    older = replace(numbers, twin_of_composites=True)
+    older = replace(numbers, twin_is_binary=False)
     assert older.signatures()[1] == ("f_batch", "ml_udf.float8_vector[]", "ml_udf.float4_vector[]")
-    assert len(wrapper(returns="text[]").signatures()) == 1
+    assert wrapper(returns="text[]").signatures()[1] == ("f_batch", "text[]", "bytea[]")
+    assert wrapper(returns="shop.vector").signatures()[1] == ("f_batch", "text[]", "bytea[]")
+    assert len(wrapper(returns="numeric[]").signatures()) == 1
 
 
 @pytest.mark.parametrize(("sql_type", "code", "size"), [("real[]", "f", 4), ("double precision[]", "d", 8)])
@@ -81,7 +83,7 @@ def test_vectors_have_a_twin_of_bytes_and_other_arrays_none() -> None:
 def test_a_vector_in_binary_is_a_header_and_each_number_with_its_size(
     sql_type: str, code: str, size: int, numbers: list[float]
 ) -> None:
-    binary = binary_array(numbers, sql_type)
+    binary = binary_form(numbers, sql_type)
     dimensions, nulls, _ = struct.unpack_from(">iiI", binary)
     assert (dimensions, nulls) == (1 if numbers else 0, 0)
     if numbers:
@@ -91,10 +93,29 @@ def test_a_vector_in_binary_is_a_header_and_each_number_with_its_size(
     assert all(a == b or (math.isnan(a) and math.isnan(b)) for (_, a), b in zip(found, numbers, strict=True))
 
 
+@given(texts=st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), max_size=5))
+def test_texts_in_binary_are_a_header_and_each_text_with_its_size(texts: list[str]) -> None:
+    binary = binary_form(texts, "text[]")
+    assert struct.unpack_from(">iiI", binary) == (1 if texts else 0, 0, 25)
+    at, found = 20, []
+    while at < len(binary):
+        (size,) = struct.unpack_from(">i", binary, at)
+        found.append(binary[at + 4 : at + 4 + size].decode())
+        at += 4 + size
+    assert found == texts
+
+
+def test_a_vector_of_pgvector_in_binary_is_its_dimensions_and_numbers() -> None:
+    assert binary_form([1.0, 0.5], "public.vector") == struct.pack(">hhff", 2, 0, 1.0, 0.5)
+    for numbers in ([], [0.0] * 16_001):
+        with pytest.raises(WrongType, match="a vector has 1 to 16000"):
+            binary_form(numbers, "vector")
+
+
 @pytest.mark.parametrize("numbers", [[1e39], ["a", "b"], [None]])
 def test_what_is_no_vector_of_the_type_is_an_answer_of_the_wrong_type(numbers: list[Any]) -> None:
     with pytest.raises(WrongType):
-        binary_array(numbers, "real[]")
+        binary_form(numbers, "real[]")
 
 
 @pytest.mark.parametrize(
