@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,9 @@ class Images:
 class HyperConf:
     """How to tune. budget, models, policy: None = the server's choice; docs/training.md has them.
 
+    budget: "10 minutes", "200 epochs" or "30 trials". metric: by which trials are compared; class_weight:
+    "balanced" lets rare classes weigh as much as frequent ones. knobs: a hyper-space as JSON, hooks and all;
+    patience, delta: when a trial ends, and which gain is worth a checkpoint.
     visibility: "public" lets jobs on other datasets begin from what this one finds; pretrained: whether this
     one begins from what others have made public.
     """
@@ -76,6 +79,12 @@ class HyperConf:
     seed: int = 0
     visibility: str = "private"
     pretrained: bool = False
+    metric: str | None = None
+    class_weight: str | None = None
+    knobs: tuple[Mapping[str, Any], ...] | None = None
+    patience: int | None = None
+    delta: float | None = None
+    max_trials: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,12 @@ class Train:
             "seed": hyper.seed,
             "visibility": hyper.visibility,
             "pretrained": hyper.pretrained,
+            "metric": hyper.metric,
+            "class_weight": hyper.class_weight,
+            "knobs": None if hyper.knobs is None else list(hyper.knobs),
+            "patience": hyper.patience,
+            "delta": hyper.delta,
+            "max_trials": hyper.max_trials,
         }
         with _calls(self._how) as calls:
             calls.push(dataset, _parts(self._data))
@@ -204,10 +219,12 @@ def resume(job: TrainingJob) -> None:
         calls.resume(job.id)
 
 
-def extend(job: TrainingJob, budget_epochs: int) -> None:
-    """Go on with a job that has ended, with so many epochs in all. Raises `BadOption`."""
+def extend(job: TrainingJob, budget: int | str) -> None:
+    """Go on with a job that has ended, with so much in all, "20 minutes" or a number of epochs. Raises
+    `BadOption`.
+    """
     with _calls(job) as calls:
-        calls.extend(job.id, budget_epochs)
+        calls.extend(job.id, budget)
 
 
 def get_models(job: TrainingJob, *, timeout_s: float | None = None) -> Models:

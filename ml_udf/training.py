@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
-from ml_udf.errors import InputInvalid, InputNotFound, InputUndecodable, MlUdfError
+from ml_udf.errors import BadOption, InputInvalid, InputNotFound, InputUndecodable, MlUdfError
 
-__all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls"]
+__all__ = ["ARROW", "JSON", "PUSHED", "TrainingCalls", "json_of"]
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -33,6 +33,16 @@ _UNREADABLE = (
 )
 
 Json = dict[str, Any]
+
+
+def json_of(given: object, name: str) -> object:
+    """An argument that SQL gives as JSON, or as the text of it; None is none. Raises `BadOption`."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError):
+        raise BadOption(f"{name!r} is not JSON", hint='such as [{"name": "learning_rate", …}]') from None
 
 
 class TrainingCalls:
@@ -111,9 +121,10 @@ class TrainingCalls:
         """Go on with a paused job."""
         return self._post(f"/v1/jobs/{job:d}/resume", {})
 
-    def extend(self, job: int, budget_epochs: int) -> Json:
-        """Go on with a job that has ended, with so many epochs in all."""
-        return self._post(f"/v1/jobs/{job:d}/extend", {"budget_epochs": budget_epochs})
+    def extend(self, job: int, budget: int | str) -> Json:
+        """Go on with a job that has ended, with so much in all: "20 minutes", or a number of epochs."""
+        name = "budget" if isinstance(budget, str) else "budget_epochs"  # an older server knows the latter
+        return self._post(f"/v1/jobs/{job:d}/extend", {name: budget})
 
     def deploy(
         self,

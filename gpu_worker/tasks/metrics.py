@@ -36,15 +36,16 @@ class Metric:
     """of(predictions, targets): its value, of at least one row. loss: the mean loss of the same rows
     (log-loss, squared error), by which equal values are told apart.
 
-    row_losses: what each row costs, float64 [n], where the metric is a function of their mean; None where it
-    looks at all rows together. relative: whether a difference means something beside the value alone, as of
-    an error in the target's own unit.
+    best: the value that cannot be bettered. row_losses: what each row costs, float64 [n], where the metric
+    is a function of their mean; None where it looks at all rows together. relative: whether a difference
+    means something beside the value alone, as of an error in the target's own unit.
     """
 
     name: str
     greater_is_better: bool
     of: Callable[[Predictions, Targets], float]
     loss: Callable[[Predictions, Targets], float]
+    best: float
     row_losses: Callable[[Predictions, Targets], Losses] | None = None
     relative: bool = False
 
@@ -209,14 +210,14 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         metric.name: metric
         for metric in (
-            Metric("accuracy", True, _accuracy, _log_loss, _errors),
-            Metric("macro_f1", True, _macro_f1, _log_loss),
-            Metric("auc", True, _auc, _log_loss),
-            Metric("log_loss", False, _log_loss, _log_loss, _log_losses),
-            Metric("micro_f1", True, _micro_f1, _cross_entropy),
-            Metric("rmse", False, _rmse, _mean_square, _squares, relative=True),
-            Metric("mae", False, _mae, _mean_square, _distances, relative=True),
-            Metric("r2", True, _r2, _mean_square, _squares),
+            Metric("accuracy", True, _accuracy, _log_loss, 1.0, _errors),
+            Metric("macro_f1", True, _macro_f1, _log_loss, 1.0),
+            Metric("auc", True, _auc, _log_loss, 1.0),
+            Metric("log_loss", False, _log_loss, _log_loss, 0.0, _log_losses),
+            Metric("micro_f1", True, _micro_f1, _cross_entropy, 1.0),
+            Metric("rmse", False, _rmse, _mean_square, 0.0, _squares, relative=True),
+            Metric("mae", False, _mae, _mean_square, 0.0, _distances, relative=True),
+            Metric("r2", True, _r2, _mean_square, 1.0, _squares),
         )
     }
 )

@@ -24,7 +24,8 @@ def jobs(
     pause: Annotated[bool, typer.Option("--pause", help="let the job rest")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on with a paused job")] = False,
     extend: Annotated[
-        int | None, typer.Option("--extend", min=1, help="go on with an ended job: so many epochs in all")
+        str | None,
+        typer.Option("--extend", help="go on with an ended job: so much in all, '20 minutes', '400 epochs'"),
     ] = None,
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
@@ -47,10 +48,10 @@ def jobs(
             console.print(_table(calls, wanted))
 
 
-def _tell(calls: TrainingCalls, job: int, verbs: Sequence[str], budget_epochs: int | None) -> None:
+def _tell(calls: TrainingCalls, job: int, verbs: Sequence[str], budget: str | None) -> None:
     for verb in verbs:
-        if verb == "extend" and budget_epochs is not None:
-            calls.extend(job, budget_epochs)
+        if verb == "extend" and budget is not None:
+            calls.extend(job, int(budget) if budget.isdecimal() else budget)
         else:
             {"cancel": calls.cancel, "pause": calls.pause, "resume": calls.resume}[verb](job)
 
@@ -86,8 +87,8 @@ def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: 
                 found["dataset"] if first else "",
                 found["state"] if first else "",
                 model,
-                f"{study['epochs_used']}/{study['epochs_budget']}",
-                ProgressBar(study["epochs_budget"], study["epochs_used"], width=24),
+                str(study["epochs_used"]),
+                ProgressBar(1.0, _share_used(study), width=24),
                 str(study["trials"]),
                 _score(study["best_score"]),
                 end_section=place == len(found["studies"]) - 1,
@@ -114,6 +115,12 @@ def _trials(calls: TrainingCalls, job: int, most: int) -> Any:  # noqa: ANN401  
             knobs,
         )
     return table
+
+
+def _share_used(study: dict[str, Any]) -> float:
+    """Of its budget; an older server has budgets of epochs alone, and does not say."""
+    known: float | None = study.get("share_used")
+    return float(study["epochs_used"] / study["epochs_budget"]) if known is None else known
 
 
 def _score(score: float | None) -> str:

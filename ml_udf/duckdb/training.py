@@ -22,7 +22,7 @@ from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, ArrowVector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.quoting import literal, quoted
-from ml_udf.training import PUSHED, TrainingCalls
+from ml_udf.training import PUSHED, TrainingCalls, json_of
 
 __all__ = ["FUNCTIONS_CATALOG", "TrainingFunctions", "training_statements"]
 
@@ -62,6 +62,12 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("size", "NULL"),
             ("visibility", "'private'"),
             ("pretrained", "false"),
+            ("metric", "NULL"),
+            ("class_weight", "NULL"),
+            ("knobs", "NULL"),
+            ("patience", "NULL"),
+            ("delta", "NULL"),
+            ("max_trials", "NULL"),
         ),
         "({}->>'id')::BIGINT",
     ),
@@ -109,7 +115,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
     "cancel": ((("job", None),), "{}->>'state'"),
     "pause": ((("job", None),), "{}->>'state'"),
     "resume": ((("job", None),), "{}->>'state'"),
-    "extend": ((("job", None), ("budget_epochs", None)), "{}->>'state'"),
+    "extend": ((("job", None), ("budget", None)), "{}->>'state'"),
 }
 
 
@@ -170,13 +176,13 @@ class TrainingFunctions:
         if verb == "refresh_dataset":
             return self._refresh(calls, _text(given, "dataset"), path)
         if verb == "train":
-            return calls.train(given)
+            return calls.train({**given, "knobs": json_of(given.get("knobs"), "knobs")})
         if verb == "deploy":
             return self._deploy(calls, given)
         if verb == "rollback":
             return calls.rollback(_text(given, "function"))
         if verb == "extend":
-            return calls.extend(_whole(given, "job"), _whole(given, "budget_epochs"))
+            return calls.extend(_whole(given, "job"), given["budget"])
         if verb == "pause":
             return calls.pause(_whole(given, "job"))
         if verb == "resume":

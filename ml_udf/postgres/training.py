@@ -21,7 +21,7 @@ from ml_udf.postgres.faults import PostgresError
 from ml_udf.postgres.spi import Spi
 from ml_udf.postgres.statements import Statements
 from ml_udf.postgres.wrapper import READER
-from ml_udf.training import JSON, PUSHED, TrainingCalls
+from ml_udf.training import JSON, PUSHED, TrainingCalls, json_of
 
 __all__ = ["TrainingVerbs"]
 
@@ -56,7 +56,7 @@ class TrainingVerbs:
         if verb == "refresh_dataset":
             return self._refresh_dataset(calls, given["dataset"], server)["snapshot"]
         if verb == "train":
-            return calls.train(given)["id"]
+            return calls.train({**given, "knobs": json_of(given.get("knobs"), "knobs")})["id"]
         if verb == "deploy":
             return self._deploy(calls, given, server)
         if verb == "rollback":
@@ -68,7 +68,7 @@ class TrainingVerbs:
         if verb == "resume":
             return calls.resume(given["job"])["state"]
         if verb == "extend":
-            return calls.extend(given["job"], given["budget_epochs"])["state"]
+            return calls.extend(given["job"], given.get("budget") or given["budget_epochs"])["state"]
         raise BadOption(f"there is nothing to train by the name of {verb!r}")
 
     def _create_dataset(self, calls: TrainingCalls, given: Mapping[str, Any], server: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from server.http.replies import json_reply
 from server.services import Services, ServicesOf
 from server.training.jobs.run import Run
 from server.training.jobs.service import found_by
+from server.training.jobs.spec import JobSpec
 from server.training.recipes import DEFAULT_TASK, recipe_for
 
 __all__ = ["router"]
@@ -73,10 +74,9 @@ async def resume_job(services: ServicesOf, job: int) -> Response:
 
 @router.post("/v1/jobs/{job}/extend")
 async def extend_job(services: ServicesOf, job: int, request: Request) -> Response:
-    """Go on with a job that has ended, `{"budget_epochs": n}` in all."""
-    budget = (await json_object(request)).get("budget_epochs")
-    if isinstance(budget, bool) or not isinstance(budget, int):
-        raise BadOption("'budget_epochs' must be a whole number")
+    """Go on with a job that has ended, `{"budget": "10 minutes"}` in all; `budget_epochs`: so many epochs."""
+    form = await json_object(request)
+    budget = form.get("budget", form.get("budget_epochs"))
     return json_reply(await _now(services, await services.training.extend(job, budget)))
 
 
@@ -219,7 +219,9 @@ async def _described(services: Services, job: Job, run: Run | None) -> dict[str,
         "policy": job.spec["policy"],
         "advisor": job.spec["advisor"],
         "epochs_used": sum(study["epochs_used"] for study in studies),
-        "epochs_budget": job.spec["budget_epochs"],
+        "epochs_budget": job.spec["budget_epochs"] or None,
+        "budget": str(JobSpec.from_json(job.spec).budget),
+        "seconds_used": round(sum(study.get("seconds_used", 0.0) for study in studies), 3),
         "trials": sum(study["trials"] for study in studies),
         "metric": metric.name,
         "best_score": best[0],

@@ -306,3 +306,76 @@ BEGIN
     END IF;
 END
 $do$;
+
+-- ── What may be asked of a job ─────────────────────────────────────────────────────────────────────
+
+-- PUBLIC. The function of 0.4.0, which has some arguments less, leaves its rights to this one, and goes.
+ALTER FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text)
+    RENAME TO _train_0_4;
+CREATE FUNCTION ml_udf.train(
+    dataset text,
+    task text DEFAULT NULL,                 -- that of the dataset, if it is named
+    models text[] DEFAULT NULL,             -- such as resnet, fasttext, random_forest; NULL = the task's
+    budget text DEFAULT NULL,               -- '10 minutes', '200 epochs' or '30 trials', of all models together
+    policy text DEFAULT NULL,               -- branch, costudy, study; NULL = the task's
+    advisor text DEFAULT 'random',          -- random, grid, gp, tpe
+    max_epochs integer DEFAULT NULL,        -- of one trial
+    seed integer DEFAULT 0,
+    size integer DEFAULT NULL,              -- pixels of a side, of images
+    visibility text DEFAULT 'private',      -- public: jobs on other datasets may begin from what is found
+    pretrained boolean DEFAULT false,       -- whether to begin from what other jobs have made public
+    server text DEFAULT 'ml_udf',           -- name of the foreign server
+    metric text DEFAULT NULL,               -- accuracy, macro_f1, auc, rmse, …; NULL = the task's first
+    class_weight text DEFAULT NULL,         -- balanced: rare classes weigh as much as frequent ones
+    knobs jsonb DEFAULT NULL,               -- what is tuned, hooks and all; NULL = each model's own
+    patience integer DEFAULT NULL,          -- epochs without a gain that end a trial
+    delta double precision DEFAULT NULL,    -- gain that is worth a checkpoint, of the policy costudy
+    max_trials integer DEFAULT NULL         -- of each model
+) RETURNS bigint
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size, "visibility": visibility, "pretrained": pretrained, "metric": metric, "class_weight": class_weight, "knobs": knobs, "patience": patience, "delta": delta, "max_trials": max_trials}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer) IS
+    'begins to train on a dataset and returns at once: the job''s id, for ml_udf.jobs, ml_udf.trials and ml_udf.deploy';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.extend(
+    job bigint,
+    budget text,                            -- in all, in the unit that the job had: '20 minutes'
+    server text DEFAULT 'ml_udf'            -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u VOLATILE STRICT PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].train("extend", {"job": job, "budget": budget}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.extend(bigint, text, text) IS
+    'goes on with a job that has ended, with so much in all, in the unit of its budget';
+
+REVOKE ALL ON FUNCTION
+    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer),
+    ml_udf.extend(bigint, text, text)
+    FROM PUBLIC;
+DO $do$
+DECLARE
+    held record;
+BEGIN
+    FOR held IN
+        SELECT new.oid::regprocedure AS new,
+               CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(r.rolname) END AS grantee,
+               CASE WHEN acl.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS how
+        FROM pg_catalog.pg_proc old CROSS JOIN pg_catalog.aclexplode(old.proacl) acl
+        JOIN pg_catalog.pg_proc new ON new.pronamespace = old.pronamespace
+                                   AND (old.proname, new.proname) IN (('_train_0_4', 'train'), ('extend', 'extend'))
+        LEFT JOIN pg_catalog.pg_roles r ON r.oid = acl.grantee
+        WHERE old.pronamespace = 'ml_udf'::regnamespace AND acl.grantee <> old.proowner AND new.oid <> old.oid
+    LOOP
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s', held.new, held.grantee, held.how);
+    END LOOP;
+END
+$do$;
+DROP FUNCTION ml_udf._train_0_4(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text);

@@ -247,7 +247,9 @@ class Run:
         """The studies that go on, the one that used the least of its budget first."""
         if self._stopping or self._pausing or self.trouble:
             return []
-        used = {model: found.epochs_used for model, found in (await self.progress()).items()}
+        used = {
+            model: (found.share_used, found.epochs_used) for model, found in (await self.progress()).items()
+        }
         return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], model))
 
     async def _trial(self, place: _Place, given: Assignment) -> None:
@@ -265,7 +267,14 @@ class Run:
             merit = Score(reply.metric, reply.score).merit
             scores.append(merit)
             verdict = await self._ask(
-                master.report, place.holder, given.trial, epoch, merit, time.time(), reply.loss
+                master.report,
+                place.holder,
+                given.trial,
+                epoch,
+                merit,
+                time.time(),
+                reply.loss,
+                reply.took_s,
             )
             self._told(place, reply, verdict)
             if verdict is Verdict.PAUSE and max(scores) > merit:

@@ -26,6 +26,7 @@ from server.supervision import Tasks
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.datasets.leakage import Origin, have_common_rows, training_lineage, warm_start_jobs
 from server.training.datasets.snapshot import split_note
+from server.training.jobs.budget import budget_of
 from server.training.jobs.choosing import choose_models
 from server.training.jobs.events import Events
 from server.training.jobs.run import LEASE_S, Run
@@ -167,21 +168,23 @@ class Training:
             self.events.tell(job, {"event": "resumed"})
             return again
 
-    async def extend(self, job: int, budget: int) -> Job:
-        """Go on with a job, with so many epochs in all. Raises `UnknownFunction`, `BadOption`; `Overloaded`
-        while its last trials still stop.
+    async def extend(self, job: int, budget: object) -> Job:
+        """Go on with a job, with so much in all, as `budget_of` takes it. Raises `UnknownFunction`,
+        `BadOption`; `Overloaded` while its last trials still stop.
         """
+        asked = budget_of(budget)
         async with self._order(job):
             known = await asyncio.to_thread(self._repository.job, job)
             if known.state in (*ACTIVE, PAUSED):
                 raise BadOption(
                     f"job {job} is {known.state}; cancel it, or wait, before it is given another budget"
                 )
-            spec = JobSpec.from_json({**known.spec, "budget_epochs": budget})
-            if budget < JobSpec.from_json(known.spec).budget_epochs:
+            had = JobSpec.from_json(known.spec).budget
+            if asked.unit != had.unit or asked.amount < had.amount:
                 raise BadOption(
-                    f"job {job} had {known.spec['budget_epochs']} epochs; it cannot be given fewer"
+                    f"job {job} had {had}; give it as much or more in all, in the same unit, not {asked}"
                 )
+            spec = JobSpec.from_json({**known.spec, "budget": str(asked)})
             if job in self._endings:
                 await asyncio.wait({self._endings[job]}, timeout=_WIND_DOWN_S)
             if job in self._running:
@@ -472,6 +475,8 @@ async def found_by(run: Run) -> dict[str, Any]:
             model: {
                 "epochs_used": study.epochs_used,
                 "epochs_budget": study.epochs_budget,
+                "seconds_used": round(study.seconds_used, 3),
+                "share_used": round(study.share_used, 4),
                 "trials": len(study.trials),
                 "metric": study.metric,
                 "best_score": study.best_score,

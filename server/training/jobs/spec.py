@@ -5,17 +5,17 @@ JobSpec ─ studies ─→ {architecture: StudySpec}     knobs ─ train_spec �
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from server.errors import BadOption
 from server.training.datasets.leakage import Origin
+from server.training.jobs.budget import DEFAULT, Budget, budget_of
 from server.training.recipes import AUGMENT, DEFAULT_TASK, recipe_for
 from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
-from server.training.studies.messages import Advice, Assignment, StudyPolicy, StudySpec
+from server.training.studies.messages import NO_LIMIT, Advice, Assignment, StudyPolicy, StudySpec
 
 __all__ = ["SIZE", "JobSpec"]
 
@@ -23,17 +23,18 @@ Visibility = Literal["private", "public"]
 ClassWeight = Literal["none", "balanced"]
 
 SIZE = 64
-_BUDGET = re.compile(r"\s*(\d{1,9})\s*epochs?\s*")
-_MODEL_EPOCHS = 100  # of each model, where a job names no budget
+_STALE_TRIALS = 8
 _COOL_EPOCHS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job was asked for; the budget of epochs is shared by its models evenly. Raises `BadOption`.
+    """What a job was asked for; its budget is shared by its models evenly. Raises `BadOption`.
 
-    models, policy: empty and None = the task's own. budget_epochs: 0 = 100 for each model. knobs: a
-    hyper-space as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
+    models, policy: empty and None = the task's own. budget_s, budget_epochs, budget_trials: one of them is
+    the budget, the others are 0; all 0 = `budget.DEFAULT`. max_trials: of each model. delta: the gain that
+    is worth a checkpoint (`costudy`). patience: epochs without a gain that end a trial. knobs: a hyper-space
+    as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
     metric: by which trials are compared; None = the task's first. class_weight: `balanced` = rare classes
     weigh as much as frequent ones. visibility: whether later jobs on other datasets may begin from what this
     one finds. pretrained: for some of the models the checkpoint, of another job, from which those trials
@@ -44,6 +45,8 @@ class JobSpec:
     task: str = DEFAULT_TASK
     models: tuple[str, ...] = ()
     budget_epochs: int = 0
+    budget_s: float = 0.0
+    budget_trials: int = 0
     policy: StudyPolicy | None = None
     advisor: Advice = "random"
     max_epochs: int = 27
@@ -74,8 +77,8 @@ class JobSpec:
             there = ", ".join(task.models)
             given = ", ".join(map(str, self.models))
             raise BadOption(f"'models' must name some of {there} ({self.task}), each once, not {given}")
-        if self.budget_epochs == 0:
-            object.__setattr__(self, "budget_epochs", _MODEL_EPOCHS * len(self.models))
+        if not (self.budget_epochs or self.budget_s or self.budget_trials):
+            object.__setattr__(self, "budget_s", DEFAULT.seconds)
         if self.policy in get_args(StudyPolicy) and self.policy not in task.policies:
             raise BadOption(
                 f"'policy' of {self.task} must be {', '.join(task.policies)}, not {self.policy!r}: "
@@ -90,7 +93,8 @@ class JobSpec:
             if value not in known:
                 raise BadOption(f"{what!r} must be one of {', '.join(known)}, not {value!r}")
         for name, low, high in (
-            ("budget_epochs", len(self.models), 10**9),
+            ("budget_epochs", len(self.models) if self.budget_epochs else 0, 10**9),
+            ("budget_trials", len(self.models) if self.budget_trials else 0, 10**9),
             ("max_epochs", 1, 10_000),
             ("patience", 1, 10_000),
             ("seed", 0, 2**31 - 1),
@@ -103,10 +107,15 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> JobSpec:
-        """The spec of a JSON object; `budget` may say "300 epochs", or their number. Raises `BadOption`."""
+        """The spec of a JSON object; `budget` as `budget_of` takes it. Raises `BadOption`."""
         given = {name: value for name, value in form.items() if value is not None}
         if "budget" in given:
-            given["budget_epochs"] = _epochs(given.pop("budget"))
+            asked = budget_of(given.pop("budget"))
+            given |= {
+                "budget_s": asked.seconds,
+                "budget_epochs": asked.epochs,
+                "budget_trials": asked.trials,
+            }
         known = {item.name for item in fields(cls)}
         unknown = sorted(given.keys() - known)
         if unknown:
@@ -128,7 +137,8 @@ class JobSpec:
 
     def studies(self, job: int, snapshot: str, lease_s: float = 60.0) -> dict[str, StudySpec]:
         """The study of each model. Raises `BadOption`."""
-        share, rest = divmod(self.budget_epochs, len(self.models))
+        epochs, trials = _shares(self.budget_epochs, self.models), _shares(self.budget_trials, self.models)
+        seconds = self.budget_s / len(self.models) or None
         try:
             return {
                 model: StudySpec(
@@ -136,10 +146,13 @@ class JobSpec:
                     space=self.space(model),
                     policy=self.policy or recipe_for(self.task).policies[0],
                     advisor=self.advisor,
-                    budget_epochs=share + int(place < rest),
+                    budget_epochs=epochs[model] or NO_LIMIT,
+                    budget_s=seconds,
+                    # Who asks for epochs or trials gets them all; minutes are the most that may be used.
+                    stale_trials=_STALE_TRIALS if seconds else 0,
                     max_epochs=self.max_epochs,
                     cool_epochs=self._cool_epochs,
-                    max_trials=self.max_trials,
+                    max_trials=trials[model] or self.max_trials,
                     delta=self.delta,
                     patience=self.patience,
                     seed=self.seed,
@@ -147,10 +160,15 @@ class JobSpec:
                     lease_s=lease_s,
                     metric=self.metric or recipe_for(self.task).metrics[0],
                 )
-                for place, model in enumerate(self.models)
+                for model in self.models
             }
         except (TypeError, ValueError) as exc:
             raise BadOption(str(exc)) from exc
+
+    @property
+    def budget(self) -> Budget:
+        """What the job may use in all."""
+        return Budget(self.budget_s, self.budget_epochs, self.budget_trials)
 
     @property
     def _cool_epochs(self) -> int:
@@ -198,14 +216,10 @@ class JobSpec:
         return knobs | spec
 
 
-def _epochs(budget: object) -> int:
-    """Of a budget. Raises `BadOption`: a text without its unit could mean seconds or trials as well."""
-    if isinstance(budget, int) and not isinstance(budget, bool) and budget > 0:
-        return budget
-    found = _BUDGET.fullmatch(str(budget))
-    if found is None or int(found[1]) == 0:
-        raise BadOption(f"'budget' must be a number of epochs, such as '300 epochs', not {budget!r}")
-    return int(found[1])
+def _shares(amount: int, models: Sequence[str]) -> dict[str, int]:
+    """Of each model; the first ones get what is left over."""
+    share, rest = divmod(amount, len(models))
+    return {model: share + int(place < rest) for place, model in enumerate(models)}
 
 
 def _no_list(name: str, given: object, task: str) -> str:

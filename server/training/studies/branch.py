@@ -35,6 +35,7 @@ from server.training.studies.policy import (
     due_to_cool,
     improves,
     on_plateau,
+    share_used,
 )
 from server.training.studies.trial import Trial, random_of
 
@@ -67,10 +68,9 @@ def _propose(spec: StudySpec, trials: Sequence[Trial]) -> Proposal | None:
         return resumed
     if not trials and (known_good := spec.space.default_point()) is not None:
         return Fresh(known_good, spec.max_epochs)
-    used = sum(trial.charged + int(trial.in_flight) for trial in trials)
     best = best_checkpoint(trials)
     room = spec.max_trials is None or len(trials) < spec.max_trials
-    if used < spec.cold_share * spec.budget_epochs or best is None:
+    if share_used(spec, trials) < spec.cold_share or best is None:
         resumed = promotable(spec, trials)
         if resumed is not None:
             return resumed

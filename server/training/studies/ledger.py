@@ -34,7 +34,7 @@ _RECORD = "ml_udf:trial"
 _SPEC = "ml_udf:spec"
 _FORGIVEN = "ml_udf:forgiven"
 # What may change when a study is opened again: it can be extended, and its leases belong to the day.
-_MAY_CHANGE = ("budget_epochs", "max_trials", "lease_s", "max_attempts")
+_MAY_CHANGE = ("budget_epochs", "budget_s", "max_trials", "lease_s", "max_attempts")
 
 
 def as_begun(spec: StudySpec, storage: BaseStorage) -> StudySpec:

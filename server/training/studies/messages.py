@@ -21,6 +21,7 @@ from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
 
 __all__ = [
+    "NO_LIMIT",
     "Advice",
     "Assignment",
     "NoWorkYet",
@@ -31,6 +32,8 @@ __all__ = [
     "TrialState",
     "Verdict",
 ]
+
+NO_LIMIT = 10**9  # of epochs: more than anybody trains
 
 StudyPolicy = Literal["study", "costudy", "branch"]
 Advice = Literal["random", "grid", "gp", "tpe"]
@@ -53,7 +56,10 @@ class StudySpec:
 
     metric: what scores are of. Within a study they are merits, of which the larger is the better
     (`gpu_worker.tasks.metrics.Metric.merit`); delta and min_gain are in its unit.
-    budget_epochs: epochs that may be trained in all, lost and repeated ones too. max_epochs: of one trial
+    budget_epochs: epochs that may be trained in all, lost and repeated ones too; `NO_LIMIT` = any number.
+    budget_s: seconds of training in all, those of several workers added up; None = any time. stale_trials: so
+    many trials that end after the best one, and do not better it, end the study, as does a score that cannot
+    be bettered; 0 = neither does. max_epochs: of one trial
     (in `branch`: the highest rung). patience: epochs without a gain of more than `min_gain` that end a trial.
     cool_epochs: the last epochs of a trial, in which its learning rate falls to zero; they begin where its
     score no longer rises, and end the trial; 0 = the trainer has no such phase.
@@ -89,6 +95,8 @@ class StudySpec:
     lease_s: float = 60.0
     max_attempts: int = 3
     metric: str = "accuracy"  # of studies that were begun before there were others
+    budget_s: float | None = None
+    stale_trials: int = 0
 
     def __post_init__(self) -> None:
         self.space.knobs()
@@ -107,6 +115,8 @@ class StudySpec:
                 raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
         if not 0 <= self.cool_epochs < self.max_epochs:
             raise ValueError(f"cool_epochs must be from 0 to below max_epochs, not {self.cool_epochs}")
+        if self.stale_trials < 0 or (self.budget_s is not None and not self.budget_s > 0):
+            raise ValueError("budget_s must be above 0, stale_trials not below it")
         if self.max_trials is not None and self.max_trials < 1:
             raise ValueError(f"max_trials must be at least 1, not {self.max_trials}")
         if self.lease_s <= 0 or self.sigma < 0 or self.delta < 0 or self.min_gain < 0:
@@ -191,13 +201,15 @@ class TrialProgress:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """A study as people see it. `best_checkpoint` is the hash of the checkpoint with the best score; scores
-    are values of `metric`.
+    are values of `metric`. epochs_budget: None where it is not of epochs. share_used: of the budget.
     """
 
     trials: list[TrialProgress] = field(default_factory=list)
     epochs_used: int = 0
-    epochs_budget: int = 0
+    epochs_budget: int | None = 0
     best_score: float | None = None
     best_trial: int | None = None
     best_checkpoint: str | None = None
     metric: str = "accuracy"
+    seconds_used: float = 0.0
+    share_used: float = 0.0

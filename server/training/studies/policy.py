@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpu_worker.tasks.metrics import metric_named
 from server.training.studies.hyperspace import Point
-from server.training.studies.messages import StudySpec, Verdict
+from server.training.studies.messages import NO_LIMIT, StudySpec, Verdict
 from server.training.studies.trial import Checkpoint, Trial
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "due_to_cool",
     "improves",
     "on_plateau",
+    "saturated",
+    "share_used",
 ]
 
 
@@ -73,6 +76,28 @@ def improves(spec: StudySpec, trials: Sequence[Trial], score: float) -> bool:
     """Whether p − best > δ (Algorithm 2, line 8), against the best that is stored."""
     best = best_checkpoint(trials)
     return best is None or score - best[1].score > spec.delta
+
+
+def share_used(spec: StudySpec, trials: Sequence[Trial]) -> float:
+    """Of the budget, epochs under way too: that of epochs, of time, or where there is neither of trials."""
+    shares = [sum(trial.charged + int(trial.in_flight) for trial in trials) / spec.budget_epochs]
+    if spec.budget_s is not None:
+        shares.append(sum(trial.took_s for trial in trials) / spec.budget_s)
+    elif spec.budget_epochs >= NO_LIMIT and spec.max_trials is not None:
+        shares.append(len(trials) / spec.max_trials)
+    return max(shares)
+
+
+def saturated(spec: StudySpec, trials: Sequence[Trial]) -> str:
+    """Why no further trial is worth its time, as words; "" while one may be."""
+    best = best_checkpoint(trials)
+    if not spec.stale_trials or best is None:
+        return ""
+    metric = metric_named(spec.metric)
+    if best[1].score >= metric.merit(metric.best):
+        return f"{metric.name} cannot be better"
+    later = [trial for trial in trials if trial.number > best[0].number and trial.state == "finished"]
+    return f"{len(later)} trials in a row have brought no gain" if len(later) >= spec.stale_trials else ""
 
 
 def on_plateau(scores: Sequence[float], patience: int, min_gain: float) -> bool:

@@ -20,6 +20,7 @@ from server.training.studies.costudy import COSTUDY
 from server.training.studies.independent import INDEPENDENT
 from server.training.studies.ledger import Ledger
 from server.training.studies.messages import (
+    NO_LIMIT,
     Assignment,
     NoWorkYet,
     Progress,
@@ -28,7 +29,15 @@ from server.training.studies.messages import (
     StudySpec,
     Verdict,
 )
-from server.training.studies.policy import Fresh, Resume, Rules, best_checkpoint, improves
+from server.training.studies.policy import (
+    Fresh,
+    Resume,
+    Rules,
+    best_checkpoint,
+    improves,
+    saturated,
+    share_used,
+)
 from server.training.studies.trial import Checkpoint, Trial, random_of
 
 __all__ = ["Master", "StudySpec", "progress_of"]
@@ -62,8 +71,10 @@ class Master:
         if error is not None:
             return self._nothing(f"the same error {_SAME_ERRORS} times: {error}", failed=True)
         waiting = next((trial for trial in trials if trial.state == "waiting"), None)
-        if self._committed() >= self.spec.budget_epochs and not self._owes(waiting):
-            return self._nothing("the budget of epochs is used up")
+        if share_used(self.spec, trials) >= 1 and not self._owes(waiting) and not self._has_trials_left():
+            return self._nothing(f"the budget of {self._unit} is used up")
+        if reason := saturated(self.spec, trials):
+            return self._nothing(reason)
         if waiting is not None:
             return self._hand_out(waiting, worker, now_s)
         proposal = self._rules.propose(self.spec, trials)
@@ -75,7 +86,14 @@ class Master:
         return self._begin(proposal, worker, now_s)
 
     def report(
-        self, worker: str, trial: int, epoch: int, score: float, now_s: float, loss: float | None = None
+        self,
+        worker: str,
+        trial: int,
+        epoch: int,
+        score: float,
+        now_s: float,
+        loss: float | None = None,
+        took_s: float = 0.0,
     ) -> Verdict:
         """kReport: the merit of the validation score after `epoch` epochs of the trial (1 is the first), and
         the loss.
@@ -95,12 +113,14 @@ class Master:
             if value is not None and not math.isfinite(value):
                 self._ledger.save(known.diverged(f"its {what} in epoch {epoch} is {value}"))
                 return Verdict.DROP
-        told = known.reported(epoch, score, now_s + self.spec.lease_s, loss)
+        told = known.reported(epoch, score, now_s + self.spec.lease_s, loss, took_s)
         others = [other for other in self._ledger.trials() if other.number != trial]
         verdict = self._rules.judge(self.spec, [*others, told], told)
         ends = epoch - told.start_epoch >= told.epochs
         # This trial's own epoch in flight has just become a charged one.
-        if self._committed() >= self.spec.budget_epochs or (ends and verdict is not Verdict.PAUSE):
+        after = [*others, replace(told, verdict=Verdict.STOP)]
+        is_spent = not self._has_trials_left() and share_used(self.spec, after) >= 1
+        if is_spent or (ends and verdict is not Verdict.PAUSE):
             verdict = Verdict.STOP
         self._ledger.save(replace(told, verdict=verdict))
         return verdict
@@ -235,9 +255,15 @@ class Master:
         has_model = best_checkpoint(self._ledger.trials()) is not None
         return waiting is not None and not self._is_running() and not has_model
 
-    def _committed(self) -> int:
-        """Epochs that are charged, and those that workers are on: no study goes beyond its budget."""
-        return sum(trial.charged + int(trial.in_flight) for trial in self._ledger.trials())
+    @property
+    def _unit(self) -> str:
+        if self.spec.budget_s is not None:
+            return "time"
+        return "epochs" if self.spec.budget_epochs < NO_LIMIT else "trials"
+
+    def _has_trials_left(self) -> bool:
+        """Whether the budget is one of trials: those that have begun are trained to their end."""
+        return self._unit == "trials"
 
     def _leased(self, worker: str, trial: int) -> Trial | None:
         known = self._ledger.find(trial)
@@ -254,11 +280,13 @@ def progress_of(spec: StudySpec, trials: Sequence[Trial]) -> Progress:
     return Progress(
         trials=[trial.progress(metric) for trial in trials],
         epochs_used=sum(trial.charged for trial in trials),
-        epochs_budget=spec.budget_epochs,
+        epochs_budget=spec.budget_epochs if spec.budget_epochs < NO_LIMIT else None,
         best_score=best and metric.value(best[1].score),
         best_trial=best and best[0].number,
         best_checkpoint=best and best[1].digest,
         metric=spec.metric,
+        seconds_used=sum(trial.took_s for trial in trials),
+        share_used=min(1.0, share_used(spec, trials)),
     )
 
 

@@ -44,7 +44,8 @@ class Trial:
     assignment in hand. scores[e] is the merit of the validation score after epoch e + 1 (the larger, the
     better), `loss` the last epoch's on the training rows. `charged` counts every epoch that a worker began,
     lost ones too. `verdict` answered the last report; None when there was none yet. `errors` are those that
-    workers met with it, `cool_from` the epochs after which its learning rate began to fall.
+    workers met with it, `cool_from` the epochs after which its learning rate began to fall. `took_s`: of the
+    epochs that were reported.
     """
 
     number: int
@@ -69,6 +70,7 @@ class Trial:
     loss: float | None = None
     errors: tuple[str, ...] = ()
     cool_from: int | None = None
+    took_s: float = 0.0
 
     @property
     def warm(self) -> bool:
@@ -117,10 +119,19 @@ class Trial:
             self, parent=last.digest, start_epoch=last.epoch, epochs=epochs, attempt=1, cool_from=cool_from
         )
 
-    def reported(self, epoch: int, score: float, until_s: float, loss: float | None = None) -> Trial:
-        """One epoch more."""
+    def reported(
+        self, epoch: int, score: float, until_s: float, loss: float | None = None, took_s: float = 0.0
+    ) -> Trial:
+        """One epoch more, of so many seconds."""
         scores = (*self.scores[: epoch - 1], score)
-        return replace(self, scores=scores, loss=loss, charged=self.charged + 1, lease_until_s=until_s)
+        return replace(
+            self,
+            scores=scores,
+            loss=loss,
+            charged=self.charged + 1,
+            lease_until_s=until_s,
+            took_s=self.took_s + took_s,
+        )
 
     def diverged(self, reason: str) -> Trial:
         """Over for good: with the same inputs it would diverge again. Its last epoch is charged."""

@@ -69,10 +69,34 @@ def test_a_workers_trial_has_its_knobs_where_the_worker_looks_for_them() -> None
     }
 
 
+def test_a_budget_is_of_minutes_epochs_or_trials() -> None:
+    studies = {
+        text: JobSpec.from_json({"dataset": "d", "models": ["vgg", "resnet"], "budget": text}).studies(1, "s")
+        for text in ("10 minutes", "200 epochs", "31 trials")
+    }
+    assert [study.budget_s for study in studies["10 minutes"].values()] == [300.0, 300.0]
+    assert [study.budget_epochs for study in studies["200 epochs"].values()] == [100, 100]
+    assert [study.max_trials for study in studies["31 trials"].values()] == [16, 15]
+    assert [study.stale_trials > 0 for study in studies["10 minutes"].values()] == [True, True]
+    exact = [study for text in ("200 epochs", "31 trials") for study in studies[text].values()]
+    assert not any(study.stale_trials for study in exact)
+
+
+def test_a_job_that_names_no_budget_has_minutes() -> None:
+    assert str(JobSpec.from_json({"dataset": "d"}).budget) == "5 minutes"
+
+
+@pytest.mark.parametrize("metric", ["f1", "rmse"])
+def test_a_metric_that_a_task_does_not_have_is_refused_with_those_that_it_has(metric: str) -> None:
+    with pytest.raises(BadOption, match="accuracy"):
+        JobSpec.from_json({"dataset": "d", "metric": metric})
+
+
 @pytest.mark.parametrize(
-    "budget", ["", "-3", "3.5", "1000", "0 epochs", "10 minutes", "many epochs", "1 epoch and a half"]
+    "budget",
+    ["", "-3", "3.5", "1000", "0 epochs", "0 minutes", "many epochs", "1 epoch and a half", "1.5 epochs"],
 )
-def test_a_budget_that_is_no_number_of_epochs_is_refused(budget: str) -> None:
+def test_a_budget_without_its_unit_or_amount_is_refused(budget: str) -> None:
     with pytest.raises(BadOption, match="budget"):
         JobSpec.from_json({"dataset": "d", "budget": budget})
 

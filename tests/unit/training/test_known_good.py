@@ -96,7 +96,7 @@ def test_the_default_budget_lets_every_model_end_its_known_good_trial_and_search
 
 
 def test_a_budget_without_its_unit_is_refused_and_the_text_says_how_to_write_it() -> None:
-    with pytest.raises(BadOption, match="such as '300 epochs', not '1000'"):
+    with pytest.raises(BadOption, match="'10 minutes', '200 epochs' or '30 trials', not '1000'"):
         JobSpec.from_json({"dataset": "d", "budget": "1000"})
     assert JobSpec.from_json({"dataset": "d", "budget": 1000}).budget_epochs == 1000
 

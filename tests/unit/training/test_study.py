@@ -10,7 +10,7 @@ from optuna.storages import InMemoryStorage
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.journal import open_journal
 from server.training.studies.ledger import as_begun
-from server.training.studies.messages import Assignment, NoWorkYet, StudyOver, StudySpec, Verdict
+from server.training.studies.messages import NO_LIMIT, Assignment, NoWorkYet, StudyOver, StudySpec, Verdict
 from server.training.studies.study import Master
 from server.training.studies.trial import Checkpoint
 from tests.unit.training.simulation import inputs, run, small_space, spec_of
@@ -45,6 +45,48 @@ def test_a_study_of_errors_keeps_the_smallest_and_says_it_in_its_unit():
     progress = master.progress()
     assert (progress.metric, progress.best_score) == ("rmse", 4.0)
     assert (progress.trials[0].score, progress.trials[0].best_score) == (5.0, 4.0)
+
+
+def test_a_budget_of_time_ends_a_study_when_its_epochs_have_taken_it():
+    master = master_of(budget_epochs=NO_LIMIT, budget_s=10.0, max_epochs=9)
+    given = assigned(master)
+    verdicts = [master.report("w", given.trial, epoch, epoch / 10, 0.0, took_s=4.0) for epoch in (1, 2, 3)]
+    assert verdicts == [Verdict.CONTINUE, Verdict.CONTINUE, Verdict.STOP]
+    master.finish("w", given.trial, 0.3, 0.0, "weights")
+    over = master.request("w", 0.0)
+    assert isinstance(over, StudyOver)
+    assert over.reason == "the budget of time is used up"
+    assert (master.progress().seconds_used, master.progress().epochs_budget) == (12.0, None)
+
+
+def test_a_budget_of_trials_trains_each_of_them_to_its_end():
+    master = master_of(budget_epochs=NO_LIMIT, max_trials=3, max_epochs=2)
+    run(master)
+    trials = master.trials()
+    assert [len(trial.scores) for trial in trials] == [2, 2, 2]
+    assert isinstance(master.request("w", 1e9), StudyOver)
+
+
+def test_a_study_whose_score_cannot_be_better_stops():
+    master = master_of(stale_trials=8, max_epochs=1)
+    given = assigned(master)
+    master.report("w", given.trial, 1, 1.0, 0.0)
+    master.finish("w", given.trial, 1.0, 0.0, "weights")
+    over = master.request("w", 0.0)
+    assert isinstance(over, StudyOver)
+    assert over.reason == "accuracy cannot be better"
+
+
+def test_a_study_whose_trials_bring_no_gain_stops():
+    master = master_of(stale_trials=3, max_epochs=1, budget_epochs=50)
+    for number in range(4):
+        given = assigned(master)
+        score = 0.9 if number == 0 else 0.8
+        master.report("w", given.trial, 1, score, 0.0)
+        master.finish("w", given.trial, score, 0.0, f"weights {number}")
+    over = master.request("w", 0.0)
+    assert isinstance(over, StudyOver)
+    assert over.reason == "3 trials in a row have brought no gain"
 
 
 def test_a_study_from_before_scores_had_a_metric_goes_on_by_accuracy():
