@@ -25,7 +25,7 @@ def con() -> duckdb.DuckDBPyConnection:
 @pytest.mark.parametrize(
     ("call", "there"),
     [
-        ("train('food', metric => 'f1')", ["train(dataset", "models :=", "budget :=", "max_epochs :="]),
+        ("train('food', measure => 'f1')", ["train(dataset", "models :=", "budget :=", "max_epochs :="]),
         ("deploy('udf_food', jobs => 1)", ["deploy(function", "job :=", "slo_ms :="]),
     ],
 )
