@@ -129,10 +129,17 @@ packages:
 	@sh .ci/packages
 
 # A server that is not ours, in an environment of its own, for the tests that call one.
-foreign: .build/mlserver/.ready
+foreign: .build/mlserver/.ready .build/triton/.tried
 .build/mlserver/.ready:
 	$(PYTHON) -m venv .build/mlserver
 	.build/mlserver/bin/pip install --quiet --disable-pip-version-check mlserver==1.7.1
+	touch $@
+
+# Its Python stub runs under Debian's own Python. Where it cannot be installed, its tests say so.
+.build/triton/.tried:
+	mkdir -p .build/triton
+	-/usr/bin/python3.11 -m venv --without-pip .build/triton && $(BIN)/python -m pip --python .build/triton/bin/python \
+	  install --quiet --disable-pip-version-check nvidia-pytriton==0.7.0
 	touch $@
 
 clean: ## Remove what was built, trained and measured (the environment stays)

@@ -23,6 +23,7 @@ from gpu_worker.networks.network import Floats, Inputs, softmax
 from gpu_worker.networks.remote.asking import Try
 from gpu_worker.networks.remote.exchange import Call, Connections, EndpointFailed, Reply
 from gpu_worker.networks.remote.remote_network import RemoteNetwork, one_hot, probabilities
+from gpu_worker.networks.table import values_of
 
 __all__ = ["OipNetwork"]
 
@@ -179,19 +180,22 @@ class OipNetwork(RemoteNetwork):
         """See `RemoteNetwork.fault_in`."""
         try:
             if self._input["datatype"] != "BYTES":
-                [0.0 if each is None else float(each) for each in json.loads(row)]
+                self._numbers_of(row)
             elif not self._is_binary:
                 bytes(row).decode()
         except UnicodeDecodeError:
             return f"it is no UTF-8, and {self.url} takes texts alone: it has no {_BINARY} extension"
-        except (ValueError, TypeError):
-            return f"it holds what is no number, and {self.url} takes {self._input['datatype']}"
+        except ValueError as exc:
+            return f"it cannot be sent to {self.url}, which takes {self._input['datatype']}: {exc}"
         return None
+
+    def _numbers_of(self, row: bytes) -> list[float]:
+        """A row of a table. Raises `ValueError`."""
+        return [np.nan if each is None else float(each) for each in values_of(row, self.columns)]
 
     def _as_numbers(self, inputs: Inputs, datatype: str) -> NDArray[Any]:
         if not isinstance(inputs, np.ndarray):  # rows of a table
-            rows = [[np.nan if each is None else float(each) for each in json.loads(row)] for row in inputs]
-            return np.array(rows, _NUMPY[datatype])
+            return np.array([self._numbers_of(row) for row in inputs], _NUMPY[datatype])
         shape, spec = self._input["shape"], self.manifest.input
         pixels: NDArray[Any] = inputs
         if inputs.dtype == np.uint8:  # [n, H, W, 3]; normalised ones come as [n, 3, H, W]

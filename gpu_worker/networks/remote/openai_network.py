@@ -138,7 +138,7 @@ class OpenAINetwork(RemoteNetwork):
         return self._made_of(text, answer, choice)
 
     def _values(self, row: bytes) -> dict[str, str]:
-        return read_row(self.manifest.input.form, [name for name, _ in self.manifest.input.columns], row)
+        return read_row(self.manifest.input.form, self.columns, row)
 
     def _completion(self, attempt: Try, messages: list[dict[str, Any]]) -> tuple[str, Mapping[str, Any]]:
         asked: dict[str, Any] = {

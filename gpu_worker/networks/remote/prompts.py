@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.remote_spec import RemoteSpec
+from gpu_worker.networks.table import NamedColumn, values_of
 
 __all__ = ["answer_schema", "messages_for", "parsed", "read_row"]
 
@@ -67,17 +68,17 @@ def messages_for(
     return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
 
-def read_row(form: str, columns: Sequence[str], row: bytes) -> dict[str, str]:
+def read_row(form: str, columns: Sequence[NamedColumn], row: bytes) -> dict[str, str]:
     """The values of a row of text or of a table, by name. Raises `ValueError`, which says what is wrong."""
     if form == "text":
         return {"text": bytes(row).decode()}
-    cells = json.loads(row)
-    if not isinstance(cells, list) or (columns and len(cells) != len(columns)):
-        raise ValueError(f"it is no JSON array of {len(columns) or 'some'} values")
-    shown = ["" if cell is None else cell if isinstance(cell, str) else json.dumps(cell) for cell in cells]
-    named = dict(zip(columns, shown, strict=False))
-    whole = json.dumps(dict(zip(columns, cells, strict=False)) if columns else cells, ensure_ascii=False)
-    return named | {"row": whole}
+    values = values_of(row, columns)
+    named = {column.name: value for column, value in zip(columns, values, strict=True)}
+    shown = {
+        name: "" if value is None else value if isinstance(value, str) else json.dumps(value)
+        for name, value in named.items()
+    }
+    return shown | {"row": json.dumps(named, ensure_ascii=False)}
 
 
 def parsed(text: str) -> Any:  # noqa: ANN401  # JSON

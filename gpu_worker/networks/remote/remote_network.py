@@ -22,6 +22,7 @@ from gpu_worker.model_files.remote_spec import RemoteSpec
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, UntilDeadline
 from gpu_worker.networks.remote.asking import Asking, Try
 from gpu_worker.networks.remote.exchange import Connections, EndpointFailed, Reply
+from gpu_worker.networks.table import TableColumn
 from gpu_worker.tasks import task_named
 
 __all__ = ["EndpointDown", "RemoteNetwork", "one_hot", "probabilities"]
@@ -53,6 +54,7 @@ class RemoteNetwork(ABC):
         task = task_named(manifest.task)
         self.reads: str = task.reads
         self.picks_one = getattr(task, "picks_one", True)
+        self.columns = [TableColumn(name, kind) for name, kind in manifest.input.columns]
         self.activation = manifest.outputs.activation or "none"
         self.column_names = [spec.name for spec in task.columns if spec.name != "confidence"][::-1]
         self.forms = _forms(manifest, self.pixels)
