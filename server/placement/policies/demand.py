@@ -142,13 +142,15 @@ def taken_up(state: PlacementState, worker: WorkerPlaces) -> list[PlacementActio
 
     Groups that rows wait for go first.
     """
+    if not worker.offers:
+        return []
     held = [state.size_bytes(key) for key in worker.resident]
     for group in sorted(worker.offers, key=lambda group: group not in state.waited_for):
-        # A model that kills its workers must not keep all others from being served.
-        if any(key in state.models and state.models[key].is_deadly for key in group):
-            continue
         missing = [key for key in group if key not in worker.resident]
-        if missing and worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
+        # A model that kills its workers must not keep all others from being served.
+        if not missing or any(key in state.models and state.models[key].is_deadly for key in group):
+            continue
+        if worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
             return [Fetch(worker.name, missing[0], "there was room")]
     return []
 

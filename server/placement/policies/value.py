@@ -26,7 +26,6 @@ from server.placement.policy import (
     Evict,
     Fetch,
     GroupKeys,
-    ModelState,
     PlacementAction,
     PlacementDecision,
     PlacementState,
@@ -177,11 +176,11 @@ class ValueOfResidency:
             if worth.is_coming(group) or not loading.isdisjoint(group):
                 continue
             load_s = max(1e-6, worth.load_s(group, device))
-            from_s = worth.now_s + load_s + sum(state.models[key].batch_s(1) for key in group)
+            from_s = worth.now_s + load_s + sum(worth.models[key].batch_s(1) for key in group)
             rows, due_s = worth.savable(group, from_s), worth.due_s(group, from_s)
             if rows > 0:
                 # The load may take longer, and the worker is busy when it is over.
-                late_s = _MARGIN * load_s + 2 * sum(state.models[key].batch_s(4) for key in group)
+                late_s = _MARGIN * load_s + 2 * sum(worth.models[key].batch_s(4) for key in group)
                 awaited.append(Awaited(group, rows, load_s, max(0.0, due_s - from_s - late_s)))
         return spare_s(awaited, len(state.workers))
 
@@ -195,7 +194,7 @@ class ValueOfResidency:
 
             def first(group: GroupKeys) -> float:
                 rows = state.waited_for[group].rows + _KEEP_SHARE * worth.keep(group, worker.device)
-                return rows / max(1, sum(state.size_bytes(key) for key in group))
+                return rows / max(1, sum(worth.size_bytes(key) for key in group))
 
             soonest = next(iter(turns), None)  # must be begun
             wanted = nlargest(_WANTED, wanted, key=first)
@@ -207,18 +206,7 @@ class ValueOfResidency:
             yield from ((group, group) for group in worth.behind)
         if not self.prefetch:
             return
-        ahead = [key for key in worth.ahead if not worth.holders(key)]
-        asked = {key for group in worth.wanted for key in group}
-        sought = [key for key in {*state.sought, *ahead} - asked if _may_come_unasked(state.models[key])]
-        units = {key: worth.unit_of(key) for key in sought}
-        if len(sought) > _SOUGHT:
-
-            def quickly(key: str) -> float:
-                load_s = worth.load_s((key,), worker.device)
-                return worth.keep((key,), worker.device) / max(1e-6, load_s)
-
-            sought = nlargest(_SOUGHT, sought, key=quickly)
-        for unit in dict.fromkeys([*(units[key] for key in sought), *self._copies(worth, worker)]):
+        for unit in dict.fromkeys([*worth.sought(worker.device, _SOUGHT), *self._copies(worth, worker)]):
             yield unit, unit
 
     def _copies(self, worth: Worth, worker: WorkerPlaces) -> Iterator[GroupKeys]:
@@ -233,11 +221,9 @@ class ValueOfResidency:
             able = [
                 key
                 for key in listed
-                if worth.has(there, key)
-                and not worth.has(worker, key)
-                and _may_come_unasked(state.models[key])
+                if worth.has(there, key) and not worth.has(worker, key) and worth.may_come_unasked(key)
             ]
-            busiest = nlargest(_COPIES, able, key=lambda key: state.models[key].arrivals_per_s(worth.now_s))
+            busiest = nlargest(_COPIES, able, key=lambda key: worth.models[key].arrivals_per_s(worth.now_s))
             yield from ((key,) for key in busiest)
 
     def _plan(
@@ -286,7 +272,7 @@ class ValueOfResidency:
         """Rows that wait for the group, and that can be in time after such a load; or that can be late."""
         if not self.savable:
             return 0.0
-        models = worth.state.models
+        models = worth.models
         from_s = worth.now_s + load_s + sum(models[key].batch_s(1) for key in group)
         return min(worth.answerable(group, from_s), _LATE) if late_too else worth.savable(group, from_s)
 
@@ -318,8 +304,8 @@ class ValueOfResidency:
         state, capacity = worth.state, worker.capacity
         held = state.used_bytes.get(worker.name)
         if held is None:
-            held = sum(state.size_bytes(key) for key in worker.resident)
-        bytes_over = held + sum(state.size_bytes(key) for key in missing) - capacity.capacity_bytes
+            held = sum(worth.size_bytes(key) for key in worker.resident)
+        bytes_over = held + sum(worth.size_bytes(key) for key in missing) - capacity.capacity_bytes
         models_over = len(worker.resident) + len(missing) - capacity.max_models
         bytes_over = bytes_over if capacity.capacity_bytes else 0
         models_over = models_over if capacity.max_models else 0
@@ -339,7 +325,7 @@ class ValueOfResidency:
                     break
                 if one.key not in group and one.key not in due:
                     found.append(one)
-                    freed += state.size_bytes(one.key)
+                    freed += worth.size_bytes(one.key)
             if freed >= bytes_over and len(found) >= models_over:
                 return _needed(state, found, freed - bytes_over, len(found) - models_over)
         return None
@@ -354,7 +340,7 @@ class ValueOfResidency:
         found: GroupKeys | None = None
         longest_s = 0.0
         for group in worth.wanted:
-            models = [state.models[key] for key in group]
+            models = [worth.models[key] for key in group]
             waited_s = worth.now_s - max(model.served_s for model in models)
             load_s = max(max(model.load_s.values(), default=0.0) for model in models) * len(group)
             if waited_s <= max(longest_s, load_s * wanted / _FLOOR) or worth.is_coming(group):
@@ -444,10 +430,6 @@ def _units(worth: Worth, worker: WorkerPlaces, group: GroupKeys) -> Iterator[tup
         yield from ((part, group) for part, where in parts if where is worker)
     else:
         yield group, group
-
-
-def _may_come_unasked(model: ModelState) -> bool:
-    return not model.failures and not model.dismissed and not model.is_deadly
 
 
 def _wait_for_ever(rows: WaitingRows) -> bool:

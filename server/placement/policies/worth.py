@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import nlargest
 
-from server.placement.policy import FADE_S, GroupKeys, PlacementState, WorkerPlaces
+from server.placement.policy import FADE_S, GroupKeys, ModelState, PlacementState, WorkerPlaces
 
 __all__ = ["Leaving", "Worth", "over"]
 
@@ -43,6 +44,18 @@ class Leaving:
     size: int
 
 
+class _Seen(dict[str, ModelState]):
+    """Models as they are at one moment; each is made by the core when it is first looked at."""
+
+    def __init__(self, models: Mapping[str, ModelState]) -> None:
+        super().__init__()
+        self._models = models
+
+    def __missing__(self, key: str) -> ModelState:
+        found = self[key] = self._models[key]
+        return found
+
+
 class Worth:
     """`rates`, `chain`: whether rates, or else the last use alone, and the order of visits count."""
 
@@ -50,10 +63,15 @@ class Worth:
         self, state: PlacementState, now_s: float, *, rates: bool = True, chain: bool = True
     ) -> None:
         self.state = state
+        self.models = _Seen(state.models)
         self.now_s = now_s
         self._rates = rates
         self._chain = chain
         self._keep: dict[tuple[GroupKeys, str], float] = {}
+        self._load_s: dict[tuple[str, str], float] = {}
+        self._sizes: dict[str, int] = {}
+        self._held_by: dict[GroupKeys, list[str]] = {}
+        self._sought: dict[str, list[GroupKeys]] = {}
         self._may_leave: dict[tuple[str, bool, bool], list[Leaving]] = {}
         self._runs: dict[GroupKeys, bool] = {}
         workers = state.workers.values()
@@ -83,7 +101,7 @@ class Worth:
 
     def in_part(self, group: GroupKeys) -> bool:
         """Whether some of the members may answer without the others."""
-        return len(group) > 1 and all(self.state.models[key].share < 1 for key in group)
+        return len(group) > 1 and all(self.models[key].share < 1 for key in group)
 
     def runs(self, group: GroupKeys) -> bool:
         """Whether rows of the group are being answered somewhere."""
@@ -106,7 +124,7 @@ class Worth:
         state = self.state
         if not state.apart or len(group) == 1:
             return False
-        sizes = [state.size_bytes(key) for key in group]
+        sizes = [self.size_bytes(key) for key in group]
         return not any(worker.capacity.fits(sizes) for worker in state.workers.values())
 
     @cached_property
@@ -121,16 +139,30 @@ class Worth:
         device = next((worker.device for worker in self.state.workers.values()), "")
         return sum(self.load_s(group, device) for group in wanted) / len(wanted) if wanted else 0.0
 
+    def size_bytes(self, key: str) -> int:
+        """Of a model; 0 while it is not known."""
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sizes[key] = self.state.size_bytes(key)
+        return found
+
     # ── what is asked for ─────────────────────────────────────────────────────────────────────────────
 
     def load_s(self, keys: Collection[str], device: str) -> float:
         """What it takes to load them there."""
-        models = self.state.models
-        return sum(models[key].load_s.get(device, _FIRST_LOAD_S) if key in models else 0.0 for key in keys)
+        found = 0.0
+        for key in keys:
+            one_s = self._load_s.get((key, device))
+            if one_s is None:
+                is_known = key in self.state.models
+                one_s = self.models[key].load_s.get(device, _FIRST_LOAD_S) if is_known else 0.0
+                self._load_s[key, device] = one_s
+            found += one_s
+        return found
 
     def row_s(self, key: str) -> float:
         """Of a batch of four."""
-        return self.state.models[key].batch_s(4) / 4
+        return self.models[key].batch_s(4) / 4
 
     @cached_property
     def ahead(self) -> dict[str, tuple[float, float, float]]:
@@ -156,7 +188,7 @@ class Worth:
 
     def rate(self, key: str, load_s: float) -> float:
         """Rows a second that come for a model, in the time of two of its loads."""
-        model = self.state.models[key]
+        model = self.models[key]
         if self._rates:
             rate = model.arrivals_per_s(self.now_s)
         else:
@@ -173,20 +205,45 @@ class Worth:
         """Rows a second that are lost while the group has to be loaded again: what it is worth to have it."""
         found = self._keep.get((group, device))
         if found is None:
-            models = [self.state.models[key] for key in group]
             load_s = self.load_s(group, device)
-            rate = min(self.rate(key, load_s) * model.share for key, model in zip(group, models, strict=True))
             others = len(self.wanted) - (group in self.state.waited_for and not self.runs(group))
             absent_s = 2 * load_s + self._mean_load_s * max(0, others) / max(1, len(self.state.workers))
-            batch_s = sum(model.batch_s(4) for model in models)
-            goal_s = min(model.goal_s for model in models)
+            if len(group) == 1:  # nearly always; and nothing is asked as often as this
+                model = self.models[group[0]]
+                rate = self.rate(group[0], load_s) * model.share
+                batch_s, goal_s = model.batch_s(4), model.goal_s
+            else:
+                models = [self.models[key] for key in group]
+                rate = min(self.rate(key, load_s) * self.models[key].share for key in group)
+                batch_s = sum(model.batch_s(4) for model in models)
+                goal_s = min(model.goal_s for model in models)
             lost = (absent_s + batch_s - goal_s) / absent_s if absent_s > 0 else 0.0
             found = self._keep[group, device] = rate * min(1.0, max(_LEAST, lost))
         return found
 
+    def may_come_unasked(self, key: str) -> bool:
+        """Whether it may be loaded though nobody waits for it."""
+        model = self.models[key]
+        return not model.failures and not model.dismissed and not model.is_deadly
+
+    def sought(self, device: str, most: int) -> list[GroupKeys]:
+        """Of what is held nowhere, and no rows wait for, those worth most a second of the link."""
+        found = self._sought.get(device)
+        if found is None:
+            ahead = [key for key in self.ahead if not self.holders(key)]
+            asked = {key for group in self.wanted for key in group}
+            keys = [key for key in {*self.state.sought, *ahead} - asked if self.may_come_unasked(key)]
+            if len(keys) > most:
+                worths = {
+                    key: self.keep((key,), device) / max(1e-6, self.load_s((key,), device)) for key in keys
+                }
+                keys = nlargest(most, keys, key=lambda key: worths[key])
+            found = self._sought[device] = [self.unit_of(key) for key in keys]
+        return found
+
     def unit_of(self, key: str) -> GroupKeys:
         """What has to be there for the model to be of use: itself, or all of its group."""
-        model = self.state.models[key]
+        model = self.models[key]
         if model.share < 1 or not model.groups or (key,) in model.groups:
             return (key,)
         return model.groups[0]
@@ -235,7 +292,7 @@ class Worth:
     def waiting_for(self, key: str) -> int:
         """Rows that wait for a model, alone or with others."""
         state = self.state
-        found = [state.waited_for.get(group) for group in state.models[key].groups or ((key,),)]
+        found = [state.waited_for.get(group) for group in self.models[key].groups or ((key,),)]
         return sum(waiting.rows for waiting in found if waiting is not None)
 
     # ── rows that wait behind others ──────────────────────────────────────────────────────────────────
@@ -243,7 +300,8 @@ class Worth:
     def begins(self, worker: WorkerPlaces, unit: GroupKeys, load_s: float) -> None:
         """It is decided that the unit is loaded there."""
         self._there_in_s.update(((worker.name, key), load_s) for key in unit)
-        self._too_late.clear()
+        for group in [group for group in self._too_late if not set(unit).isdisjoint(group)]:
+            del self._too_late[group]
 
     @cached_property
     def behind(self) -> list[GroupKeys]:
@@ -273,32 +331,40 @@ class Worth:
         found = dict.fromkeys(state.workers, 0.0)
         for name, running in state.running.items():
             if name in found:
-                found[name] = sum(state.models[key].batch_s(4) for key in running) / 2
+                found[name] = sum(self.models[key].batch_s(4) for key in running) / 2
         for group in state.waited_for:
-            holders = [worker.name for worker in state.workers.values() if self._holds(worker, group)]
+            holders = self._holding(group)
+            if holders:
+                waiting_s = self._waiting_s(group) / len(holders)
             for name in holders:
-                found[name] += self._waiting_s(group) / len(holders)
+                found[name] += waiting_s
         return found
 
-    def _holds(self, worker: WorkerPlaces, group: GroupKeys) -> bool:
-        return all(self.has(worker, key) for key in group)
+    def _holding(self, group: GroupKeys) -> list[str]:
+        """The workers that have all of it."""
+        found = self._held_by.get(group)
+        if found is None:
+            workers = self.state.workers.items()
+            found = [name for name, one in workers if all(self.has(one, key) for key in group)]
+            self._held_by[group] = found
+        return found
 
     def _waiting_s(self, group: GroupKeys) -> float:
         rows = max(1, self.state.waited_for[group].rows)
-        return sum(self.state.models[key].rows_s(rows) for key in group)
+        return sum(self.models[key].rows_s(rows) for key in group)
 
     def _free_in_s(self, group: GroupKeys) -> list[float]:
         """In how many seconds each that holds the group, or soon will, is done with what waits for others."""
-        workers = self.state.workers.values()
-        holders = [worker.name for worker in workers if self._holds(worker, group)]
-        found = [max(0.0, self._work_s[name] - self._waiting_s(group) / len(holders)) for name in holders]
-        for worker in workers:
+        holders = self._holding(group)
+        own_s = self._waiting_s(group) / len(holders) if holders else 0.0
+        found = [max(0.0, self._work_s[name] - own_s) for name in holders]
+        for name in dict.fromkeys(name for name, key in self._there_in_s if key in group):
+            worker = self.state.workers[name]
             in_s = max(
-                0.0 if self.has(worker, key) else self._there_in_s.get((worker.name, key), math.inf)
-                for key in group
+                0.0 if self.has(worker, key) else self._there_in_s.get((name, key), math.inf) for key in group
             )
-            if worker.name not in holders and in_s < math.inf:
-                found.append(max(in_s, self._work_s[worker.name]))
+            if name not in holders and in_s < math.inf:
+                found.append(max(in_s, self._work_s[name]))
         return found
 
     def _dues_s(self, group: GroupKeys) -> Iterator[float]:
@@ -315,7 +381,7 @@ class Worth:
         """Of the rows that wait, if each of those workers takes them from then on, the soonest due first."""
         if not free_in_s or self.in_part(group):
             return 0
-        models = [self.state.models[key] for key in group]
+        models = [self.models[key] for key in group]
         fixed_s = sum(one.fixed_s for one in models)
         # In batches of four, as demand is reckoned: where the largest were counted on, an l̂ that is too low
         # would leave rows behind holders who cannot make it.
@@ -368,7 +434,7 @@ class Worth:
 
     def _leaving(self, worker: WorkerPlaces, key: str) -> Leaving:
         state = self.state
-        size = max(1, state.size_bytes(key))
+        size = max(1, self.size_bytes(key))
         others = [name for name in self.holders(key) if name != worker.name] if len(state.workers) > 1 else []
         if others:
             rate = self.rate(key, self.load_s((key,), worker.device))
@@ -376,7 +442,7 @@ class Worth:
             demand = sum(state.demand.get(name, 0.0) for name in others) / len(others) + share
             worth = max(rate * over(demand), _COPY * self.keep((key,), worker.device))
             return Leaving(key, 0, worth, size)
-        groups = state.models[key].groups or ((key,),)
+        groups = self.models[key].groups or ((key,),)
         if (key,) not in groups and not any(self.runs(group) or self.is_coming(group) for group in groups):
             return Leaving(key, 0, 0.0, size)  # of no use without the others
         return Leaving(key, self.waiting_for(key), self.keep((key,), worker.device), size)
