@@ -22,9 +22,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.networks.ngrams import NGrams, Ragged
+from gpu_worker.zoo.ngrams import NGrams, tfidf
 
-__all__ = ["Encoder", "Known", "Moment", "Rates", "Scaled", "Words", "encoder_from", "tfidf"]
+__all__ = ["Encoder", "Known", "Moment", "Rates", "Scaled", "Words", "encoder_from"]
 
 _DAY_S = 86_400.0
 _YEAR_S = 365.2425 * _DAY_S
@@ -201,18 +201,6 @@ class Words:
             "weights": _packed(self.weights, np.float16),
             "bias": _packed(self.bias, np.float32),
         }
-
-
-def tfidf(found: Ragged, idf: Floats) -> Floats:
-    """float32 [t]: the share of each n-gram in its text, (1 + log count) · idf, of length 1 in each text
-    (Manning, Raghavan & Schütze 2008, ch. 6, "ltc").
-    """
-    shares = (1 + np.log(found.counts)) * idf[found.places]
-    lengths = np.diff(found.ends, prepend=0)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    norms = np.sqrt(np.bincount(rows, shares * shares, minlength=len(lengths)))
-    result: Floats = (shares / np.maximum(norms, 1e-12)[rows]).astype(np.float32)
-    return result
 
 
 def encoder_from(form: Mapping[str, Any]) -> Encoder:

@@ -19,10 +19,11 @@ from gpu_worker.train.network_learner import NetworkLearner
 from gpu_worker.train.network_learner import evaluated as network_evaluated
 from gpu_worker.train.snapshot import SnapshotFile, read_snapshot, read_texts
 from gpu_worker.train.spec import TrainSpec
-from gpu_worker.zoo import TABULAR, TEXT_ARCHITECTURES
+from gpu_worker.zoo import LINEAR_TEXT, TABULAR, TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import TextModule
 
 if TYPE_CHECKING:
+    from gpu_worker.train.linear_texts import LinearSpec, SparseTexts
     from gpu_worker.train.tabular import TableSnapshot
 
 __all__ = ["Learners", "train_spec"]
@@ -54,6 +55,12 @@ class Learners:
             own, choices = _tabular(raw)
             table = self._table(snapshot, objective.classes, choices)
             return TabularLearner(TabularSpec(**own), table, objective)
+        if raw.get("architecture") == LINEAR_TEXT:
+            from gpu_worker.train.linear_texts import LinearTextLearner, linear_spec
+
+            linear = linear_spec(raw)
+            texts = self._sparse(snapshot, linear, objective)
+            return LinearTextLearner(linear, texts, objective, start=start, start_epoch=start_epoch)
         spec = train_spec(raw)
         rows = self._rows(snapshot, objective.classes, spec)
         return NetworkLearner(
@@ -81,6 +88,14 @@ class Learners:
             rows_of_table = read_table(snapshot, objective.classes, table, (split,), self.on_step)
             found = evaluated(rows_of_table, split, start)
             return found if len(found.targets) else None
+        if raw.get("architecture") == LINEAR_TEXT:
+            from gpu_worker.train.linear_texts import evaluated as linear_evaluated
+            from gpu_worker.train.linear_texts import linear_spec
+
+            linear = linear_spec(raw)
+            texts = self._sparse(snapshot, linear, objective)
+            answered = linear_evaluated(texts, objective, split, start)
+            return answered if len(answered.targets) else None
         spec = train_spec(raw)
         examples = self._rows(snapshot, objective.classes, spec).examples(split)
         if not len(examples):
@@ -109,6 +124,15 @@ class Learners:
                 )
 
         found: SnapshotFile = self._held(key, read)
+        return found
+
+    def _sparse(self, path: str, linear: LinearSpec, objective: Objective) -> SparseTexts:
+        from gpu_worker.train.linear_texts import ngrams_of, read_sparse
+
+        ngrams = ngrams_of(linear, objective)
+        found: SparseTexts = self._held(
+            (path, ngrams), lambda: read_sparse(path, objective.classes, ngrams, self.on_step)
+        )
         return found
 
     def _table(self, path: str, classes: Sequence[str], choices: dict[str, bool]) -> TableSnapshot:

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import Ridge
 
-from gpu_worker.networks.encoders import Encoder, Known, Moment, Rates, Scaled, Words, tfidf
+from gpu_worker.networks.encoders import Encoder, Known, Moment, Rates, Scaled, Words
 from gpu_worker.networks.network import Floats
-from gpu_worker.networks.ngrams import NGrams, Ragged
 from gpu_worker.networks.table import TIMES, Table, TableColumn
+from gpu_worker.zoo.ngrams import NGrams, Ragged, idf_of, tfidf
 
-__all__ = ["ALL_COLUMNS", "FOLDS", "ColumnChoices", "FittedTable", "fit_table", "idf_of", "matrix_of"]
+__all__ = ["ALL_COLUMNS", "FOLDS", "ColumnChoices", "FittedTable", "fit_table", "matrix_of"]
 
 FOLDS = 5
 _MOST_KNOWN = 32  # texts of one column that have a flag; the rarer ones are told by rates
@@ -264,13 +264,6 @@ _LEARNS: Mapping[str, type[_Numbers] | type[_Texts]] = {
     "text": _Texts,
     **dict.fromkeys(TIMES, _Moments),
 }
-
-
-def idf_of(found: Ragged, buckets: int) -> Floats:
-    """float32 [buckets]: log((1 + n) / (1 + texts with it)) + 1, so that none is left out."""
-    with_it = np.bincount(found.places, minlength=buckets)
-    idf: Floats = (np.log((1 + len(found.ends)) / (1 + with_it)) + 1).astype(np.float32)
-    return idf
 
 
 def matrix_of(found: Ragged, shares: Floats, buckets: int) -> csr_matrix:

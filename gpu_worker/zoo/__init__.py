@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ARCHITECTURES", "HASHING", "MOST_OF_OPTIONS", "TABULAR", "TEXT_ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "HASHING", "LINEAR_TEXT", "MOST_OF_OPTIONS", "TABULAR", "TEXT_ARCHITECTURES"]
 
 HASHING = "hashing"
 
@@ -26,11 +26,13 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 )
 TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
+        "tfidf_linear": "gpu_worker.zoo.tfidf_linear:TfidfLinear",
         "fasttext": "gpu_worker.zoo.fasttext:FastText",
         "temporal_cnn": "gpu_worker.zoo.temporal_cnn:TemporalCnn",
         "character_rnn": "gpu_worker.zoo.character_rnn:CharacterRnn",
     }
 )
+LINEAR_TEXT = "tfidf_linear"  # learnt by scikit-learn, not by gradient descent
 TABULAR = frozenset(
     ("logistic_regression", "ridge", "hist_gradient_boosting", "gradient_boosting", "random_forest")
 )
@@ -46,5 +48,7 @@ MOST_OF_OPTIONS: Mapping[str, int] = MappingProxyType(
         "embedding": 4096,
         "subword": 32,
         "dropout": 1,
+        "words": 2,
+        "characters": 8,
     }
 )

@@ -137,6 +137,14 @@ def _n_grams() -> HyperSpace:
     return space
 
 
+def _tfidf() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("C", "float", 0.3, 100.0, log=True, default=10.0)
+    space.add_categorical_knob("words", "integer", [1, 2], group="architecture", default=2)
+    space.add_categorical_knob("characters", "integer", [0, 4, 5], group="architecture", default=0)
+    return space
+
+
 def _hist_gradient_boosting() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("learning_rate", "float", 0.02, 0.3, log=True, default=0.1)
@@ -201,11 +209,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 TEXT_CLASSIFICATION.name,
                 "text",
                 {
+                    "tfidf_linear": Model("linear", _tfidf),
                     "fasttext": Model("bag of n-grams", _n_grams),
                     "temporal_cnn": Model("convolutional", _text),
                     "character_rnn": Model("recurrent", _text),
                 },
-                ("fasttext", "temporal_cnn", "character_rnn"),
+                ("tfidf_linear", "fasttext"),
                 ("branch", "costudy", "study"),
             ),
             Recipe(

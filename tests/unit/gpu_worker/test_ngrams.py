@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.networks.encoders import tfidf
-from gpu_worker.networks.ngrams import NGrams, Ragged
+from gpu_worker.zoo.ngrams import NGrams, Ragged, tfidf
 
 
 def places(found: Ragged, row: int) -> dict[int, int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NGrams", "Ragged"]
+__all__ = ["NGrams", "Ragged", "idf_of", "tfidf"]
 
 _CHARS_READ = 8_192  # of a text
 _WORD = re.compile(r"\w+")
@@ -25,6 +25,7 @@ _MIX, _SECOND, _CHARS = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1C
 _HALF = np.uint64(32)
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
 
 
 class _Hashes(dict[str, int]):
@@ -121,3 +122,22 @@ class NGrams:
 
 
 _HASHES = _Hashes()
+
+
+def idf_of(found: Ragged, buckets: int) -> Floats:
+    """float32 [buckets]: log((1 + n) / (1 + texts with it)) + 1, so that none is left out."""
+    with_it = np.bincount(found.places, minlength=buckets)
+    idf: Floats = (np.log((1 + len(found.ends)) / (1 + with_it)) + 1).astype(np.float32)
+    return idf
+
+
+def tfidf(found: Ragged, idf: Floats) -> Floats:
+    """float32 [t]: the share of each n-gram in its text, (1 + log count) · idf, of length 1 in each text
+    (Manning, Raghavan & Schütze 2008, ch. 6, "ltc").
+    """
+    shares = (1 + np.log(found.counts)) * idf[found.places]
+    lengths = np.diff(found.ends, prepend=0)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    norms = np.sqrt(np.bincount(rows, shares * shares, minlength=len(lengths)))
+    result: Floats = (shares / np.maximum(norms, 1e-12)[rows]).astype(np.float32)
+    return result

@@ -1,0 +1,102 @@
+"""Linear models of texts: learnt over sparse n-grams, written as a module, and served as that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gpu_worker.device import find_device
+from gpu_worker.errors import BadRequest
+from gpu_worker.networks.text_network import TextNetwork
+from gpu_worker.tasks import TEXT_CLASSIFICATION
+from gpu_worker.tasks.metrics import METRICS
+from gpu_worker.train.learner import Objective
+from gpu_worker.train.learners import Learners
+from gpu_worker.train.loop import TrainingStopped
+from gpu_worker.zoo.tfidf_linear import TfidfLinear
+
+CLASSES = {2: ("bad", "good"), 3: ("bad", "good", "odd")}
+WORDS = {"bad": ["awful", "ひどい"], "good": ["lovely", "великолепно"], "odd": ["blue", "seven"]}
+TEXTS = ["it was awful", "LOVELY, lovely tea", "", "a seven blue thing", "never seen"]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Objective]:
+    classes = CLASSES[request.param]
+    draw = np.random.default_rng(0)
+    targets = [classes[number % len(classes)] for number in range(240)]
+    texts = [f"the tea number {draw.integers(50)} was {draw.choice(WORDS[target])}" for target in targets]
+    splits = [("train", "train", "train", "validation", "test")[at % 5] for at in range(240)]
+    path = tmp_path_factory.mktemp("texts") / "snapshot.parquet"
+    pq.write_table(pa.table({"input": texts, "target": targets, "split": splits}), path)
+    return str(path), Objective(TEXT_CLASSIFICATION, classes, METRICS["accuracy"])
+
+
+def learners() -> Learners:
+    return Learners("cpu", lambda row: row, 1, False)
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    return {"architecture": "tfidf_linear", "epochs": 3, "seed": 0, "schedule": "constant", "C": 10.0, **more}
+
+
+def learnt(case: tuple[str, Objective], path: Path, epochs: int = 2, **more: Any) -> str:
+    learner = learners().begin(spec(**more), case[0], case[1], "", 0)
+    for _ in range(epochs):
+        learner.learn(lambda: False)
+    learner.write(str(path), best=True)
+    return str(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"words": 1}, {"characters": 4}, {"words": 0, "characters": 3}])
+def test_what_was_learnt_is_what_the_served_module_answers(case, options, tmp_path: Path):
+    given = spec(architecture_options=options)
+    checkpoint = learnt(case, tmp_path / "model.safetensors", architecture_options=options)
+    found = learners().evaluate(given, case[0], case[1], checkpoint, "test")
+    assert found is not None
+    assert (found.predictions.argmax(axis=1) == found.targets).mean() > 0.95
+    module = TfidfLinear(len(case[1].classes), **options)
+    module.load_state_dict(load_file(checkpoint))
+    network = TextNetwork(module, find_device("cpu", threads=1))
+    rows = pq.read_table(case[0]).to_pylist()
+    texts = [row["input"].encode() for row in rows if row["split"] == "test"]
+    served = network.scores(texts, lambda: False)
+    assert np.abs(served - found.predictions).max() < 1e-5
+    alone = np.concatenate([network.scores([text.encode()], lambda: False) for text in TEXTS])
+    together = network.scores([text.encode() for text in TEXTS], lambda: False)
+    assert np.allclose(alone, together, atol=1e-6)
+    assert np.isfinite(together).all(), "a text without words has an answer"
+
+
+def test_a_trial_goes_on_from_its_own_weights_and_loses_nothing(case, tmp_path: Path):
+    half = learnt(case, tmp_path / "half.safetensors", epochs=1)
+    again = learners().begin(spec(), case[0], case[1], half, 1)
+    assert again.epoch == 1
+    first = learners().begin(spec(), case[0], case[1], "", 0).learn(lambda: False)
+    assert again.learn(lambda: False).loss <= first.loss + 1e-3
+    again.write_state(str(tmp_path / "any"))
+
+
+def test_the_same_inputs_give_the_same_weights(case, tmp_path: Path):
+    one, other = (load_file(learnt(case, tmp_path / f"{n}.safetensors")) for n in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_cannot_be_learnt_is_refused_in_words(case, tmp_path: Path):
+    with pytest.raises(BadRequest, match="no knob 'forget'"):
+        learners().begin(spec(forget=0.1), case[0], case[1], "", 0)
+    with pytest.raises(BadRequest, match="characters must be"):
+        learners().begin(spec(architecture_options={"characters": 1}), case[0], case[1], "", 0)
+    checkpoint = learnt(case, tmp_path / "model.safetensors")
+    wider = Objective(case[1].task, (*case[1].classes, "new"), case[1].metric)
+    with pytest.raises(BadRequest, match="not of tfidf_linear with these knobs"):
+        learners().evaluate(spec(), case[0], wider, checkpoint, "test")
+    with pytest.raises(TrainingStopped):
+        learners().begin(spec(), case[0], case[1], "", 0).learn(lambda: True)
