@@ -33,7 +33,7 @@ class TfidfLinear(nn.Module):
         parts = (2, characters) if characters else (0, 0)
         self.ngrams = NGrams(words, parts, buckets or _buckets(classes))
         self.register_buffer("idf", torch.ones(self.ngrams.buckets))
-        self.weight = nn.Parameter(torch.zeros(self.ngrams.buckets, classes))
+        self.weight = nn.Parameter(torch.randn(self.ngrams.buckets, classes) * 0.01)
         self.bias = nn.Parameter(torch.zeros(classes))
 
     @property

@@ -29,10 +29,14 @@ AUGMENT = ("shift", "zoom", "colour", "flip")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """family: how it is built; models of one family err alike. space: makes what is tuned of it."""
+    """family: how it is built; models of one family err alike. space: makes what is tuned of it. is_costly:
+    whether it takes minutes where others take seconds: it is trained where a job names it, and not to see how
+    good it is.
+    """
 
     family: str
     space: Callable[[], HyperSpace]
+    is_costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class Recipe:
 
     @property
     def families(self) -> dict[str, str]:
-        """Of each model, in the order in which they are tried."""
-        return {name: model.family for name, model in self.models.items()}
+        """Of each model that a job may take unasked, in the order in which they are tried."""
+        return {name: model.family for name, model in self.models.items() if not model.is_costly}
 
     @property
     def weights(self) -> str:
@@ -211,8 +215,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 {
                     "tfidf_linear": Model("linear", _tfidf),
                     "fasttext": Model("bag of n-grams", _n_grams),
-                    "temporal_cnn": Model("convolutional", _text),
-                    "character_rnn": Model("recurrent", _text),
+                    "temporal_cnn": Model("convolutional", _text, is_costly=True),
+                    "character_rnn": Model("recurrent", _text, is_costly=True),
                 },
                 ("tfidf_linear", "fasttext"),
                 ("branch", "costudy", "study"),
