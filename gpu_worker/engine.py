@@ -447,8 +447,11 @@ def _check_task(resident: Resident, name: str) -> None:
 
 def _check_classes(residents: Sequence[Resident], name: str) -> None:
     """Raises `BadRequest` where models do not say how probable each of the same classes is."""
-    reads = {task_named(name or resident.manifest.task).reads for resident in residents}
-    if reads != {"scores"} or len({tuple(resident.manifest.classes) for resident in residents}) > 1:
+    tasks = [task_named(name or resident.manifest.task) for resident in residents]
+    if (
+        not all(task.picks_one for task in tasks)
+        or len({tuple(resident.manifest.classes) for resident in residents}) > 1
+    ):
         keys = ", ".join(resident.key for resident in residents)
         reason = "they do not all say how probable the same classes are"
         raise BadRequest(f"rows cannot be asked of {keys} one after the other: {reason}")

@@ -22,7 +22,9 @@ from gpu_worker.model_files.regular import (
     read_json,
 )
 from gpu_worker.model_files.remote_spec import RemoteSpec, remote_from
-from gpu_worker.tasks import task_named
+from gpu_worker.tasks import Task, task_named
+from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
+from gpu_worker.wire.columns import JSON
 
 __all__ = ["FeaturesSpec", "InputSpec", "Manifest", "read_manifest"]
 
@@ -77,6 +79,7 @@ class Manifest:
     """A model version; `weights` is a file name inside `directory`, or None where none is needed.
 
     files: all of them, the weights first; where it is left out, the weights alone.
+    thresholds: of the classes that do not have their task's; content: of what it writes, "" for plain text.
     """
 
     directory: str
@@ -95,10 +98,16 @@ class Manifest:
     outputs: OutputSpec = field(default_factory=OutputSpec)
     files: tuple[ModelFile, ...] = ()
     remote: RemoteSpec | None = None  # where it is, of one behind another server
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    content: str = ""
 
     def __post_init__(self) -> None:
         if not self.files and self.weights is not None:
             object.__setattr__(self, "files", (ModelFile(self.weights, self.sha256 or ""),))
+
+    def thresholds_of(self, task: Task) -> tuple[float, ...]:
+        """By class, from which score on the task answers it; none where a row has one class."""
+        return thresholds_of(task, self.classes, (self.thresholds,), {})
 
     def path_of(self, file: ModelFile) -> str:
         """Where one of its files lies."""
@@ -138,6 +147,8 @@ class Manifest:
                 ("features", asdict(self.features), self.features != FeaturesSpec()),
                 ("outputs", self.outputs.to_json(), self.outputs != OutputSpec()),
                 ("files", [file.to_json() for file in self.files], len(self.files) > 1),
+                ("thresholds", dict(self.thresholds), bool(self.thresholds)),
+                ("content", self.content, bool(self.content)),
             )
             if is_said
         }
@@ -169,6 +180,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
     classes = tuple(map(str, content["classes"] if needs_classes else content.get("classes") or ()))
     if needs_classes and not classes:
         raise ValueError("'classes' is empty")
+    remote = remote_from(content)
     options = content.get("architecture_options") or {}
     if not isinstance(options, dict):
         raise ValueError("'architecture_options' is not an object")
@@ -188,8 +200,16 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         architecture_options=options,
         features=_parse_features(content.get("features") or {}),
         outputs=outputs_from(content.get("outputs")),
-        remote=remote_from(content),
+        remote=remote,
+        thresholds=thresholds_from(content.get("thresholds"), classes),
+        content=JSON if remote and remote.schema else _parse_content(content.get("content") or ""),
     )
+
+
+def _parse_content(content: object) -> str:
+    if content not in ("", JSON):
+        raise ValueError(f"'content' must be {JSON!r} or left out, not {content!r}")
+    return str(content)
 
 
 def _parse_features(content: dict[str, Any]) -> FeaturesSpec:

@@ -1,7 +1,9 @@
 """A model whose answers are known beforehand and which costs only what it is told to cost.
 
-It answers `classes[crc32(row) % len(classes)]` for the bytes of a row as they came, with confidence 1. Its
-features, where it is told to have some, are `crc32(row, number) / 2^32` for the numbers 0, 1, …
+It answers `classes[crc32(row) % len(classes)]` for the bytes of a row as they came, with confidence 1. Where
+it is told to have them: its features are `crc32(row, number) / 2^32`, of numbers 0, 1, …; its value is the
+first of these, in an interval of a tenth to each side; its boxes are of 10 by 10 pixels, number i at (10 i,
+0), of class i and score 1 / (1 + i); its text is crc32(row) in hexadecimal, as JSON.
 Everything around a model (batching, queues, cancelling, failure) is tested and measured with it.
 """
 
@@ -19,7 +21,8 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.memory import Region
 from gpu_worker.model_files.regular import MOST_FEATURES
 from gpu_worker.networks.moved import Weights
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, Texts, check
+from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES
 
 __all__ = ["Hashing"]
 
@@ -48,6 +51,9 @@ class Hashing:
         delay_ms: float = 0.0,
         row_delay_ms: float = 0.0,
         features: float = 0.0,
+        values: float = 0.0,
+        boxes: float = 0.0,
+        texts: float = 0.0,
         load_ms: float = 0.0,
         weight_bytes: float = 0.0,
     ) -> None:
@@ -58,8 +64,12 @@ class Hashing:
             raise ValueError(f"features must be a whole number from 0 to {MOST_FEATURES}, not {features:g}")
         if not (0 <= weight_bytes <= _MOST_WEIGHT_BYTES and weight_bytes == int(weight_bytes)):
             raise ValueError(f"weight_bytes must be a whole number up to {_MOST_WEIGHT_BYTES}")
+        if values not in (0, 1, 3) or texts not in (0, 1) or boxes not in range(MOST_BOXES + 1):
+            raise ValueError(f"values must be 0, 1 or 3, texts 0 or 1, boxes a whole number to {MOST_BOXES}")
         self._classes = len(classes)
         self.features_width = int(features)
+        self.values_width, self.texts_width = int(values), int(texts)
+        self.boxes_width = BOX_NUMBERS * int(boxes)
         self._delay_s = delay_ms / 1e3
         self._row_delay_s = row_delay_ms / 1e3
         self.load_s = load_ms / 1e3
@@ -77,7 +87,8 @@ class Hashing:
 
     def warm_up(self, rows: int) -> Floats:
         """There is nothing to warm; costs nothing."""
-        return np.zeros((rows, self._classes or self.features_width), np.float32)
+        own = self.boxes_width or self._classes or self.values_width or self.texts_width
+        return np.zeros((rows, own or self.features_width), np.float32)
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """One-hot [n, classes]. Raises `Cancelled` within 50 ms of being asked to stop."""
@@ -103,9 +114,27 @@ class Hashing:
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width], as long as `scores`, and raises as it does."""
         self._take_time(inputs, is_cancelled)
-        numbers = range(self.features_width)
-        found = [[zlib.crc32(row, number) / (1 << 32) for number in numbers] for row in inputs]
-        return np.array(found, np.float32).reshape(len(inputs), self.features_width)
+        return _numbers(inputs, self.features_width)
+
+    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, values_width], as long as `scores`, and raises as it does."""
+        self._take_time(inputs, is_cancelled)
+        ends = np.array([0, -0.1, 0.1], np.float32)[: self.values_width]
+        return _numbers(inputs, 1) + ends
+
+    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, boxes_width], as long as `scores`, and raises as it does."""
+        self._take_time(inputs, is_cancelled)
+        found = [
+            (10 * at, 0, 10 * at + 10, 10, 1 / (1 + at), at % max(1, self._classes))
+            for at in range(self.boxes_width // BOX_NUMBERS)
+        ]
+        return np.tile(np.array(found, np.float32).reshape(1, -1), (len(inputs), 1))
+
+    def texts(self, inputs: Inputs, is_cancelled: IsCancelled) -> Texts:
+        """n texts, as long as `scores`, and raises as it does."""
+        self._take_time(inputs, is_cancelled)
+        return np.array([f'"{zlib.crc32(row):08x}"' for row in inputs], object)
 
     def _take_time(self, inputs: Inputs, is_cancelled: IsCancelled) -> None:
         ends_s = time.monotonic() + min(_MOST_S, self._delay_s + self._row_delay_s * len(inputs))
@@ -113,3 +142,9 @@ class Hashing:
         while (left_s := ends_s - time.monotonic()) > 0:
             time.sleep(min(_PIECE_S, left_s))
             check(is_cancelled)
+
+
+def _numbers(inputs: Inputs, width: int) -> Floats:
+    """From 0 to 1, of each row and each number from 0 to `width`: [n, width]."""
+    found = [[zlib.crc32(row, number) / (1 << 32) for number in range(width)] for row in inputs]
+    return np.array(found, np.float32).reshape(len(inputs), width)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from gpu_worker.device import Device
@@ -11,7 +13,8 @@ from gpu_worker.model_files.sources import Sources
 from gpu_worker.networks.network import IsCancelled, Network, check, width_of
 from gpu_worker.networks.piece_sizes import rows_that_fit
 from gpu_worker.networks.runtimes import Runtime, runtime_of
-from gpu_worker.tasks import task_named
+from gpu_worker.tasks import Reads, Task, task_named
+from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES
 
 __all__ = [
     "check_input",
@@ -63,8 +66,8 @@ def check_input(manifest: Manifest, runtime: Runtime) -> None:
 def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = lambda: False) -> None:
     """First passes: kernels are chosen, memory is laid in, the shape of the answers is seen.
 
-    Raises `ModelUnusable` when a row does not get one finite score for each class, or what its own task is
-    made of instead; `Cancelled` between two passes.
+    Raises `ModelUnusable` when a row does not get finite numbers, as many as its own task is made of;
+    `Cancelled` between two passes.
     """
     task, said = task_named(manifest.task), manifest.features.width
     sizes = [network.pixels] if network.pixels else []
@@ -73,22 +76,43 @@ def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = la
         rows = min(most_rows, rows_that_fit(sizes, is_cuda=False))
         found = network.warm_up(rows)
         width = width_of(network, task.reads, len(manifest.classes))
-        if width == 0:
-            raise ModelUnusable(
-                f"the model in {manifest.directory} has no {task.reads}, of which {task.name} is made"
-            )
+        _check_width(manifest, task, width)
         if found.shape != (rows, width):
-            named = f"names {width} classes" if task.needs_classes else f"says {width} features"
             raise ModelUnusable(
                 f"the model in {manifest.directory} answers {list(found.shape)} for {rows} rows, "
-                f"and model.json {named}"
+                f"and {_WIDTHS[task.reads].format(width)}"
             )
         if not np.isfinite(found).all():
-            raise ModelUnusable(f"the model in {manifest.directory} answers scores that are not finite")
+            raise ModelUnusable(f"the model in {manifest.directory} answers {task.reads} that are not finite")
     has = width_of(network, "features", 0)
     if said and has != said:
         raise ModelUnusable(
             f"the model in {manifest.directory} has {has} features, and model.json says {said}"
+        )
+
+
+_WIDTHS: Mapping[Reads, str] = {
+    "scores": "model.json names {} classes",
+    "features": "model.json says {} features",
+    "values": "a row has {} numbers: a value, or a value and the ends of its interval",
+    "boxes": "a row has {} numbers: six for each of its boxes",
+    "texts": "a row has {} text",
+}
+
+
+def _check_width(manifest: Manifest, task: Task, width: int) -> None:
+    """Raises `ModelUnusable` where no answer of the task can be made of so many numbers a row."""
+    where = f"the model in {manifest.directory}"
+    if width == 0:
+        raise ModelUnusable(f"{where} has no {task.reads}, of which {task.name} is made")
+    if task.reads == "values" and width not in (1, 3):
+        raise ModelUnusable(
+            f"{where} gives {width} values a row; {task.name} takes 1, or 3 with the ends of an interval"
+        )
+    if task.reads == "boxes" and (width % BOX_NUMBERS or width > MOST_BOXES * BOX_NUMBERS):
+        raise ModelUnusable(
+            f"{where} gives {width} numbers a row; {task.name} takes {BOX_NUMBERS} for each of up to "
+            f"{MOST_BOXES} boxes: x0, y0, x1, y1, score, class. Keep the best boxes within the model"
         )
 
 

@@ -10,24 +10,31 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import Cancelled, RowFault
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.tasks.task import Reads
+from gpu_worker.tasks.task import Activation, Reads
 
 __all__ = [
     "ChoosesPrecision",
     "Closes",
     "Explains",
     "Floats",
+    "GivesBoxes",
     "GivesFeatures",
+    "GivesTexts",
+    "GivesValues",
     "Inputs",
     "IsCancelled",
     "Network",
+    "Outputs",
     "ReportsFaults",
     "TakesEncoded",
+    "Texts",
     "TimesPasses",
     "UntilDeadline",
+    "activated",
     "check",
     "pixel_line",
     "reading",
+    "sigmoid",
     "softmax",
     "width_of",
 ]
@@ -36,6 +43,10 @@ Floats = NDArray[np.float32]
 
 # uint8 pixels [n, H, W, 3] · float32 normalised pixels [n, 3, H, W] · n raw rows
 Inputs = NDArray[np.uint8] | Floats | Sequence[bytes]
+
+Texts = NDArray[np.object_]  # [n], of each row what was written about it
+
+Outputs = Floats | Texts
 
 IsCancelled = Callable[[], bool]
 
@@ -53,9 +64,12 @@ class UntilDeadline:
 
 
 class Network(Protocol):
-    """A model that is resident: a batch goes in, class probabilities come out.
+    """A model that is resident: a batch goes in, what its task is made of comes out.
 
-    Its properties are fixed once it is warm. `scores` may be called by several threads at once.
+    What that may be is named by `Reads`: `scores`, or one of the protocols below, each of which is a method
+    of that name and its width. A width is 0 where a network does not give it after all, and a network that
+    has no classes is never asked for scores. Its properties are fixed once it is warm. The methods may be
+    called by several threads at once.
     """
 
     @property
@@ -79,9 +93,9 @@ class Network(Protocol):
         ...
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` empty inputs; may measure `resident_bytes` on the way.
+        """The scores of `rows` empty inputs, [rows, classes]; may measure `resident_bytes` on the way.
 
-        Of a network that has no classes, their features.
+        Of a network that has no classes, what its own task is made of, [rows, width] (zeros for texts).
         """
         ...
 
@@ -142,6 +156,51 @@ class GivesFeatures(Protocol):
 
 
 @runtime_checkable
+class GivesValues(Protocol):
+    """A network that says a number of a row, and perhaps between which it expects it."""
+
+    @property
+    def values_width(self) -> int:
+        """1 for a value; 3 for a value, and the low and the high end of its interval."""
+        ...
+
+    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, values_width] of what `scores` takes; may be float64."""
+        ...
+
+
+@runtime_checkable
+class GivesBoxes(Protocol):
+    """A network that says what is where in a picture."""
+
+    @property
+    def boxes_width(self) -> int:
+        """6 numbers for each of the boxes that a row may have at most."""
+        ...
+
+    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, boxes_width]: of each box x0, y0, x1, y1, score and number of its class; score 0 for no box.
+
+        In pixels of the network's input; of a network that reads pictures itself, of the picture.
+        """
+        ...
+
+
+@runtime_checkable
+class GivesTexts(Protocol):
+    """A network that writes about a row."""
+
+    @property
+    def texts_width(self) -> int:
+        """1."""
+        ...
+
+    def texts(self, inputs: Inputs, is_cancelled: IsCancelled) -> Texts:
+        """n texts, as an array of objects; "" for rows that have none (`ReportsFaults` says why)."""
+        ...
+
+
+@runtime_checkable
 class ChoosesPrecision(Protocol):
     """A network that may compute in less than float32."""
 
@@ -162,14 +221,12 @@ class TimesPasses(Protocol):
 
 def width_of(network: Network, reads: Reads, classes: int) -> int:
     """Numbers that a network gives for a row; 0 where it does not give what is read of it."""
-    if reads == "scores":
-        return classes
-    return network.features_width if isinstance(network, GivesFeatures) else 0
+    return classes if reads == "scores" else int(getattr(network, f"{reads}_width", 0))
 
 
-def reading(network: Network, reads: Reads) -> Callable[[Inputs, IsCancelled], Floats]:
+def reading(network: Network, reads: Reads) -> Callable[[Inputs, IsCancelled], Outputs]:
     """That of a network's outputs which a task is made of; for networks whose `width_of` it is not 0."""
-    return network.scores if reads == "scores" else cast("GivesFeatures", network).features
+    return cast("Callable[[Inputs, IsCancelled], Outputs]", getattr(network, reads))
 
 
 def check(is_cancelled: IsCancelled) -> None:
@@ -187,6 +244,19 @@ def pixel_line(spec: InputSpec) -> tuple[Floats, Floats]:
     std = np.asarray(spec.std, np.float64)
     scale, shift = spec.preprocess.scale / std, -np.asarray(spec.mean, np.float64) / std
     return np.tile(scale, spec.width).astype(np.float32), np.tile(shift, spec.width).astype(np.float32)
+
+
+def activated(logits: Floats, activation: Activation) -> Floats:
+    """What a last layer's numbers [n, width] are read as."""
+    if activation == "softmax":
+        return softmax(logits)
+    return sigmoid(logits) if activation == "sigmoid" else logits
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """1 / (1 + e^−x) of each number; no overflow, however far it is from 0."""
+    result: Floats = (0.5 * (1 + np.tanh(0.5 * logits))).astype(logits.dtype)
+    return result
 
 
 def softmax(logits: Floats) -> Floats:

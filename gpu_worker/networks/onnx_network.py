@@ -1,15 +1,17 @@
-"""An ONNX file as a `Network`, run by ONNX Runtime: one input [n, 3, H, W] float32, one output of logits.
+"""An ONNX file as a `Network`, run by ONNX Runtime: one input [n, 3, H, W] float32, one output of its task.
 
-Beside the logits, or instead of them, it may give features: another output, by its name.
+That is logits, values or boxes. Beside it, or instead of it, it may give features: another output, by its
+name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,9 @@ from gpu_worker.errors import ModelUnusable, WorkerError
 from gpu_worker.model_files.manifest import InputSpec
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx, check_onnx_content
 from gpu_worker.model_files.regular import open_regular
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line, softmax
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, activated, pixel_line
 from gpu_worker.networks.parts import in_parts_that_fit
+from gpu_worker.tasks.task import Activation, Reads
 
 __all__ = ["OnnxNetwork", "first_passes", "open_session"]
 
@@ -109,8 +112,8 @@ class OnnxNetwork:
 
     Raises `ModelUnusable` when it is not a model of the agreed shape.
 
-    features: name of the output that gives them, "" where none does; without classes the only output may be
-    meant. has_scores: whether it has classes.
+    features: name of the output that gives them, "" where none does; of a network that gives nothing else the
+    only output may be meant. reads: what its own task is made of; activation: how the output becomes that.
     """
 
     forms = frozenset(("path", "image", "tensor"))
@@ -123,7 +126,8 @@ class OnnxNetwork:
         device: Device,
         *,
         features: str = "",
-        has_scores: bool = True,
+        reads: Reads = "scores",
+        activation: Activation = "softmax",
         content: bytes | None = None,
     ) -> None:
         self.pixels = (spec.height, spec.width)
@@ -131,8 +135,9 @@ class OnnxNetwork:
         self._device = device.computes_on
         self._session = open_session(path, device, content)
         self._input = self._only_input(path)
-        self._logits, self._features = self._find_outputs(path, features, has_scores=has_scores)
-        self.features_width = 0  # known once it is warm
+        self._reads, self._activation = reads, activation
+        self._main, self._features = self._find_outputs(path, features)
+        self.features_width = self.values_width = self.boxes_width = 0  # known once it is warm
         self.resident_bytes = os.path.getsize(path) if content is None else len(content)
         self._scale, self._shift = pixel_line(spec)
 
@@ -154,15 +159,15 @@ class OnnxNetwork:
             )
         return str(inputs[0].name)
 
-    def _find_outputs(self, path: str, features: str, *, has_scores: bool) -> tuple[str | None, str | None]:
-        """Names of the outputs of logits and of features, None for what there is none."""
+    def _find_outputs(self, path: str, features: str) -> tuple[str | None, str | None]:
+        """Names of the outputs of its task and of features, None for what there is none."""
         names = [str(output.name) for output in self._session.get_outputs()]
         if features and features not in names:
             raise ModelUnusable(
                 f"{path} has no output {features!r} for its features; there are {', '.join(names)}"
             )
         others = [name for name in names if name != features]
-        if not has_scores:
+        if self._reads == "features":
             if not features and len(names) != 1:
                 raise ModelUnusable(
                     f"{path} has the outputs {', '.join(names)}; say in model.json, 'features.output', "
@@ -192,29 +197,54 @@ class OnnxNetwork:
                         f"{rows} rows; finite numbers [n, width] are needed"
                     )
                 self.features_width = found.shape[1]
-            if self._logits is not None:
-                found = softmax(self._outputs(self._logits, black, options))
+            if self._main is not None:
+                found = self._answered(self._main, black, options)
+                width = found.shape[1] if found.ndim == 2 else 0
+                self.values_width = width if self._reads == "values" else 0
+                self.boxes_width = width if self._reads == "boxes" else 0
             assert found is not None
             return found
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
+        return self._of_its_task(inputs, is_cancelled)
+
+    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, values_width] of the same."""
+        return self._of_its_task(inputs, is_cancelled)
+
+    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, boxes_width] of the same."""
+        return self._of_its_task(inputs, is_cancelled)
+
+    def _of_its_task(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         assert isinstance(inputs, np.ndarray)
-        assert self._logits is not None
-        return softmax(self._passed(self._logits, inputs, is_cancelled))
+        assert self._main is not None
+        return self._passed(functools.partial(self._answered, self._main), inputs, is_cancelled)
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width] of the same."""
         assert isinstance(inputs, np.ndarray)
         assert self._features is not None
-        return self._passed(self._features, inputs, is_cancelled)
+        return self._passed(functools.partial(self._outputs, self._features), inputs, is_cancelled)
 
-    def _passed(self, name: str, inputs: NDArray[Any], is_cancelled: IsCancelled) -> Floats:
+    def _passed(
+        self,
+        run: Callable[[NDArray[Any], onnxruntime.RunOptions | None], Floats],
+        inputs: NDArray[Any],
+        is_cancelled: IsCancelled,
+    ) -> Floats:
         def whole(part: Inputs) -> Floats:
             assert isinstance(part, np.ndarray)
-            return self._outputs(name, part, None)
+            return run(part, None)
 
         return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
+
+    def _answered(self, name: str, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
+        """What its task is made of: boxes [n, k, 6], and values [n], as networks give them, are lines."""
+        found = activated(self._outputs(name, inputs, options), self._activation)
+        is_line = self._reads in ("values", "boxes") and found.ndim in (1, 3)
+        return found.reshape(len(inputs), -1) if is_line else found
 
     def _outputs(self, name: str, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
         if inputs.dtype == np.uint8:

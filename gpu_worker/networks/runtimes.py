@@ -20,6 +20,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.recognised import Recognised
+from gpu_worker.tasks import task_named
 from gpu_worker.zoo import HASHING
 
 __all__ = ["RUNTIMES", "Held", "Runtime", "files_bytes", "runtime_of"]
@@ -126,14 +127,16 @@ def _load_onnx(manifest: Manifest, device: Device, *, content: bytes | None, all
     from gpu_worker.networks.onnx_network import OnnxNetwork
     from gpu_worker.networks.row_network import RowNetwork
 
+    task = task_named(manifest.task)
     if manifest.input.form == "row":
-        return RowNetwork(manifest.path_of_weights(), device, content)
+        return RowNetwork(manifest.path_of_weights(), device, content, reads=task.reads)
     return OnnxNetwork(
         manifest.path_of_weights(),
         manifest.input,
         device,
         features=manifest.features.output,
-        has_scores=bool(manifest.classes),
+        reads=task.reads,
+        activation=task.activation,
         content=content,
     )
 

@@ -91,7 +91,7 @@ class Batch:
             rows = self._rows[start : start + self._piece_rows]
             self._next_row += len(rows)
             self._pieces += 1
-            piece = Piece(start, rows, self.timer)
+            piece = Piece(start, rows, self.timer, with_shapes=self.tally.needs_shapes)
             piece.encoded = self._encoded
             return piece
 

@@ -22,7 +22,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.pipeline.image_file import ImageFile, look_over
 
-__all__ = ["Pixels", "decode_image", "decode_picture"]
+__all__ = ["Pixels", "decode_image", "decode_picture", "upright_size"]
 
 Pixels = NDArray[np.uint8]
 
@@ -86,6 +86,20 @@ def decode_picture(data: bytes, frame: Frame, *, max_pixels: int) -> Pixels:
         ) from exc
     except Exception as exc:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error, …
         raise RowFault("input_undecodable", f"the image is damaged: {exc}") from exc
+
+
+def upright_size(data: bytes) -> tuple[int, int]:
+    """(H, W) of an encoded image by its header, the right way up.
+
+    (0, 0) for one that cannot be decoded: `decode_image` says why.
+    """
+    try:
+        file = look_over(data)
+        with _open(file, io.BytesIO(file.data)) as image:
+            width, height = image.size
+    except Exception:  # as above
+        return 0, 0
+    return (width, height) if file.orientation in _TURNS_SIDEWAYS else (height, width)
 
 
 def _open(file: ImageFile, opened: io.BytesIO) -> PillowFile:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpu_worker.errors import RowFault
 from gpu_worker.model_cache import Resident
@@ -16,6 +17,7 @@ from gpu_worker.networks.network import (
     Floats,
     Inputs,
     IsCancelled,
+    Outputs,
     ReportsFaults,
     TimesPasses,
     reading,
@@ -23,7 +25,8 @@ from gpu_worker.networks.network import (
 )
 from gpu_worker.pipeline.asking import ENOUGH, AskPlan, log_floored
 from gpu_worker.pipeline.intake import Piece
-from gpu_worker.tasks import Collector, task_named
+from gpu_worker.tasks import Collecting, Collector, task_named
+from gpu_worker.tasks.boxes import in_picture
 from gpu_worker.wire.protocol import MemberAnswer, RowError
 
 __all__ = ["Tally"]
@@ -34,8 +37,9 @@ class _Member:
     """One model of a batch: what is asked of it, and where its answers go."""
 
     resident: Resident
-    run: Callable[[Inputs, IsCancelled], Floats]
+    run: Callable[[Inputs, IsCancelled], Outputs]
     collector: Collector
+    is_placed: bool  # whether it answers places in the picture, as its input shows it
     pass_s: Callable[[], float | None] | None  # of this thread's last pass, where the device says so itself
 
 
@@ -60,6 +64,7 @@ class Tally:
         self._plan = plan
         self._answered = np.zeros(rows if plan else 0, np.intp)
         self.errors: list[RowError] = []
+        self.needs_shapes = any(member.is_placed for member in self._members)  # of the pictures as they came
         self._lock = threading.Lock()
         self.forward_s = 0.0
 
@@ -118,18 +123,27 @@ class Tally:
             resident.overlapped.passed(len(good), took_s)
             if piece.decoding.all_s:
                 resident.overlapped.decoded(len(piece.rows), piece.decoding.all_s)
+        good, usable = self._usable(resident, piece, good, found)
+        if member.is_placed and piece.shapes is not None:
+            usable = _in_picture(resident, usable, piece.shapes[good])
+        member.collector.put(good + piece.start, usable)
+        return good, usable
+
+    def _usable(
+        self, resident: Resident, piece: Piece, good: np.ndarray, found: Outputs
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The rows that have an answer, and theirs; the others are at fault from here on."""
         if isinstance(resident.network, ReportsFaults):
             good, found = self._told(resident.network.take_faults(), piece, good, found)
-        if not np.isfinite(found).all():
-            finite = np.isfinite(found).all(axis=1)
-            self._blame(resident, piece, good[~finite])
-            good, found = good[finite], found[finite]
-        member.collector.put(good + piece.start, found)
-        return good, found
+        if found.dtype == np.object_ or np.isfinite(found).all():
+            return good, found
+        finite = np.isfinite(found).all(axis=1)
+        self._blame(resident, piece, good[~finite])
+        return good[finite], found[finite]
 
     def _told(
-        self, faults: Mapping[int, RowFault], piece: Piece, good: np.ndarray, found: Floats
-    ) -> tuple[np.ndarray, Floats]:
+        self, faults: Mapping[int, RowFault], piece: Piece, good: np.ndarray, found: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have an answer; the others get the faults that the network says they have."""
         if not faults:
             return good, found
@@ -160,11 +174,26 @@ class Tally:
 
 def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) -> _Member:
     asked = task_named(task or resident.manifest.task)
-    network, classes = resident.network, resident.manifest.classes
-    width = width_of(network, asked.reads, len(classes))
-    collector = asked.collector(rows, classes, width, outputs or asked.default_outputs)
+    network, manifest = resident.network, resident.manifest
+    width = width_of(network, asked.reads, len(manifest.classes))
+    collecting = Collecting(
+        rows,
+        manifest.classes,
+        width,
+        outputs or asked.default_outputs,
+        manifest.thresholds_of(asked),
+        manifest.content,
+    )
+    is_placed = asked.reads == "boxes" and resident.frame is not None
     pass_s = network.pass_s if isinstance(network, TimesPasses) else None
-    return _Member(resident, reading(network, asked.reads), collector, pass_s)
+    return _Member(resident, reading(network, asked.reads), asked.collector(collecting), is_placed, pass_s)
+
+
+def _in_picture(resident: Resident, boxes: Floats, pictures: NDArray[np.int64]) -> Floats:
+    """Where what the model found lies in its pictures. pictures: [n, 2], (H, W) of each."""
+    assert resident.frame is not None
+    back = [resident.frame.back(columns, rows) for rows, columns in pictures.tolist()]
+    return in_picture(boxes, np.array(back, np.float32).reshape(-1, 4), pictures)
 
 
 def _inputs(piece: Piece, resident: Resident, good: np.ndarray) -> Inputs:

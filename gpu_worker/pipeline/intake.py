@@ -18,7 +18,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.model_files.preprocess import Frame
 from gpu_worker.networks.network import Floats
 from gpu_worker.pipeline.buffers import Buffers
-from gpu_worker.pipeline.decode import Pixels, decode_picture
+from gpu_worker.pipeline.decode import Pixels, decode_picture, upright_size
 from gpu_worker.pipeline.device_jpeg import JpegDecoder, decoded_by, offered
 from gpu_worker.pipeline.media import MediaRoots
 from gpu_worker.pipeline.work_time import WorkClock, WorkTimer
@@ -66,8 +66,9 @@ class Piece:
     """Consecutive rows of one batch on their way through the worker.
 
     start: index of its first row in the batch. pixels, tensors: for each frame asked for, at least as many
-    rows as it has; rows at fault hold garbage. `bug`: what went wrong beyond the rows' own faults. `timer`:
-    the time that decoding takes is its batch's.
+    rows as it has; rows at fault hold garbage. shapes: [n, 2], (H, W) of the pictures as they came, upright;
+    None where nobody asks (`with_shapes`), or where rows come as tensors. `bug`: what went wrong beyond the
+    rows' own faults. `timer`: the time that decoding takes is its batch's.
     """
 
     __slots__ = (
@@ -80,12 +81,21 @@ class Piece:
         "faults",
         "pixels",
         "rows",
+        "shapes",
         "start",
         "tensors",
         "timer",
     )
 
-    def __init__(self, start: int, rows: Sequence[bytes], timer: WorkTimer | None = None) -> None:
+    def __init__(
+        self,
+        start: int,
+        rows: Sequence[bytes],
+        timer: WorkTimer | None = None,
+        *,
+        with_shapes: bool = False,
+    ) -> None:
+        self.shapes = np.zeros((len(rows), 2), np.int64) if with_shapes else None
         self.start = start
         self.rows = rows
         self.timer = timer or WorkClock().timer()
@@ -225,6 +235,7 @@ class Intake:
         if not frames:
             return lambda index, row: self._look_over(row, form)
         if form == "tensor":
+            piece.shapes = None
             count = len(piece.rows)
             piece.tensors = {
                 frame: np.empty((count, 3, frame.height, frame.width), np.float32) for frame in frames
@@ -247,6 +258,7 @@ class Intake:
     def read_image(self, piece: Piece, index: int, data: bytes) -> None:
         """Decodes a row's file into the piece's buffers, on the CPU. Raises `RowFault`."""
         self._check_size(data)
+        _note_shape(piece, index, data)
         several = len(piece.pixels) > 1
         for frame, buffer in piece.pixels.items():
             began_s = time.monotonic() if several else 0.0
@@ -313,6 +325,8 @@ class _OnDevice:
         if not all(frame.is_plain for frame in self._piece.pixels):
             self._left.update(files)  # the device does no more than stretch
             return
+        for index, data in files.items():
+            _note_shape(self._piece, index, data)
         asked = [offered(data, self._intake.max_pixels) for data in files.values()]
         for frame, buffer in self._piece.pixels.items():
             found = decoded_by(self._decoder, asked, frame.height, frame.width)
@@ -328,6 +342,12 @@ class _OnDevice:
             raise fault
         if (data := self._left.pop(index, None)) is not None:
             self._intake.read_image(self._piece, index, data)
+
+
+def _note_shape(piece: Piece, index: int, data: bytes) -> None:
+    """Where somebody asks for it."""
+    if piece.shapes is not None:
+        piece.shapes[index] = upright_size(data)
 
 
 def _read_tensor(piece: Piece, index: int, row: bytes) -> None:

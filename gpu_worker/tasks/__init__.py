@@ -1,7 +1,7 @@
-"""The tasks, one file each. A new one is a file here, and a line in `TASKS`.
+"""The tasks, one file for each kind. A new one is an object there, and a name in `TASKS`.
 
 Whoever needs a task asks `task_named`; nobody else compares names of tasks. Standard library only, but for
-`collectors`, which a worker imports: the server and `local:` read these objects too.
+`collectors` and `boxes`, which a worker imports: the server and `local:` read these objects too.
 """
 
 from __future__ import annotations
@@ -9,21 +9,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpu_worker.tasks.classification import classification
-from gpu_worker.tasks.image_classification import IMAGE_CLASSIFICATION
-from gpu_worker.tasks.image_embedding import IMAGE_EMBEDDING
-from gpu_worker.tasks.tabular_classification import TABULAR_CLASSIFICATION
-from gpu_worker.tasks.task import Collector, ColumnSpec, Task
-from gpu_worker.tasks.text_classification import TEXT_CLASSIFICATION
+from gpu_worker.tasks.classification import (
+    IMAGE_CLASSIFICATION,
+    TABULAR_CLASSIFICATION,
+    TEXT_CLASSIFICATION,
+    classification,
+)
+from gpu_worker.tasks.detection import OBJECT_DETECTION
+from gpu_worker.tasks.embedding import IMAGE_EMBEDDING, TEXT_EMBEDDING
+from gpu_worker.tasks.generation import TEXT_GENERATION
+from gpu_worker.tasks.multilabel import IMAGE_MULTILABEL, TABULAR_MULTILABEL, TEXT_MULTILABEL
+from gpu_worker.tasks.regression import IMAGE_REGRESSION, TABULAR_REGRESSION, TEXT_REGRESSION
+from gpu_worker.tasks.task import Collecting, Collector, ColumnSpec, Reads, Task
 
 __all__ = [
     "IMAGE_CLASSIFICATION",
     "IMAGE_EMBEDDING",
+    "IMAGE_MULTILABEL",
+    "IMAGE_REGRESSION",
+    "OBJECT_DETECTION",
     "TABULAR_CLASSIFICATION",
+    "TABULAR_MULTILABEL",
+    "TABULAR_REGRESSION",
     "TASKS",
     "TEXT_CLASSIFICATION",
+    "TEXT_EMBEDDING",
+    "TEXT_GENERATION",
+    "TEXT_MULTILABEL",
+    "TEXT_REGRESSION",
+    "Collecting",
     "Collector",
     "ColumnSpec",
+    "Reads",
     "Task",
     "task_named",
 ]
@@ -31,7 +48,21 @@ __all__ = [
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
         task.name: task
-        for task in (IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, TABULAR_CLASSIFICATION, IMAGE_EMBEDDING)
+        for task in (
+            IMAGE_CLASSIFICATION,
+            TEXT_CLASSIFICATION,
+            TABULAR_CLASSIFICATION,
+            IMAGE_MULTILABEL,
+            TEXT_MULTILABEL,
+            TABULAR_MULTILABEL,
+            IMAGE_REGRESSION,
+            TEXT_REGRESSION,
+            TABULAR_REGRESSION,
+            IMAGE_EMBEDDING,
+            TEXT_EMBEDDING,
+            OBJECT_DETECTION,
+            TEXT_GENERATION,
+        )
     }
 )
 

@@ -1,13 +1,11 @@
-"""What all classifications share: a label, how sure of it, and on request the probability of each class."""
+"""Which of a model's classes a row has: a label, how sure of it, on request the probability of each class."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
-from gpu_worker.tasks.task import Collector, ColumnSpec, Task
+from gpu_worker.tasks.task import IMAGE_FORMS, ROW_FORMS, TEXT_FORMS, Collecting, Collector, ColumnSpec, Task
 from gpu_worker.wire.columns import TEXT
 
-__all__ = ["classification"]
+__all__ = ["IMAGE_CLASSIFICATION", "TABULAR_CLASSIFICATION", "TEXT_CLASSIFICATION", "classification"]
 
 
 def classification(name: str, *forms: str) -> Task:
@@ -22,14 +20,20 @@ def classification(name: str, *forms: str) -> Task:
             ColumnSpec("scores", "FP32", ("classes",), on_request=True),
         ),
         reads="scores",
+        activation="softmax",
         collector=_collector,
         rules=("majority_vote", "mean", "log_pool"),
-        metrics=("accuracy",),
+        metrics=("accuracy", "macro_f1", "auc", "log_loss"),
         confidence="confidence",
     )
 
 
-def _collector(rows: int, classes: Sequence[str], width: int, wanted: Collection[str]) -> Collector:
+def _collector(collecting: Collecting) -> Collector:
     from gpu_worker.tasks.collectors import Labels
 
-    return Labels(rows, classes, width, wanted)
+    return Labels(collecting)
+
+
+IMAGE_CLASSIFICATION = classification("image-classification", *IMAGE_FORMS)
+TEXT_CLASSIFICATION = classification("text-classification", *TEXT_FORMS)
+TABULAR_CLASSIFICATION = classification("tabular-classification", *ROW_FORMS)

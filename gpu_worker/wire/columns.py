@@ -10,9 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TEXT", "Column", "number_bytes"]
+__all__ = ["BOXES", "JSON", "LABELS", "TEXT", "Column", "number_bytes"]
 
 TEXT = "BYTES"  # the one datatype that is not numbers; the names are those of the Open Inference Protocol
+
+# What each text of a column holds; "" = itself.
+LABELS = "labels"  # a JSON array of texts
+BOXES = "boxes"  # a JSON array of {"label": text, "score": number, "box": [x0, y0, x1, y1]}
+JSON = "json"
 _TYPECODES = {"FP32": "f", "FP64": "d", "INT64": "q"}
 _NUMBER_BYTES = {"FP32": 4, "FP64": 8, "INT64": 8}
 
@@ -29,13 +34,14 @@ class Column:
     """n rows of one output.
 
     shape: of one row, () where it is one value. data: n texts where the datatype is `TEXT`; else the numbers,
-    row after row, raw and little-endian.
+    row after row, raw and little-endian. content: what a text holds: `LABELS`, `BOXES`, `JSON` or itself, "".
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     data: list[str] | bytes | bytearray
+    content: str = ""
 
     @property
     def row_bytes(self) -> int:
@@ -70,14 +76,14 @@ class Column:
         if first == 0 and rows * width == len(self.data):
             return self
         data = self.data[first * width : (first + rows) * width]
-        return Column(self.name, self.datatype, self.shape, data)
+        return Column(self.name, self.datatype, self.shape, data, self.content)
 
     def empty(self, rows: int) -> Column:
         """A column of the same kind: empty texts, or zeros, which `put` fills."""
         data: list[str] | bytearray = (
             [""] * rows if self.datatype == TEXT else bytearray(rows * self.row_bytes)
         )
-        return Column(self.name, self.datatype, self.shape, data)
+        return Column(self.name, self.datatype, self.shape, data, self.content)
 
     def put(self, at: int, part: Column, first: int, rows: int) -> None:
         """Rows from `at` become so many rows of `part` from `first`. For columns made by `empty`."""

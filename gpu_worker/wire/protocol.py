@@ -211,7 +211,7 @@ def _column_head(column: Column) -> dict[str, Any]:
         head["data"] = column.data
     else:
         head["bytes"] = len(column.data)
-    return head
+    return head | ({"content": column.content} if column.content else {})
 
 
 def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> Iterator[MemberAnswer]:
@@ -223,5 +223,6 @@ def _members(frame: bytes | bytearray, at: int, heads: list[dict[str, Any]]) -> 
                 size = told["bytes"]
                 data = bytes(frame[at : at + size])
                 at += size
-            columns.append(Column(told["name"], told["datatype"], tuple(told["shape"]), data))
+            shape, content = tuple(told["shape"]), told.get("content", "")
+            columns.append(Column(told["name"], told["datatype"], shape, data, content))
         yield MemberAnswer(head["model"], columns)

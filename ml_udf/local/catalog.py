@@ -6,11 +6,14 @@ Owns the reading of `functions/NAME.json` and `models/NAME/VERSION/model.json`. 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_worker.model_files.regular import read_json
+from gpu_worker.tasks import task_named
+from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from ml_udf.errors import BadOption, UnknownFunction
 
 __all__ = ["LocalCatalog", "LocalFunction", "LocalMember"]
@@ -49,6 +52,8 @@ class LocalFunction:
     default: str | None = None
     columns: tuple[dict[str, str], ...] = ()  # of a table's row: name and kind of each
     features: int = 0  # numbers of a vector, where it answers one
+    thresholds: tuple[float, ...] = ()  # by class, where its members' own do not suffice
+    content: str = ""  # of what it writes; "" = plain text
     fit: dict[str, Any] | None = None  # of its members, as its file has it
     # By state of the fit's evidence, which member is asked next, or −1 for enough; (): all are asked at once.
     plan: tuple[int, ...] = ()
@@ -119,6 +124,7 @@ class LocalCatalog:
             members=(member,),
             classes=tuple(manifest.get("classes") or ()),
             features=_features(manifest),
+            content=str(manifest.get("content") or ""),
             columns=tuple(manifest["input"].get("columns", ())),
         )
 
@@ -136,6 +142,8 @@ class LocalCatalog:
                 members=tuple(member for member, _ in found),
                 classes=tuple(found[0][1].get("classes") or ()),
                 features=int(deployed.get("features") or _features(found[0][1])),
+                thresholds=_thresholds(deployed, [manifest for _, manifest in found]),
+                content=str(found[0][1].get("content") or ""),
                 columns=tuple(found[0][1]["input"].get("columns", ())),
                 min_confidence=float(deployed.get("min_confidence") or 0.0),
                 default=deployed.get("default"),
@@ -152,6 +160,16 @@ class LocalCatalog:
         manifest = _read(directory / "model.json")
         accuracy = float(member.get("accuracy", manifest.get("accuracy") or 0.0))
         return LocalMember(name, version, accuracy, directory), manifest
+
+
+def _thresholds(deployed: dict[str, Any], manifests: Sequence[dict[str, Any]]) -> tuple[float, ...]:
+    """As `Function` has them. Raises ValueError."""
+    classes = tuple(manifests[0].get("classes") or ())
+    own = thresholds_from(deployed.get("thresholds") or None, classes)
+    if len(manifests) == 1 and not own:
+        return ()
+    models = [thresholds_from(manifest.get("thresholds"), classes) for manifest in manifests]
+    return thresholds_of(task_named(deployed["task"]), classes, models, own)
 
 
 def _features(manifest: dict[str, Any]) -> int:

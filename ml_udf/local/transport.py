@@ -187,10 +187,9 @@ class LocalTransport:
         them.
         """
         from gpu_worker.engine import Engine
-        from server.ensemble.combine import needs_of
 
         task = task_named(function.task)
-        needed = needs_of(function.combine, len(function.members), is_fitted=function.fit is not None)
+        needed = _rule(function).needs(len(function.members))
         keys = [member.key for member in members]
         while not self._lock.acquire(timeout=_LOOK_S):
             _check(cancelled)
@@ -319,6 +318,7 @@ def _rule(function: LocalFunction) -> AnswerRule:
         function.min_confidence,
         function.default,
         fit,
+        function.thresholds,
     )
 
 
@@ -341,9 +341,11 @@ def _outputs(rule: AnswerRule, found: AnsweredRows, more: Collection[str]) -> li
 
 def _tensor(column: Column) -> Tensor:
     shape = (column.rows, *column.shape)
+    parameters = {"content": column.content} if column.content else {}
     if isinstance(column.data, list):
-        return Tensor(column.name, column.datatype, shape, [text.encode() for text in column.data])
-    return Tensor(column.name, column.datatype, shape, bytes(column.data))
+        texts = [text.encode() for text in column.data]
+        return Tensor(column.name, column.datatype, shape, texts, parameters)
+    return Tensor(column.name, column.datatype, shape, bytes(column.data), parameters)
 
 
 def _metadata(function: LocalFunction) -> dict[str, Any]:
@@ -366,10 +368,7 @@ def _metadata(function: LocalFunction) -> dict[str, Any]:
 
 
 def _described_outputs(function: LocalFunction) -> list[dict[str, Any]]:
-    return [
-        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
-        for spec in task_named(function.task).columns
-    ]
+    return [spec.described(function.sizes) for spec in task_named(function.task).columns_of(function.content)]
 
 
 def _function_row(function: LocalFunction) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A BYTES element is a u32 little-endian length and the data; numbers are little-e
 from __future__ import annotations
 
 import array
+import math
 import struct
 import sys
 from collections.abc import Sequence
@@ -123,6 +124,8 @@ def data_from_json(name: str, datatype: str, values: object, count: int) -> list
         if not all(isinstance(value, str) for value in flat):
             raise WireError(f"tensor {name!r}: BYTES data in JSON must be strings")
         return [value.encode("utf-8", "surrogatepass") for value in flat]
+    if datatype in ("FP32", "FP64"):
+        flat = [math.nan if value is None else value for value in flat]
     return Tensor.of_numbers(name, datatype, flat).raw
 
 
@@ -135,7 +138,13 @@ def json_data(tensor: Tensor) -> list[Any]:
             raise WireError(
                 f"tensor {tensor.name!r} holds bytes that JSON cannot carry; ask for binary"
             ) from exc
-    return tensor.numbers()
+    values = tensor.floats()
+    if values is None:
+        return tensor.numbers()
+    if math.isfinite(sum(values)):
+        return values.tolist()
+    # JSON has no word for what is no number but null, which numpy reads as one.
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def pack_bytes(elements: list[bytes]) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_worker.tasks import TASKS, Task, task_named
+from gpu_worker.tasks.thresholds import thresholds_from
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
 from server.ensemble.actor import ActorNetwork
@@ -45,6 +46,7 @@ _FIELDS = {
     "combine",
     "min_confidence",
     "default",
+    "thresholds",
     "input",
     "media_roots",
     "late_members",
@@ -117,6 +119,7 @@ def function_of(
         select=select,
         min_confidence=_number(given, name, "min_confidence", 0.0, 1.0),
         default=_default(given.get("default"), name),
+        thresholds=_thresholds(given.get("thresholds"), name, task, members[0].classes),
         slo_ms=_number(given, name, "slo_ms", 0.001, 86_400_000.0),
         max_batch=max_batch,
         batch_sizes=_batch_sizes(given.get("batch_sizes"), max_batch, name),
@@ -171,6 +174,7 @@ def deployed_form(function: Function) -> dict[str, Any]:
         "slo_ms": function.slo_ms,
         "min_confidence": function.min_confidence,
         "default": function.default,
+        "thresholds": dict(function.thresholds),
         "media_roots": None if function.media_roots is None else list(function.media_roots),
     }
 
@@ -193,10 +197,7 @@ def file_form(function: Function) -> dict[str, Any]:
 
 def outputs_of(function: Function) -> list[dict[str, Any]]:
     """The columns of its answers, as the protocol's metadata has outputs."""
-    return [
-        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape(function.sizes)]}
-        for spec in function.task.columns
-    ]
+    return [spec.described(function.sizes) for spec in function.outputs]
 
 
 def members_named(members: Sequence[ModelVersion]) -> str:
@@ -277,6 +278,11 @@ def _selectable(
 ) -> tuple[ModelVersion, ...]:
     """The members in the order of the fit. Raises `BadOption` where no policy can select among them."""
     policy, hint = given["select"], "say select: 'all', or deploy it from a training job anew"
+    if not task_named(given.get("task") or members[0].task).picks_one:
+        raise BadOption(
+            f"function {name}: {policy!r} selects by how sure members are of one class, and the answers to "
+            f"{members[0].task} are none; say select: 'all'"
+        )
     if len(members) < 2:
         raise BadOption(f"function {name}: {policy!r} selects among several members, and there is one")
     if fit is None or fit.evidence is None:
@@ -446,6 +452,16 @@ def _late_members(raw: object, name: str) -> LateMembers:
     if raw == "wait" or raw == "leave_out":
         return raw
     raise BadOption(f"function {name}: 'late_members' must be 'wait' or 'leave_out', not {raw!r}")
+
+
+def _thresholds(raw: object, name: str, task: Task, classes: Sequence[str]) -> dict[str, float]:
+    """By class, where they are not the models' own. Raises `BadOption`."""
+    if raw is not None and task.threshold is None:
+        raise BadOption(f"function {name}: {task.name} has no thresholds; leave 'thresholds' out")
+    try:
+        return thresholds_from(raw, classes)
+    except ValueError as exc:
+        raise BadOption(f"function {name}: {exc}") from exc
 
 
 def _default(raw: object, name: str) -> str | None:

@@ -14,10 +14,10 @@ from typing import Any, Literal, cast
 
 from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.preprocess import PLAIN, Preprocess
-from gpu_worker.tasks import Task, task_named
+from gpu_worker.tasks import ColumnSpec, Task, task_named
+from gpu_worker.tasks.thresholds import thresholds_of
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
-from server.ensemble.combine import needs_of
 from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit
 from server.ensemble.guard import left_out
@@ -86,6 +86,9 @@ class ModelVersion:
     sha256: str = ""
     files: tuple[ModelFile, ...] = ()  # beside its manifest, the weights first
     features: int = 0  # numbers of its features, where its manifest says so
+    # By class, of those that have not their task's.
+    thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    content: str = ""  # of what it writes; "" = plain text
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
     rows_per_s: float = 0.0  # of late, when it was last used
@@ -115,6 +118,7 @@ class Function:
     select: Any = "all"  # "best", "all", the list of member names that take part, or a selection policy
     min_confidence: float = 0.0
     default: str | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # by class, where they are not its models'
     slo_ms: float = 500.0
     max_batch: int = 256
     batch_sizes: tuple[int, ...] = ()
@@ -127,6 +131,7 @@ class Function:
     # What follows from the others, found once: each is read several times a row.
     key: str = field(init=False, repr=False, compare=False)  # its name in the scheduler
     task: Task = field(init=False, repr=False, compare=False)  # what it answers
+    outputs: tuple[ColumnSpec, ...] = field(init=False, repr=False, compare=False)  # in which columns
     rule: AnswerRule = field(init=False, repr=False, compare=False)  # how
     # Whether a row is asked of one member after the other, by a policy, and not of all.
     follows_plans: bool = field(init=False, repr=False, compare=False)
@@ -136,6 +141,7 @@ class Function:
         # With its version: rows of different versions never share a batch.
         set_field("key", f"{self.name}@{self.version}")
         set_field("task", task_named(self.asked_task or self.members[0].task))
+        set_field("outputs", self.task.columns_of(self.members[0].content))
         members = {model.key: (model.name, model.accuracy) for model in self.members}
         rule = AnswerRule(
             self.name,
@@ -146,9 +152,17 @@ class Function:
             self.min_confidence,
             self.default,
             None if self.fit is None else adapted(self.refit or self.fit, self.feedback),
+            self._applied_thresholds(),
         )
         set_field("rule", rule)
         set_field("follows_plans", is_policy(self.select) and len(self.members) > 1)
+
+    def _applied_thresholds(self) -> tuple[float, ...]:
+        """Those that its answers are held against, once its members have answered by their own."""
+        if len(self.members) == 1 and not self.thresholds:
+            return ()
+        models = [model.thresholds for model in self.members]
+        return thresholds_of(self.task, self.classes, models, self.thresholds)
 
     @property
     def learns(self) -> bool:
@@ -181,7 +195,7 @@ class Function:
     @property
     def takes_feedback(self) -> bool:
         """Whether labels may be given for its rows: it is no bare model, and answers classes."""
-        return not self.bare and bool(self.classes) and self.task.column("scores") is not None
+        return not self.bare and bool(self.classes) and self.task.picks_one
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -193,7 +207,7 @@ class Function:
 
         wanted: by callers, none for those by default. members: how many answer together.
         """
-        needed = needs_of(self.combine, members, is_fitted=self.fit is not None)
+        needed = self.rule.needs(members)
         if not wanted and not needed:
             return []
         names = {*self.task.default_outputs, *wanted, *needed}

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from gpu_worker.tasks import Task
 from gpu_worker.wire.protocol import Answer, Column, RowError
-from server.ensemble.combine import OwnRule, Vote, combine, combine_by
+from server.ensemble.combine import OwnRule, Vote, combine, combine_by, needs_of
 from server.ensemble.evidence import subset_of
 from server.ensemble.fit import Fit
 from server.ensemble.threshold import NO_CONFIDENT_ANSWER, with_threshold
@@ -53,7 +53,8 @@ class AnswerRule:
 
     members: by their key on the worker, the name and the accuracy of each · combine: a rule of `combine`
     min_confidence: from 0 to 1; a row below it gets `default`, or an error where that is None
-    fit: what was fitted of the members, for the rules that use it
+    fit: what was fitted of the members, for the rules that use it · thresholds: by class, from which score on
+    it is answered, where rows may have several classes or none; () where the member's own suffice
     """
 
     function: str
@@ -64,6 +65,17 @@ class AnswerRule:
     min_confidence: float = 0.0
     default: str | None = None
     fit: Fit | None = None
+    thresholds: Sequence[float] = ()
+
+    def needs(self, members: int) -> tuple[str, ...]:
+        """The columns that each of so many members must bring, beyond those that it answers by default."""
+        return needs_of(
+            self.combine,
+            members,
+            value=self.task.value.name,
+            is_fitted=self.fit is not None,
+            is_thresholded=bool(self.thresholds),
+        )
 
     def in_context(self, shifts: tuple[float, ...]) -> AnswerRule:
         """How it answers in a context; shifts: as in `Fit.in_context`. Without a fit there are no weights."""
@@ -79,7 +91,14 @@ class AnswerRule:
             for member in told.members
         ]
         if by is None:
-            columns = combine(self.combine, votes, self.classes, self.fit)
+            columns = combine(
+                self.combine,
+                votes,
+                self.classes,
+                self.fit,
+                value=self.task.value.name,
+                thresholds=self.thresholds,
+            )
         else:
             columns = combine_by(by, votes, self.classes, self.fit)
         rows, answered_by = votes[0].rows, ",".join(vote.member for vote in votes)
@@ -110,7 +129,7 @@ class AnswerRule:
         `FunctionAnswer` names them · unknown: rows at fault, and those that got the default answer
         """
         expected = [math.nan] * rows
-        if not self.task.metrics:
+        if not self.task.picks_one:
             return expected
         confidence = columns.get(self.task.confidence or "")
         sure: list[float] = [math.nan] * rows if confidence is None else list(confidence.values)

@@ -236,7 +236,8 @@ def _taken(answer: MemberAnswer, places: Rows) -> MemberAnswer:
 def _column(column: Column, places: Rows) -> Column:
     """These rows of a column, in this order."""
     if isinstance(column.data, list):
-        return Column(column.name, column.datatype, column.shape, [column.data[row] for row in places])
+        texts = [column.data[row] for row in places]
+        return Column(column.name, column.datatype, column.shape, texts, column.content)
     rows = np.frombuffer(column.data, np.uint8).reshape(-1, column.row_bytes)
     return Column(column.name, column.datatype, column.shape, rows[places].tobytes())
 
@@ -263,6 +264,6 @@ def _behind_each_other(columns: Sequence[Column]) -> Column:
     first = columns[0]
     if isinstance(first.data, list):
         texts = [text for column in columns for text in column.data]
-        return Column(first.name, first.datatype, first.shape, texts)  # type: ignore[arg-type]  # all are texts
+        return Column(first.name, first.datatype, first.shape, texts, first.content)  # type: ignore[arg-type]  # texts
     numbers = b"".join(bytes(column.data) for column in columns)  # type: ignore[arg-type]  # all are numbers
     return Column(first.name, first.datatype, first.shape, numbers)

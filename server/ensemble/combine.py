@@ -14,8 +14,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.wire.protocol import Column
+from gpu_worker.tasks.boxes import boxes_of, text_of
+from gpu_worker.tasks.label_sets import label_texts
+from gpu_worker.wire.columns import BOXES, LABELS, TEXT, Column
 from server.ensemble.fit import Fit, combined
+from server.ensemble.weighted_boxes import fused_boxes
 from server.record import record
 
 __all__ = ["OwnRule", "Vote", "combine", "combine_by", "needs_of", "unconfident_rows"]
@@ -26,11 +29,12 @@ OwnRule = Callable[[Mapping[str, Sequence[float]]], tuple[int, float]]  # by mem
 
 @record
 class Vote:
-    """One member's answers to n rows, by the names of their columns."""
+    """One member's answers to n rows, by the names of their columns. weight: beside the others, in a mean."""
 
     member: str
     accuracy: float
     columns: Columns
+    weight: float = 1.0
 
     @property
     def rows(self) -> int:
@@ -38,12 +42,23 @@ class Vote:
         return next((column.rows for column in self.columns.values()), 0)
 
 
-def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None = None) -> Columns:
+def combine(
+    rule: str,
+    votes: Sequence[Vote],
+    classes: Sequence[str],
+    fit: Fit | None = None,
+    *,
+    value: str = "label",
+    thresholds: Sequence[float] = (),
+) -> Columns:
     """One answer per row from the members' answers.
 
-    One member alone answers as it does. Of several, `majority_vote`, `mean` or `log_pool` decides, over their
-    columns `label`, `confidence` and, where all bring them, `scores`. fit: of members among whom these are,
-    by which `log_pool` answers; with one it calibrates a member alone too, where that brings its `scores`.
+    One member alone answers as it does. value: the column that several are combined by: a `label` (of the
+    largest of `scores`, where a rule goes by them), `labels` (of all `scores` that are large enough), a
+    `value` (with `low` and `high`, where they are there), `boxes`. fit: of members among whom these are, by
+    which `log_pool` answers; with one it calibrates a member alone too, where that brings its `scores`.
+    thresholds: by class, from where on `labels` and `boxes` are answered, of one member too; () for those
+    that members went by themselves.
 
     Raises ValueError if there are no votes, their lengths differ, the rule is none, or a column is missing.
     """
@@ -52,11 +67,13 @@ def combine(rule: str, votes: Sequence[Vote], classes: Sequence[str], fit: Fit |
     rows = votes[0].rows
     if any(column.rows != rows for vote in votes for column in vote.columns.values()):
         raise ValueError("the members answered different numbers of rows")
-    if len(votes) == 1 and not (rule == _LOG_POOL and fit is not None and "scores" in votes[0].columns):
+    is_calibrated = rule == _LOG_POOL and fit is not None and "scores" in votes[0].columns
+    if len(votes) == 1 and not is_calibrated and not thresholds:
         return votes[0].columns
-    if rule not in _RULES:
-        raise ValueError(f"{len(votes)} members answered, and no rule {rule!r} combines them")
-    return _RULES[rule].combined(votes, classes, fit)
+    found = _RULES.get((value, rule))
+    if found is None:
+        raise ValueError(f"{len(votes)} members answered, and no rule {rule!r} combines their {value}")
+    return found.combined(votes, classes, fit, thresholds)
 
 
 def combine_by(
@@ -83,13 +100,20 @@ def combine_by(
     return _told(votes, classes, places, sure, scores.astype(np.float32))
 
 
-def needs_of(rule: str, members: int, *, is_fitted: bool = False) -> tuple[str, ...]:
+def needs_of(
+    rule: str,
+    members: int,
+    *,
+    value: str = "label",
+    is_fitted: bool = False,
+    is_thresholded: bool = False,
+) -> tuple[str, ...]:
     """The columns that each of so many members must bring, beyond those that it answers by default.
 
-    is_fitted: whether there is a fit for them.
+    is_fitted: whether there is a fit for them. is_thresholded: whether one alone is held against thresholds.
     """
-    if members > 1 or (rule == _LOG_POOL and is_fitted):
-        return _RULES[rule].needs if rule in _RULES else ()
+    if members > 1 or (rule == _LOG_POOL and is_fitted) or is_thresholded:
+        return _RULES[value, rule].needs if (value, rule) in _RULES else ()
     return ()
 
 
@@ -101,7 +125,9 @@ def unconfident_rows(confidences: Sequence[float], min_confidence: float) -> lis
     return [row for row, confidence in enumerate(confidences) if confidence < threshold]
 
 
-def _majority_vote(votes: Sequence[Vote], classes: Sequence[str], _: Fit | None) -> Columns:
+def _majority_vote(
+    votes: Sequence[Vote], classes: Sequence[str], _: Fit | None, _thresholds: Sequence[float]
+) -> Columns:
     """Rafiki §5.2: the label that most members name, and as its confidence the share of members that agree.
 
     "When there is a tie, the prediction from the model with the best accuracy is selected". A member's empty
@@ -114,13 +140,17 @@ def _majority_vote(votes: Sequence[Vote], classes: Sequence[str], _: Fit | None)
     return columns
 
 
-def _mean(votes: Sequence[Vote], classes: Sequence[str], _: Fit | None) -> Columns:
+def _mean(
+    votes: Sequence[Vote], classes: Sequence[str], _: Fit | None, _thresholds: Sequence[float]
+) -> Columns:
     """The class of the highest mean probability, and that probability; every member must bring scores."""
     _check_scores("the mean of probabilities", votes)
     return _by_scores(votes, classes, _mean_scores(votes, len(classes)))
 
 
-def _log_pool(votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None) -> Columns:
+def _log_pool(
+    votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None, _thresholds: Sequence[float]
+) -> Columns:
     """The class that is most probable in the members' logarithmic pool, and how probable (`log_pool`).
 
     By the temperatures and the weights that were fitted for exactly these members. Where none were for these:
@@ -135,6 +165,69 @@ def _log_pool(votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None) ->
         ordered = [by_name[fit.members[place]] for place in subset]
     pool = combined(fit, subset, [_scores_of(vote, len(classes)) for vote in ordered])
     return _by_scores(votes, classes, pool.astype(np.float32, copy=False))
+
+
+def _mean_labels(
+    votes: Sequence[Vote], classes: Sequence[str], _: Fit | None, thresholds: Sequence[float]
+) -> Columns:
+    """The classes whose mean probability is not below their threshold; every member must bring scores."""
+    _check_scores("the mean of probabilities", votes)
+    scores = _mean_scores(votes, len(classes))
+    texts = label_texts(scores, classes, thresholds)
+    told = [vote.columns["labels"].values for vote in votes]
+    for row, text in enumerate(told[0]):
+        if not text and not any(texts_of[row] for texts_of in told):  # it is at fault for every member
+            texts[row] = ""
+    return {"labels": Column("labels", TEXT, (), texts, LABELS), "scores": _scores(scores)}
+
+
+def _mean_values(
+    votes: Sequence[Vote], _: Sequence[str], _fit: Fit | None, _thresholds: Sequence[float]
+) -> Columns:
+    """The members' weighted mean, of those that have a value; of the distances to `low` and `high` likewise.
+
+    Weights: of each vote. So an interval lies around the mean, also where not all members give one.
+    """
+    weights = np.array([[vote.weight] for vote in votes])
+    values = _numbers(votes, "value")
+    mean = _weighted_mean(values, weights)
+    columns = {"value": _float64("value", mean)}
+    for end in ("low", "high"):
+        if all(end in vote.columns for vote in votes):
+            columns[end] = _float64(end, mean + _weighted_mean(_numbers(votes, end) - values, weights))
+    return columns
+
+
+def _weighted_boxes(
+    votes: Sequence[Vote], classes: Sequence[str], _: Fit | None, thresholds: Sequence[float]
+) -> Columns:
+    """The members' boxes, those of one thing fused (`weighted_boxes`), that reach their class's threshold."""
+    least = dict(zip(classes, thresholds, strict=False))
+    texts = []
+    for told in zip(*(vote.columns["boxes"].values for vote in votes), strict=True):
+        members = [boxes_of(text) for text in told]
+        fused = fused_boxes(members) if len(members) > 1 else members[0]
+        kept = [box for box in fused if box.score >= least.get(box.label, 0.0)]
+        texts.append(text_of(kept) if any(told) else "")
+    return {"boxes": Column("boxes", TEXT, (), texts, BOXES)}
+
+
+def _numbers(votes: Sequence[Vote], name: str) -> NDArray[np.float64]:
+    """A column of numbers of each vote: [members, n]."""
+    return np.array([vote.columns[name].values for vote in votes], np.float64)
+
+
+def _weighted_mean(numbers: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the members, of the numbers that are known; not a number where none is."""
+    known = np.where(np.isnan(numbers), 0.0, weights)
+    total = known.sum(axis=0)
+    found = (known * np.nan_to_num(numbers)).sum(axis=0)
+    mean: NDArray[np.float64] = np.divide(found, total, out=np.full(len(total), np.nan), where=total > 0)
+    return mean
+
+
+def _float64(name: str, numbers: NDArray[np.float64]) -> Column:
+    return Column(name, "FP64", (), numbers.tobytes())
 
 
 def _check_scores(what: str, votes: Sequence[Vote]) -> None:
@@ -166,16 +259,19 @@ def _told(
 class _Rule:
     """needs: columns beyond those that a member answers by default."""
 
-    combined: Callable[[Sequence[Vote], Sequence[str], Fit | None], Columns]
+    combined: Callable[[Sequence[Vote], Sequence[str], Fit | None, Sequence[float]], Columns]
     needs: tuple[str, ...] = ()
 
 
 _LOG_POOL = "log_pool"
-_RULES: Mapping[str, _Rule] = MappingProxyType(
+_RULES: Mapping[tuple[str, str], _Rule] = MappingProxyType(
     {
-        "majority_vote": _Rule(_majority_vote),
-        "mean": _Rule(_mean, ("scores",)),
-        _LOG_POOL: _Rule(_log_pool, ("scores",)),
+        ("label", "majority_vote"): _Rule(_majority_vote),
+        ("label", "mean"): _Rule(_mean, ("scores",)),
+        ("label", _LOG_POOL): _Rule(_log_pool, ("scores",)),
+        ("labels", "mean"): _Rule(_mean_labels, ("scores",)),
+        ("value", "mean"): _Rule(_mean_values),
+        ("boxes", "weighted_boxes"): _Rule(_weighted_boxes),
     }
 )
 

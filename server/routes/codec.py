@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_worker.wire.columns import number_bytes
 from ml_udf.oip import InferRequest, InferResponse, RequestedOutput, Tensor
 from server.access.rules import NOBODY, Caller
 from server.catalog.functions import INPUT_NAMES, Form, Function, ModelVersion
@@ -132,7 +133,10 @@ class Codec:
             if not spec.dims or spec.name not in (outputs or function.task.default_outputs):
                 continue
             numbers = math.prod(spec.shape(function.sizes))
-            nbytes = rows * numbers * (4 if request.wants_binary(spec.name) else _JSON_NUMBER_BYTES)
+            binary_bytes = number_bytes(spec.datatype)
+            nbytes = (
+                rows * numbers * (binary_bytes if request.wants_binary(spec.name) else _JSON_NUMBER_BYTES)
+            )
             if nbytes > self.max_reply_bytes:
                 leave = f", or do not ask for {spec.name!r}" if spec.on_request else ""
                 raise BodyTooLarge(
@@ -189,7 +193,7 @@ class Codec:
         """
         if limits == Limits():
             return None
-        if limits.min_accuracy is not None and not function.task.metrics:
+        if limits.min_accuracy is not None and not function.task.picks_one:
             raise BadOption(
                 f"{function.name} answers {function.task.name}, which has no accuracy; ask for none"
             )
@@ -317,13 +321,15 @@ def _check_output(function: Function, output: RequestedOutput) -> bool:
 
 def _output(name: str, reply: Reply) -> Tensor:
     rows = reply.rows
-    spec = reply.function.task.column(name)
+    spec = next((each for each in reply.function.outputs if each.name == name), None)
     if spec is not None:
         answered = reply.columns.get(name) or spec.empty(rows, reply.function.sizes)
         shape = (rows, *spec.shape(reply.function.sizes))
+        parameters = {"content": spec.content} if spec.content else {}
         if isinstance(answered.data, list):
-            return Tensor(name, answered.datatype, shape, [text.encode() for text in answered.data])
-        return Tensor(name, answered.datatype, shape, bytes(answered.data))
+            texts = [text.encode() for text in answered.data]
+            return Tensor(name, answered.datatype, shape, texts, parameters)
+        return Tensor(name, answered.datatype, shape, bytes(answered.data), parameters)
     column = [b""] * rows
     if name == "error":
         for row, error in reply.errors.items():

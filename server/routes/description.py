@@ -23,7 +23,12 @@ EXTENSIONS = (
     "model_configuration",
     "statistics",
 )
-_TRITON_TYPES: Mapping[str, str] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
+_TRITON_TYPES: Mapping[str, str] = {
+    "BYTES": "TYPE_STRING",
+    "FP32": "TYPE_FP32",
+    "FP64": "TYPE_FP64",
+    "INT64": "TYPE_INT64",
+}
 
 
 def metadata_of(function: Function, versions: Sequence[Function]) -> dict[str, Any]:

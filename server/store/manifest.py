@@ -16,6 +16,8 @@ from gpu_worker.model_files.preprocess import preprocess_from
 from gpu_worker.model_files.regular import COLUMN_KINDS, FORMAT, FORMS, MOST_FEATURES, RUNTIMES
 from gpu_worker.model_files.remote_spec import remote_from
 from gpu_worker.tasks import Task, task_named
+from gpu_worker.tasks.thresholds import thresholds_from
+from gpu_worker.wire.columns import JSON
 from server.catalog.functions import InputShape, ModelVersion
 from server.errors import BadOption
 
@@ -52,11 +54,12 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
     except ValueError as exc:
         raise BadOption(f"model.json of {name}: {exc}") from exc
     task = task_named(_text(manifest, "task", name))
+    classes = _classes(manifest.get("classes"), name, task)
     return ModelVersion(
         name=name,
         version=version,
         task=task.name,
-        classes=_classes(manifest.get("classes"), name, task),
+        classes=classes,
         input=_input(manifest.get("input"), name),
         accuracy=_accuracy(manifest.get("accuracy", 0.0), name),
         directory=directory,
@@ -67,6 +70,8 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         features=_features(manifest.get("features"), name, task),
         endpoint="" if remote is None else remote.url,
         concurrency=0 if remote is None else remote.concurrency,
+        thresholds=_thresholds(manifest.get("thresholds"), classes, name),
+        content=_content(manifest.get("content"), name, is_json=remote is not None and bool(remote.schema)),
     )
 
 
@@ -82,7 +87,7 @@ def _features(raw: object, name: str, task: Task) -> int:
     if raw is not None and not isinstance(raw, dict):
         raise BadOption(f"model.json of {name}: 'features' must be an object, such as {{\"width\": 512}}")
     width = (raw or {}).get("width")
-    if width is None and task.needs_classes:
+    if width is None and not task.needs_features:
         return 0
     if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= MOST_FEATURES:
         raise BadOption(
@@ -100,6 +105,20 @@ def _classes(raw: object, name: str, task: Task) -> tuple[str, ...]:
     if len(set(raw)) != len(raw):
         raise BadOption(f"model.json of {name}: 'classes' names a class twice")
     return tuple(raw)
+
+
+def _thresholds(raw: object, classes: tuple[str, ...], name: str) -> dict[str, float]:
+    """By class, from which score on it is answered; only of those that do not have their task's."""
+    try:
+        return thresholds_from(raw, classes)
+    except ValueError as exc:
+        raise BadOption(f"model.json of {name}: {exc}") from exc
+
+
+def _content(raw: object, name: str, *, is_json: bool) -> str:
+    if raw and raw != JSON:
+        raise BadOption(f"model.json of {name}: 'content' must be {JSON!r} or left out, not {raw!r}")
+    return JSON if raw or is_json else ""
 
 
 def _accuracy(raw: object, name: str) -> float:

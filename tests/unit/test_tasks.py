@@ -82,7 +82,7 @@ def test_a_task_is_whole(task: Task) -> None:
     assert task.confidence is None or task.confidence in task.default_outputs
     assert set(task.models_of) <= set(TASKS)
     for rule in task.rules:
-        assert set(needs_of(rule, 2)) <= set(names)
+        assert set(needs_of(rule, 2, value=task.value.name)) <= set(names)
     sizes = {"classes": 3, "features": 5}
     for spec in task.columns:
         column = spec.empty(2, sizes)

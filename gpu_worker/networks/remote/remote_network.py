@@ -109,7 +109,12 @@ class RemoteNetwork(ABC):
 
     def warm_up(self, rows: int) -> Floats:
         """Nothing: an endpoint is asked about no made-up rows."""
-        return np.zeros((rows, max(1, len(self.manifest.classes))), np.float32)
+        return np.zeros((rows, len(self.manifest.classes) or self.width or 1), np.float32)
+
+    @property
+    def texts_width(self) -> int:
+        """1 where it writes."""
+        return int(self.reads == "texts")
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities."""

@@ -1,0 +1,135 @@
+"""Several members' values, labels and boxes become one answer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gpu_worker.tasks import task_named
+from gpu_worker.wire.protocol import Answer, Column, MemberAnswer
+from server.ensemble.answer import AnswerRule
+from server.ensemble.combine import Vote, combine, needs_of
+
+COLOURS = ("red", "green", "blue")
+
+
+def valued(member: str, *values: float, weight: float = 1.0, margin: float | None = None) -> Vote:
+    ends = (
+        {} if margin is None else {"low": [v - margin for v in values], "high": [v + margin for v in values]}
+    )
+    columns = {
+        name: Column(name, "FP64", (), np.array(numbers, np.float64).tobytes())
+        for name, numbers in {"value": values, **ends}.items()
+    }
+    return Vote(member, 0.0, columns, weight)
+
+
+def labelled(member: str, *scores: Sequence[float]) -> Vote:
+    texts = [json.dumps([COLOURS[at] for at in range(3) if row[at] >= 0.5]) for row in scores]
+    numbers = np.array(scores, np.float32)
+    columns = [
+        Column("labels", "BYTES", (), texts, "labels"),
+        Column("scores", "FP32", (3,), numbers.tobytes()),
+    ]
+    return Vote(member, 0.0, {column.name: column for column in columns})
+
+
+def numbers(column: Column) -> list[float]:
+    return list(column.values)
+
+
+def test_the_value_of_several_is_their_mean() -> None:
+    told = combine("mean", [valued("a", 1, 10), valued("b", 2, 20), valued("c", 6, 0)], (), value="value")
+    assert numbers(told["value"]) == [3.0, 10.0]
+    assert list(told) == ["value"]
+
+
+def test_a_member_that_errs_less_counts_for_more() -> None:
+    told = combine("mean", [valued("a", 1, weight=3), valued("b", 5)], (), value="value")
+    assert numbers(told["value"]) == [2.0]
+
+
+def test_the_interval_of_several_lies_around_their_mean() -> None:
+    members = [valued("a", 10, margin=2), valued("b", 20, margin=4)]
+    told = combine("mean", members, (), value="value")
+    assert [numbers(told[name]) for name in ("value", "low", "high")] == [[15.0], [12.0], [18.0]]
+
+
+def test_a_member_without_an_interval_leaves_that_of_the_others() -> None:
+    nan = Vote("b", 0.0, {**valued("b", 20).columns, **ends(math.nan)})
+    told = combine("mean", [valued("a", 10, margin=2), nan], (), value="value")
+    assert [numbers(told[name]) for name in ("value", "low", "high")] == [[15.0], [13.0], [17.0]]
+
+
+def ends(number: float) -> dict[str, Column]:
+    raw = np.array([number]).tobytes()
+    return {name: Column(name, "FP64", (), raw) for name in ("low", "high")}
+
+
+def test_a_row_that_one_member_could_not_answer_is_the_others() -> None:
+    told = combine("mean", [valued("a", math.nan, math.nan), valued("b", 4, math.nan)], (), value="value")
+    first, second = numbers(told["value"])
+    assert first == 4.0
+    assert math.isnan(second)
+
+
+def test_labels_are_those_whose_mean_probability_reaches_their_threshold() -> None:
+    members = [labelled("a", [0.9, 0.6, 0.0]), labelled("b", [0.7, 0.2, 0.1])]
+    told = combine("mean", members, COLOURS, value="labels", thresholds=(0.5, 0.5, 0.5))
+    assert told["labels"].values == ['["red"]']
+    assert told["labels"].content == "labels"
+    lower = combine("mean", members, COLOURS, value="labels", thresholds=(0.9, 0.4, 0.05))
+    assert lower["labels"].values == ['["green", "blue"]']
+    np.testing.assert_allclose(list(np.ravel(told["scores"].values)), [0.8, 0.4, 0.05], rtol=1e-6)
+
+
+def test_one_member_answers_by_its_own_thresholds_unless_there_are_others() -> None:
+    only = labelled("a", [0.6, 0.1, 0.1])
+    assert combine("mean", [only], COLOURS, value="labels") is only.columns
+    told = combine("mean", [only], COLOURS, value="labels", thresholds=(0.7, 0.7, 0.05))
+    assert told["labels"].values == ['["blue"]']
+
+
+def test_boxes_of_several_are_fused_and_held_against_their_thresholds() -> None:
+    def drawn(member: str, *boxes: dict[str, object]) -> Vote:
+        return Vote(member, 0.0, {"boxes": Column("boxes", "BYTES", (), [json.dumps(boxes), ""], "boxes")})
+
+    plate = {"label": "plate", "score": 0.8, "box": [0, 0, 10, 10]}
+    cup = {"label": "cup", "score": 0.4, "box": [20, 20, 30, 30]}
+    members = [drawn("a", plate, cup), drawn("b", plate)]
+    told = combine("weighted_boxes", members, ("plate", "cup"), value="boxes")
+    both, faulty = told["boxes"].values
+    assert json.loads(both) == [plate, {**cup, "score": 0.2}]
+    assert faulty == "", "it is at fault for every member"
+    strict = combine("weighted_boxes", members, ("plate", "cup"), value="boxes", thresholds=(0.0, 0.3))
+    assert json.loads(strict["boxes"].values[0]) == [plate]
+    alone = combine("weighted_boxes", members[:1], ("plate", "cup"), value="boxes", thresholds=(0.9, 0.3))
+    assert json.loads(alone["boxes"].values[0]) == [cup], "nothing is fused of one member"
+
+
+def test_each_task_needs_of_its_members_what_its_rule_reads() -> None:
+    assert needs_of("mean", 2, value="labels") == ("scores",)
+    assert needs_of("mean", 1, value="labels") == ()
+    assert needs_of("mean", 1, value="labels", is_thresholded=True) == ("scores",)
+    assert needs_of("mean", 2, value="value") == needs_of("weighted_boxes", 2, value="boxes") == ()
+
+
+def test_a_rule_of_other_answers_is_none() -> None:
+    with pytest.raises(ValueError, match="no rule 'log_pool' combines their value"):
+        combine("log_pool", [valued("a", 1), valued("b", 2)], (), value="value")
+
+
+def test_a_function_of_values_answers_with_the_members_that_came() -> None:
+    members = {"a/1": ("a", 0.0), "b/1": ("b", 0.0)}
+    rule = AnswerRule("f", task_named("tabular-regression"), "mean", (), members)
+    told = [
+        MemberAnswer(f"{name}/1", list(valued(name, at).columns.values())) for at, name in enumerate("ab")
+    ]
+    both, late = rule.answer(Answer(0, told, [])), rule.answer(Answer(0, told[:1], []))
+    assert (numbers(both.columns["value"]), both.answered_by) == ([0.5], "a,b")
+    assert (numbers(late.columns["value"]), late.answered_by) == ([0.0], "a")
+    assert all(map(math.isnan, rule.expected_by_row(1, both.columns, [([0], "a,b")], ())))
