@@ -47,9 +47,8 @@ class OipNetwork(RemoteNetwork):
         """Reads the model's metadata, and says what is used of them. Raises as the class says."""
         told = self._json(attempt, "GET", self._path)
         inputs = _named(told.get("inputs"))
-        self._outputs = {
-            name: str(each.get("datatype", "")) for name, each in _named(told.get("outputs")).items()
-        }
+        outputs = _named(told.get("outputs"))
+        self._outputs = {name: str(each.get("datatype", "")) for name, each in outputs.items()}
         name = self.spec.input or next(iter(inputs), "")
         if not inputs or name not in inputs or (len(inputs) > 1 and not self.spec.input):
             raise ModelUnusable(
@@ -62,6 +61,8 @@ class OipNetwork(RemoteNetwork):
         self._check_input()
         self._is_binary = _BINARY in self._extensions(attempt)
         wanted = self._output()
+        if list(outputs[wanted].get("shape") or ())[1:] == [3]:
+            self.values_count = 3  # a value and the ends of its interval
         return f"{name} {datatype} {self._input['shape']} → {wanted} {self._outputs[wanted]}"
 
     def ask_rows(self, attempt: Try, inputs: Inputs) -> Sequence[object]:
@@ -81,10 +82,10 @@ class OipNetwork(RemoteNetwork):
         if str(outputs[name].get("datatype")) == "BYTES":
             return self._of_texts(_flat(data), count)
         try:
-            found = np.array(_flat(data), np.float64).reshape(count, -1).astype(np.float32)
+            found = np.array(_flat(data), np.float64).reshape(count, -1)
         except (ValueError, TypeError):
             raise self._bad(f"the data of its output {name!r} are no numbers of the shape {shape}") from None
-        return self._of_numbers(found)
+        return self._of_numbers(cast("Floats", found))
 
     def _of_texts(self, texts: list[Any], count: int) -> Sequence[object]:
         if len(texts) != count:
@@ -113,8 +114,9 @@ class OipNetwork(RemoteNetwork):
             return [
                 _unlikely(self.url, row) if p is None else p for p, row in zip(likely, found, strict=True)
             ]
-        if self.width and found.shape[1] != self.width:
-            raise self._bad(f"it answers {found.shape[1]} numbers a row, and {self.width} are wanted")
+        wanted = self.values_count if self.reads == "values" else self.width
+        if wanted and found.shape[1] != wanted:
+            raise self._bad(f"it answers {found.shape[1]} numbers a row, and {wanted} are wanted")
         return list(found)
 
     def _check_input(self) -> None:

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class RemoteNetwork(ABC):
         self.activation = manifest.outputs.activation or "none"
         self.column_names = [spec.name for spec in task.columns if spec.name != "confidence"][::-1]
         self.forms = _forms(manifest, self.pixels)
+        self.values_count = 1
         self.width = manifest.features.width if self.reads == "features" else 0
         self._asking = Asking(spec.concurrency, spec.timeout_ms / 1000, spec.retries)
         self._faults = threading.local()
@@ -105,7 +106,7 @@ class RemoteNetwork(ABC):
     @property
     def values_width(self) -> int:
         """Numbers of a row's value: alone, or with the ends of an interval; 0 where it gives none."""
-        return 1 if self.reads == "values" else 0
+        return self.values_count if self.reads == "values" else 0
 
     def warm_up(self, rows: int) -> Floats:
         """Nothing: an endpoint is asked about no made-up rows."""
@@ -118,15 +119,15 @@ class RemoteNetwork(ABC):
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities."""
-        return self._numbers(inputs, is_cancelled, len(self.manifest.classes))
+        return cast("Floats", self._numbers(inputs, is_cancelled, len(self.manifest.classes)))
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width]."""
-        return self._numbers(inputs, is_cancelled, self.width)
+        return cast("Floats", self._numbers(inputs, is_cancelled, self.width))
 
     def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
-        """[n, 1]."""
-        return self._numbers(inputs, is_cancelled, 1)
+        """[n, values_width], float64: as exact as the endpoint says them."""
+        return cast("Floats", self._numbers(inputs, is_cancelled, self.values_count, np.float64))
 
     def texts(self, inputs: Inputs, is_cancelled: IsCancelled) -> np.ndarray:
         """n texts, as an array of objects; "" for rows at fault."""
@@ -160,9 +161,11 @@ class RemoteNetwork(ABC):
     def _bad(self, what: str) -> EndpointFailed:
         return EndpointFailed(f"{self.url}: {what}", unavailable=False)
 
-    def _numbers(self, inputs: Inputs, is_cancelled: IsCancelled, width: int) -> Floats:
+    def _numbers(
+        self, inputs: Inputs, is_cancelled: IsCancelled, width: int, kind: type[np.floating[Any]] = np.float32
+    ) -> Any:  # noqa: ANN401  # an array of that kind
         said = self._said(inputs, is_cancelled)
-        found = np.zeros((len(said), width), np.float32)
+        found = np.zeros((len(said), width), kind)
         for row, each in enumerate(said):
             if each is not None:
                 found[row] = each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -26,6 +28,7 @@ from tests.remote_endpoint import (
     endpoint,
     oip_model,
     openai_model,
+    vector_of,
 )
 from tests.waiting import wait_until
 
@@ -55,8 +58,8 @@ def load(engine: Engine) -> Loader:
     return loaded
 
 
-def labels(answer: Answer) -> Any:
-    return answer.members[0]["label"].data
+def labels(answer: Answer, column: str = "label") -> Any:
+    return answer.members[0][column].data
 
 
 def faults(answer: Answer) -> list[tuple[int, str]]:
@@ -151,6 +154,116 @@ def test_an_answer_twice_off_the_schema_is_its_rows_own_error(
     assert faults(answer) == [(1, "remote_invalid")]
     assert "it is no JSON" in answer.errors[0].message
     assert "soup, I think" in answer.errors[0].message
+
+
+def test_texts_become_the_vectors_that_an_endpoint_says(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    folder = openai_model(tmp_path, far.url, task="text-embedding", classes=[], features={"width": 3})
+    answer = engine.infer([load(folder)], "text", ROWS)
+    found = np.array(answer.members[0]["embedding"].values).reshape(3, 3)
+    assert found.tolist() == [vector_of(row.decode()) for row in ROWS]
+
+
+def test_a_vector_of_another_width_is_its_rows_error(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    folder = openai_model(tmp_path, far.url, task="text-embedding", classes=[], features={"width": 4})
+    answer = engine.infer([load(folder)], "text", [b"x"])
+    assert faults(answer) == [(0, "remote_invalid")]
+    assert "3 numbers, and model.json says 4" in answer.errors[0].message
+
+
+def test_a_chat_model_may_say_several_labels_of_a_row_or_none(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    said = iter(('{"labels": ["pizza", "satay"]}', '{"labels": []}'))
+    far.answer = lambda _: next(said)
+    key = load(openai_model(tmp_path, far.url, task="text-multilabel", remote={"concurrency": 1}))
+    answer = engine.infer([key], "text", [b"a", b"b"])
+    assert [json.loads(text) for text in labels(answer, "labels")] == [["pizza", "satay"], []]
+
+
+def test_a_chat_model_may_say_a_number_of_a_row_of_a_table(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    far.answer = lambda asked: json.dumps(
+        {"value": 2.5 if "laksa" in asked["messages"][1]["content"] else 0.1}
+    )
+    columns = [{"name": "dish", "kind": "text"}, {"name": "size", "kind": "number"}]
+    folder = openai_model(
+        tmp_path,
+        far.url,
+        task="tabular-regression",
+        classes=[],
+        input={"form": "row", "columns": columns},
+        remote={"prompt": "{{dish}} of size {{size}}", "concurrency": 1},
+    )
+    rows = [b'["laksa", 2]', b'{"size": null, "dish": "soup"}', b'["laksa"]']
+    answer = engine.infer([load(folder)], "row", rows)
+    assert list(answer.members[0]["value"].values)[:2] == [2.5, 0.1]
+    assert faults(answer) == [(2, "input_invalid")]
+    assert (
+        far.requests[0]["messages"][1]["content"] == "<<<DATA\nlaksa\nDATA>>> of size <<<DATA\n2.0\nDATA>>>"
+    )
+
+
+def test_rows_of_a_table_reach_an_oip_server_as_numbers(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    columns = [{"name": "a", "kind": "number"}, {"name": "b", "kind": "number"}]
+    folder = write_manifest(
+        tmp_path,
+        "sums",
+        task="tabular-regression",
+        runtime="oip",
+        classes=[],
+        input={"form": "row", "columns": columns},
+        remote={"url": f"{far.url}/v2/models/sums"},
+    )
+    answer = engine.infer([load(folder)], "row", [b"[1, 2.5]", b'["x", 1]', b'{"b": 1, "a": 41}'])
+    values = list(answer.members[0]["value"].values)
+    assert (values[0], values[2]) == (3.5, 42.0)
+    assert faults(answer) == [(1, "input_invalid")]
+
+
+def test_a_chat_model_writes_texts_as_they_come(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    far.answer = lambda asked: f"It is about {data_of(asked)}."
+    folder = openai_model(tmp_path, far.url, task="text-generation", classes=[])
+    answer = engine.infer([load(folder)], "text", ROWS)
+    assert labels(answer, "text") == [f"It is about {row.decode()}." for row in ROWS]
+    assert "response_format" not in far.requests[0]
+
+
+def test_a_chat_model_writes_json_of_the_schema_of_its_manifest(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    said = {b"good": '```json\n{"price": 3}\n```', b"bad": '{"price": "three"}'}
+    far.answer = lambda asked: said[data_of(asked).encode()]
+    schema = {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}
+    folder = openai_model(tmp_path, far.url, task="text-generation", classes=[], remote={"schema": schema})
+    answer = engine.infer([load(folder)], "text", list(said))
+    assert labels(answer, "text") == ['{"price": 3}', ""]
+    assert answer.members[0]["text"].content == "json"
+    assert faults(answer) == [(1, "remote_invalid")]
+    assert "$.price is 'three', not of type number" in answer.errors[0].message
+
+
+def test_a_chat_model_gets_pictures_as_they_are_encoded_and_nothing_else(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    far.answer = lambda _: '{"label": "satay"}'
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "secret.txt").write_text("of nobody's business")
+    folder = openai_model(tmp_path, far.url, task="image-classification", input={"form": "path"})
+    answer = engine.infer([load(folder)], "path", [b"a.png", b"secret.txt"])
+    assert labels(answer) == ["satay", ""]
+    assert faults(answer) == [(1, "input_undecodable")]
+    (asked,) = far.requests
+    sent = asked["messages"][1]["content"][0]["image_url"]["url"]
+    assert base64.b64decode(sent.removeprefix("data:image/png;base64,")) == (tmp_path / "a.png").read_bytes()
 
 
 def _status(status: int, **headers: str) -> Callable[[Handler], bool]:
