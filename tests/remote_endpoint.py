@@ -24,7 +24,7 @@ class Endpoint:
     def __init__(self, port: int = 0, *, key: str = "") -> None:
         self.key = key
         self.before: Callable[[Handler], bool] = lambda handler: False
-        self.answer: Callable[[dict[str, Any]], Any] | None = None  # of a chat: the text, or the whole reply
+        self.answer: Callable[[dict[str, Any]], Any] | None = None  # of a chat: text, reply, or None as usual
         self.requests: list[dict[str, Any]] = []
         self.dropped = threading.Event()
         self.port = port
@@ -202,6 +202,11 @@ _METADATA = {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
         "outputs": [{"name": "sum", "datatype": "FP64", "shape": [-1, 1]}],
     },
+    "finds": {
+        "name": "finds",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 4, 4]}],
+        "outputs": [{"name": "boxes", "datatype": "FP32", "shape": [-1, -1, 6]}],
+    },
     "pixels": {
         "name": "pixels",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 4, 4]}],
@@ -233,6 +238,8 @@ def _infer(model: str, asked: dict[str, Any]) -> dict[str, Any]:
     if model == "sums":
         sums = [sum(tensor["data"][2 * row : 2 * row + 2]) for row in range(count)]
         return _output("sum", "FP64", [count, 1], sums)
+    if model == "finds":
+        return _output("boxes", "FP32", [count, 2, 6], [0, 0, 2, 2, 0.9, 1, 0, 0, 1, 1, 0.0, 0] * count)
     if model == "pixels":
         each = len(tensor["data"]) // count
         means = [sum(tensor["data"][row * each : (row + 1) * each]) / each for row in range(count)]
@@ -259,11 +266,13 @@ def data_of(asked: dict[str, Any]) -> str:
 
 
 def _chat(asked: dict[str, Any], answer: Callable[[dict[str, Any]], Any] | None) -> Any:
-    said = json.dumps({"label": label_of(data_of(asked))}) if answer is None else answer(asked)
+    said = None if answer is None else answer(asked)
+    is_usual = said is None
+    said = json.dumps({"label": label_of(data_of(asked))}) if said is None else said
     if not isinstance(said, str):
         return said
     choice: dict[str, Any] = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-    if asked.get("logprobs") and answer is None:
+    if asked.get("logprobs") and is_usual:
         label = label_of(data_of(asked))
         head, tail = said.split(label)
         tokens = [(head, 0.0), (label[:2], -0.1), (label[2:], -0.2), (tail, 0.0)]

@@ -17,17 +17,37 @@ from ml_udf.errors import BadOption, MlUdfError
 from tests.engines import Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, label_of
-from tests.remote_endpoint import KEY, Endpoint, Handler, endpoint, oip_model, openai_model
+from tests.remote_endpoint import (
+    KEY,
+    Endpoint,
+    Handler,
+    data_of,
+    endpoint,
+    oip_model,
+    openai_model,
+    vector_of,
+)
 from tests.waiting import wait_until
 
 FUNCTIONS = ("udf_far", "udf_chat", "udf_both")
+TYPED = ("udf_letters", "udf_vector", "udf_value")
 TEXTS = ("a", "laksa", "weiß")
 
 
 @pytest.fixture(scope="module")
 def far() -> Iterator[Endpoint]:
     with endpoint(key=KEY) as running:
+        running.answer = written
         yield running
+
+
+def written(asked: dict[str, Any]) -> str | None:
+    """What the chat model writes where more than a label is asked for."""
+    schema = asked["response_format"]["json_schema"]["schema"]["properties"]
+    letters = len(data_of(asked))
+    if "letters" in schema:
+        return json.dumps({"letters": letters})
+    return json.dumps({"value": letters + 0.5}) if "value" in schema else None
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +63,19 @@ def server(far: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         client = Client(running.url)
         client.put("/v1/functions/udf_both", {"models": ["far", "here"], "combine": "mean"})
         client.close()
+        schema = {"type": "object", "properties": {"letters": {"type": "integer"}}, "required": ["letters"]}
+        writes = {"task": "text-generation", "classes": [], "remote": {"schema": schema}}
+        running.deploy(openai_model(folder, far.url, "writes", **writes), "udf_letters")
+        embeds = {"task": "text-embedding", "classes": [], "features": {"width": 3}}
+        running.deploy(openai_model(folder, far.url, "embeds", **embeds), "udf_vector")
+        guesses = {"task": "text-regression", "classes": []}
+        running.deploy(openai_model(folder, far.url, "guesses", **guesses), "udf_value")
         yield running
 
 
 @pytest.fixture
 def engine(engine_name: str, server: InferenceServer, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    made = make_engine(engine_name, server.url, request, FUNCTIONS)
+    made = make_engine(engine_name, server.url, request, (*FUNCTIONS, *TYPED))
     yield made
     made.close()
 
@@ -85,6 +112,16 @@ def select(engine: Engine, function: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_model_elsewhere_answers_in_sql_like_any_other(function: str, engine: Engine) -> None:
     assert select(engine, function) == [(text, label_of(text)) for text in sorted(TEXTS)]
+
+
+def test_json_vectors_and_values_have_their_types_in_sql(engine: Engine) -> None:
+    rows = engine.query(
+        "SELECT t, udf_letters(t), udf_vector(t), udf_value(t) FROM (VALUES ('a'), ('laksa')) AS v(t)"
+    )
+    for text, letters, vector, value in rows:
+        assert (json.loads(letters) if isinstance(letters, str) else letters) == {"letters": len(text)}
+        assert list(vector) == vector_of(text)
+        assert value == len(text) + 0.5
 
 
 def test_beside_a_local_member_it_counts_and_both_are_named(server: InferenceServer) -> None:

@@ -24,6 +24,7 @@ from gpu_worker.networks.remote.asking import Try
 from gpu_worker.networks.remote.exchange import Call, Connections, EndpointFailed, Reply
 from gpu_worker.networks.remote.remote_network import RemoteNetwork, one_hot, probabilities
 from gpu_worker.networks.table import values_of
+from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES
 
 __all__ = ["OipNetwork"]
 
@@ -114,10 +115,23 @@ class OipNetwork(RemoteNetwork):
             return [
                 _unlikely(self.url, row) if p is None else p for p, row in zip(likely, found, strict=True)
             ]
+        if self.reads == "boxes":
+            return self._of_boxes(found)
         wanted = self.values_count if self.reads == "values" else self.width
         if wanted and found.shape[1] != wanted:
             raise self._bad(f"it answers {found.shape[1]} numbers a row, and {wanted} are wanted")
         return list(found)
+
+    def _of_boxes(self, found: Floats) -> Sequence[object]:
+        """As many boxes as a row may have; those that are missing score 0."""
+        if found.shape[1] % BOX_NUMBERS or found.shape[1] > self.boxes_width:
+            raise self._bad(
+                f"it answers {found.shape[1]} numbers a row, which are not {BOX_NUMBERS} for each of up to "
+                f"{MOST_BOXES} boxes: x0, y0, x1, y1, score, class"
+            )
+        padded = np.zeros((len(found), self.boxes_width), np.float32)
+        padded[:, : found.shape[1]] = found
+        return list(padded)
 
     def _check_input(self) -> None:
         form, datatype, shape = self.manifest.input.form, self._input["datatype"], self._input["shape"]
@@ -138,7 +152,8 @@ class OipNetwork(RemoteNetwork):
             )
 
     def _output(self) -> str:
-        said = self.spec.output or str(getattr(self.manifest.outputs, self.reads, ""))
+        named = getattr(self.manifest.outputs, self.reads, "")
+        said = self.spec.output or (named if isinstance(named, str) else "".join(named[:1]))
         if not said and len(self._outputs) != 1:
             # A server like this one names its columns so.
             said = next((each for each in self.column_names if each in self._outputs), "")

@@ -24,6 +24,7 @@ from gpu_worker.networks.remote.asking import Asking, Try
 from gpu_worker.networks.remote.exchange import Connections, EndpointFailed, Reply
 from gpu_worker.networks.table import TableColumn
 from gpu_worker.tasks import task_named
+from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES
 
 __all__ = ["EndpointDown", "RemoteNetwork", "one_hot", "probabilities"]
 
@@ -128,6 +129,15 @@ class RemoteNetwork(ABC):
     def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, values_width], float64: as exact as the endpoint says them."""
         return cast("Floats", self._numbers(inputs, is_cancelled, self.values_count, np.float64))
+
+    @property
+    def boxes_width(self) -> int:
+        """Numbers of the boxes that a row may have; 0 where it finds none."""
+        return MOST_BOXES * BOX_NUMBERS if self.reads == "boxes" else 0
+
+    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, boxes_width], in pixels of the model's input; of one that reads pictures itself, of those."""
+        return cast("Floats", self._numbers(inputs, is_cancelled, self.boxes_width))
 
     def texts(self, inputs: Inputs, is_cancelled: IsCancelled) -> np.ndarray:
         """n texts, as an array of objects; "" for rows at fault."""

@@ -112,6 +112,24 @@ def test_pictures_reach_an_oip_server_as_the_pixels_that_it_takes(
     assert faults(answer) == [(2, "input_not_found")]
 
 
+def test_what_an_oip_server_finds_in_a_picture_lies_in_that_pictures_pixels(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    folder = write_manifest(
+        tmp_path,
+        "finds",
+        task="object-detection",
+        runtime="oip",
+        input={"form": "path", "height": 4, "width": 4, "mean": [0, 0, 0], "std": [1, 1, 1]},
+        remote={"url": f"{far.url}/v2/models/finds"},
+    )
+    Image.new("RGB", (16, 8)).save(tmp_path / "wide.png")
+    answer = engine.infer([load(folder)], "path", [b"wide.png"])
+    (found,) = json.loads(labels(answer, "boxes")[0])
+    assert found["label"] == "pizza"
+    assert found["box"] == pytest.approx([0, 0, 8, 4])
+
+
 def test_a_chat_model_keeps_to_the_labels_and_says_how_sure_it_is(
     engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
 ) -> None:
