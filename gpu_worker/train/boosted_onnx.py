@@ -13,6 +13,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from gpu_worker.networks.row_network import PROBABILITIES, VALUES
+
 __all__ = ["boosted_onnx", "exact_in_float32"]
 
 
@@ -31,7 +33,7 @@ def exact_in_float32(estimator: Any) -> None:  # noqa: ANN401  # scikit-learn sh
 
 def boosted_onnx(estimator: Any, width: int, opsets: dict[str, int]) -> onnx.ModelProto:  # noqa: ANN401
     """The model of a fitted classifier, with its output `probabilities` [n, classes], or of a fitted
-    regressor by squared errors, with `variable` [n, 1]; it takes float32 [n, width].
+    regressor by squared errors, with `values` [n, 1]; it takes float32 [n, width].
     """
     classes = len(getattr(estimator, "classes_", ()))
     outputs = estimator._baseline_prediction.size
@@ -42,10 +44,10 @@ def boosted_onnx(estimator: Any, width: int, opsets: dict[str, int]) -> onnx.Mod
     ]
     constants = []
     if not classes:
-        name = "variable"
+        name = VALUES
         nodes.append(helper.make_node("Identity", ["sums"], [name]))
     elif classes == 2:
-        name = "probabilities"
+        name = PROBABILITIES
         constants.append(helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]))
         nodes += [
             helper.make_node("Sigmoid", ["sums"], ["second"]),
@@ -53,7 +55,7 @@ def boosted_onnx(estimator: Any, width: int, opsets: dict[str, int]) -> onnx.Mod
             helper.make_node("Concat", ["first", "second"], [name], axis=1),
         ]
     else:
-        name = "probabilities"
+        name = PROBABILITIES
         nodes.append(helper.make_node("Softmax", ["sums"], [name], axis=1))
     graph = helper.make_graph(
         nodes,

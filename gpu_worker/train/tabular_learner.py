@@ -25,7 +25,7 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.onnx_network import open_session
-from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES
+from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES, VALUES
 from gpu_worker.networks.table import Table
 from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
 from gpu_worker.train.estimators import HIST_BOOSTED, Estimator, Taught, answers_of, frozen, made
@@ -40,7 +40,7 @@ _OPSETS = {"": 17, "ai.onnx.ml": 3}
 _PART_ROWS = 65_536
 _LOSS_ROWS = 16_384  # of the training rows, the first: what they say of the loss is enough
 _CLOSE = 1e-3  # between probabilities, or shares of a target's spread, in float64 and float32
-_VALUES = "variable"  # the output of a regression, as skl2onnx names it
+_VARIABLE = "variable"  # what skl2onnx calls the output of a regression
 
 _CPU = Device("cpu", "", 0, 1)
 
@@ -118,6 +118,10 @@ class TabularLearner:
         options = {"zipmap": False} if hasattr(estimator, "predict_proba") else None
         zeros = np.zeros((1, width), np.float32)
         model: onnx.ModelProto = to_onnx(estimator, zeros, options=options, target_opset=_OPSETS)
+        for value in (*model.graph.output, *model.graph.value_info):
+            value.name = VALUES if value.name == _VARIABLE else value.name
+        for node in model.graph.node:
+            node.output[:] = [VALUES if name == _VARIABLE else name for name in node.output]
         return model
 
     def _compare(self, estimator: Estimator, run: Callable[[Floats], Floats]) -> None:
@@ -159,7 +163,7 @@ def _runner(path: str) -> Callable[[Floats], Floats]:
     session = open_session(path, _CPU)
     name = session.get_inputs()[0].name
     outputs = [output.name for output in session.get_outputs()]
-    wanted = PROBABILITIES if PROBABILITIES in outputs else _VALUES
+    wanted = PROBABILITIES if PROBABILITIES in outputs else VALUES
 
     def run(numbers: Floats) -> Floats:
         (found,) = session.run([wanted], {name: numbers})

@@ -13,6 +13,8 @@ from typing import Any, Literal
 from gpu_worker.tasks import (
     IMAGE_CLASSIFICATION,
     TABULAR_CLASSIFICATION,
+    TABULAR_REGRESSION,
+    TASKS,
     TEXT_CLASSIFICATION,
     task_named,
 )
@@ -74,9 +76,9 @@ class Recipe:
     def target(self) -> Literal["class", "labels", "number"]:
         """What the target column holds."""
         task = task_named(self.name)
-        if str(task.reads) == "values":
+        if task.reads == "values":
             return "number"
-        return "class" if getattr(task, "picks_one", True) else "labels"
+        return "class" if task.picks_one else "labels"
 
     @property
     def has_classes(self) -> bool:
@@ -104,9 +106,8 @@ def recipe_for(name: str) -> Recipe:
 def regression_beside(name: str) -> str:
     """The task that learns numbers of the same inputs."""
     form = recipe_for(name).form
-    return next(
-        recipe.name for recipe in RECIPES.values() if recipe.form == form and recipe.target == "number"
-    )
+    tasks = (task for task in TASKS.values() if task.reads == "values")
+    return next(task.name for task in tasks if form in task.forms)
 
 
 def _network(low: float, high: float, default: float) -> HyperSpace:
@@ -169,11 +170,16 @@ def _gradient_boosting() -> HyperSpace:
     return space
 
 
-def _random_forest() -> HyperSpace:
+def _random_forest_of_numbers() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("max_depth", "integer", 4, 24, default=20)
     space.add_range_knob("min_samples_leaf", "integer", 1, 20, log=True, default=1)
     space.add_range_knob("max_features", "float", 0.2, 1.0, default=0.4)
+    return space
+
+
+def _random_forest() -> HyperSpace:
+    space = _random_forest_of_numbers()
     space.add_categorical_knob("criterion", "string", ["gini", "entropy"], default="gini")
     return space
 
@@ -232,6 +238,23 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 },
                 ("logistic_regression", "hist_gradient_boosting", "random_forest"),
                 ("study",),  # trees share no weights with other trees
+                "onnx",
+                ".onnx",
+                pausable=False,
+                columns=True,
+                networks=False,
+            ),
+            Recipe(
+                TABULAR_REGRESSION.name,
+                "row",
+                {
+                    "ridge": Model("linear", _ridge),
+                    "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting),
+                    "random_forest": Model("bagged trees", _random_forest_of_numbers),
+                    "gradient_boosting": Model("boosted trees", _gradient_boosting),
+                },
+                ("ridge", "hist_gradient_boosting", "random_forest"),
+                ("study",),
                 "onnx",
                 ".onnx",
                 pausable=False,

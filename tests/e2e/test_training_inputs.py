@@ -309,3 +309,53 @@ def test_a_job_begins_from_what_another_has_made_public_and_never_from_its_own_t
     assert worst > 0.8, "after one epoch"
     with pytest.raises(duckdb.Error, match="by which this one is judged"):
         in_duckdb(f"SELECT ml_udf.train('same', {short.format(2, 1)}, pretrained => true)")
+
+
+SPENDING = "SELECT id, age, plan, member, age * 2.5 + coalesce(spent, 0) / 100 AS costs FROM customers"
+NUMBERS = "target => 'costs', key => 'id', task => 'tabular-regression'"
+
+
+@pytest.mark.parametrize("engine", ["in_duckdb", "in_postgresql"])
+def test_numbers_are_learnt_and_told_as_numbers(engine: str, request: pytest.FixtureRequest):
+    value: Value = request.getfixturevalue(engine)
+    name = f"costs_{engine}"
+    job = trained(value, name, SPENDING, NUMBERS, "budget => '6 trials', max_epochs => 6")
+    assert value(f"SELECT metric FROM ml_udf.jobs WHERE id = {job}") == "rmse"
+    best = value(f"SELECT best_score FROM ml_udf.jobs WHERE id = {job}")
+    assert best == value(f"SELECT min(best_score) FROM ml_udf.trials WHERE job_id = {job}"), (
+        "the smallest error"
+    )
+    deploy = f"ml_udf.deploy('udf_{name}', job => {job}, promote => 'if_better')"
+    told = value(f"SELECT {deploy}" if engine == "in_duckdb" else f"SELECT to_jsonb({deploy})")
+    assert told["metric"] == "rmse"
+    assert told["test_low"] <= told["test_score"] <= told["test_high"] < told["baseline"]
+    assert told["baseline_said"].startswith("always saying")
+    assert (told["test_accuracy"], told["majority_accuracy"], told["warning"]) == (None, None, "")
+    kind = "typeof" if engine == "in_duckdb" else "pg_typeof"
+    asked = f"udf_{name}(40, 'pro', true)"
+    assert value(f"SELECT {kind}({asked})::text") in ("DOUBLE", "double precision")
+    assert 90 < value(f"SELECT {asked}") < 115
+    assert value(f"SELECT avg(abs(udf_{name}(age, plan, member) - age * 2.5)) FROM customers") < 12
+    again = value(f"SELECT {deploy}" if engine == "in_duckdb" else f"SELECT to_jsonb({deploy})")
+    assert again["promoted"] is False, "what says the same is no better"
+    assert again["p_value"] == 1.0
+
+
+def test_a_target_that_does_not_fit_its_task_is_refused_with_the_one_that_does(in_duckdb: Value):
+    def refused(target: str, task: str) -> str:
+        query = f"SELECT id, age, plan, {target} AS target FROM customers"
+        with pytest.raises(duckdb.Error) as caught:
+            in_duckdb(
+                f"SELECT ml_udf.create_dataset('odd', $${query}$$, target => 'target', key => 'id',"
+                f" task => '{task}')"
+            )
+        return str(caught.value)
+
+    numeric = refused("id * 1.5", "tabular-classification")
+    assert "looks like regression: say task => 'tabular-regression'" in numeric
+    assert "every row's 'target' is 3; there is nothing to learn" in refused("3", "tabular-regression")
+    assert "is of type string; select a number" in refused("plan", "tabular-regression")
+    assert "or of a time its epoch" in refused("DATE '2026-01-01' + id", "tabular-regression")
+    assert "not a finite number" in refused(
+        "CASE WHEN id = 7 THEN 'inf'::DOUBLE ELSE id END", "tabular-regression"
+    )

@@ -144,12 +144,16 @@ class _Numbers:
 
     def texts(self, values: pa.Array) -> list[str | None]:
         name, target = self._spec.name, self._spec.target
-        if not _is_number(values.type) and not pa.types.is_null(values.type):
+        try:
+            is_text = pa.types.is_string(values.type)  # PostgreSQL's numeric comes so, to lose no digit
+            if not (is_text or _is_number(values.type) or pa.types.is_null(values.type)):
+                raise pa.ArrowInvalid("no number")
+            numbers: list[float | None] = values.cast(pa.float64()).to_pylist()
+        except pa.ArrowInvalid:
             raise BadOption(
                 f"dataset {name}: {self._spec.task} learns numbers, and the target {target!r} is of type "
                 f"{values.type}; select a number, such as {target}::float8, or of a time its epoch"
-            )
-        numbers: list[float | None] = values.cast(pa.float64()).to_pylist()
+            ) from None
         known = [number for number in numbers if number is not None]
         if not all(map(math.isfinite, known)):
             raise BadOption(
