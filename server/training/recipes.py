@@ -14,7 +14,6 @@ from gpu_worker.tasks import (
     IMAGE_CLASSIFICATION,
     TABULAR_CLASSIFICATION,
     TABULAR_REGRESSION,
-    TASKS,
     TEXT_CLASSIFICATION,
     task_named,
 )
@@ -103,11 +102,11 @@ def recipe_for(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def regression_beside(name: str) -> str:
-    """The task that learns numbers of the same inputs."""
+def regression_beside(name: str) -> str | None:
+    """The task that learns numbers of the same inputs, if one does."""
     form = recipe_for(name).form
-    tasks = (task for task in TASKS.values() if task.reads == "values")
-    return next(task.name for task in tasks if form in task.forms)
+    alike = (recipe for recipe in RECIPES.values() if recipe.form == form and recipe.target == "number")
+    return next((recipe.name for recipe in alike), None)
 
 
 def _network(low: float, high: float, default: float) -> HyperSpace:

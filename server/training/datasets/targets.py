@@ -125,10 +125,11 @@ class _Classes:
         if self._is_number and len(self._codes) > most:
             target = self._spec.target
             other = regression_beside(self._spec.task)
+            instead = f"say task => {other!r}" if other else f"{self._spec.task} does not learn numbers"
             raise BadOption(
                 f"dataset {self._spec.name}: the target {target!r} is numeric and has {len(self._codes)} "
-                f"different values, which looks like regression: say task => {other!r}; or, where the "
-                f"numbers are names of classes, select {target}::text AS {target}"
+                f"different values, which looks like regression: {instead}; or, where the numbers are "
+                f"names of classes, select {target}::text AS {target}"
             )
 
 

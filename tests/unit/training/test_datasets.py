@@ -404,3 +404,54 @@ def test_columns_to_learn_from_may_be_a_list() -> None:
 def test_an_option_that_cannot_be_is_refused_with_what_can(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=re.escape(message)):
         DatasetSpec.from_json({**FORM, **given})
+
+
+# ── targets that are no classes ───────────────────────────────────────────────────────────────────
+
+PRICES = replace(
+    SPEC, name="prices", target="price", key="id", input="age", task="tabular-regression", query="SELECT 1"
+)
+
+
+def prices(values: list[Any]) -> dict[str, list[Any]]:
+    return {"id": list(range(len(values))), "age": list(range(len(values))), "price": values}
+
+
+def test_numbers_are_frozen_as_float64_and_dealt_out_without_classes(take: Taken, tmp_path: Path) -> None:
+    facts, frozen = take(prices([number / 3 for number in range(60)]), spec=PRICES)
+    assert facts.classes == ()
+    assert facts.splits == {"train": 42, "validation": 9, "test": 9}
+    assert pq.read_schema(tmp_path / facts.file).field("target").type == pa.float64()
+    assert {row["target"] for row in frozen} == {number / 3 for number in range(60)}
+
+
+def test_numbers_as_exact_texts_are_numbers(take: Taken) -> None:
+    _, frozen = take(prices([f"{number}.50" for number in range(20)]), spec=PRICES)
+    assert sorted(row["target"] for row in frozen)[:2] == [0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([3.0] * 20, "every row's 'price' is 3; there is nothing to learn"),
+        ([1.0, float("nan")] * 10, "not a finite number in some rows"),
+        (["dear", "cheap"] * 10, "is of type string; select a number"),
+        ([date(2026, 1, 1 + day) for day in range(20)], "or of a time its epoch"),
+        ([1.0, None] * 10, "is NULL in 10 rows"),
+    ],
+)
+def test_targets_that_are_no_numbers_are_refused(take: Taken, values: list[Any], message: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(message)):
+        take(prices(values), spec=PRICES)
+
+
+@pytest.mark.parametrize("values", [[number / 7 for number in range(40)], list(range(200))])
+def test_a_numeric_target_of_many_values_never_becomes_as_many_classes(
+    take: Taken, values: list[Any]
+) -> None:
+    classes = replace(PRICES, task="tabular-classification")
+    with pytest.raises(BadOption, match="looks like regression: say task => 'tabular-regression'"):
+        take(prices(values), spec=classes)
+    take(prices([number % 10 for number in range(200)]), spec=classes)
+    many = [str(number % 60) for number in range(600)]
+    assert len(take(prices(many), spec=classes)[0].classes) == 60, "texts are names, however many"
