@@ -54,6 +54,7 @@ class LocalFunction:
     features: int = 0  # numbers of a vector, where it answers one
     thresholds: tuple[float, ...] = ()  # by class, where its members' own do not suffice
     content: str = ""  # of what it writes; "" = plain text
+    scores: tuple[tuple[str, Any], ...] = ()  # of members by name: on held-out rows, and by which metric
     fit: dict[str, Any] | None = None  # of its members, as its file has it
     # By state of the fit's evidence, which member is asked next, or −1 for enough; (): all are asked at once.
     plan: tuple[int, ...] = ()
@@ -144,6 +145,7 @@ class LocalCatalog:
                 features=int(deployed.get("features") or _features(found[0][1])),
                 thresholds=_thresholds(deployed, [manifest for _, manifest in found]),
                 content=str(found[0][1].get("content") or ""),
+                scores=tuple((member.model, manifest.get("score")) for member, manifest in found),
                 columns=tuple(found[0][1]["input"].get("columns", ())),
                 min_confidence=float(deployed.get("min_confidence") or 0.0),
                 default=deployed.get("default"),

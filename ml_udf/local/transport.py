@@ -293,6 +293,7 @@ def _rule(function: LocalFunction) -> AnswerRule:
     """How it answers. Raises `BadOption` where what was fitted of it cannot be read."""
     from server.ensemble.answer import AnswerRule
     from server.ensemble.by_plan import check_plan
+    from server.ensemble.error_weights import error_weights
     from server.ensemble.fit import Fit
 
     try:
@@ -319,6 +320,7 @@ def _rule(function: LocalFunction) -> AnswerRule:
         function.default,
         fit,
         function.thresholds,
+        error_weights(dict(function.scores)),
     )
 
 

@@ -18,6 +18,7 @@ from gpu_worker.tasks import ColumnSpec, Task, task_named
 from gpu_worker.tasks.thresholds import thresholds_of
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.answer import AnswerRule
+from server.ensemble.error_weights import error_weights
 from server.ensemble.feedback import Feedback, adapted
 from server.ensemble.fit import Fit
 from server.ensemble.guard import left_out
@@ -89,6 +90,7 @@ class ModelVersion:
     # By class, of those that have not their task's.
     thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
     content: str = ""  # of what it writes; "" = plain text
+    score: Mapping[str, Any] | None = field(default=None, hash=False)  # of held-out rows, and by which metric
     resident_bytes: int = 0  # measured at its first load; 0 = not known yet
     last_used_at: float = 0.0  # Unix time; 0 = never
     rows_per_s: float = 0.0  # of late, when it was last used
@@ -153,6 +155,7 @@ class Function:
             self.default,
             None if self.fit is None else adapted(self.refit or self.fit, self.feedback),
             self._applied_thresholds(),
+            error_weights({model.name: model.score for model in self.members}),
         )
         set_field("rule", rule)
         set_field("follows_plans", is_policy(self.select) and len(self.members) > 1)

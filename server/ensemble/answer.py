@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from gpu_worker.tasks import Task
-from gpu_worker.wire.protocol import Answer, Column, RowError
+from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.ensemble.combine import OwnRule, Vote, combine, combine_by, needs_of
 from server.ensemble.evidence import subset_of
 from server.ensemble.fit import Fit
@@ -55,6 +55,7 @@ class AnswerRule:
     min_confidence: from 0 to 1; a row below it gets `default`, or an error where that is None
     fit: what was fitted of the members, for the rules that use it · thresholds: by class, from which score on
     it is answered, where rows may have several classes or none; () where the member's own suffice
+    weights: of members by name, in their mean; 1 of those that it does not name
     """
 
     function: str
@@ -66,6 +67,7 @@ class AnswerRule:
     default: str | None = None
     fit: Fit | None = None
     thresholds: Sequence[float] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def needs(self, members: int) -> tuple[str, ...]:
         """The columns that each of so many members must bring, beyond those that it answers by default."""
@@ -86,10 +88,7 @@ class AnswerRule:
 
         Raises KeyError for a member or a column that is not known, ValueError as `combine` does.
         """
-        votes = [
-            Vote(*self.members[member.model], {column.name: column for column in member.columns})
-            for member in told.members
-        ]
+        votes = [self._vote(member) for member in told.members]
         if by is None:
             columns = combine(
                 self.combine,
@@ -115,6 +114,11 @@ class AnswerRule:
         refused = [RowError(row, NO_CONFIDENT_ANSWER, why) for row, why in found.refusals.items()]
         errors = [*told.errors, *refused] if refused else told.errors
         return FunctionAnswer(rows, found.columns, errors, answered_by, found.defaulted)
+
+    def _vote(self, answer: MemberAnswer) -> Vote:
+        name, accuracy = self.members[answer.model]
+        columns = {column.name: column for column in answer.columns}
+        return Vote(name, accuracy, columns, self.weights.get(name, 1.0))
 
     def expected_by_row(
         self,

@@ -70,6 +70,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         features=_features(manifest.get("features"), name, task),
         endpoint="" if remote is None else remote.url,
         concurrency=0 if remote is None else remote.concurrency,
+        score=_score(manifest.get("score"), name),
         thresholds=_thresholds(manifest.get("thresholds"), classes, name),
         content=_content(manifest.get("content"), name, is_json=remote is not None and bool(remote.schema)),
     )
@@ -119,6 +120,13 @@ def _content(raw: object, name: str, *, is_json: bool) -> str:
     if raw and raw != JSON:
         raise BadOption(f"model.json of {name}: 'content' must be {JSON!r} or left out, not {raw!r}")
     return JSON if raw or is_json else ""
+
+
+def _score(raw: object, name: str) -> Mapping[str, Any] | None:
+    """What it reached on held-out rows, and by which metric."""
+    if raw is not None and not isinstance(raw, dict):
+        raise BadOption(f'model.json of {name}: \'score\' must be an object: {{"metric": …, "value": …}}')
+    return raw
 
 
 def _accuracy(raw: object, name: str) -> float:

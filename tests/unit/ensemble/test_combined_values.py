@@ -13,6 +13,7 @@ from gpu_worker.tasks import task_named
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer
 from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import Vote, combine, needs_of
+from server.ensemble.error_weights import error_weights
 
 COLOURS = ("red", "green", "blue")
 
@@ -133,3 +134,40 @@ def test_a_function_of_values_answers_with_the_members_that_came() -> None:
     assert (numbers(both.columns["value"]), both.answered_by) == ([0.5], "a,b")
     assert (numbers(late.columns["value"]), late.answered_by) == ([0.0], "a")
     assert all(map(math.isnan, rule.expected_by_row(1, both.columns, [([0], "a,b")], ())))
+
+
+def rmse(value: float) -> dict[str, object]:
+    return {"metric": "rmse", "value": value}
+
+
+def test_a_member_that_errs_twice_as_far_counts_for_a_quarter() -> None:
+    weights = error_weights({"a": rmse(1.0), "b": rmse(2.0)})
+    assert weights == pytest.approx({"a": 1.6, "b": 0.4})
+    members = {"a/1": ("a", 0.0), "b/1": ("b", 0.0)}
+    rule = AnswerRule("f", task_named("tabular-regression"), "mean", (), members, weights=weights)
+    told = [
+        MemberAnswer(f"{name}/1", list(valued(name, at).columns.values()))
+        for name, at in (("a", 0), ("b", 10))
+    ]
+    assert numbers(rule.answer(Answer(0, told, [])).columns["value"]) == pytest.approx([2.0])
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {"a": rmse(1.0), "b": None},
+        {"a": rmse(1.0), "b": {"metric": "mae", "value": 1.0}},
+        {"a": {"metric": "accuracy", "value": 0.5}, "b": {"metric": "accuracy", "value": 0.9}},
+        {"a": rmse(0.0), "b": rmse(0.0)},
+        {"a": rmse(math.inf), "b": rmse(1.0)},
+        {"a": rmse(1.0), "b": {"metric": "rmse"}},
+        {},
+    ],
+)
+def test_members_whose_errors_cannot_be_compared_count_alike(scores: dict[str, object]) -> None:
+    assert error_weights(scores) == {}
+
+
+def test_one_that_made_no_error_leaves_finite_weights() -> None:
+    weights = error_weights({"a": rmse(0.0), "b": rmse(1.0)})
+    assert weights["a"] / weights["b"] == pytest.approx(1e12)
