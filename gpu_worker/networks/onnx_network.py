@@ -1,17 +1,16 @@
-"""An ONNX file as a `Network`, run by ONNX Runtime: one input [n, 3, H, W] float32, one output of its task.
+"""An ONNX graph of pictures as a `Network`, run by ONNX Runtime: one input of pixels, outputs by their names.
 
-That is logits, values or boxes. Beside it, or instead of it, it may give features: another output, by its
-name.
+Pixels may be float32, float16 or uint8, channels first or last, any number of pictures or so many a pass.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,14 @@ from numpy.typing import NDArray
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable, WorkerError
-from gpu_worker.model_files.manifest import InputSpec
+from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx, check_onnx_content
 from gpu_worker.model_files.regular import open_regular
-from gpu_worker.networks.network import Floats, Inputs, IsCancelled, activated, pixel_line
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled
+from gpu_worker.networks.onnx_answers import Answers
+from gpu_worker.networks.onnx_pixels import PixelInput
 from gpu_worker.networks.parts import in_parts_that_fit
-from gpu_worker.tasks.task import Activation, Reads
+from gpu_worker.tasks.task import Reads
 
 __all__ = ["OnnxNetwork", "first_passes", "open_session"]
 
@@ -61,7 +62,7 @@ def open_session(path: str, device: Device, content: bytes | None = None) -> onn
     try:
         session = onnxruntime.InferenceSession(path if content is None else content, options, providers)
     except Exception as exc:  # its exceptions have no common base
-        raise ModelUnusable(f"ONNX Runtime cannot read {path}: {exc}") from exc
+        raise ModelUnusable(_why_not_read(path, str(exc))) from exc
     if device.is_cuda and _CUDA not in session.get_providers():
         # It says nothing itself, but for a line in a log that is off.
         _log.warning(
@@ -72,6 +73,17 @@ def open_session(path: str, device: Device, content: bytes | None = None) -> onn
             _CUDA,
         )
     return session
+
+
+def _why_not_read(path: str, reason: str) -> str:
+    unknown = re.search(r"Fatal error: ([\w.]*):(\w+)\(|No Op registered for ()(\w+)", reason)
+    if unknown is None:
+        return f"ONNX Runtime cannot read {path}: {reason}"
+    operator = ".".join(filter(None, unknown.groups()))
+    return (
+        f"{path} uses the operator {operator}, which ONNX Runtime does not have: export it with ONNX's own "
+        "operators (a custom one is code, and none is loaded with a model)"
+    )
 
 
 def _providers(device: Device, available: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
@@ -108,148 +120,75 @@ def first_passes(path: str) -> Iterator[onnxruntime.RunOptions]:
 
 
 class OnnxNetwork:
-    """`path` is the model file, `content` what it holds where that is in memory.
+    """The weights of `manifest`, or `content` where that is in memory, as a network of pictures.
 
     Raises `ModelUnusable` when it is not a model of the agreed shape.
-
-    features: name of the output that gives them, "" where none does; of a network that gives nothing else the
-    only output may be meant. reads: what its own task is made of; activation: how the output becomes that.
     """
 
     forms = frozenset(("path", "image", "tensor"))
     cuttable = True
 
-    def __init__(
-        self,
-        path: str,
-        spec: InputSpec,
-        device: Device,
-        *,
-        features: str = "",
-        reads: Reads = "scores",
-        activation: Activation = "softmax",
-        content: bytes | None = None,
-    ) -> None:
+    def __init__(self, manifest: Manifest, device: Device, content: bytes | None = None) -> None:
+        path = manifest.path_of_weights()
+        spec = manifest.input
         self.pixels = (spec.height, spec.width)
         self._path = path
         self._device = device.computes_on
         self._session = open_session(path, device, content)
-        self._input = self._only_input(path)
-        self._reads, self._activation = reads, activation
-        self._main, self._features = self._find_outputs(path, features)
-        self.features_width = self.values_width = self.boxes_width = 0  # known once it is warm
+        self._input = PixelInput(self._session, spec, path)
+        self._answers = Answers(self._session, manifest, path)
+        self.features_width = 0  # these are known once it is warm
+        self.values_width = 0
+        self.boxes_width = 0
         self.resident_bytes = os.path.getsize(path) if content is None else len(content)
-        self._scale, self._shift = pixel_line(spec)
-
-    def _only_input(self, path: str) -> str:
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        if len(inputs) != 1:
-            raise ModelUnusable(
-                f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one input is needed"
-            )
-        shape = inputs[0].shape
-        expected = (3, *self.pixels)
-        fits = len(shape) == 4 and all(
-            not isinstance(have, int) or have == want for have, want in zip(shape[1:], expected, strict=True)
-        )
-        if inputs[0].type != "tensor(float)" or not fits or isinstance(shape[0], int):
-            raise ModelUnusable(
-                f"{path} takes {inputs[0].type} {shape}; float32 [n, {', '.join(map(str, expected))}] "
-                "with an open batch size is needed"
-            )
-        return str(inputs[0].name)
-
-    def _find_outputs(self, path: str, features: str) -> tuple[str | None, str | None]:
-        """Names of the outputs of its task and of features, None for what there is none."""
-        names = [str(output.name) for output in self._session.get_outputs()]
-        if features and features not in names:
-            raise ModelUnusable(
-                f"{path} has no output {features!r} for its features; there are {', '.join(names)}"
-            )
-        others = [name for name in names if name != features]
-        if self._reads == "features":
-            if not features and len(names) != 1:
-                raise ModelUnusable(
-                    f"{path} has the outputs {', '.join(names)}; say in model.json, 'features.output', "
-                    "which of them gives the features"
-                )
-            return None, features or names[0]
-        if len(others) != 1:
-            raise ModelUnusable(
-                f"{path} has 1 input and {len(names)} outputs; one of each is needed, and beside it an "
-                "output that model.json names ('features.output')"
-            )
-        return others[0], features or None
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores of `rows` black images, or their features where it has no classes.
-
-        Raises `ModelUnusable`.
-        """
+        """What its task is made of, of `rows` black images. Raises `ModelUnusable`."""
         black = np.zeros((rows, *self.pixels, 3), np.uint8)
+        own = self._answers.task.reads
         with first_passes(self._path) as options:
-            found: Floats | None = None
-            if self._features is not None:
-                found = self._outputs(self._features, black, options)
-                if found.ndim != 2 or len(found) != rows or not np.isfinite(found).all():
-                    raise ModelUnusable(
-                        f"{self._path}: output {self._features!r} has the shape {list(found.shape)} for "
-                        f"{rows} rows; finite numbers [n, width] are needed"
-                    )
-                self.features_width = found.shape[1]
-            if self._main is not None:
-                found = self._answered(self._main, black, options)
-                width = found.shape[1] if found.ndim == 2 else 0
-                self.values_width = width if self._reads == "values" else 0
-                self.boxes_width = width if self._reads == "boxes" else 0
-            assert found is not None
+            for reads in sorted(self._answers.gives, key=lambda reads: reads == own):
+                found = self._read(reads, black, options)
+                if reads != "scores":
+                    is_line = found.ndim == 2 and len(found) == rows and np.isfinite(found).all()
+                    if reads == "features" and not is_line:
+                        raise ModelUnusable(
+                            f"{self._path}: its features have the shape {list(found.shape)} for {rows} rows; "
+                            "finite numbers [n, width] are needed"
+                        )
+                    setattr(self, f"{reads}_width", found.shape[1] if found.ndim == 2 else 0)
             return found
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
-        return self._of_its_task(inputs, is_cancelled)
-
-    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
-        """[n, values_width] of the same."""
-        return self._of_its_task(inputs, is_cancelled)
-
-    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
-        """[n, boxes_width] of the same."""
-        return self._of_its_task(inputs, is_cancelled)
-
-    def _of_its_task(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
-        assert isinstance(inputs, np.ndarray)
-        assert self._main is not None
-        return self._passed(functools.partial(self._answered, self._main), inputs, is_cancelled)
+        return self._passed("scores", inputs, is_cancelled)
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width] of the same."""
-        assert isinstance(inputs, np.ndarray)
-        assert self._features is not None
-        return self._passed(functools.partial(self._outputs, self._features), inputs, is_cancelled)
+        return self._passed("features", inputs, is_cancelled)
 
-    def _passed(
-        self,
-        run: Callable[[NDArray[Any], onnxruntime.RunOptions | None], Floats],
-        inputs: NDArray[Any],
-        is_cancelled: IsCancelled,
-    ) -> Floats:
+    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, values_width] of the same."""
+        return self._passed("values", inputs, is_cancelled)
+
+    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, boxes_width] of the same, in pixels of the input."""
+        return self._passed("boxes", inputs, is_cancelled)
+
+    def _passed(self, reads: Reads, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         def whole(part: Inputs) -> Floats:
             assert isinstance(part, np.ndarray)
-            return run(part, None)
+            return self._read(reads, part, None)
 
         return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
 
-    def _answered(self, name: str, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
-        """What its task is made of: boxes [n, k, 6], and values [n], as networks give them, are lines."""
-        found = activated(self._outputs(name, inputs, options), self._activation)
-        is_line = self._reads in ("values", "boxes") and found.ndim in (1, 3)
-        return found.reshape(len(inputs), -1) if is_line else found
+    def _read(self, reads: Reads, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
+        def run(feed: Mapping[str, NDArray[Any]], count: int) -> Floats:
+            def one_pass(names: Sequence[str]) -> Sequence[Any]:
+                found = self._session.run(list(names), feed, options)
+                return [each[:count] for each in found]
 
-    def _outputs(self, name: str, inputs: NDArray[Any], options: onnxruntime.RunOptions | None) -> Floats:
-        if inputs.dtype == np.uint8:
-            lines = inputs.reshape(-1, len(self._scale)) * self._scale + self._shift
-            inputs = lines.reshape(inputs.shape).transpose(0, 3, 1, 2)
-        (found,) = self._session.run([name], {self._input: np.ascontiguousarray(inputs)}, options)
-        result: Floats = np.asarray(found, np.float32)
-        return result
+            return self._answers.read(reads, one_pass, count, self.pixels)
+
+        parts = [run(feed, count) for feed, count in self._input.feeds(inputs)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,105 +1,100 @@
-"""A tabular model in ONNX as a `Network`: rows as JSON in, probabilities or values out.
+"""An ONNX graph of tables' rows, or of texts, as a `Network`: probabilities, values or features out.
 
-The file holds its columns in its metadata (`networks.table`), so that it says itself what a row is.
+What a row becomes is `row_inputs`'; what its answer is made of, `onnx_answers`'.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
 
 from gpu_worker.device import Device
-from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled
+from gpu_worker.networks.onnx_answers import Answers
 from gpu_worker.networks.onnx_network import first_passes, open_session
 from gpu_worker.networks.parts import in_parts_that_fit
-from gpu_worker.networks.table import RowInvalid, Table, values_of
-from gpu_worker.tasks import Reads
+from gpu_worker.networks.row_inputs import COLUMNS_KEY, row_input
+from gpu_worker.tasks.task import Reads
 
 __all__ = ["COLUMNS_KEY", "PROBABILITIES", "VALUES", "RowNetwork"]
 
-COLUMNS_KEY = "ml_udf.columns"
-PROBABILITIES = "probabilities"
-VALUES = "values"  # [n, 1], or [n, 3] with the ends of an interval; what answers numbers has no classes
+PROBABILITIES: Final = "probabilities"
+VALUES: Final = "values"  # [n, 1], or [n, 3] with the ends of an interval
+# What scikit-learn's converter calls them.
+_KNOWN: Final[Mapping[Reads, Sequence[str]]] = {
+    "scores": (PROBABILITIES, "output_probability"),
+    "values": (VALUES, "variable"),
+}
 
 
 class RowNetwork:
-    """`path` is the model file, `content` what it holds where that is in memory. reads: scores or values.
+    """The weights of `manifest`, or `content` where that is in memory, as a network of rows or texts.
 
     Raises `ModelUnusable` when it is not a model of the agreed shape.
     """
 
-    forms = frozenset(("row",))
     pixels: tuple[int, int] | None = None
     cuttable = True
 
-    def __init__(
-        self, path: str, device: Device, content: bytes | None = None, *, reads: Reads = "scores"
-    ) -> None:
+    def __init__(self, manifest: Manifest, device: Device, content: bytes | None = None) -> None:
+        path = manifest.path_of_weights()
+        self.forms = frozenset((manifest.input.form,))
         self._path = path
         self._device = device.computes_on
         self._session = open_session(path, device, content)
-        stored = self._session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
-        if stored is None:
-            raise ModelUnusable(f"{path} holds no {COLUMNS_KEY!r} in its metadata, which says what a row is")
-        try:
-            self._table = Table.from_json(stored)
-        except (ValueError, TypeError, KeyError, RecursionError) as exc:
-            raise ModelUnusable(f"{COLUMNS_KEY!r} of {path} cannot be read: {exc}") from exc
-        inputs = self._session.get_inputs()
-        outputs = [output.name for output in self._session.get_outputs()]
-        self._output = VALUES if reads == "values" else PROBABILITIES
-        fits = len(inputs) == 1 and inputs[0].type == "tensor(float)" and len(inputs[0].shape) == 2
-        if not fits or self._output not in outputs:
-            raise ModelUnusable(
-                f"{path} needs one float32 input [n, features] and an output {self._output!r}"
-            )
-        if inputs[0].shape[1] != self._table.width:
-            raise ModelUnusable(
-                f"{path} takes {inputs[0].shape[1]} features, and its columns make {self._table.width}"
-            )
-        self._input = str(inputs[0].name)
-        self.values_width = 0  # known once it is warm
+        self._input = row_input(self._session, manifest, path)
+        self._answers = Answers(self._session, manifest, path, _KNOWN, "none")
+        self.features_width = 0  # these are known once it is warm
+        self.values_width = 0
         self.resident_bytes = os.path.getsize(path) if content is None else len(content)
 
     def warm_up(self, rows: int) -> Floats:
-        """The scores, or the values, of `rows` rows whose values are all missing. Raises `ModelUnusable`."""
-        empty = ("[" + ",".join(["null"] * len(self._table.columns)) + "]").encode()
+        """What its task is made of, of `rows` rows that say nothing. Raises `ModelUnusable`."""
+        own = self._answers.task.reads
         with first_passes(self._path) as options:
-            found = self._found([empty] * rows, options)
-        if self._output == VALUES and found.ndim == 2:
-            self.values_width = found.shape[1]
-        return found
+            for reads in sorted(self._answers.gives, key=lambda reads: reads == own):
+                found = self._read(reads, [self._input.empty] * rows, options)
+                if reads != "scores":
+                    setattr(self, f"{reads}_width", found.shape[1] if found.ndim == 2 else 0)
+            # Some models have no answer for a row that says nothing, and all have one for others.
+            return np.nan_to_num(found)
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
-        """[n, classes] probabilities of JSON rows; not a number where a row does not fit the columns."""
+        """[n, classes] probabilities; not a number where a row does not fit the columns."""
+        return self._passed("scores", inputs, is_cancelled)
 
-        return self._passed(inputs, is_cancelled)
+    def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, features_width] of the same."""
+        return self._passed("features", inputs, is_cancelled)
 
     def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, values_width] of the same."""
-        return self._passed(inputs, is_cancelled)
+        return self._passed("values", inputs, is_cancelled)
 
-    def _passed(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+    def _passed(self, reads: Reads, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         def whole(part: Inputs) -> Floats:
-            return self._found([bytes(row) for row in part], None)
+            return self._read(reads, [bytes(row) for row in part], None)
 
         return in_parts_that_fit(whole, inputs, is_cancelled, self._device)
 
-    def _found(self, rows: Sequence[bytes], options: onnxruntime.RunOptions | None) -> Floats:
-        matrix, faults = self._table.numbers(rows)
-        (found,) = self._session.run([self._output], {self._input: matrix}, options)
-        numbers: Floats = np.asarray(found, np.float32)
-        numbers[list(faults)] = np.nan
+    def _read(self, reads: Reads, rows: Sequence[bytes], options: onnxruntime.RunOptions | None) -> Floats:
+        feed, faults = self._input.feed(rows)
+
+        def one_pass(names: Sequence[str]) -> Sequence[Any]:
+            found: Sequence[Any] = self._session.run(list(names), feed, options)
+            return found
+
+        numbers = self._answers.read(reads, one_pass, len(rows))
+        if faults:
+            numbers = numbers.copy()
+            numbers[list(faults)] = np.nan
         return numbers
 
     def fault_of(self, row: bytes) -> str | None:
         """Why a row does not fit the columns; None for one that does."""
-        try:
-            values_of(row, self._table.columns)
-        except RowInvalid as fault:
-            return str(fault)
-        return None
+        return self._input.fault_of(row)

@@ -20,7 +20,6 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.recognised import Recognised
-from gpu_worker.tasks import task_named
 from gpu_worker.zoo import HASHING
 
 __all__ = ["RUNTIMES", "Held", "Runtime", "files_bytes", "runtime_of"]
@@ -127,18 +126,9 @@ def _load_onnx(manifest: Manifest, device: Device, *, content: bytes | None, all
     from gpu_worker.networks.onnx_network import OnnxNetwork
     from gpu_worker.networks.row_network import RowNetwork
 
-    task = task_named(manifest.task)
-    if manifest.input.form == "row":
-        return RowNetwork(manifest.path_of_weights(), device, content, reads=task.reads)
-    return OnnxNetwork(
-        manifest.path_of_weights(),
-        manifest.input,
-        device,
-        features=manifest.features.output,
-        reads=task.reads,
-        activation=task.activation,
-        content=content,
-    )
+    if manifest.input.form in ("row", "text"):
+        return RowNetwork(manifest, device, content)
+    return OnnxNetwork(manifest, device, content)
 
 
 # ── hashing: answers that are known beforehand ───────────────────────────────────────────────────────────
@@ -199,6 +189,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 ),
                 _load_torch,
                 prepare=_draw_once,
+                recognise=_recognise_by("torch_recognise", "recognise_checkpoint"),
             ),
             Runtime(
                 "onnx",
@@ -206,6 +197,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 "file",
                 ("gpu_worker.networks.onnx_network", "gpu_worker.networks.row_network"),
                 _load_onnx,
+                recognise=_recognise_by("onnx_recognise", "recognise_onnx"),
             ),
             Runtime(
                 "xgboost",

@@ -35,6 +35,8 @@ def traced(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]:
         with warnings.catch_warnings():
             # torch advises its compiler instead, which wants a C++ compiler, and minutes for 0.1 s of this.
             warnings.simplefilter("ignore", DeprecationWarning)
+            # Sizes of pictures are fixed, and padding that follows them may be: only rows are of any number.
+            warnings.filterwarnings("ignore", "Converting a tensor to a Python")
             trace = torch.jit.trace(module, example, check_trace=False)  # type: ignore[no-untyped-call] # torch's
             program = torch.jit.freeze(trace)
         same = all(torch.equal(program(part), module(part)) for part in (example, example[:1]))

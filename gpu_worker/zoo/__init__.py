@@ -22,6 +22,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "squeezenet": "gpu_worker.zoo.squeezenet:SqueezeNet",
         "xception": "gpu_worker.zoo.xception:Xception",
         "inception": "gpu_worker.zoo.inception:Inception",
+        "efficientnet_lite0": "gpu_worker.zoo.efficientnet_lite:EfficientNetLite0",
     }
 )
 TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(

@@ -6,6 +6,7 @@ import typer
 
 from ml_udf.cli import postgres
 from ml_udf.cli.doctor import doctor
+from ml_udf.cli.import_model import import_model
 from ml_udf.cli.jobs import jobs
 from ml_udf.cli.residency import residency
 from ml_udf.cli.score import score
@@ -13,6 +14,7 @@ from ml_udf.cli.serve import serve
 from ml_udf.cli.simulate import simulate
 from ml_udf.cli.sql import sql
 from ml_udf.cli.train_actor import train_actor_command
+from ml_udf.cli.try_model import try_model
 
 __all__ = ["app"]
 
@@ -27,6 +29,8 @@ app.command(
     }
 )(serve)
 app.command()(sql)
+app.command("import")(import_model)
+app.command("try")(try_model)
 app.command()(score)
 app.command()(jobs)
 app.command()(residency)

@@ -121,7 +121,7 @@ def test_a_file_without_a_classifier_is_a_model_of_its_own(module: Small, tmp_pa
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "2 outputs; one of each is needed"),
+        ({}, "outputs logits, f; say in model.json"),
         ({"features": {"output": "g"}}, "has no output 'g' for its features; there are logits, f"),
         ({"features": {"output": "f", "width": 9}}, "has 8 features, and"),
         ({"features": {"output": "f", "width": -1}}, "'features.width' must be"),
@@ -139,7 +139,7 @@ def test_features_that_are_no_vectors_are_refused(module: Small, tmp_path: Path)
     model = to_onnx(module)
     model.graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n", 8, "h", "w"]))
     folder = onnx_folder(tmp_path / "m", model)
-    with pytest.raises(ModelUnusable, match=r"output 'r' has the shape \[1, 8, 8, 8\]"):
+    with pytest.raises(ModelUnusable, match=r"features have the shape \[1, 8, 8, 8\]"):
         load(change(folder, features={"output": "r"}))
 
 

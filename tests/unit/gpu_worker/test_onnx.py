@@ -121,11 +121,11 @@ def test_a_file_that_is_not_onnx_is_refused(tmp_path: Path) -> None:
         load(write(tmp_path, "onnx", tmp_path / "model.onnx"))
 
 
-@pytest.mark.parametrize("shape", [("n", 3, 8, 8), (4, 3, SIZE, SIZE), ("n", 1, SIZE, SIZE)])
-def test_an_input_of_another_shape_or_a_fixed_batch_is_refused(
+@pytest.mark.parametrize("shape", [("n", 3, 8, 8), ("n", 5, SIZE, SIZE), ("n", 1, SIZE, SIZE)])
+def test_an_input_of_another_shape_is_refused(
     shape: tuple[str | int, ...], module: Small, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelUnusable, match=r"takes tensor\(float\)|cannot read"):
+    with pytest.raises(ModelUnusable, match=r"takes tensor\(float\)|cannot read|fails at its first rows"):
         load(onnx_folder(tmp_path / "m", to_onnx(module, shape)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest, ModelUnusable
+from gpu_worker.model_files.manifest import InputSpec, Manifest
 from gpu_worker.networks.encoders import Scaled
 from gpu_worker.networks.row_network import COLUMNS_KEY, RowNetwork
 from gpu_worker.networks.table import Table
@@ -35,6 +37,13 @@ OBJECTIVE = Objective.of("tabular-classification", CLASSES)
 CLASSIFIERS = sorted(TABULAR - {"ridge"})
 REGRESSORS = sorted(TABULAR - {"logistic_regression"})
 COLUMNS = [{"name": "age", "kind": "number"}, {"name": "plan", "kind": "text"}]
+
+
+def served(path: str) -> Manifest:
+    """The manifest of a model of two classes whose file that is."""
+    folder, weights = os.path.split(path)
+    classes = ("free", "pro")
+    return Manifest(folder, "m", 1, "tabular-classification", "onnx", "", classes, InputSpec("row"), weights)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +87,7 @@ def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, s
     accuracy = (found.predictions.argmax(axis=1) == found.targets).mean()
     assert accuracy == pytest.approx(max(result.score.value for result in results)), "the best epoch was kept"
     assert accuracy > 0.85
-    network = RowNetwork(path, find_device("cpu", threads=1))
+    network = RowNetwork(served(path), find_device("cpu", threads=1))
     rows = [b'[30, "free"]', b'[30, "pro"]', b"[]", b'[null, "new"]']
     scores = network.scores(rows, lambda: False)
     assert scores[0].argmax() == 1
@@ -176,7 +185,7 @@ def test_an_onnx_file_that_does_not_say_what_a_row_is_cannot_be_served(snapshot,
     del model.metadata_props[:]
     onnx.save(model, path)
     with pytest.raises(ModelUnusable, match="what a row is"):
-        RowNetwork(path, find_device("cpu", threads=1))
+        RowNetwork(served(path), find_device("cpu", threads=1))
 
 
 @pytest.mark.parametrize("architecture", ["gradient_boosting", "random_forest"])

@@ -1,0 +1,466 @@
+"""An ONNX file as people have it → the manifest of a model: what the graph says, and guesses that are shown.
+
+A graph says its inputs and outputs, their types and shapes, and how its last layers end. It does not say what
+its classes are called, nor how pictures become its pixels: that is asked for, or guessed and said so. A batch
+or a size that is fixed in the graph is made free where the graph still answers each row as it did alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.model_files.regular import open_regular
+from gpu_worker.networks.recognised import Recognised
+from gpu_worker.tasks import task_named
+
+__all__ = ["recognise_onnx"]
+
+_SIDE = 224  # of pictures, where neither the graph nor its owner says
+_THROUGH = frozenset(
+    ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "ZipMap", "Transpose")
+)
+_ENDS = {"Softmax": "none", "Sigmoid": "none", "LogSoftmax": "softmax", "HardSigmoid": "none"}
+_MOST_SAME = 1e-3  # of a row alone and among others
+_TRIED_ROWS = 3
+_PICTURE_TYPES = ("tensor(float)", "tensor(float16)", "tensor(uint8)", "tensor(double)")
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known so far."""
+
+    path: Path
+    model: Any  # onnx.ModelProto
+    wishes: Mapping[str, Any]
+    guesses: list[str] = field(default_factory=list)
+    is_changed: bool = False  # the file is stored otherwise than it came
+
+
+def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
+    """The model in an ONNX file; None for another file. wishes: fields of the manifest that are said.
+
+    Raises `ModelUnusable` with what is wrong with it, or still has to be said.
+    """
+    if not path.is_file() or path.suffix.lower() != ".onnx":
+        return None
+    try:
+        with open_regular(path) as file:
+            check_onnx(file)
+    except OnnxRefused as exc:
+        raise ModelUnusable(f"{path} cannot be served: {exc}") from exc
+    except OSError as exc:
+        raise ModelUnusable(f"{path} cannot be read: {exc.strerror}") from exc
+    try:
+        import onnx
+    except ModuleNotFoundError as exc:
+        raise ModelUnusable("importing an ONNX file needs onnx; pip install 'ml_udf[import]'") from exc
+    found = _Found(path, onnx.load(path), wishes)
+    inputs = _inputs(found.model)
+    if not inputs:
+        raise ModelUnusable(f"{path} has no input")
+    is_picture = len(inputs) == 1 and len(_shape(inputs[0])) == 4
+    manifest = _of_pictures(found, inputs[0]) if is_picture else _of_rows(found, inputs)
+    content: Path | bytes = found.model.SerializeToString() if found.is_changed else path
+    return Recognised(manifest, {"model.onnx": (content, "weights")}, found.guesses)
+
+
+# ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_pictures(found: _Found, given: Any) -> dict[str, Any]:  # noqa: ANN401  # onnx.ValueInfoProto
+    wishes = found.wishes
+    said_input = dict(wishes.get("input") or {})
+    shape = _shape(given)
+    axis = next((axis for axis in (1, 3) if shape[axis] in (1, 3)), 1)
+    sides = shape[2:] if axis == 1 else shape[1:3]
+    height, width = _size(found, sides, said_input)
+    _free(found, given, axis, (height, width))
+    said_outputs = dict(wishes.get("outputs") or {})
+    shapes = _output_shapes(found, (height, width), axis)
+    task = str(wishes.get("task") or _task(found, shapes, said_outputs))
+    manifest: dict[str, Any] = {"runtime": "onnx", "task": task}
+    reads = task_named(task).reads
+    outputs = _outputs(found, reads, shapes, said_outputs)
+    classes = list(wishes.get("classes") or ())
+    if reads in ("scores", "boxes") and not classes:
+        classes = _classes(found, reads, shapes, outputs)
+    if classes:
+        manifest["classes"] = classes
+    if reads == "features" or outputs.get("features"):
+        name = outputs.pop("features", None) or next(iter(shapes))
+        manifest["features"] = {"output": name, "width": int(np.prod(shapes[name][1:]))}
+    if reads == "boxes" and "layout" not in outputs:
+        outputs |= _layout(found, shapes, outputs, len(classes))
+    manifest["outputs"] = outputs
+    is_raw = given.type.tensor_type.elem_type == 2  # uint8: the graph does the arithmetic
+    manifest["input"] = _picture_input(found, said_input, (height, width), shape[axis], is_raw=is_raw)
+    return manifest
+
+
+def _size(found: _Found, sides: Sequence[int | None], said: Mapping[str, Any]) -> tuple[int, int]:
+    asked = (said.get("height"), said.get("width"))
+    if all(asked):
+        return int(asked[0] or 0), int(asked[1] or 0)
+    if all(sides):
+        return int(sides[0] or 0), int(sides[1] or 0)
+    found.guesses.append(
+        f"input: {_SIDE}×{_SIDE} pixels, since the graph takes any size; --size says another"
+    )
+    return _SIDE, _SIDE
+
+
+def _free(found: _Found, given: Any, axis: int, size: tuple[int, int]) -> None:  # noqa: ANN401  # a ValueInfoProto
+    """Makes batch and size of the graph's input free, where it is right so; else refuses a size, and keeps
+    the batch: it then runs so many rows a pass."""
+    shape = _shape(given)
+    sides = shape[2:] if axis == 1 else shape[1:3]
+    has_other_size = any(have and have != want for have, want in zip(sides, size, strict=True))
+    if not shape[0] and not has_other_size:
+        return
+    model = type(found.model)()
+    model.CopyFrom(found.model)
+    changed = next(each for each in model.graph.input if each.name == given.name)
+    places = (2, 3) if axis == 1 else (1, 2)
+    dims = changed.type.tensor_type.shape.dim
+    dims[0].dim_param = "rows"
+    if has_other_size:
+        for place, side in zip(places, ("height", "width"), strict=True):
+            dims[place].dim_param = side
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]
+    reason = _answers_each_alone(model, size, axis, int(shape[axis] or 3))
+    if not reason:
+        found.model, found.is_changed = model, True
+        found.guesses.append(
+            f"the graph declares {shape}, and answers any number of pictures of {size[0]}×{size[1]}: "
+            "so it is stored"
+        )
+    elif has_other_size:
+        raise ModelUnusable(
+            f"{found.path} takes pictures of {sides[0]}×{sides[1]} and none of {size[0]}×{size[1]}: {reason}"
+        )
+    else:
+        found.guesses.append(f"the graph takes {shape[0]} pictures a pass and no other number: so it is run")
+
+
+def _answers_each_alone(model: Any, size: tuple[int, int], axis: int, channels: int) -> str:  # noqa: ANN401  # a ModelProto
+    """ "" where three rows together are answered as each of them alone; else why not."""
+    session = _session(model)
+    given = session.get_inputs()[0]
+    shape = (channels, *size) if axis == 1 else (*size, channels)
+    rows = _noise(given.type, (_TRIED_ROWS, *shape))
+    try:
+        together = session.run(None, {given.name: rows})
+        alone = [session.run(None, {given.name: rows[at : at + 1]}) for at in range(_TRIED_ROWS)]
+    except Exception as exc:  # its exceptions have no common base
+        return str(exc).splitlines()[0][:300]
+    for place, whole in enumerate(together):
+        parts = [each[place] for each in alone]
+        if any(np.ndim(part) < 1 or len(part) != 1 for part in parts) or len(whole) != _TRIED_ROWS:
+            return f"output {place} does not have a line for each picture"
+        if not np.allclose(np.concatenate(parts), whole, atol=_MOST_SAME, rtol=_MOST_SAME, equal_nan=True):
+            return "pictures change each other's answers"
+    return ""
+
+
+def _output_shapes(found: _Found, size: tuple[int, int], axis: int) -> dict[str, tuple[int, ...]]:
+    """Name → shape of each output for one picture, as it comes out."""
+    session = _session(found.model)
+    given = session.get_inputs()[0]
+    rows = given.shape[0] if isinstance(given.shape[0], int) else 1
+    channels = given.shape[axis] if isinstance(given.shape[axis], int) else 3
+    shape = (channels, *size) if axis == 1 else (*size, channels)
+    try:
+        answers = session.run(None, {given.name: _noise(given.type, (rows, *shape))})
+    except Exception as exc:  # its exceptions have no common base
+        raise ModelUnusable(
+            f"{found.path} fails at a picture of {size[0]}×{size[1]}: {str(exc).splitlines()[0]}"
+        ) from exc
+    return {
+        str(output.name): (1, *np.shape(answer)[1:])
+        for output, answer in zip(session.get_outputs(), answers, strict=True)
+    }
+
+
+def _task(found: _Found, shapes: Mapping[str, Sequence[int]], said: Mapping[str, Any]) -> str:
+    from gpu_worker.networks.box_layouts import guessed_layout
+
+    if said.get("layout") or said.get("boxes"):
+        return "object-detection"
+    if said.get("values"):
+        return "image-regression"
+    if said.get("features") and not said.get("scores"):
+        return "image-embedding"
+    if guessed_layout([*shapes.values()], 1) in ("centerface", "text_map", "separate", "detr") or any(
+        len(shape) == 3 for shape in shapes.values()
+    ):
+        task = "object-detection"
+    else:
+        task = "image-classification"
+    found.guesses.append(f"task: {task}, by the shapes of its outputs; --task says another")
+    return task
+
+
+def _outputs(
+    found: _Found, reads: str, shapes: Mapping[str, Sequence[int]], said: dict[str, Any]
+) -> dict[str, Any]:
+    """Which output gives what is read, and what makes probabilities of it."""
+    outputs = dict(said)
+    names = [name for name in shapes if name not in (outputs.get("features"),)]
+    if reads in ("scores", "values") and not outputs.get(reads):
+        fitting = [name for name in names if _numbers(shapes[name]) > 0]
+        wanted = len(found.wishes.get("classes") or ())
+        if wanted:
+            fitting = [name for name in fitting if _numbers(shapes[name]) in (wanted, 1)] or fitting
+        if not fitting:
+            raise ModelUnusable(f"{found.path} has no output of {reads}: {_told(shapes)}")
+        if len(fitting) > 1:
+            found.guesses.append(f"outputs.{reads}: {fitting[0]}, of {_told(shapes)}; --output {reads}=NAME")
+        outputs[reads] = fitting[0]
+    if reads == "scores" and not outputs.get("activation"):
+        end = _end_of(found.model, outputs["scores"])
+        outputs["activation"] = _ENDS.get(end, _activation(found))
+        found.guesses.append(
+            f"outputs.activation: {outputs['activation']}, since {outputs['scores']} comes of "
+            f"{end or 'an input'}"
+        )
+    return outputs
+
+
+def _activation(found: _Found) -> str:
+    task = task_named(str(found.wishes.get("task") or "image-classification"))
+    return str(getattr(task, "activation", "softmax"))
+
+
+def _classes(
+    found: _Found, reads: str, shapes: Mapping[str, Sequence[int]], outputs: Mapping[str, Any]
+) -> list[str]:
+    """Those that its metadata name (as Ultralytics writes them), else numbers."""
+    for entry in found.model.metadata_props:
+        if entry.key in ("names", "classes", "labels"):
+            named = _named(entry.value)
+            if named:
+                found.guesses.append(f"classes: {len(named)}, by the file's metadata {entry.key!r}")
+                return named
+    if reads == "boxes":
+        found.guesses.append("classes: one, 'object'; --classes FILE names those that there are")
+        return ["object"]
+    count = _numbers(shapes[outputs["scores"]])
+    count = 2 if count == 1 else count
+    found.guesses.append(f"classes: 0 to {count - 1}; --classes FILE names them")
+    return [str(number) for number in range(count)]
+
+
+def _named(text: str) -> list[str]:
+    import ast
+
+    for read in (json.loads, ast.literal_eval):  # Ultralytics writes a dictionary as Python does
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(value, dict):
+            value = (
+                [value[key] for key in sorted(value, key=int)]
+                if all(str(key).isdigit() for key in value)
+                else []
+            )
+        if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+            return value
+    return []
+
+
+def _layout(
+    found: _Found, shapes: Mapping[str, Sequence[int]], outputs: Mapping[str, Any], classes: int
+) -> dict[str, Any]:
+    from gpu_worker.model_files.outputs import LAYOUTS
+    from gpu_worker.networks.box_layouts import guessed_layout
+
+    names = list(outputs.get("boxes") or shapes)
+    layout = guessed_layout([shapes[name] for name in names], classes)
+    if not layout:
+        raise ModelUnusable(
+            f"{found.path}: how boxes lie in {_told(shapes)} cannot be guessed with {classes} classes; say "
+            f"--output layout=NAME, one of {', '.join(LAYOUTS)}, and --classes FILE"
+        )
+    if layout == "centerface":
+        names = names[:3]
+    found.guesses.append(
+        f"outputs: boxes as {layout!r} has them, in {', '.join(names)}; --output layout=NAME"
+    )
+    return {"boxes": names, "layout": layout}
+
+
+def _picture_input(
+    found: _Found, said: Mapping[str, Any], size: tuple[int, int], channels: int | None, *, is_raw: bool
+) -> dict[str, Any]:
+    how = dict(said.get("preprocess") or {})
+    if channels == 1:
+        how.setdefault("channels", "grey")
+    given = {"form": said.get("form", "path"), "height": size[0], "width": size[1]}
+    if "mean" in said or "std" in said or "scale" in how or is_raw:
+        given |= {"mean": said.get("mean", [0.0] * 3), "std": said.get("std", [1.0] * 3)}
+    else:
+        given |= {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+        found.guesses.append(
+            "input: mean and deviation of ImageNet, which most are trained with; --preprocess"
+        )
+    if is_raw:
+        how.setdefault("scale", 1.0)
+    if "resize" not in how:
+        found.guesses.append("input: the picture is stretched to its size; --preprocess resize=…")
+    return given | {"preprocess": how}
+
+
+# ── rows of tables, and texts ────────────────────────────────────────────────────────────────────────────
+
+
+def _of_rows(found: _Found, inputs: Sequence[Any]) -> dict[str, Any]:
+    wishes = found.wishes
+    said_input = dict(wishes.get("input") or {})
+    kinds = [_kind(found, each) for each in inputs]
+    is_text = str(wishes.get("task") or "").startswith("text") or said_input.get("form") == "text"
+    columns = said_input.get("columns")
+    if not is_text and columns is None:
+        columns = _columns(found, inputs, kinds)
+    session = _session(found.model)
+    outputs = dict(wishes.get("outputs") or {})
+    task = str(wishes.get("task") or "")
+    classes = list(wishes.get("classes") or ())
+    scores = next(
+        (
+            str(output.name)
+            for output in session.get_outputs()
+            if output.name in (outputs.get("scores"), "probabilities", "output_probability")
+        ),
+        "",
+    )
+    if not task:
+        task = "tabular-classification" if scores or classes else "tabular-regression"
+        found.guesses.append(f"task: {task}, by the names of its outputs; --task says another")
+    reads = task_named(task).reads
+    if reads == "scores":
+        classes = classes or _labels(found, session, scores)
+        if scores:
+            outputs.setdefault("scores", scores)
+        outputs.setdefault("activation", "none")
+    elif reads == "values":
+        named = [str(output.name) for output in session.get_outputs()]
+        outputs.setdefault("values", named[0])
+        if len(named) > 1:
+            found.guesses.append(f"outputs.values: {outputs['values']}, of {', '.join(named)}")
+    manifest: dict[str, Any] = {"runtime": "onnx", "task": task, "outputs": outputs}
+    if classes:
+        manifest["classes"] = classes
+    manifest["input"] = {"form": "text"} if is_text else {"form": "row", "columns": columns}
+    if said_input.get("preprocess"):
+        manifest["input"]["preprocess"] = said_input["preprocess"]
+    return manifest
+
+
+def _kind(found: _Found, given: Any) -> str:  # noqa: ANN401  # a ValueInfoProto
+    kinds = {1: "number", 11: "number", 7: "number", 6: "number", 9: "boolean", 8: "text"}
+    kind = kinds.get(given.type.tensor_type.elem_type)
+    if kind is None or len(_shape(given)) > 2:
+        told = ", ".join(f"{each.name} {_shape(each)}" for each in _inputs(found.model))
+        raise ModelUnusable(
+            f"{found.path} takes {told}: neither one picture, nor a row's numbers, truth values and texts. "
+            "One that takes several pictures, or tokens, cannot be imported from its ONNX file alone"
+        )
+    return kind
+
+
+def _columns(found: _Found, inputs: Sequence[Any], kinds: Sequence[str]) -> list[dict[str, str]]:
+    from gpu_worker.networks.row_inputs import COLUMNS_KEY
+
+    stored = {entry.key: entry.value for entry in found.model.metadata_props}.get(COLUMNS_KEY)
+    if stored is not None:
+        return [{"name": column["name"], "kind": column["kind"]} for column in json.loads(stored)]
+    if len(inputs) > 1:
+        return [{"name": each.name, "kind": kind} for each, kind in zip(inputs, kinds, strict=True)]
+    shape = _shape(inputs[0])
+    width = shape[1] if len(shape) == 2 else 1
+    if not width:
+        raise ModelUnusable(
+            f"{found.path} takes any number of columns; say which there are: --columns a:number,b:text"
+        )
+    found.guesses.append(f"columns: x0 to x{width - 1}, in this order; --columns names them")
+    return [{"name": f"x{number}", "kind": kinds[0]} for number in range(width)]
+
+
+def _labels(found: _Found, session: Any, scores: str) -> list[str]:  # noqa: ANN401  # a session
+    """The labels that a classifier of scikit-learn's converter holds itself, else numbers."""
+    for node in found.model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("classlabels_strings", "classlabels_int64s", "classlabels_ints"):
+                labels = [each.decode() for each in attribute.strings] or [
+                    str(each) for each in attribute.ints
+                ]
+                if labels:
+                    return labels
+    shape = next((output.shape for output in session.get_outputs() if output.name == scores), None)
+    if not shape or len(shape) != 2 or not isinstance(shape[1], int):
+        raise ModelUnusable(
+            f"{found.path} does not say which classes there are; name them with --classes FILE"
+        )
+    found.guesses.append(f"classes: 0 to {shape[1] - 1}; --classes FILE names them")
+    return [str(number) for number in range(shape[1])]
+
+
+# ── graphs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _inputs(model: Any) -> list[Any]:  # noqa: ANN401  # a ModelProto
+    """Those that are fed: old exporters list the weights among them."""
+    weights = {each.name for each in model.graph.initializer}
+    return [each for each in model.graph.input if each.name not in weights]
+
+
+def _shape(given: Any) -> list[int | None]:  # noqa: ANN401  # a ValueInfoProto
+    """A size of 0 is none that is said."""
+    return [dim.dim_value or None for dim in given.type.tensor_type.shape.dim]
+
+
+def _session(model: Any) -> Any:  # noqa: ANN401  # onnxruntime's session
+    from gpu_worker.device import find_device
+    from gpu_worker.networks.onnx_network import open_session
+
+    return open_session("the model", find_device("cpu", threads=1), model.SerializeToString())
+
+
+def _noise(kind: str, shape: Sequence[int]) -> Any:  # noqa: ANN401  # an array
+    random = np.random.default_rng(7)
+    if kind == "tensor(uint8)":
+        return random.integers(0, 256, shape, np.uint8)
+    types: dict[str, Any] = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
+    return random.uniform(0, 1, shape).astype(types.get(kind, np.float32))
+
+
+def _numbers(shape: Sequence[int]) -> int:
+    """Numbers of a row, where all but one of its axes are 1; else 0."""
+    wide = [size for size in shape[1:] if size != 1]
+    return (wide[0] if wide else 1) if len(wide) <= 1 and len(shape) > 1 else 0
+
+
+def _end_of(model: Any, name: str) -> str:  # noqa: ANN401  # a ModelProto
+    """The operator that gives an output, but for those that only pass it on; "" for an input."""
+    made_by = {output: node for node in model.graph.node for output in node.output}
+    while name in made_by:
+        node = made_by[name]
+        if node.op_type not in _THROUGH:
+            return str(node.op_type)
+        name = node.input[0]
+    return ""
+
+
+def _told(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())

@@ -1,0 +1,235 @@
+"""Rows and texts as an ONNX graph wants them: one table of numbers, an input for each column, or strings.
+
+with `ml_udf.columns` in its metadata   [n, features], made as in training (`networks.table`)
+one input of numbers [n, columns]       the values in the order of the columns; a missing one is NaN
+one input of strings [n, columns]       texts in that order; a missing one is ""
+an input for each column, by its name   [n, 1] or [n]: a number, a whole number, a truth value, a text
+one input of strings, of texts          [n] or [n, 1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.networks.table import NamedColumn, RowInvalid, Table, values_of
+
+__all__ = ["COLUMNS_KEY", "RowInput", "row_input"]
+
+COLUMNS_KEY: Final = "ml_udf.columns"
+
+Feed = dict[str, NDArray[Any]]
+
+_NUMBERS: Final = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+_WHOLE: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+_STRING: Final = "tensor(string)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One that the manifest lists."""
+
+    name: str
+    kind: str
+
+
+class RowInput(Protocol):
+    """What rows become before the graph sees them."""
+
+    @property
+    def empty(self) -> bytes:
+        """A row that says nothing."""
+        ...
+
+    def feed(self, rows: Sequence[bytes]) -> tuple[Feed, Sequence[int]]:
+        """What the graph is fed, and which rows could not be read; of those it is fed something."""
+        ...
+
+    def fault_of(self, row: bytes) -> str | None:
+        """Why a row cannot be read; None of one that can."""
+        ...
+
+
+def row_input(session: onnxruntime.InferenceSession, manifest: Manifest, path: str) -> RowInput:
+    """The way into a session. Raises `ModelUnusable` where its inputs are none of those above."""
+    inputs = session.get_inputs()
+    if manifest.input.form == "text":
+        return _TextInput(inputs, manifest, path)
+    stored = session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
+    if stored is not None:
+        return _TableInput(_table(stored, path), inputs, path)
+    columns = [_Column(name, kind) for name, kind in manifest.input.columns]
+    if not columns:
+        raise ModelUnusable(
+            f"{path} does not say what a row is: it holds no {COLUMNS_KEY!r} in its metadata, and model.json "
+            "lists no 'input.columns'"
+        )
+    return _ColumnsInput(columns, inputs, path)
+
+
+class _TableInput:
+    """A row becomes numbers as it did in training."""
+
+    def __init__(self, table: Table, inputs: Sequence[Any], path: str) -> None:
+        self._table = table
+        fits = len(inputs) == 1 and inputs[0].type == "tensor(float)" and len(inputs[0].shape) == 2
+        if not fits:
+            raise ModelUnusable(f"{path} needs one float32 input [n, features]")
+        if inputs[0].shape[1] != table.width:
+            raise ModelUnusable(
+                f"{path} takes {inputs[0].shape[1]} features, and its columns make {table.width}"
+            )
+        self._name = str(inputs[0].name)
+        self.empty = _empty_row(table.columns)
+
+    def feed(self, rows: Sequence[bytes]) -> tuple[Feed, Sequence[int]]:
+        matrix, faults = self._table.numbers(rows)
+        return {self._name: matrix}, list(faults)
+
+    def fault_of(self, row: bytes) -> str | None:
+        return _reason(lambda: values_of(row, self._table.columns))
+
+
+class _ColumnsInput:
+    """The values as they are, side by side in one input, or each in one of its own."""
+
+    def __init__(self, columns: Sequence[_Column], inputs: Sequence[Any], path: str) -> None:
+        self._columns = columns
+        self._by_column = {column.name: at for at, column in enumerate(columns)}
+        self.empty = _empty_row(columns)
+        self._alone: list[tuple[str, int, str, tuple[int, ...]]] = []  # input, column, type, shape of a row
+        self._together = ""
+        told = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
+        if len(inputs) == 1 and (len(columns) > 1 or inputs[0].name not in self._by_column):
+            (only,) = inputs
+            width = only.shape[1] if len(only.shape) == 2 else None
+            if only.type not in (*_NUMBERS, _STRING) or (isinstance(width, int) and width != len(columns)):
+                raise ModelUnusable(f"{path} takes {told}, and the model's rows have {len(columns)} columns")
+            kinds = {column.kind for column in columns}
+            if (only.type == _STRING) != (kinds == {"text"}):
+                raise ModelUnusable(
+                    f"{path} takes {told}, and the model's columns are {', '.join(sorted(kinds))}; "
+                    "a graph that takes texts beside numbers needs an input for each column"
+                )
+            self._together, self._type = str(only.name), str(only.type)
+            return
+        names = {str(each.name) for each in inputs}
+        if names != set(self._by_column):
+            raise ModelUnusable(
+                f"{path} takes {told}, and the model's columns are {', '.join(self._by_column)}: "
+                "each input must be a column of its name"
+            )
+        for each in inputs:
+            if each.type not in (*_NUMBERS, *_WHOLE, _STRING):
+                raise ModelUnusable(f"{path}: its input {each.name} is {each.type}, which no column can be")
+            at = self._by_column[str(each.name)]
+            if (each.type == _STRING) != (columns[at].kind == "text"):
+                raise ModelUnusable(
+                    f"{path}: its input {each.name} is {each.type}, and the column is a {columns[at].kind}"
+                )
+            self._alone.append((str(each.name), at, str(each.type), (1,) * (len(each.shape) - 1)))
+
+    def feed(self, rows: Sequence[bytes]) -> tuple[Feed, Sequence[int]]:
+        read: list[list[Any]] = []
+        faults = []
+        for place, row in enumerate(rows):
+            try:
+                read.append(self._values(row))
+            except RowInvalid:
+                read.append([None] * len(self._columns))
+                faults.append(place)
+        if self._together:
+            if self._type == _STRING:
+                texts = np.array([[value or "" for value in row] for row in read], object)
+                return {self._together: texts.reshape(len(rows), -1)}, faults
+            numbers = np.array([[np.nan if value is None else value for value in row] for row in read])
+            return {self._together: numbers.reshape(len(rows), -1).astype(_NUMBERS[self._type])}, faults
+        feed = {}
+        for name, at, kind, shape in self._alone:
+            column = [row[at] for row in read]
+            feed[name] = _array(column, kind).reshape(len(rows), *shape)
+        return feed, faults
+
+    def fault_of(self, row: bytes) -> str | None:
+        reason = _reason(lambda: self._values(row))
+        if reason is not None:
+            return reason
+        # It can be read, and its answer was no number.
+        for column, value in zip(self._columns, values_of(row, self._columns), strict=True):
+            if value is None:
+                return (
+                    f"the value of column {column.name!r} is missing, and the model has no answer without it"
+                )
+        return None
+
+    def _values(self, row: bytes) -> list[Any]:
+        values = values_of(row, self._columns)
+        for name, at, kind, _ in self._alone:
+            # A whole number that is missing is none, and there is no NaN among them; nor is 1.5 one.
+            if kind in _WHOLE and values != [None] * len(values):
+                value = values[at]
+                if value is None or float(value) != int(value):
+                    raise RowInvalid(
+                        f"{value!r} in column {name!r} is not a whole number, as the model needs"
+                    )
+        return values
+
+
+class _TextInput:
+    """Texts into one input of strings."""
+
+    empty = b""
+
+    def __init__(self, inputs: Sequence[Any], manifest: Manifest, path: str) -> None:
+        if len(inputs) != 1 or inputs[0].type != _STRING or len(inputs[0].shape) > 2:
+            told = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
+            raise ModelUnusable(
+                f"{path} takes {told}; a graph of texts needs one input of strings, [n] or [n, 1]. One that "
+                "takes tokens comes with its tokenizer, as a Hugging Face directory"
+            )
+        self._name = str(inputs[0].name)
+        self._shape = (1,) * (len(inputs[0].shape) - 1)
+        self._how = manifest.input.preprocess
+
+    def feed(self, rows: Sequence[bytes]) -> tuple[Feed, Sequence[int]]:
+        texts = [self._how.prefix + bytes(row).decode("utf-8", "replace") for row in rows]
+        if self._how.lower_case:
+            texts = [text.lower() for text in texts]
+        return {self._name: np.array(texts, object).reshape(len(rows), *self._shape)}, ()
+
+    def fault_of(self, row: bytes) -> str | None:
+        return None
+
+
+def _array(column: Sequence[Any], kind: str) -> NDArray[Any]:
+    if kind == _STRING:
+        return np.array(["" if value is None else value for value in column], object)
+    if kind in _WHOLE:
+        return np.array([0 if value is None else value for value in column]).astype(_WHOLE[kind])
+    return np.array([np.nan if value is None else value for value in column]).astype(_NUMBERS[kind])
+
+
+def _table(stored: str, path: str) -> Table:
+    try:
+        return Table.from_json(stored)
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
+        raise ModelUnusable(f"{COLUMNS_KEY!r} of {path} cannot be read: {exc}") from exc
+
+
+def _empty_row(columns: Sequence[NamedColumn]) -> bytes:
+    return ("[" + ",".join(["null"] * len(columns)) + "]").encode()
+
+
+def _reason(read: Callable[[], object]) -> str | None:
+    try:
+        read()
+    except RowInvalid as fault:
+        return str(fault)
+    return None

@@ -1,0 +1,234 @@
+"""`ml-udf import`: a model as its owner has it → a registered model, with all that was guessed shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.client import Client
+from ml_udf.client.transport import HttpRequest
+
+__all__ = ["import_model", "registered"]
+
+_LONG_S = 3600.0  # of a registration: large files over a slow network
+_NUMBERS = ("mean", "std", "fill")
+
+
+def import_model(
+    path: Annotated[Path, typer.Argument(help="a model's file, or its directory")],
+    name: Annotated[str | None, typer.Option(help="of the model; default: the file's")] = None,
+    task: Annotated[str | None, typer.Option(help="such as image-classification, object-detection")] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="a file that names the classes: a line each, or a JSON list; or a few names: cat,dog"
+        ),
+    ] = None,
+    architecture: Annotated[str | None, typer.Option(help="of a PyTorch checkpoint: one of the zoo")] = None,
+    runtime: Annotated[str | None, typer.Option(help="where a path could be several things")] = None,
+    size: Annotated[str | None, typer.Option(help="of pictures, as HEIGHTxWIDTH")] = None,
+    preprocess: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="FIELD=VALUE, repeated: resize=short_side, size=256, interpolation=bicubic, channels=bgr, "
+            "scale=1, mean=0.5,0.5,0.5, std=…, fill=…, place=corner; of texts prefix, length, lower_case"
+        ),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="WHAT=NAME, repeated: scores, features, values or boxes (the graph's outputs), "
+            "activation=softmax|sigmoid|none, layout=NAME, threshold=0.5, overlap=0.3"
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="of a table's row: age:number,city:text,member:boolean")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="show what would be registered, and stop")
+    ] = False,
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
+) -> None:
+    """Register a model that was made elsewhere. What was guessed is shown; it is compared with its source.
+
+    ml-udf import squeezenet.onnx --classes imagenet.txt --preprocess resize=short_side
+    """
+    try:
+        from gpu_worker.errors import WorkerError
+        from gpu_worker.importing import checked, recognised, staged
+    except ModuleNotFoundError as exc:
+        fail(f"{exc.name} is missing", "pip install 'ml_udf[worker,import]'")
+    model = name or _name_of(path)
+    wishes = _wishes(task, classes, architecture, runtime, size, preprocess, output, columns)
+    with tempfile.TemporaryDirectory(prefix="ml-udf-import-") as folder:
+        try:
+            found = recognised(path, wishes)
+            manifest = staged(found, model, Path(folder))
+            told = checked(manifest, found)
+        except WorkerError as exc:
+            fail(str(exc))
+        content = manifest.to_json()
+        _show(content, found.guesses)
+        if told.difference is None:
+            console.print("it loads and answers; its source's library is not here to compare with")
+        else:
+            console.print(
+                f"as its source: {told.rows} rows differ by {told.difference:.2g}, and {told.bound:g} may be"
+            )
+        if dry_run:
+            return
+        with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+            reply = registered(client, content, Path(folder))
+    console.print(
+        f"registered as {reply['name']} version {reply['version']}; try it: ml-udf try {reply['name']} FILE…",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def registered(client: Client, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Uploads a model's folder as the next version of its name. Raises the errors of `ml_udf.errors`."""
+    content = {field: value for field, value in manifest.items() if field != "version"}
+    names = [file["name"] for file in manifest.get("files") or ()] or [manifest.get("weights")]
+    boundary = uuid.uuid4().hex
+    parts = [_part(boundary, "manifest", None, json.dumps(content).encode())]
+    for place, name in enumerate(filter(None, names)):
+        parts.append(_part(boundary, "files" if place else "weights", name, (folder / name).read_bytes()))
+    body = b"".join([*parts, f"--{boundary}--\r\n".encode()])
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    return client.ask(HttpRequest("POST", "/register", body, headers), timeout_s=_LONG_S)
+
+
+def _part(boundary: str, field: str, name: str | None, content: bytes) -> bytes:
+    file = "" if name is None else f'; filename="{name}"'
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"{file}\r\n'
+    kind = "" if name is None else "Content-Type: application/octet-stream\r\n"
+    return f"{head}{kind}\r\n".encode() + content + b"\r\n"
+
+
+def _name_of(path: Path) -> str:
+    """A name that a model may have, of its file's or directory's."""
+    stem = path.resolve().name
+    stem = stem.rpartition(".")[0] or stem if path.is_file() else stem
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).lstrip("-.")[:100] or "model"
+
+
+def _wishes(
+    task: str | None,
+    classes: str | None,
+    architecture: str | None,
+    runtime: str | None,
+    size: str | None,
+    preprocess: Sequence[str] | None,
+    output: Sequence[str] | None,
+    columns: str | None,
+) -> dict[str, Any]:
+    """What was said, as fields of a manifest."""
+    said: dict[str, Any] = {}
+    for field, value in (("task", task), ("architecture", architecture), ("runtime", runtime)):
+        if value is not None:
+            said[field] = value
+    if classes is not None:
+        said["classes"] = _classes(classes)
+    given: dict[str, Any] = {}
+    if size is not None:
+        sides = re.fullmatch(r"(\d{1,5})[x×](\d{1,5})", size)
+        if sides is None:
+            fail(f"--size {size} is not HEIGHTxWIDTH", "such as --size 224x224")
+        given |= {"height": int(sides[1]), "width": int(sides[2])}
+    how = {field: _value(field, value) for field, value in _pairs("--preprocess", preprocess)}
+    given |= {field: how.pop(field) for field in ("mean", "std") if field in how}
+    if how:
+        given["preprocess"] = how
+    if columns is not None:
+        given["columns"] = _columns(columns)
+    if given:
+        said["input"] = given
+    outputs: dict[str, Any] = {}
+    for field, value in _pairs("--output", output):
+        if field == "boxes":
+            outputs[field] = value.split(",")
+        else:
+            outputs[field] = float(value) if field in ("threshold", "overlap") else value
+    if outputs:
+        said["outputs"] = outputs
+    return said
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> list[tuple[str, str]]:
+    pairs = []
+    for each in given or ():
+        field, equals, value = each.partition("=")
+        if not equals:
+            fail(f"{option} {each} is not FIELD=VALUE")
+        pairs.append((field.strip(), value.strip()))
+    return pairs
+
+
+def _value(field: str, text: str) -> Any:  # noqa: ANN401  # of a manifest's field
+    if field in _NUMBERS:
+        numbers = [json.loads(each) for each in text.split(",")]
+        return numbers * 3 if len(numbers) == 1 else numbers
+    try:
+        return json.loads(text) if field not in ("prefix", "tokenizer") else text
+    except ValueError:
+        return text
+
+
+def _classes(given: str) -> list[str]:
+    path = Path(given)
+    if not path.exists() and path.suffix == "" and os.sep not in given:
+        return [each.strip() for each in given.split(",") if each.strip()]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        fail(f"the classes {path} cannot be read: {exc}")
+    if text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError as exc:
+            fail(f"the classes {path} are not a JSON list: {exc}")
+    else:
+        found = [line.strip() for line in text.splitlines() if line.strip()]
+    if not found or not all(isinstance(each, str) for each in found):
+        fail(f"the classes {path} must be texts, a line each or a JSON list")
+    return list(found)
+
+
+def _columns(text: str) -> list[dict[str, str]]:
+    columns = []
+    for each in text.split(","):
+        name, _, kind = each.strip().rpartition(":")
+        if not name or kind not in ("number", "text", "boolean"):
+            fail(f"--columns {each.strip()} is not NAME:KIND", "a kind is number, text or boolean")
+        columns.append({"name": name, "kind": kind})
+    return columns
+
+
+def _show(content: dict[str, Any], guesses: Sequence[str]) -> None:
+    """What will be registered, and what of it nobody said."""
+    classes = content.get("classes") or []
+    for field in ("task", "runtime", "architecture", "input", "outputs", "features"):
+        if content.get(field):
+            value = content[field]
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            console.print(f"{field:>12}  {shown}", highlight=False, markup=False, soft_wrap=True)
+    if classes:
+        few = ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
+        console.print(
+            f"{'classes':>12}  {len(classes)}: {few}", highlight=False, markup=False, soft_wrap=True
+        )
+    for guess in guesses:
+        console.print(f"{'guessed':>12}  {guess}", highlight=False, markup=False, soft_wrap=True)

