@@ -149,6 +149,26 @@ class TrainingCalls:
         """Deploy what a function was before; its deployed form."""
         return self._post(f"/v1/functions/{quote(function, safe='')}/rollback", {}, timeout_s=_LONG_S)
 
+    def answers(
+        self,
+        dataset: str,
+        function: str,
+        *,
+        first: int,
+        rows: int,
+        scores: bool = False,
+        dealt: str | None = None,
+        seed: str = "",
+    ) -> Json:
+        """What a function answers to held-out rows of a dataset, and what was to be answered: a page of them.
+
+        dealt: the column whose values are dealt out anew among all these rows, by `seed`
+        """
+        body = {"function": function, "first": first, "rows": rows, "scores": scores, "seed": seed}
+        if dealt is not None:
+            body["dealt"] = dealt
+        return self._post(f"/v1/datasets/{quote(dataset, safe='')}/answers", body, timeout_s=_LONG_S)
+
     def watch(self, job: int, every_s: float = 0.5) -> Iterator[Json]:
         """A job as it stands, now, every `every_s` seconds, and a last time when it has ended."""
         while True:

@@ -39,6 +39,7 @@ from server.placement.remote_models import RemoteModels
 from server.placement.residency import Residency
 from server.publisher import Publisher
 from server.routes import (
+    answers,
     classify,
     datasets,
     feedback,
@@ -112,7 +113,19 @@ class App:
             redoc_url=None,
             redirect_slashes=False,
         )
-        routes = health, oip, functions, models, places, classify, feedback, datasets, sources, training
+        routes = (
+            health,
+            oip,
+            functions,
+            models,
+            places,
+            classify,
+            feedback,
+            datasets,
+            answers,
+            sources,
+            training,
+        )
         for route in routes:
             self.api.include_router(route.router)
         map_errors(self.api)

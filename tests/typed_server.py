@@ -96,6 +96,7 @@ FUNCTIONS: dict[str, tuple[str, list[_Output]]] = {
     "udf_kind": ("text", _KIND),
     "udf_shown": ("path", _KIND),
     "udf_row": ("row", _KIND),
+    "udf_grade": ("row", [_Output("label", "BYTES", lambda row: CLASSES[int(json.loads(row)[0]) % 3])]),
     "udf_tags": ("text", [_Output("labels", "BYTES", tags_of, content="labels"), _SCORES]),
     "udf_price": (
         "text",
@@ -135,7 +136,7 @@ class TypedServer(OipServer):
     def _metadata(self, name: str) -> dict[str, Any]:
         form, outputs = FUNCTIONS[name]
         inputs = {"image_path": "path", "image": "image"} if form == "path" else {form: form}
-        has_classes = any(output.name == "scores" for output in outputs)
+        has_classes = any(output.name in ("label", "scores") for output in outputs)
         return {
             "name": name,
             "versions": [self.version],

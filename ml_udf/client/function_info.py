@@ -88,6 +88,7 @@ class FunctionInfo:
     output_content: str = ""  # what the texts of the output are: "labels", "boxes", "json"; "" = themselves
     # (name, content) of the outputs of ours, without the vectors that are there on request alone
     answered: tuple[tuple[str, str], ...] = ()
+    has_scores: bool = False  # whether it gives the probabilities of its classes
 
     @property
     def column_names(self) -> list[str]:
@@ -165,6 +166,7 @@ def function_info(
         output_width=0 if -1 in output_shape else math.prod(output_shape),
         ours=server.ours,
         binary=server.binary,
+        has_scores=any(output.get("name") == SCORES for output in outputs),
         has_confidence=any(output.get("name") == "confidence" for output in outputs),
         output_content=_content_of(target),
         answered=tuple(

@@ -23,6 +23,8 @@ def spelled_out(error: MlUdfError, subject: str) -> MlUdfError:
 
     subject  what was called
     """
+    if f"[{error.sqlstate} {error.code}]" in error.message:  # it has passed here, within another call
+        return error
     whole = type(error)(f"{subject}: {error.report()}")
     whole.hint = ""  # its text holds it
     return whole

@@ -18,6 +18,7 @@ from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Binding
 from ml_udf.config import Options
 from ml_udf.duckdb.calls import Calls
+from ml_udf.duckdb.evaluation import EvaluationFunctions, evaluation_statements
 from ml_udf.duckdb.faults import spelled_out
 from ml_udf.duckdb.generic import GenericFunctions, asked_function
 from ml_udf.duckdb.scalar import Scalar, parted
@@ -190,9 +191,12 @@ class Registration:
             self._create(self._con, behind[name], body, result, acts=name in told)
         self._create(self._con, _PREFIX + "view", self._view, "VARCHAR")
         self._create(self._con, _PREFIX + "train", self._training.call, "VARCHAR", acts=True)
+        evaluation = EvaluationFunctions(self._con, self._client, self._calls)
+        self._create(self._con, _PREFIX + "evaluate", evaluation.call, "VARCHAR", acts=True)
         for statement in [
             *catalog_statements(behind, _PREFIX + "view"),
             *training_statements(_PREFIX + "train"),
+            *evaluation_statements(_PREFIX + "evaluate"),
         ]:
             self._con.execute(statement)
         ((path, database, schema),) = self._con.execute(

@@ -20,6 +20,7 @@ __all__ = [
     "CATALOG",
     "GENERIC",
     "STATEMENT",
+    "STATEMENT_ARGUMENT",
     "catalog_statements",
     "function_macro",
     "options_of",
@@ -43,7 +44,7 @@ _VARIABLES = [f"coalesce(getvariable('ml_udf_{setting.name}')::VARCHAR, '')" for
 STATEMENT = "ml_udf_statement"  # the struct's one field
 # A constant to DuckDB, evaluated anew by every execution. current_query() would tell statements of one
 # transaction apart, but it is volatile: ORDER BY … LIMIT 3 would then ask for every row.
-_STATEMENT = f"{{'{STATEMENT}': concat_ws(chr(31), txid_current(), {', '.join(_VARIABLES)})}}"
+STATEMENT_ARGUMENT = f"{{'{STATEMENT}': concat_ws(chr(31), txid_current(), {', '.join(_VARIABLES)})}}"
 
 # generic function → (parameters, result type)
 GENERIC: dict[str, tuple[tuple[str, ...], str]] = {
@@ -87,7 +88,7 @@ def function_macro(name: str, columns: ValueKinds = ()) -> str:
     parameters, row = _row(columns)
     return (
         f"CREATE OR REPLACE TEMPORARY MACRO {quoted(name)}({parameters}) AS "
-        f"system.main.{quoted(name)}({row}, {_STATEMENT})"
+        f"system.main.{quoted(name)}({row}, {STATEMENT_ARGUMENT})"
     )
 
 
@@ -99,7 +100,7 @@ def predict_macro(
     cast  the SQL of a text → the SQL of the value that it stands for
     """
     parameters, row = _row(columns)
-    call = f"{quoted(predict)}({literal(function)}, {row}, {_STATEMENT})"
+    call = f"{quoted(predict)}({literal(function)}, {row}, {STATEMENT_ARGUMENT})"
     return f"CREATE OR REPLACE MACRO {place}({parameters}) AS {cast(call)}"
 
 
@@ -119,7 +120,7 @@ def catalog_statements(scalar_of: dict[str, str], view_source: str) -> list[str]
         arguments = ", ".join(parameters)
         statements.append(
             f"CREATE OR REPLACE MACRO {CATALOG}.{name}({arguments}) AS "
-            f"{quoted(scalar_of[name])}({arguments}, {_STATEMENT})"
+            f"{quoted(scalar_of[name])}({arguments}, {STATEMENT_ARGUMENT})"
         )
     statements.append(f"CREATE OR REPLACE MACRO {CATALOG}.similarity(a, b) AS {_SIMILARITY}")
     for view, columns in {**VIEWS, "stat_functions": _STATISTICS}.items():

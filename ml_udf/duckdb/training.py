@@ -8,7 +8,7 @@ The rows travel as they come: a part of a few megabytes at a time, in the order 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import duckdb
@@ -18,6 +18,7 @@ from ml_udf.client import Client
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.duckdb.calls import Calls
 from ml_udf.duckdb.faults import spelled_out
+from ml_udf.duckdb.queries import checked_query
 from ml_udf.duckdb.surface import CATALOG, predict_macro
 from ml_udf.duckdb.vectors import TEXT, ArrowVector, output_vector
 from ml_udf.errors import BadOption, MlUdfError
@@ -224,7 +225,7 @@ class TrainingFunctions:
         query, key, target = (_text(given, name) for name in ("query", "key", "target"))
         with self._con.cursor() as cursor:
             try:
-                _check(cursor.extract_statements(query))
+                checked_query(cursor, query)
                 if path:
                     cursor.execute(f"SET search_path = {literal(path)}")
                 reader = cursor.sql(
@@ -238,18 +239,6 @@ class TrainingFunctions:
                     f"DuckDB refused the dataset's query: {error}",
                     hint="it runs beside your statement: no temporary tables, nothing uncommitted",
                 ) from error
-
-
-def _check(statements: Sequence[duckdb.Statement]) -> None:
-    if len(statements) != 1:
-        raise BadOption(
-            f"the dataset's query holds {len(statements)} statements", hint="give one SELECT, and no more"
-        )
-    kind = statements[0].type
-    if kind != duckdb.StatementType.SELECT:
-        raise BadOption(
-            f"the dataset's query is of type {kind.name}, and a dataset only reads", hint="give one SELECT"
-        )
 
 
 def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ depends neither on how many the rows are nor, much, on how wide. Knows no server
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["DatasetRows"]
 
 _FIRST_ROWS = 100
 _MOST_ROWS = 20_000
+_PAGE_ROWS = 4096
+_BYTEA = 17  # the type's own oid
 _PART_BYTES = 4 << 20
 
 # A column's type → the type that it is sent as, and the SQL that makes it so, whatever DateStyle says.
@@ -60,24 +63,62 @@ class DatasetRows:
 
         search_path  by which the query finds its names; it is set while this iterates
         """
-        own = self._one("SELECT pg_catalog.current_setting('search_path') AS found")
-        self._set_path(search_path)
-        try:
-            columns = self._columns(
-                f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) AS dataset", key, target
-            )
+        with self._path(search_path):
+            columns = self._columns(_selected(query, "*"), key, target)
             listed = ", ".join(f"{sql} AS {quoted(name)}" for name, _, sql in columns)
             cursor = self._plpy.cursor(
-                f"SELECT {listed} FROM (\n{query.strip().rstrip(';')}\n) AS dataset"
+                _selected(query, listed)
                 # The target too: equal keys must not come in another order the next time.
-                f" ORDER BY dataset.{quoted(key)}, dataset.{quoted(target)}"
+                + f" ORDER BY dataset.{quoted(key)}, dataset.{quoted(target)}"
             )
             try:
                 yield from self._read(cursor, columns, check_interrupts)
             finally:
                 cursor.close()
+
+    def pages(
+        self, query: str, search_path: str, check_interrupts: Callable[[], None] = lambda: None
+    ) -> Iterator[list[dict[str, Any]]]:
+        """The rows by the names of their columns, some thousand at a time; values as JSON has them, or bytes.
+
+        search_path  as in `parts`
+        """
+        with self._path(search_path):
+            selected = _selected(query, "*")
+            self._check(selected)
+            described = self._plpy.execute(f"{selected} LIMIT 0")
+            names, oids = list(described.colnames()), list(described.coltypes())
+            is_bytes = [name for name, oid in zip(names, oids, strict=True) if oid == _BYTEA]
+            cursor = self._plpy.cursor(
+                _selected(query, "pg_catalog.to_jsonb(dataset)::pg_catalog.text AS row")
+            )
+            try:
+                while found := list(cursor.fetch(_PAGE_ROWS)):
+                    rows = [json.loads(each["row"]) for each in found]
+                    for row in rows:
+                        for name in is_bytes:
+                            row[name] = None if row[name] is None else bytes.fromhex(row[name][2:])
+                    yield rows
+                    check_interrupts()
+            finally:
+                cursor.close()
+
+    @contextlib.contextmanager
+    def _path(self, search_path: str) -> Iterator[None]:
+        """For as long as this lasts, names are found by that search path."""
+        own = self._one("SELECT pg_catalog.current_setting('search_path') AS found")
+        self._set_path(search_path)
+        try:
+            yield
         finally:
             self._set_path(own)
+
+    def _check(self, selected: str) -> None:
+        # As a cursor it has to be one statement that returns rows; nothing of it runs yet.
+        try:
+            self._plpy.cursor(selected).close()
+        except self._plpy.SPIError as error:
+            raise _refused(error) from None
 
     def _read(
         self,
@@ -97,11 +138,7 @@ class DatasetRows:
 
     def _columns(self, selected: str, key: str, target: str) -> list[tuple[str, str, str]]:
         """(name, type that is sent, SQL that makes it) of each column of the query."""
-        # As a cursor it has to be one statement that returns rows; nothing of it runs yet.
-        try:
-            self._plpy.cursor(selected).close()
-        except self._plpy.SPIError as error:
-            raise _refused(error) from None
+        self._check(selected)
         described = self._plpy.execute(f"{selected} LIMIT 0")
         names, oids = list(described.colnames()), list(described.coltypes())
         for what, name in (("key", key), ("target", target)):
@@ -128,12 +165,16 @@ class DatasetRows:
         return self._plpy.execute(query)[0]["found"]
 
 
+def _selected(query: str, columns: str) -> str:
+    return f"SELECT {columns} FROM (\n{query.strip().rstrip(';')}\n) AS dataset"
+
+
 def _refused(error: Any) -> PostgresError:  # noqa: ANN401  # a plpy.SPIError
     _, detail, hint, *_ = error.spidata or (None, None, None)
     is_wrong_text = error.sqlstate == "42601"  # PostgreSQL's hint would be about what stands around the query
     return PostgresError(
         error.sqlstate or "XX000",
-        f"PostgreSQL refused the dataset's query: {error}",
+        f"PostgreSQL refused the query: {error}",
         detail=detail or "",
         hint="give one SELECT" if is_wrong_text else hint or "",
     )

@@ -13,6 +13,7 @@ from ml_udf.client.column import Value
 from ml_udf.postgres.backend import Asked, Backend
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
+from ml_udf.postgres.evaluation import Evaluation
 from ml_udf.postgres.faults import PostgresError, reported
 from ml_udf.postgres.feedback import FeedbackCalls
 from ml_udf.postgres.fitting import Fitting
@@ -39,6 +40,7 @@ class Session:
         self._definitions = Definitions(self.spi, backend, self._statements, self._fitting)
         self._asking = Asking(self._statements)
         self._generic = GenericCalls(self._statements, self._asking)
+        self._evaluation = Evaluation(self.spi, self._statements, self._asking)
         self._views = Views(self.spi, self._statements)
         self._training = TrainingVerbs(self.spi, backend, self._statements, self._definitions)
         self._scoring = Scoring(plpy, backend, self._endpoints, self._statements)
@@ -212,6 +214,11 @@ class Session:
     def train(self, verb: str, arguments: Mapping[str, Any], server: str) -> Any:  # noqa: ANN401  # of the verb
         """`ml_udf.create_dataset`, `train`, `deploy`, …: see `TrainingVerbs`."""
         return self._training.do(verb, arguments, server)
+
+    @reported
+    def evaluation(self, verb: str, given: Mapping[str, Any], server: str) -> list[dict[str, Any]]:
+        """`ml_udf.evaluate`, `confusion_matrix`, `importance`, `learning_curve`: see `Evaluation`."""
+        return self._evaluation.rows(verb, given, server)
 
     @reported
     def residency(self, view: str) -> list[dict[str, Any]]:

@@ -95,6 +95,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/datasets"): Rule("all"),
     ("GET", "/v1/datasets/{name}"): Rule("all"),
     ("POST", "/v1/datasets/{name}/refresh"): Rule("all"),
+    ("POST", "/v1/datasets/{name}/answers"): Rule("all"),
     ("POST", "/v1/datasets/uploads"): Rule("all"),
     ("PUT", "/v1/datasets/uploads/{upload}/{part}"): Rule("all", _ROWS),
     ("POST", "/v1/datasets/uploads/{upload}/finish"): Rule("all"),

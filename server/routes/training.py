@@ -171,14 +171,15 @@ async def _trials(services: Services, job: int, *, strict: bool) -> list[dict[st
         for trial in records:
             best = trial.best_checkpoint
             checkpoint = best.digest if best is not None else None
-            trials.append(
-                {
-                    "job_id": job,
-                    "model": model,
-                    **asdict(trial.progress(run.metric)),
-                    "checkpoint": checkpoint,
-                }
-            )
+            told = {
+                "job_id": job,
+                "model": model,
+                **asdict(trial.progress(run.metric)),
+                "checkpoint": checkpoint,
+            }
+            if strict:  # of one job alone: they are many
+                told["scores"] = [run.metric.value(merit) for merit in trial.scores]
+            trials.append(told)
     return trials
 
 

@@ -307,6 +307,7 @@ BEGIN
 END
 $do$;
 
+
 -- ── What may be asked of a job ─────────────────────────────────────────────────────────────────────
 
 -- PUBLIC. The function of 0.4.0, which has some arguments less, leaves its rights to this one, and goes.
@@ -379,3 +380,90 @@ BEGIN
 END
 $do$;
 DROP FUNCTION ml_udf._train_0_4(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text);
+
+
+-- ── Evaluation ─────────────────────────────────────────────────────────────────────────────────────
+-- A query runs with the caller's rights. Of a dataset's rows neither inputs nor keys are shown; for members of
+-- ml_udf_trainer.
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.evaluate(
+    function text,                                             -- name of the function on the server
+    data text,                                                 -- a query with labelled rows, or the name of a dataset: its test rows
+    target text DEFAULT NULL,                                  -- the query's column that holds what is right
+    input text DEFAULT NULL,                                   -- the query's column to ask for; NULL = the only other one
+    server text DEFAULT 'ml_udf',                              -- name of the foreign server
+    search_path text DEFAULT pg_catalog.current_setting('search_path') -- by which the query's names are found
+) RETURNS TABLE (metric text, value double precision, baseline double precision, "rows" bigint)
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 4
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].evaluation("evaluate", {"function": function, "data": data, "target": target, "input": input, "search_path": search_path}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.evaluate(text, text, text, text, text, text) IS
+    'how good a function is on labelled rows: its metrics, each beside the best constant answer''s';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.confusion_matrix(
+    function text,                                             -- name of the function on the server
+    data text,                                                 -- a query with labelled rows, or the name of a dataset: its test rows
+    target text DEFAULT NULL,                                  -- the query's column that holds what is right
+    input text DEFAULT NULL,                                   -- the query's column to ask for; NULL = the only other one
+    server text DEFAULT 'ml_udf',                              -- name of the foreign server
+    search_path text DEFAULT pg_catalog.current_setting('search_path') -- by which the query's names are found
+) RETURNS TABLE (actual text, predicted text, "rows" bigint)
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 100
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].evaluation("confusion_matrix", {"function": function, "data": data, "target": target, "input": input, "search_path": search_path}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.confusion_matrix(text, text, text, text, text, text) IS
+    'how many rows of each class a function takes for each';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.importance(
+    function text,                                             -- name of the function on the server
+    data text,                                                 -- a query with labelled rows, or the name of a dataset: its test rows
+    target text DEFAULT NULL,                                  -- the query's column that holds what is right
+    repeats integer DEFAULT 5,                                 -- how often a column is dealt out
+    seed integer DEFAULT 0,                                    -- by which
+    server text DEFAULT 'ml_udf',                              -- name of the foreign server
+    search_path text DEFAULT pg_catalog.current_setting('search_path') -- by which the query's names are found
+) RETURNS TABLE (feature text, importance double precision, spread double precision, metric text)
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 20
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].evaluation("importance", {"function": function, "data": data, "target": target, "repeats": repeats, "seed": seed, "search_path": search_path}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.importance(text, text, text, integer, integer, text, text) IS
+    'how much worse a function of a table answers when the values of one column are dealt out anew';
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.learning_curve(
+    job bigint,                                                -- from ml_udf.train
+    server text DEFAULT 'ml_udf'                               -- name of the foreign server
+) RETURNS TABLE (model text, trial bigint, epoch bigint, score double precision, metric text)
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 300
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].evaluation("learning_curve", {"job": job}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.learning_curve(bigint, text) IS
+    'the validation score of each trial of a job after each of its epochs';
+
+REVOKE ALL ON FUNCTION
+    ml_udf.evaluate(text, text, text, text, text, text),
+    ml_udf.confusion_matrix(text, text, text, text, text, text),
+    ml_udf.importance(text, text, text, integer, integer, text, text),
+    ml_udf.learning_curve(bigint, text)
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    ml_udf.evaluate(text, text, text, text, text, text),
+    ml_udf.confusion_matrix(text, text, text, text, text, text),
+    ml_udf.importance(text, text, text, integer, integer, text, text),
+    ml_udf.learning_curve(bigint, text)
+    TO ml_udf_reader;

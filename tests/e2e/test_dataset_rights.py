@@ -107,7 +107,7 @@ def test_a_dataset_holds_the_rows_that_its_caller_may_see(as_role: Callable[[str
     "query", ["DELETE FROM comments", "SELECT 1; SELECT 2", "SELECT 1) AS x; SELECT 2 --", "SELEC 1"]
 )
 def test_a_query_that_is_not_one_select_is_told_so(as_role: Callable[[str], Any], query: str) -> None:
-    with pytest.raises(psycopg.Error, match="PostgreSQL refused the dataset's query") as caught:
+    with pytest.raises(psycopg.Error, match="PostgreSQL refused the query") as caught:
         made(as_role("alice"), "bad", query)
     assert caught.value.sqlstate == "42601"
     assert caught.value.diag.message_hint == "give one SELECT"

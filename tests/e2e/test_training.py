@@ -94,6 +94,10 @@ def test_duckdb_trains_and_deploys_a_function_by_sql_alone(
     ((deployed,),) = db.execute(f"SELECT ml_udf.deploy('udf_food', job => {job})").fetchall()
     assert deployed["version"] == 1
     assert deployed["test_low"] <= deployed["test_accuracy"] <= deployed["test_high"]
+    ((evaluated, rows),) = db.execute(
+        "SELECT value, rows FROM ml_udf.evaluate('udf_food', 'food') WHERE metric = 'accuracy'"
+    ).fetchall()
+    assert (evaluated, rows) == (pytest.approx(deployed["test_accuracy"]), deployed["test_rows"])
     members = [name.rpartition("/")[0] for name in deployed["models"]]
     assert deployed["subsets"].keys() >= {*members, "+".join(members)}
     ((right,),) = db.execute("SELECT count(*) FROM labelled WHERE udf_food(image_path) = label").fetchall()
@@ -188,8 +192,8 @@ def test_duckdb_refreshes_a_dataset_by_the_query_that_is_registered(
     ("query", "target", "told"),
     [
         ("SELECT 1; SELECT 2", "label", "holds 2 statements"),
-        ("DELETE FROM labelled", "label", "of type DELETE, and a dataset only reads"),
-        ("CREATE TABLE x AS SELECT 1", "label", "of type CREATE, and a dataset only reads"),
+        ("DELETE FROM labelled", "label", "of type DELETE, and it may only read"),
+        ("CREATE TABLE x AS SELECT 1", "label", "of type CREATE, and it may only read"),
         ("SELECT image_path, label FROM labelled", "lable", '"lable" not found'),
         ("SELECT image_path, 'a' AS label FROM labelled", "label", "at least two classes"),
         ("SELECT image_path, label FROM labelled LIMIT 3", "label", "gave 3 rows; at least 10"),

@@ -132,6 +132,28 @@ def trained(value: Value, name: str, query: str, rest: str, train: str) -> int:
     return int(job)
 
 
+def check_evaluation(value: Value, function: str, dataset: str, job: int, deployed: dict[str, Any]) -> None:
+    """What is evaluated in SQL is what the deployment has measured, and what the job's trials say."""
+    accuracy = f"FROM ml_udf.evaluate('{function}', '{dataset}') WHERE metric = 'accuracy'"
+    assert value(f"SELECT value {accuracy}") == pytest.approx(deployed["test_accuracy"])
+    assert value(f'SELECT "rows" {accuracy}') == deployed["test_rows"]
+    assert value(f"SELECT baseline {accuracy}") < deployed["test_accuracy"]
+    query = "SELECT age, plan, member, spent, churned FROM customers"
+    for rows in (f"'{dataset}'", f"'{query}', target => 'churned'"):
+        important = f"FROM ml_udf.importance('{function}', {rows}, repeats => 2)"
+        assert (
+            value(f"SELECT string_agg(feature, ',' ORDER BY feature) {important}") == "age,member,plan,spent"
+        )
+        assert value(f"SELECT max(importance) {important}") > 0.05
+    curve = f"FROM ml_udf.learning_curve({job})"
+    epochs, best = (
+        f"SELECT sum(epochs) FROM ml_udf.trials WHERE job_id = {job}",
+        "SELECT best_score FROM ml_udf.jobs",
+    )
+    assert value(f"SELECT count(*) {curve}") == value(epochs)
+    assert value(f"SELECT max(score) {curve}") == pytest.approx(value(f"{best} WHERE id = {job}"))
+
+
 CUSTOMERS = "SELECT id, age, plan, member, spent, churned FROM customers"
 TABLE = "target => 'churned', key => 'id', task => 'tabular-classification'"
 TEXT = "target => 'mood', key => 'text', task => 'text-classification'"
@@ -146,6 +168,7 @@ def test_duckdb_learns_from_a_table_and_its_function_takes_the_columns(
     assert in_duckdb(f"SELECT policy FROM ml_udf.jobs WHERE id = {job}") == "study"
     deployed = in_duckdb(f"SELECT ml_udf.deploy('udf_churn', job => {job})")
     assert deployed["test_accuracy"] > 0.85
+    check_evaluation(in_duckdb, "udf_churn", "churn", job, deployed)
     ask = "SELECT count(*) FROM customers WHERE udf_churn(age, plan, member, spent) = churned"
     assert in_duckdb(ask) >= 0.9 * len(customers())
     assert in_duckdb("SELECT udf_churn(NULL, 'free', NULL, NULL)") == "yes", (
@@ -176,6 +199,7 @@ def test_postgresql_learns_from_a_table_and_its_function_takes_the_columns(
     )
     deployed = in_postgresql(f"SELECT to_jsonb(ml_udf.deploy('udf_pg_churn', job => {job}))")
     assert deployed["test_accuracy"] > 0.85
+    check_evaluation(in_postgresql, "udf_pg_churn", "pg_churn", job, deployed)
     ask = "SELECT count(*) FROM customers WHERE udf_pg_churn(age, plan, member, spent) = churned"
     assert in_postgresql(ask) >= 0.9 * len(customers())
     by_name = "SELECT udf_pg_churn(plan => 'free', age => NULL, member => NULL, spent => 'NaN')"

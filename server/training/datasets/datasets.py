@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gpu_worker.wire.protocol import Inspect, Inspected
 from server.catalog.jobs import Look, Snapshot
@@ -123,6 +124,19 @@ class Datasets:
     async def snapshots(self, name: str) -> list[Snapshot]:
         """Every snapshot of a dataset, the oldest first; none where there is no dataset."""
         return await asyncio.to_thread(self._repository.snapshots, name)
+
+    async def held_out(self, snapshot: Snapshot) -> list[tuple[str, str]]:
+        """(input, target) of a snapshot's test rows, in its order."""
+
+        def read() -> list[tuple[str, str]]:
+            table = pq.read_table(
+                self._folder / snapshot.facts["file"],
+                columns=["input", "target"],
+                filters=[("split", "=", "test")],
+            )
+            return list(zip(table["input"].to_pylist(), table["target"].to_pylist(), strict=True))
+
+        return await asyncio.to_thread(read)
 
     async def looks(self, name: str) -> list[Look]:
         """Every look at the test rows of a dataset's snapshots, the oldest first."""

@@ -1,0 +1,83 @@
+"""What a function answered to labelled rows, in a form that metrics read. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ml_udf.client.answer_type import answer_kind
+from ml_udf.client.contents import labels_of
+from ml_udf.client.function_info import FunctionInfo
+from ml_udf.errors import BadOption
+
+__all__ = ["Answered", "Target", "target_of"]
+
+# One of a few labels, several of them, or a number.
+Target: TypeAlias = Literal["label", "labels", "number"]
+
+
+@dataclass(slots=True)
+class Answered:
+    """Rows that were answered, in one order. probabilities: by row and class; [] where there are none."""
+
+    target: Target
+    classes: tuple[str, ...] = ()
+    targets: list[Any] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+    probabilities: list[Sequence[float]] = field(default_factory=list)
+
+    def add(self, targets: Sequence[Any], answers: Sequence[Any], probabilities: Sequence[Any] = ()) -> None:
+        """Take rows, as SQL and the wire have their values; one without an answer is left out.
+
+        Raises `BadOption` for a target that is no value of what the function answers.
+        """
+        for row, (wanted, answer) in enumerate(zip(targets, answers, strict=True)):
+            if answer is None or wanted is None or (probabilities and probabilities[row] is None):
+                continue
+            self.targets.append(_read(self.target, wanted))
+            self.answers.append(_read(self.target, answer))
+            if probabilities:
+                self.probabilities.append(probabilities[row])
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.targets)
+
+
+def target_of(info: FunctionInfo) -> Target:
+    """What a function's answers are compared as. Raises `BadOption` for those that nothing is."""
+    kind = answer_kind(info)
+    if kind in ("number", "whole"):
+        return "number"
+    if kind == "labels":
+        return "labels"
+    if kind == "text" and info.classes:
+        return "label"
+    raise BadOption(
+        f"{info.name} answers with no class, no labels and no number, so there is nothing to count",
+        hint="evaluate classifications, multi-label functions and regressions",
+    )
+
+
+def _read(target: Target, value: Any) -> Any:  # noqa: ANN401  # of SQL or the wire
+    try:
+        if target == "number":
+            return float(value)
+        if target == "labels":
+            return frozenset(labels_of(value) if isinstance(value, str) else map(str, value))
+    except (TypeError, ValueError) as exc:
+        what = "a number" if target == "number" else "a list of labels"
+        raise BadOption(
+            f"the target {value!r:.80} is no {what.partition(' ')[2]}", hint=f"the function answers {what}"
+        ) from exc
+    return _label(value)
+
+
+def _label(value: Any) -> str:  # noqa: ANN401  # of SQL
+    """A label as datasets have it: 1.0 and 1 are the text that SQL shows."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else json.dumps(value)
