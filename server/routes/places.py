@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 from server.http.replies import json_reply
 from server.observability.moves import Move
 from server.placement.places import Place
-from server.services import ServicesOf
+from server.services import Services, ServicesOf
 
 __all__ = ["router"]
 
@@ -29,7 +29,7 @@ def residency(services: ServicesOf) -> Response:
     return json_reply(
         {
             "workers": [_worker(place) for place in places],
-            "residency": [row for place in places for row in _models(place)],
+            "residency": [*(row for place in places for row in _models(place)), *_elsewhere(services)],
             "residency_events": [_event(move) for move in services.metrics.moves.last()],
             "resident_hits": hits,
             "resident_misses": misses,
@@ -89,6 +89,24 @@ def _models(place: Place) -> Iterable[dict[str, Any]]:
             "rows_per_s": None,
             "loads": None,
         }
+
+
+def _elsewhere(services: Services) -> Iterable[dict[str, Any]]:
+    """Models behind other servers that can be asked: they take nothing of any device."""
+    last_used = services.residency.last_used()
+    for worker, models in services.remote.resident().items():
+        for model in models:
+            yield {
+                "worker": worker,
+                "device": "remote",
+                "tier": "remote",
+                "model": model,
+                "size_bytes": 0,
+                "since": None,
+                "last_used": _at(last_used.get(model)),
+                "rows_per_s": round(services.residency.rows_per_s(model), 3),
+                "loads": None,
+            }
 
 
 def _event(move: Move) -> dict[str, Any]:
