@@ -19,7 +19,7 @@ def _regression(name: str, *forms: str) -> Task:
         ),
         reads="values",
         collector=_collector,
-        rules=("mean",),
+        rules=("mean", "weighted_mean"),
         metrics=("rmse", "mae", "r2"),
     )
 

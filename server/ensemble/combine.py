@@ -8,7 +8,7 @@ rules a task's members may have stands in the task.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -182,6 +182,13 @@ def _mean_labels(
 
 
 def _mean_values(
+    votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None, thresholds: Sequence[float]
+) -> Columns:
+    """As `_weighted_mean_values`, all weights being equal."""
+    return _weighted_mean_values([replace(vote, weight=1.0) for vote in votes], classes, fit, thresholds)
+
+
+def _weighted_mean_values(
     votes: Sequence[Vote], _: Sequence[str], _fit: Fit | None, _thresholds: Sequence[float]
 ) -> Columns:
     """The members' weighted mean, of those that have a value; of the distances to `low` and `high` likewise.
@@ -271,6 +278,7 @@ _RULES: Mapping[tuple[str, str], _Rule] = MappingProxyType(
         ("label", _LOG_POOL): _Rule(_log_pool, ("scores",)),
         ("labels", "mean"): _Rule(_mean_labels, ("scores",)),
         ("value", "mean"): _Rule(_mean_values),
+        ("value", "weighted_mean"): _Rule(_weighted_mean_values),
         ("boxes", "weighted_boxes"): _Rule(_weighted_boxes),
     }
 )

@@ -214,7 +214,10 @@ def test_a_functions_own_thresholds_come_before_its_models(server: InferenceServ
         ({"models": ["price"], "thresholds": {"a": 0.5}}, "has no thresholds; leave 'thresholds' out"),
         ({"models": ["colours"], "thresholds": {"white": 0.5}}, "names 'white', which is no class of it"),
         ({"models": ["colours"], "thresholds": {"red": 5}}, "must be a number from 0 to 1, not 5"),
-        ({"models": ["price", "dear"], "combine": "log_pool"}, "'combine' must be one of mean"),
+        (
+            {"models": ["price", "dear"], "combine": "log_pool"},
+            "'combine' must be one of mean, weighted_mean",
+        ),
         ({"models": ["price", "dear"], "select": "value"}, "selects by how sure members are of one class"),
         ({"models": ["price", "tags"]}, "members must share their task"),
         ({"models": ["writer"], "combine": "mean"}, "leave 'combine' out"),

@@ -50,8 +50,9 @@ def test_the_value_of_several_is_their_mean() -> None:
 
 
 def test_a_member_that_errs_less_counts_for_more() -> None:
-    told = combine("mean", [valued("a", 1, weight=3), valued("b", 5)], (), value="value")
-    assert numbers(told["value"]) == [2.0]
+    members = [valued("a", 1, weight=3), valued("b", 5)]
+    assert numbers(combine("weighted_mean", members, (), value="value")["value"]) == [2.0]
+    assert numbers(combine("mean", members, (), value="value")["value"]) == [3.0]
 
 
 def test_the_interval_of_several_lies_around_their_mean() -> None:
@@ -144,7 +145,7 @@ def test_a_member_that_errs_twice_as_far_counts_for_a_quarter() -> None:
     weights = error_weights({"a": rmse(1.0), "b": rmse(2.0)})
     assert weights == pytest.approx({"a": 1.6, "b": 0.4})
     members = {"a/1": ("a", 0.0), "b/1": ("b", 0.0)}
-    rule = AnswerRule("f", task_named("tabular-regression"), "mean", (), members, weights=weights)
+    rule = AnswerRule("f", task_named("tabular-regression"), "weighted_mean", (), members, weights=weights)
     told = [
         MemberAnswer(f"{name}/1", list(valued(name, at).columns.values()))
         for name, at in (("a", 0), ("b", 10))
