@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+from ml_udf.cli.import_remote import is_url, manifest_of, metadata_of, name_of
 from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
 
@@ -24,7 +25,13 @@ _NUMBERS = ("mean", "std", "fill")
 
 
 def import_model(
-    path: Annotated[Path, typer.Argument(help="a model's file, or its directory")],
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH|URL",
+            help="a model's file or directory, or http://host:port/v2/models/NAME of an OIP server",
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="of the model; default: the file's")] = None,
     task: Annotated[str | None, typer.Option(help="such as image-classification, object-detection")] = None,
     classes: Annotated[
@@ -53,6 +60,24 @@ def import_model(
     columns: Annotated[
         str | None, typer.Option(help="of a table's row: age:number,city:text,member:boolean")
     ] = None,
+    openai: Annotated[
+        str | None, typer.Option(metavar="URL", help="of an OpenAI-compatible server, such as http://host/v1")
+    ] = None,
+    remote_model: Annotated[str, typer.Option("--model", help="what that server calls the model")] = "",
+    prompt: Annotated[
+        str, typer.Option(help="of a chat model: a template with {{text}}, or {{name}} of each column")
+    ] = "",
+    system: Annotated[str, typer.Option(help="of a chat model: its system text")] = "",
+    schema: Annotated[
+        Path | None, typer.Option(help="of a chat model: a file with the JSON Schema of what it writes")
+    ] = None,
+    remote_input: Annotated[
+        str, typer.Option("--input", help="of an OIP server: which input the rows are")
+    ] = "",
+    width: Annotated[int | None, typer.Option(help="of an embedding: how many numbers it has")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="the key with which this command asks an OIP server for its metadata")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="show what would be registered, and stop")
     ] = False,
@@ -64,14 +89,36 @@ def import_model(
     """Register a model that was made elsewhere. What was guessed is shown; it is compared with its source.
 
     ml-udf import squeezenet.onnx --classes imagenet.txt --preprocess resize=short_side
+
+    ml-udf import http://127.0.0.1:8000/v2/models/food --task text-classification --classes laksa,pizza
+
+    ml-udf import --openai http://127.0.0.1:8000/v1 --model small --task text-classification --classes yes,no
     """
+    wishes = _wishes(task, classes, architecture, runtime, size, preprocess, output, columns)
+    if width is not None:
+        wishes["features"] = {"width": width}
+    if openai is not None or (place is not None and is_url(place)):
+        url = openai or place or ""
+        remote: dict[str, Any] = {"model": remote_model, "prompt": prompt, "system": system}
+        remote |= {"input": remote_input, "schema": None if schema is None else _schema(schema)}
+        metadata = None if openai is not None else metadata_of(url, key_file)
+        elsewhere = manifest_of(url, name or name_of(url, remote_model), wishes, remote, metadata)
+        _show(elsewhere, ())
+        if not dry_run:
+            with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+                reply = registered(client, elsewhere, Path())
+                client.post(f"/v2/repository/models/{reply['name']}/load", {})  # it is asked from there, too
+            _say_registered(reply)
+        return
+    if place is None:
+        fail("which model is missing", "ml-udf import PATH, ml-udf import URL, or ml-udf import --openai URL")
+    path = Path(place)
     try:
         from gpu_worker.errors import WorkerError
         from gpu_worker.importing import checked, recognised, staged
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'ml_udf[worker,import]'")
     model = name or _name_of(path)
-    wishes = _wishes(task, classes, architecture, runtime, size, preprocess, output, columns)
     with tempfile.TemporaryDirectory(prefix="ml-udf-import-") as folder:
         try:
             found = recognised(path, wishes)
@@ -91,6 +138,10 @@ def import_model(
             return
         with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
             reply = registered(client, content, Path(folder))
+    _say_registered(reply)
+
+
+def _say_registered(reply: dict[str, Any]) -> None:
     console.print(
         f"registered as {reply['name']} version {reply['version']}; try it: ml-udf try {reply['name']} FILE…",
         highlight=False,
@@ -207,6 +258,13 @@ def _classes(given: str) -> list[str]:
     return list(found)
 
 
+def _schema(path: Path) -> Any:  # noqa: ANN401  # JSON
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        fail(f"the schema {path} cannot be read: {exc}")
+
+
 def _columns(text: str) -> list[dict[str, str]]:
     columns = []
     for each in text.split(","):
@@ -220,7 +278,7 @@ def _columns(text: str) -> list[dict[str, str]]:
 def _show(content: dict[str, Any], guesses: Sequence[str]) -> None:
     """What will be registered, and what of it nobody said."""
     classes = content.get("classes") or []
-    for field in ("task", "runtime", "architecture", "input", "outputs", "features"):
+    for field in ("task", "runtime", "architecture", "remote", "input", "outputs", "features"):
         if content.get(field):
             value = content[field]
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
