@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.regular import read_json
 from gpu_worker.networks.network import Floats
 
-__all__ = ["Recognised"]
+__all__ = ["Recognised", "json_of"]
 
 
 @dataclass(slots=True)
@@ -29,3 +31,11 @@ class Recognised:
     reference: Callable[[Sequence[bytes]], Floats] | None = None
     bound: float = 1e-3
     samples: Sequence[bytes] = ()
+
+
+def json_of(path: Path) -> dict[str, Any]:
+    """The JSON object of a file of a source. Raises `ModelUnusable`, which names the file."""
+    try:
+        return read_json(path)
+    except ValueError as exc:
+        raise ModelUnusable(str(exc)) from exc

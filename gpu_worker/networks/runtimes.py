@@ -65,8 +65,9 @@ class Runtime:
 
     forms: of the rows that its models may take. imports: modules that `load` needs, imported where a load may
     take its time; extra: of ml_udf, whose packages they are. nbytes: the least that a model takes of the
-    device. recognise(path, wishes): what a file or folder is, where it is of this runtime, else None; wishes:
-    what its owner said of it, as fields of a manifest.
+    device. is_torch: of one that is `made`, whether torch runs its passes. recognise(path, wishes): what a
+    file or folder is, where it is of this runtime, else None; wishes: what its owner said of it, as fields of
+    a manifest.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Runtime:
     extra: str = "worker"
     nbytes: Callable[[Manifest], int] = files_bytes
     prepare: Callable[[], None] = lambda: None
+    is_torch: bool = False
     recognise: Recognise | None = None
 
     def import_modules(self) -> None:
@@ -200,6 +202,15 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 recognise=_recognise_by("onnx_recognise", "recognise_onnx"),
             ),
             Runtime(
+                "static",
+                frozenset(("text",)),
+                "made",
+                ("tokenizers", "safetensors.numpy", "gpu_worker.networks.static_embedding"),
+                _load_by("static_embedding", "load_static"),
+                extra="embeddings",
+                recognise=_recognise_by("static_source", "recognise_static"),
+            ),
+            Runtime(
                 "xgboost",
                 frozenset(("row",)),
                 "made",
@@ -216,6 +227,28 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 _load_by("lightgbm_network", "load_lightgbm"),
                 extra="lightgbm",
                 recognise=_recognise_by("tree_source", "recognise_lightgbm"),
+            ),
+            Runtime(
+                "transformers",
+                _PICTURES | {"text"},
+                "made",
+                ("transformers", "tokenizers", "gpu_worker.networks.transformers_network"),
+                _load_by("transformers_network", "load_transformers"),
+                extra="transformers",
+                prepare=_draw_once,
+                is_torch=True,
+                recognise=_recognise_by("transformers_source", "recognise_transformers"),
+            ),
+            Runtime(
+                "timm",
+                _PICTURES,
+                "made",
+                ("timm", "gpu_worker.networks.timm_network"),
+                _load_by("timm_network", "load_timm"),
+                extra="timm",
+                prepare=_draw_once,
+                is_torch=True,
+                recognise=_recognise_by("timm_source", "recognise_timm"),
             ),
         )
     }

@@ -32,6 +32,7 @@ from gpu_worker.networks.network import Floats, Inputs, IsCancelled, pixel_line
 from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.precision import pictures
 from gpu_worker.networks.tracing import traced
+from gpu_worker.tasks.task import Activation, Reads
 from gpu_worker.threads import Threads
 
 __all__ = ["TorchNetwork", "use_one_core_each"]
@@ -65,12 +66,24 @@ class TorchNetwork:
     """`module` maps [n, 3, H, W] float32 to [n, classes] logits, as it will run (see `torch_loader`).
 
     traceable: its layers run in the same order whatever the input is, so that a CPU may run them as one call.
+    reads: what it gives, where that is no scores: values, or features. activation: what makes that of it.
     """
 
     forms = frozenset(("path", "image", "tensor"))
     cuttable = True
 
-    def __init__(self, module: nn.Module, spec: InputSpec, device: Device, *, traceable: bool) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        spec: InputSpec,
+        device: Device,
+        *,
+        traceable: bool,
+        reads: Reads = "scores",
+        activation: Activation = "softmax",
+    ) -> None:
+        self._reads = reads
+        self._activation = activation
         self.pixels = (spec.height, spec.width)
         self._device = torch.device(device.computes_on)
         self._module = module.to(self._device)
@@ -78,10 +91,11 @@ class TorchNetwork:
         self._accelerated = on_cuda(device) if device.is_cuda else None
         self._is_static = traceable
         self._is_measured = False  # at this moment
-        self._body = _without_classifier(self._module)
+        self._body = self._module if reads == "features" else _without_classifier(self._module)
         self._run_body: Callable[[Tensor], Tensor] | None = None
         self._body_lock = threading.Lock()
-        self.features_width = 0  # known once it is warm
+        self.features_width = 0  # known once it is warm, as the next
+        self.values_width = 0
         self._traceable = traceable and not device.is_cuda
         scale, shift = pixel_line(spec)
         self._scale = torch.from_numpy(scale).to(self._device)
@@ -112,13 +126,18 @@ class TorchNetwork:
             self._run = self._traced(self._module)
         for _ in range(_PLANNING_RUNS):
             self.scores(self._black(rows), lambda: False)
-        return self.scores(self._black(rows), lambda: False)
+        found = self.scores(self._black(rows), lambda: False)
+        self.values_width = found.shape[1] if self._reads == "values" else 0
+        return found
 
     @torch.inference_mode()
     def _make_ready(self, accelerated: Accelerated) -> None:
         if self._body is not None and self._run_body is None:
             self._prepare_body()
-        runs = [(self._probabilities, False), *([(self._features, True)] if self.features_width else [])]
+        runs = [
+            (self._answers, self._reads != "scores"),
+            *([(self._features, True)] if self.features_width else []),
+        ]
         name = type(self._module).__name__
         accelerated.make_ready(pictures(*self.pixels), runs, self._weights_at, name, static=self._is_static)
 
@@ -166,12 +185,18 @@ class TorchNetwork:
                 handle.remove()
 
     def _measure(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        held = sum(x.numel() * x.element_size() for x in (*inputs, output))
+        # Modules of somebody else's may give more than tensors to one another.
+        parts: tuple[object, ...] = (*inputs, output)
+        held = sum(x.numel() * x.element_size() for x in parts if isinstance(x, Tensor))
         self._activation_bytes = max(self._activation_bytes, held)
 
     def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, classes] probabilities of uint8 [n, H, W, 3] or normalised float32 [n, 3, H, W]."""
-        return self._passed(self._probabilities, inputs, is_cancelled)
+        return self._passed(self._answers, inputs, is_cancelled)
+
+    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, values_width] of the same."""
+        return self._passed(self._answers, inputs, is_cancelled)
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width] of the same: what the last linear layer, its classifier, would be given."""
@@ -179,8 +204,11 @@ class TorchNetwork:
             self._prepare_body()
         return self._passed(self._features, inputs, is_cancelled)
 
-    def _probabilities(self, batch: Tensor) -> Tensor:
-        return torch.softmax(self._run(self._normalised(batch)).float(), dim=1)
+    def _answers(self, batch: Tensor) -> Tensor:
+        found = self._run(self._normalised(batch)).float()
+        if self._activation == "softmax":
+            return torch.softmax(found, dim=1)
+        return torch.sigmoid(found) if self._activation == "sigmoid" else found
 
     def _features(self, batch: Tensor) -> Tensor:
         assert self._run_body is not None

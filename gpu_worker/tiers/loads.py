@@ -486,6 +486,8 @@ class Loads:
     # ── of a file: the load is the making of a session, which has its weights for itself ────────────────
 
     def _itself(self, load: _Load) -> Made:
+        if runtime_of(load.manifest).is_torch:
+            self._before_torch(self._making)
         if load.manifest.files:
             self._identify(load)
         if load.ahead:

@@ -1,0 +1,82 @@
+"""What a folder of sentence-transformers says of its embeddings: pooling, length, prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.networks.recognised import json_of
+
+__all__ = ["sentence_rules"]
+
+# Its words for a pooling → ours (`sequence_network.POOLINGS`).
+_POOLINGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+_WORDS = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
+
+
+def sentence_rules(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`input.preprocess` and `architecture_options`. Raises `ModelUnusable` for other modules."""
+    try:
+        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _modules(path)]
+    except (KeyError, TypeError) as exc:
+        raise ModelUnusable(f"{path}/modules.json lists no modules: {exc!r}") from exc
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        raise ModelUnusable(
+            f"{path} is made of {', '.join(kinds)}; a Transformer, a Pooling and a Normalize can be served"
+        )
+    rules: dict[str, Any] = {}
+    own = path / modules[0][1] / "sentence_bert_config.json"
+    if own.is_file():
+        said = json_of(own)
+        if isinstance(said.get("max_seq_length"), int):
+            rules["length"] = said["max_seq_length"]
+        if said.get("do_lower_case") is True:
+            rules["lower_case"] = True
+    prompt = _prompt(path)
+    if prompt:
+        rules["prefix"] = prompt
+    pooling = _pooling(path / modules[1][1] / "config.json")
+    return rules, {"pooling": pooling, "normalise": "Normalize" in kinds}
+
+
+def _pooling(path: Path) -> str:
+    said = json_of(path)
+    mode = said.get("pooling_mode")
+    if isinstance(mode, str) and mode in _WORDS:
+        return _WORDS[mode]
+    chosen = [name for name, on in said.items() if name.startswith("pooling_mode_") and on is True]
+    if len(chosen) != 1 or chosen[0] not in _POOLINGS:
+        raise ModelUnusable(
+            f"{path} pools by {', '.join(chosen) or mode or 'nothing'}; "
+            f"one of {', '.join(_WORDS)} can be served"
+        )
+    return _POOLINGS[chosen[0]]
+
+
+def _prompt(path: Path) -> str:
+    """The one that is put before each text where nobody says another."""
+    config = path / "config_sentence_transformers.json"
+    if not config.is_file():
+        return ""
+    said = json_of(config)
+    prompts: Mapping[str, Any] = said.get("prompts") or {}
+    return str(prompts.get(str(said.get("default_prompt_name")), ""))
+
+
+def _modules(path: Path) -> list[Any]:
+    try:
+        listed = json.loads((path / "modules.json").read_bytes())
+    except (OSError, ValueError, RecursionError) as exc:
+        raise ModelUnusable(f"{path}/modules.json cannot be read: {exc}") from exc
+    if not isinstance(listed, list):
+        raise ModelUnusable(f"{path}/modules.json is no list")
+    return listed

@@ -1,0 +1,156 @@
+"""A transformer of texts as a `Network`: tokens in, and of each text scores, values or an embedding out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.device import Device
+from gpu_worker.networks.network import Floats, Inputs, IsCancelled, activated
+from gpu_worker.networks.parts import in_parts_that_fit
+from gpu_worker.networks.text_tokenizer import TextTokenizer
+from gpu_worker.tasks.task import Activation
+
+__all__ = ["POOLINGS", "Head", "SequenceNetwork", "pooled"]
+
+# What the module gives: of each text its classes, or a value, or of each token a vector.
+Head = Literal["scores", "values", "features"]
+
+POOLINGS = ("mean", "cls", "max", "last")
+
+_MOST_TOKENS = 8192  # of a pass, padding among them
+_LONGER = 1.25  # than the shortest of a pass a text may be, and
+_MORE_TOKENS = 8  # so many: more would compute padding for nothing
+
+
+class SequenceNetwork:
+    """module(tokens, mask), both int64 [n, length], gives [n, outputs], or of `features` [n, length, width].
+
+    Texts of like length run together, the rest is padding. pooling, normalise: of features.
+    """
+
+    forms = frozenset(("text",))
+    pixels: tuple[int, int] | None = None
+    cuttable = True
+
+    def __init__(
+        self,
+        module: Callable[[Tensor, Tensor], Tensor],
+        tokenizer: TextTokenizer,
+        device: Device,
+        *,
+        head: Head,
+        weights: nn.Module,
+        activation: Activation = "none",
+        pooling: str = "mean",
+        normalise: bool = False,
+        padding: int = 0,
+    ) -> None:
+        self._device = torch.device(device.computes_on)
+        weights.eval().requires_grad_(False).to(self._device)
+        self._module = module
+        self._tokenizer = tokenizer
+        self._head = head
+        self._activation = activation
+        self._pooling = pooling
+        self._normalise = normalise
+        self._padding = padding
+        self._weight_bytes: int = sum(
+            tensor.numel() * tensor.element_size() for tensor in (*weights.parameters(), *weights.buffers())
+        )
+        self.features_width = 0  # known once it is warm, as the next
+        self.values_width = 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """Its weights, and the tokenizer."""
+        return self._weight_bytes + self._tokenizer.resident_bytes
+
+    def warm_up(self, rows: int) -> Floats:
+        """What the module gives of `rows` short texts; of one that is as long as may be, too."""
+        if rows == 1:
+            self._answered([b"warm up " * max(1, self._tokenizer.most_tokens)])
+        found = self._answered([b"warm up"] * rows)
+        if self._head == "features":
+            self.features_width = found.shape[1]
+        elif self._head == "values":
+            self.values_width = found.shape[1]
+        return found
+
+    def scores(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, classes] probabilities of texts in UTF-8. Raises `DeviceLost`, as the next two."""
+        return self._passed(inputs, is_cancelled)
+
+    def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, values_width] of the same."""
+        return self._passed(inputs, is_cancelled)
+
+    def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, features_width] of the same."""
+        return self._passed(inputs, is_cancelled)
+
+    def _passed(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        def whole(part: Inputs) -> Floats:
+            return self._answered([bytes(row) for row in cast("Sequence[bytes]", part)])
+
+        return in_parts_that_fit(whole, inputs, is_cancelled, self._device, torch.cuda.empty_cache)
+
+    @torch.inference_mode()
+    def _answered(self, rows: Sequence[bytes]) -> Floats:
+        texts = [encoding.ids or [self._padding] for encoding in self._tokenizer.encode(rows)]
+        parts = [(part, self._pass([texts[place] for place in part])) for part in _alike(texts)]
+        found = np.empty((len(rows), parts[0][1].shape[1] if parts else 0), np.float32)
+        for part, numbers in parts:
+            found[part] = numbers
+        return found
+
+    def _pass(self, texts: Sequence[Sequence[int]]) -> Floats:
+        longest = max(map(len, texts))
+        tokens = np.full((len(texts), longest), self._padding, np.int64)
+        mask = np.zeros((len(texts), longest), np.int64)
+        for row, text in enumerate(texts):
+            tokens[row, : len(text)] = text
+            mask[row, : len(text)] = 1
+        on_device = torch.from_numpy(mask).to(self._device)
+        found = self._module(torch.from_numpy(tokens).to(self._device), on_device).float()
+        if self._head == "features":
+            found = pooled(found, on_device, self._pooling)
+            if self._normalise:
+                found = torch.nn.functional.normalize(found, dim=1)
+        numbers: Floats = found.cpu().numpy()
+        return activated(numbers, self._activation)
+
+
+def pooled(vectors: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """[n, width] of the tokens' [n, length, width]; mask: int64 [n, length], 1 where there is a token.
+
+    As sentence-transformers' Pooling has them: mean, max, cls (the first token), last.
+    """
+    if pooling == "cls":
+        return vectors[:, 0]
+    if pooling == "last":
+        return vectors[torch.arange(len(vectors), device=vectors.device), mask.sum(1) - 1]
+    there = mask.unsqueeze(-1).to(vectors.dtype)
+    if pooling == "max":
+        return vectors.masked_fill(there == 0, torch.finfo(vectors.dtype).min).amax(1)
+    return (vectors * there).sum(1) / there.sum(1).clamp(min=1e-9)
+
+
+def _alike(texts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """The places of texts that run in one pass, the shortest first."""
+    part: list[int] = []
+    for place in sorted(range(len(texts)), key=lambda place: len(texts[place])):
+        length = len(texts[place])
+        if part:
+            shortest = len(texts[part[0]])
+            is_long = length > max(shortest * _LONGER, shortest + _MORE_TOKENS)
+            if is_long or length * (len(part) + 1) > _MOST_TOKENS:
+                yield part
+                part = []
+        part.append(place)
+    if part:
+        yield part

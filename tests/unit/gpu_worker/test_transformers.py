@@ -1,0 +1,280 @@
+"""Hugging Face directories answer as their library does; tiny models with weights of a fixed seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.networks.loader import load_network, warm_up
+from gpu_worker.networks.network import Floats, Network, reading
+from gpu_worker.networks.recognised import Recognised
+from gpu_worker.networks.runtimes import RUNTIMES
+from gpu_worker.tasks import task_named
+from tests.unit.gpu_worker.recognising import CPU, stored
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", reason="pip install 'ml_udf[transformers]'")
+tokenizers = pytest.importorskip("tokenizers", reason="pip install 'ml_udf[embeddings]'")
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "a",
+    "car",
+    "runs",
+    "fast",
+    "the",
+    "service",
+    "was",
+    "slow",
+    "word",
+]
+TEXTS = ["a car runs fast", "the service was slow " * 3, "car", "", "word " * 60]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+def _tokenizer(folder: Path) -> None:
+    own = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=own, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    fast.model_max_length = 32
+    fast.save_pretrained(folder)
+
+
+def _bert(folder: Path, of: str = "BertForSequenceClassification", **config: Any) -> Path:
+    torch.manual_seed(0)
+    settings = transformers.BertConfig(
+        vocab_size=len(WORDS), max_position_embeddings=48, initializer_range=0.5, **SIZES, **config
+    )
+    getattr(transformers, of)(settings).save_pretrained(folder)
+    _tokenizer(folder)
+    return folder
+
+
+def _recognised(path: Path, runtime: str = "transformers", **wishes: Any) -> Recognised:
+    recognise = RUNTIMES[runtime].recognise
+    assert recognise is not None
+    found = recognise(path, wishes)
+    assert found is not None
+    return found
+
+
+def _served(found: Recognised, directory: Path) -> Network:
+    manifest = read_manifest(str(stored(found, directory, "model")))
+    network = load_network(manifest, CPU)
+    warm_up(network, manifest)
+    return network
+
+
+def _answers(network: Network, task: str, rows: Any) -> Floats:
+    found = reading(network, task_named(task).reads)(rows, lambda: False)
+    return np.asarray(found, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "width"),
+    [
+        ({"id2label": {0: "bad", 1: "so-so", 2: "good"}}, "text-classification", 3),
+        ({"num_labels": 2, "problem_type": "multi_label_classification"}, "text-multilabel", 2),
+        ({"num_labels": 1}, "text-regression", 1),
+    ],
+)
+def test_texts_are_answered_as_by_transformers(
+    tmp_path: Path, config: dict[str, Any], task: str, width: int
+) -> None:
+    found = _recognised(_bert(tmp_path / "source", **config))
+    assert found.manifest["task"] == task
+    network = _served(found, tmp_path)
+    rows = [text.encode() for text in TEXTS]
+    assert found.reference is not None
+    expected = found.reference(rows)
+    assert expected.shape == (len(rows), width)
+    assert np.ptp(expected, axis=0).max() > 0.01  # it tells texts apart
+    assert _answers(network, task, rows) == pytest.approx(expected, abs=1e-4)
+    assert network.resident_bytes > 4 * len(WORDS) * 16
+
+
+def test_classes_and_the_longest_text_are_read_of_the_directory(tmp_path: Path) -> None:
+    named = _recognised(_bert(tmp_path / "named", id2label={0: "no", 1: "yes"}))
+    assert named.manifest["classes"] == ["no", "yes"]
+    assert named.manifest["input"]["preprocess"]["length"] == 32  # the tokenizer's, less than the positions
+    assert not named.guesses
+    unnamed = _recognised(_bert(tmp_path / "unnamed", num_labels=2))
+    assert unnamed.manifest["classes"] == ["LABEL_0", "LABEL_1"]
+    assert "nobody has named its classes" in unnamed.guesses[0]
+
+
+def _sentence_transformer(folder: Path, pooling: dict[str, Any], **config: Any) -> Path:
+    _bert(folder, "BertModel")
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 20}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("pooling", "name"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, "cls"),
+        ({"pooling_mode": "max"}, "max"),
+    ],
+)
+def test_sentences_are_embedded_as_by_their_own_modules(
+    tmp_path: Path, pooling: dict[str, Any], name: str
+) -> None:
+    folder = _sentence_transformer(tmp_path / "source", pooling)
+    found = _recognised(folder)
+    assert found.manifest["architecture_options"] == {"pooling": name, "normalise": True}
+    assert found.manifest["features"] == {"width": 16}
+    network = _served(found, tmp_path)
+    rows = [text.encode() for text in TEXTS]
+    answers = _answers(network, "text-embedding", rows)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    for text, answer in zip(TEXTS, answers, strict=True):
+        encoded = tokenizer(text, truncation=True, max_length=20, return_tensors="pt")
+        with torch.inference_mode():
+            vectors = model(**encoded).last_hidden_state[0]
+        vector = {"mean": vectors.mean(0), "cls": vectors[0], "max": vectors.amax(0)}[name]
+        assert answer == pytest.approx((vector / vector.norm()).numpy(), abs=1e-4)
+
+
+def test_a_prompt_stands_before_each_text(tmp_path: Path) -> None:
+    folder = _sentence_transformer(
+        tmp_path / "source",
+        {"pooling_mode_mean_tokens": True},
+        prompts={"query": "the service ", "document": ""},
+        default_prompt_name="query",
+    )
+    found = _recognised(folder)
+    assert found.manifest["input"]["preprocess"]["prefix"] == "the service "
+    plain = _recognised(folder, input={"preprocess": {"prefix": ""}})
+    prompted = _answers(_served(found, tmp_path / "a"), "text-embedding", [b"was slow"])
+    whole = _answers(_served(plain, tmp_path / "b"), "text-embedding", [b"the service was slow"])
+    assert prompted == pytest.approx(whole, abs=1e-6)
+
+
+def test_a_text_has_the_same_answer_whatever_stands_beside_it(tmp_path: Path) -> None:
+    network = _served(_recognised(_bert(tmp_path / "source", num_labels=3)), tmp_path)
+    rows = [text.encode() for text in TEXTS]
+    alone = np.concatenate([_answers(network, "text-classification", [row]) for row in rows])
+    assert _answers(network, "text-classification", rows) == pytest.approx(alone, abs=1e-5)
+
+
+def test_pictures_are_classified_and_embedded_as_by_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        image_size=32, patch_size=8, initializer_range=0.5, id2label={0: "pizza", 1: "sushi"}, **SIZES
+    )
+    module = transformers.ViTForImageClassification(config).eval()
+    folder = tmp_path / "source"
+    module.save_pretrained(folder)
+    rules = {
+        "image_processor_type": "ViTImageProcessor",
+        "size": {"height": 32, "width": 32},
+        "resample": 3,
+        "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.2, 0.3, 0.4],
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(rules))
+    found = _recognised(folder)
+    assert found.manifest["task"] == "image-classification"
+    assert found.manifest["classes"] == ["pizza", "sushi"]
+    assert found.manifest["input"]["preprocess"]["interpolation"] == "bicubic"
+    network = _served(found, tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    shown = (pixels / 255 - np.array(rules["image_mean"])) / np.array(rules["image_std"])
+    shown = torch.from_numpy(shown.transpose(0, 3, 1, 2).astype(np.float32))
+    with torch.inference_mode():
+        expected = torch.softmax(module(shown).logits, dim=1).numpy()
+        hidden = module.vit(shown).last_hidden_state[:, 0].numpy()
+    assert _answers(network, "image-classification", pixels) == pytest.approx(expected, abs=1e-4)
+    assert _answers(network, "image-embedding", pixels) == pytest.approx(hidden, abs=1e-3)
+
+
+def test_a_vision_model_without_a_head_gives_its_pooled_vector(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = transformers.ResNetModel(
+        transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_channels=3)
+    ).eval()
+    module.save_pretrained(tmp_path / "source")
+    rules = {"size": {"shortest_edge": 28}, "crop_size": {"height": 24, "width": 24}, "do_center_crop": True}
+    (tmp_path / "source" / "preprocessor_config.json").write_text(json.dumps(rules))
+    found = _recognised(tmp_path / "source")
+    assert found.manifest["task"] == "image-embedding"
+    assert found.manifest["input"]["preprocess"]["resize"] == "short_side"
+    network = _served(found, tmp_path)
+    shown = np.random.default_rng(0).random((2, 3, 24, 24), np.float32)
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(shown)).pooler_output.flatten(1).numpy()
+    assert _answers(network, "image-embedding", shown) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_missing_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
+    folder = _bert(tmp_path / "source")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelUnusable, match=r"no tokenizer\.json, of which its texts become tokens"):
+        _recognised(folder)
+
+
+def test_a_model_that_was_not_trained_to_classify_is_refused(tmp_path: Path) -> None:
+    folder = _bert(tmp_path / "source", "BertModel")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(config | {"architectures": ["BertForSequenceClassification"]})
+    )
+    with pytest.raises(ModelUnusable, match=r"lack classifier\.bias, classifier\.weight"):
+        _served(_recognised(folder), tmp_path)
+
+
+@pytest.mark.security
+def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
+    folder = _bert(tmp_path / "source")
+    trap = tmp_path / "ran"
+    (folder / "modeling_own.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "modeling_own.C", "AutoModelForSequenceClassification": "modeling_own.M"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": own, "model_type": "own"}))
+    found = _recognised(folder)
+    with pytest.raises(ModelUnusable, match="code of the directory is never run"):
+        _served(found, tmp_path)
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": own}))
+    _served(_recognised(folder), tmp_path / "known")  # an architecture that transformers has itself
+    assert not trap.exists()
+
+
+@pytest.mark.security
+def test_pickled_weights_are_refused_by_their_name(tmp_path: Path) -> None:
+    folder = _bert(tmp_path / "source")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelUnusable, match=r"pytorch_model\.bin may hold code"):
+        _recognised(folder)
+
+
+def test_what_writes_texts_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = _bert(tmp_path / "source")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["GPT2LMHeadModel"]}))
+    with pytest.raises(ModelUnusable, match="OpenAI-compatible server"):
+        _recognised(folder)
