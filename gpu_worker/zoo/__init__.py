@@ -17,6 +17,7 @@ HASHING = "hashing"
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
+        "small_cnn": "gpu_worker.zoo.small_cnn:SmallCnn",
         "vgg": "gpu_worker.zoo.vgg:Vgg",
         "resnet": "gpu_worker.zoo.resnet:ResNet",
         "squeezenet": "gpu_worker.zoo.squeezenet:SqueezeNet",

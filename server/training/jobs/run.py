@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from gpu_worker.wire.protocol import (
 from server.catalog.jobs import Job, Snapshot
 from server.errors import ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
+from server.training.jobs.saturation import shows_no_better
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
@@ -244,13 +245,36 @@ class Run:
         return self.spec.studies(self.job.id, self.snapshot.id, lease_s=self._lease_s)
 
     async def _by_need(self) -> list[str]:
-        """The studies that go on, the one that used the least of its budget first."""
+        """The studies that go on, the one that used the least of its budget first; of equal ones the first
+        that the job names: what is quick and known to be good.
+        """
         if self._stopping or self._pausing or self.trouble:
             return []
-        used = {
-            model: (found.share_used, found.epochs_used) for model, found in (await self.progress()).items()
+        studies = await self.progress()
+        self._end_saturated(studies)
+        used = {model: (found.share_used, found.epochs_used) for model, found in studies.items()}
+        place = {model: number for number, model in enumerate(self.spec.models)}
+        return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], place[model]))
+
+    def _end_saturated(self, studies: Mapping[str, Progress]) -> None:
+        """End the studies that could find nothing better, where the budget is the most that may be used.
+
+        A model that is learnt in seconds is tried once all the same: which of them is better may be chance.
+        """
+        if not self.spec.budget_s:
+            return
+        metric, rows = self._task.metric_of(self.job.spec), int(self.snapshot.facts["splits"]["validation"])
+        ended = {
+            model: [trial.best_score for trial in study.trials if trial.state == "finished"]
+            for model, study in studies.items()
         }
-        return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], model))
+        scores = [score for found in ended.values() for score in found if score is not None]
+        if not any(shows_no_better(metric, score, rows) for score in scores):
+            return
+        under_way = {model for model, _, _ in self._held}
+        for model in studies.keys() - self.stopped.keys() - under_way:
+            if ended[model] or self._task.networks:
+                self.stopped[model] = StudyOver(f"{rows} validation rows could show no better model")
 
     async def _trial(self, place: _Place, given: Assignment) -> None:
         master = self._masters[place.model]

@@ -1,0 +1,21 @@
+"""When validation rows can show no better model."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_worker.tasks.metrics import METRICS
+from server.training.jobs.saturation import shows_no_better
+
+
+@pytest.mark.parametrize(
+    ("errors", "rows", "shown"),
+    [(0, 27, True), (5, 270, True), (6, 270, False), (5, 20, True), (6, 20, False), (60, 10_000, False)],
+)
+def test_a_model_without_a_fault_is_told_from_one_with_six_and_not_with_five(errors, rows, shown):
+    assert shows_no_better(METRICS["accuracy"], 1 - errors / rows, rows) is shown
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "auc", "log_loss", "rmse", "r2"])
+def test_nothing_is_said_of_metrics_that_are_no_share_of_rows(metric):
+    assert not shows_no_better(METRICS[metric], 1.0, 100)
