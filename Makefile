@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-live bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-live bench-learning bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ bench-residency-live: $(READY) ## Models that come and go on a running server, b
 bench-live: $(READY) ## The simulator beside the running server, a scan beside callers, clients that vanish
 	$(BIN)/python -m tests.benchmarks.schedule_live
 	$(BIN)/python -m tests.benchmarks.vanishing
+
+bench-learning: $(READY) ## Default train beside a practitioner's five lines; hours (FLAGS='--seeds 2 --only wine')
+	$(BIN)/python -m tests.benchmarks.learning $(FLAGS)
 
 bench-tuning: $(READY) ## Tuning policies on digits and synthetic images; one worker against two
 	$(BIN)/python -m tests.benchmarks.tuning
