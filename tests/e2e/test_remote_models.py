@@ -51,18 +51,35 @@ def written(asked: dict[str, Any]) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def server(far: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer]:
+    """Another server of ours, whose model is behind it."""
+    folder = tmp_path_factory.mktemp("other")
+    with inference_server(folder / "home") as running:
+        running.deploy(hashing_model(folder, "theirs"))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(
+    far: Endpoint, other: InferenceServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InferenceServer]:
     folder = tmp_path_factory.mktemp("remote")
     key_file = folder / "key"
     key_file.write_text(KEY)
     key_file.chmod(0o600)
-    with inference_server(folder / "home", flags=[f"--allow-remote={far.url}={key_file}"]) as running:
+    allowed = [f"--allow-remote={far.url}={key_file}", f"--allow-remote={other.url}"]
+    with inference_server(folder / "home", flags=allowed) as running:
         running.deploy(oip_model(folder, far.url), "udf_far")
         running.deploy(openai_model(folder, far.url), "udf_chat")
         running.deploy(hashing_model(folder, "here"))
         client = Client(running.url)
         client.put("/v1/functions/udf_both", {"models": ["far", "here"], "combine": "mean"})
         client.close()
+        client = Client(running.url)
+        late = {"late_members": "leave_out", "slo_ms": 300}
+        client.put("/v1/functions/udf_late", {"models": ["far", "here"], "combine": "mean", **late})
+        client.close()
+        running.deploy(oip_model(folder, other.url, "ours", of="theirs", output="scores"), "udf_ours")
         schema = {"type": "object", "properties": {"letters": {"type": "integer"}}, "required": ["letters"]}
         writes = {"task": "text-generation", "classes": [], "remote": {"schema": schema}}
         running.deploy(openai_model(folder, far.url, "writes", **writes), "udf_letters")
@@ -244,6 +261,24 @@ def test_an_endpoint_that_hangs_holds_no_other_function_up(server: InferenceServ
         far.before = lambda _: False
         for thread in slow:
             thread.join(20)
+
+
+def test_one_that_is_late_is_left_out_at_the_goal_where_the_function_says_so(
+    server: InferenceServer, far: Endpoint
+) -> None:
+    release = threading.Event()
+    far.before = lambda _: bool(release.wait(10)) and False
+    try:
+        assert infer(server, "udf_late", "a")["answered_by"] == ["here"]
+    finally:
+        release.set()
+        far.before = lambda _: False
+
+
+def test_a_model_of_another_server_of_ours_is_a_member_too(server: InferenceServer) -> None:
+    told = infer(server, "udf_ours", "a", "b")
+    assert told["label"] == [label_of("a"), label_of("b")]
+    assert told["answered_by"] == ["ours", "ours"]
 
 
 def test_a_row_that_it_answers_wrongly_is_answered_by_the_others(
