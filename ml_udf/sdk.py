@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_udf.client import Client, Options
+from ml_udf.client.contents import value_of
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.feedback import give_feedback
@@ -289,8 +290,10 @@ def query(
     context: str | None = None,
     slo_ms: float | None = None,
     min_accuracy: float | None = None,
-) -> list[str]:
-    """The label of each image: a path on the server's host, or the encoded image itself.
+) -> list[Any]:
+    """The answer to each image: a path on the server's host, or the encoded image itself.
+
+    As its task has it: a label, a list of labels, a number, an array of them, a list of boxes, JSON.
 
     context: for whom or what is asked, such as a user; what `feedback` says in it weighs the models there.
     slo_ms, min_accuracy: limits on which of the models answer: how soon, and how often rightly.
@@ -299,8 +302,8 @@ def query(
     encoded = [image for image in images if isinstance(image, bytes)]
     paths = [str(image) for image in images if not isinstance(image, bytes)]
     with contextlib.closing(_client(ask)) as client:
-        of_encoded = iter(client.predict(ask.function, encoded, options, input_name="image").values)
-        of_paths = iter(client.predict(ask.function, paths, options).values)
+        of_encoded = _answers(client, ask.function, encoded, options, "image")
+        of_paths = _answers(client, ask.function, paths, options)
     return [next(of_encoded if isinstance(image, bytes) else of_paths) for image in images]
 
 
@@ -319,6 +322,20 @@ def feedback(
     with contextlib.closing(_client(ask)) as client:
         statement = Statement(client, Binding(ask.function), Options(context=context))
         return give_feedback(client, statement, inputs, labels)
+
+
+def _answers(
+    client: Client,
+    function: str,
+    inputs: Sequence[str | bytes],
+    options: Options,
+    input_name: str | None = None,
+) -> Iterator[Any]:
+    if not inputs:
+        return iter(())
+    content = client.look_up(function, input_name=input_name).output_content
+    found = client.predict(function, inputs, options, input_name=input_name).values
+    return iter([value_of(answer, content) for answer in found])
 
 
 @contextlib.contextmanager

@@ -15,7 +15,17 @@ from typing import Any, NoReturn
 from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 
-__all__ = ["BOXES", "JSON", "LABELS", "boxes_of", "json_of_text", "json_text", "labels_of", "misfit_of"]
+__all__ = [
+    "BOXES",
+    "JSON",
+    "LABELS",
+    "boxes_of",
+    "json_of_text",
+    "json_text",
+    "labels_of",
+    "misfit_of",
+    "value_of",
+]
 
 LABELS = "labels"  # a JSON array of texts
 BOXES = "boxes"  # a JSON array of {"label": text, "score": number, "box": [x0, y0, x1, y1]}
@@ -57,6 +67,12 @@ def json_text(value: Any, content: str = "") -> str:  # noqa: ANN401  # of the w
     if isinstance(value, float) and not math.isfinite(value):
         return "null"
     return vector_text(value) if isinstance(value, list | array) else json.dumps(value)
+
+
+def value_of(value: Any, content: str) -> Any:  # noqa: ANN401  # of the wire's types
+    """An answer as Python has it: what a text of that content stands for. Raises `WrongType`."""
+    read = _CHECKS.get(content)
+    return read(value) if read is not None and isinstance(value, str) else value
 
 
 def misfit_of(value: Any, content: str) -> WrongType | None:  # noqa: ANN401  # of the wire's types

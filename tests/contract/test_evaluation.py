@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sklearn import metrics as of_sklearn
@@ -111,6 +112,22 @@ def test_importance_is_of_the_columns_of_a_table(engine: Engine) -> None:
     assert 0.4 < age[1] < 0.9
     assert age[2] > 0
     assert plan == ("plan", 0.0, 0.0, "accuracy")
+
+
+def documented() -> list[str]:
+    """The statements of the page."""
+    page = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
+    block = page.partition("```sql\n")[2].partition("```")[0]
+    found = [line.partition(";")[0] for line in block.splitlines()]
+    assert len(found) == 5
+    return found
+
+
+def test_the_pages_importance_runs_as_it_is_written(engine: Engine) -> None:
+    engine.query("DROP TABLE IF EXISTS customers")
+    engine.query("CREATE TABLE customers AS SELECT age, plan, label AS churned FROM labelled")
+    rows = engine.query(documented()[3].replace("udf_churn", "udf_grade"))
+    assert {row[0] for row in rows} == {"age", "plan"}
 
 
 def test_nulls_and_faulty_rows_do_not_count(engine: Engine) -> None:
@@ -227,6 +244,9 @@ def test_a_datasets_held_out_rows_are_evaluated_where_they_are(real: Engine) -> 
     )
     assert sum(row[2] for row in confused) == test_rows
     assert all(actual == predicted for actual, predicted, _ in confused)
+    for statement in documented()[:3]:
+        asked = statement.replace("udf_food_name", "udf_text").replace("'food'", f"'{name}'")
+        real.query(asked.replace("image_path, label FROM labelled", "t, label FROM texts_labelled"))
     for function, dataset, said in (
         ("udf_photo", name, "are of form text"),
         ("udf_text", "no_such_dataset", "no_such_dataset"),

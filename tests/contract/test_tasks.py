@@ -15,7 +15,7 @@ from PIL import Image
 
 from ml_udf.errors import BadOption
 from tests.contract.oip_wire import Reply, call, infer_body
-from tests.engines import DuckDb, SqlError
+from tests.engines import DuckDb, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model
 from tests.task_models import (
@@ -290,3 +290,42 @@ def test_a_bad_row_fails_the_statement_in_sql(engine: DuckDb, pictures: Path) ->
     with pytest.raises(SqlError) as caught:
         engine.query(f"SELECT udf_boxes('{pictures}/text.png')")
     assert caught.value.sqlstate == "22P03"
+
+
+def test_postgresql_has_the_same_answers_in_its_own_types(
+    server: InferenceServer, pictures: Path, request: pytest.FixtureRequest
+) -> None:
+    engine = make_engine("postgres", server.url, request, FUNCTIONS)
+    try:
+        ((value, labels, boxes, kinds),) = engine.query(
+            "SELECT udf_bright(p), udf_colours(p), udf_boxes(p), "
+            "ARRAY[pg_typeof(udf_bright(p)), pg_typeof(udf_colours(p)), pg_typeof(udf_boxes(p))]::text[] "
+            f"FROM (SELECT '{pictures}/red.png' AS p) AS one"
+        )
+        assert kinds == ["double precision", "text[]", "jsonb"]
+        assert value == pytest.approx(100 / 3, rel=1e-6)
+        assert labels == ["red"]
+        assert [box["label"] for box in boxes] == list(QUADRANTS)
+        assert boxes[3]["box"] == [32, 16, 64, 32]
+        told = engine.query(
+            "SELECT udf_price(10, 1), udf_prices(10, 1), udf_tags(100, 9), udf_price(NULL, 1)"
+        )
+        assert told == [(21.0, 31.0, ["heavy"], 1.0)]
+        assert engine.query(
+            "SELECT udf_value(NULL), udf_write('one'), cardinality(udf_meaning('one')::real[])"
+        ) == [(None, f"{zlib.crc32(b'one'):08x}", 3)]
+        ((scores, red, top, shown),) = engine.query(
+            "SELECT ml_udf.scores('udf_colours', b), ml_udf.score('udf_colours', b, 'red'), "
+            "ml_udf.top_k('udf_colours', b, 1), (ml_udf.detail('udf_bright', b)).columns "
+            f"FROM (SELECT '\\x{(pictures / 'red.png').read_bytes().hex()}'::bytea AS b) AS one"
+        )
+        assert scores["red"] == red == top[0]["score"] > 0.99
+        assert shown == {"value": value, "low": pytest.approx(value - 5), "high": pytest.approx(value + 5)}
+        dishes = "(VALUES (10.0, 1.0), (4.0, 2.0)) AS v(grams, fat)"
+        query = f"SELECT grams, fat, 2.0 * grams + fat AS price FROM {dishes}"
+        rows = engine.query(
+            f"SELECT metric, value FROM ml_udf.evaluate('udf_price', '{query}', target => 'price')"
+        )
+        assert dict(rows) == {"rmse": 0.0, "mae": 0.0, "r2": 1.0}
+    finally:
+        engine.close()

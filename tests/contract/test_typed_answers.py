@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ml_udf.duckdb
+import ml_udf.sdk as rafiki
 from tests.engines import DuckDb, Engine, Postgres, SqlError, make_engine
 from tests.typed_server import (
     CLASSES,
@@ -339,3 +340,14 @@ def test_a_column_that_cannot_take_the_answers_is_refused_before_any_is_asked_fo
     with pytest.raises(Exception, match=r"do not fit into column answer"):
         score()
     assert server.requests == []
+
+
+def test_the_sdk_answers_in_pythons_own_types(server: TypedServer) -> None:
+    for function, (expected, *_) in EXPECTED.items():
+        asked = rafiki.Query(function, (), 0.0, 0.0, 0.0, server.url)
+        (found,) = rafiki.query(asked, ["lp"])
+        assert (pytest.approx(expected("lp")) if function == "udf_vector" else expected("lp")) == (
+            list(found) if function == "udf_vector" else found
+        )
+    by_image = rafiki.Query("udf_shown", (), 0.0, 0.0, 0.0, server.url)
+    assert rafiki.query(by_image, [b"lp", "lp"]) == [kind_of("lp")] * 2
