@@ -26,6 +26,9 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "efficientnet_lite0": "gpu_worker.zoo.efficientnet_lite:EfficientNetLite0",
     }
 )
+IMPORTED = frozenset(("efficientnet_lite0",))
+"""Those of `ARCHITECTURES` that are there for weights made elsewhere, and too large to be trained here."""
+
 TEXT_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
         "tfidf_linear": "gpu_worker.zoo.tfidf_linear:TfidfLinear",

@@ -102,22 +102,27 @@ class _Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """A stem of stride 2, sixteen blocks in seven stages, 1,280 features."""
+    """A stem of stride 2, sixteen blocks in seven stages, 1,280 features; `width` channels in the stem.
 
-    def __init__(self, classes: int) -> None:
+    The others are in proportion; checkpoints are of 32.
+    """
+
+    def __init__(self, classes: int, *, width: int = 32) -> None:
         super().__init__()
-        self.stem = _Conv(3, 32, 3, stride=2, act=True)
+        self.stem = _Conv(3, width, 3, stride=2, act=True)
         blocks = []
-        channels = 32
-        for repetitions, kernel, stride, expansion, channels_out in _STAGES:
+        channels = width
+        for repetitions, kernel, stride, expansion, channels_of_32 in _STAGES:
+            channels_out = max(1, channels_of_32 * width // 32)
             for repetition in range(repetitions):
                 blocks.append(
                     _Block(channels, channels_out, kernel, stride if repetition == 0 else 1, expansion)
                 )
                 channels = channels_out
         self.blocks = nn.Sequential(*blocks)
-        self.top = _Conv(channels, 1280, 1, act=True)
-        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, classes))
+        features = 40 * width
+        self.top = _Conv(channels, features, 1, act=True)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, 3, H, W] normalised pixels → [n, classes] logits."""

@@ -24,7 +24,7 @@ from gpu_worker.networks.build import build_module
 from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.torch_network import TorchNetwork
-from gpu_worker.zoo import ARCHITECTURES
+from gpu_worker.zoo import ARCHITECTURES, IMPORTED
 
 CPU = find_device("cpu", threads=1)
 Change = Callable[[dict[str, Any]], object]
@@ -239,7 +239,8 @@ def test_every_architecture_takes_any_input_size_and_gives_one_logit_a_class(
 ) -> None:
     module = build_module(architecture, 7, {}).eval()
     assert module(torch.randn(2, 3, size, size)).shape == (2, 7)
-    assert sum(parameter.numel() for parameter in module.parameters()) < 300_000
+    is_small = sum(parameter.numel() for parameter in module.parameters()) < 300_000
+    assert is_small or architecture in IMPORTED, "what is trained here is trained on a CPU"
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
