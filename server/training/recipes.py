@@ -225,7 +225,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                     "character_rnn": Model("recurrent", _text, is_costly=True),
                 },
                 ("tfidf_linear", "fasttext"),
-                ("branch", "costudy", "study"),
+                ("study", "branch", "costudy"),
             ),
             Recipe(
                 TABULAR_CLASSIFICATION.name,

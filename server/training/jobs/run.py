@@ -31,7 +31,7 @@ from gpu_worker.wire.protocol import (
 from server.catalog.jobs import Job, Snapshot
 from server.errors import ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
-from server.training.jobs.saturation import shows_no_better
+from server.training.jobs.saturation import has_stalled, shows_no_better
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
@@ -268,10 +268,13 @@ class Run:
             model: [trial.best_score for trial in study.trials if trial.state == "finished"]
             for model, study in studies.items()
         }
+        under_way = {model for model, _, _ in self._held}
+        for model in studies.keys() - self.stopped.keys() - under_way:
+            if has_stalled(metric, [score for score in ended[model] if score is not None], rows):
+                self.stopped[model] = StudyOver("the last trials were better by chance at most")
         scores = [score for found in ended.values() for score in found if score is not None]
         if not any(shows_no_better(metric, score, rows) for score in scores):
             return
-        under_way = {model for model, _, _ in self._held}
         for model in studies.keys() - self.stopped.keys() - under_way:
             if ended[model] or self._task.networks:
                 self.stopped[model] = StudyOver(f"{rows} validation rows could show no better model")
