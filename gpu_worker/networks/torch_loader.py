@@ -21,6 +21,7 @@ from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.build import build_module
 from gpu_worker.networks.text_network import TextNetwork
 from gpu_worker.networks.torch_network import TorchNetwork
+from gpu_worker.tasks import task_named
 from gpu_worker.zoo import ARCHITECTURES, TEXT_ARCHITECTURES
 from gpu_worker.zoo.blocks import fold_batch_norms
 
@@ -62,17 +63,25 @@ def skeleton(manifest: Manifest) -> nn.Module:
 
 def network_of(module: nn.Module, manifest: Manifest, device: Device) -> TextNetwork | TorchNetwork:
     """The network of a module that is as it will run. Raises `ModelUnusable`."""
+    task = task_named(manifest.task)
     if manifest.input.form == "text":
-        return TextNetwork(module, device)
-    # What a module of somebody else's does may depend on its input.
-    return TorchNetwork(module, manifest.input, device, traceable=manifest.architecture in ARCHITECTURES)
+        return TextNetwork(module, device, task.activation)
+    return TorchNetwork(
+        module,
+        manifest.input,
+        device,
+        # What a module of somebody else's does may depend on its input.
+        traceable=manifest.architecture in ARCHITECTURES,
+        reads="values" if task.reads == "values" else "scores",
+        activation=task.activation,
+    )
 
 
 def _builder(manifest: Manifest, *, allow_import: bool) -> Callable[[], nn.Module]:
     return functools.partial(
         build_module,
         manifest.architecture,
-        len(manifest.classes),
+        len(manifest.classes) or 1,  # a value
         dict(manifest.architecture_options),
         allow_import=allow_import,
     )

@@ -17,7 +17,8 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -35,9 +36,13 @@ from gpu_worker.networks.tracing import traced
 from gpu_worker.tasks.task import Activation, Reads
 from gpu_worker.threads import Threads
 
-__all__ = ["TorchNetwork", "use_one_core_each"]
+__all__ = ["ACTIVATE", "TorchNetwork", "use_one_core_each"]
 
 _log = logging.getLogger(__name__)
+
+ACTIVATE: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"softmax": lambda logits: torch.softmax(logits, dim=1), "sigmoid": torch.sigmoid, "none": lambda x: x}
+)
 
 _one_at_a_time = threading.Lock()
 _EXAMPLE_ROWS = 2
@@ -205,10 +210,7 @@ class TorchNetwork:
         return self._passed(self._features, inputs, is_cancelled)
 
     def _answers(self, batch: Tensor) -> Tensor:
-        found = self._run(self._normalised(batch)).float()
-        if self._activation == "softmax":
-            return torch.softmax(found, dim=1)
-        return torch.sigmoid(found) if self._activation == "sigmoid" else found
+        return ACTIVATE[self._activation](self._run(self._normalised(batch)).float())
 
     def _features(self, batch: Tensor) -> Tensor:
         assert self._run_body is not None

@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
+from gpu_worker.device import find_device
 from gpu_worker.engine import Engine
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
+from gpu_worker.networks.build import build_module
+from gpu_worker.networks.loader import load_network, warm_up
+from gpu_worker.networks.network import Network, reading, width_of
 from gpu_worker.settings import Settings
+from gpu_worker.tasks import task_named
 from gpu_worker.wire.columns import Column
 from gpu_worker.wire.protocol import Answer
 from tests.models import write_manifest
@@ -258,3 +265,66 @@ def test_a_manifest_is_written_as_it_was_read(tmp_path: Path) -> None:
     manifest = read_manifest(str(colours_model(tmp_path, thresholds=0.25, content="json")))
     told = manifest.to_json()
     assert (told["thresholds"], told["content"]) == ({"red": 0.25, "green": 0.25, "blue": 0.25}, "json")
+
+
+@pytest.mark.parametrize(
+    ("task", "classes"),
+    [("text-multilabel", ["a", "b", "c"]), ("text-regression", []), ("text-classification", ["a"])],
+)
+def test_a_torch_module_of_texts_is_read_as_its_task_says(
+    task: str, classes: list[str], tmp_path: Path
+) -> None:
+    network, module = of_torch(
+        tmp_path, task, classes, "fasttext", {"width": 8, "buckets": 512, "subword": 2}
+    )
+    rows = [b"one", b"two words"]
+    with torch.no_grad():
+        logits = module(module.encode([row.decode() for row in rows])).float()
+    check_read(network, task, rows, logits)
+
+
+@pytest.mark.parametrize(
+    ("task", "classes"), [("image-multilabel", ["a", "b", "c"]), ("image-regression", [])]
+)
+def test_a_torch_module_of_pictures_is_read_as_its_task_says(
+    task: str, classes: list[str], tmp_path: Path
+) -> None:
+    network, module = of_torch(tmp_path, task, classes, "squeezenet", {})
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    with torch.no_grad():
+        logits = module(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+    check_read(network, task, pixels, logits)
+
+
+def of_torch(
+    folder: Path, task: str, classes: list[str], architecture: str, options: dict[str, Any]
+) -> tuple[Network, Any]:
+    """A warm network of an untrained module of the zoo, and the module."""
+    torch.manual_seed(5)
+    module = build_module(architecture, len(classes) or 1, options).eval()
+    form = {"form": "text"} if task.startswith("text") else {"form": "path", "height": 32, "width": 32}
+    written = write_manifest(
+        folder,
+        "net",
+        task=task,
+        classes=classes,
+        architecture=architecture,
+        architecture_options=options,
+        weights="model.safetensors",
+        input=form,
+    )
+    save_file(
+        {name: held.contiguous() for name, held in module.state_dict().items()}, written / "model.safetensors"
+    )
+    manifest = read_manifest(str(written))
+    network = load_network(manifest, find_device("cpu", threads=1))
+    warm_up(network, manifest)
+    return network, module
+
+
+def check_read(network: Network, task: str, rows: Any, logits: torch.Tensor) -> None:
+    asked = task_named(task)
+    expected = {"sigmoid": torch.sigmoid, "softmax": lambda x: torch.softmax(x, 1), "none": lambda x: x}
+    found = reading(network, asked.reads)(rows, lambda: False)
+    np.testing.assert_allclose(found, expected[asked.activation](logits).numpy(), atol=1e-5)
+    assert width_of(network, asked.reads, logits.shape[1]) == logits.shape[1]
