@@ -43,9 +43,13 @@ class Queries:
         order = ", ".join(f"s.{quoted(column.name)}" for column in layout.key)
         return f"SELECT {listed} {self._due_rows(after, True)} ORDER BY {order} LIMIT {rows}"
 
-    def write(self) -> str:
-        """Store answers: $1, … are the key's columns, hashes, values, confidences, errors; all text[]."""
-        return self._update() if self._layout.beside else self._upsert()
+    def write(self, answers: str | None = None) -> str:
+        """Store answers: $1, … are the key's columns, hashes, values, confidences, errors; all text[].
+
+        answers  a relation that has them instead, as columns k0, k1, …, h, v, c, e
+        """
+        source = self._answers() if answers is None else f"{quoted(answers)} AS a"
+        return self._update(source) if self._layout.beside else self._upsert(source)
 
     def create(self) -> str:
         """The table of answers."""
@@ -125,21 +129,21 @@ class Queries:
         }
         return {name: found[role] for role, name in self._layout.places.items()}
 
-    def _update(self) -> str:
+    def _update(self, answers: str) -> str:
         layout = self._layout
         sets = ", ".join(f"{quoted(name)} = {what}" for name, what in self._stored().items())
         same = [f"t.{quoted(c.name)} = a.k{at}::{c.type}" for at, c in enumerate(layout.key)]
         where = " AND ".join([*same, f"{self._hash('t')} = a.h::uuid", self._due("t", "t", True)])
-        return f"UPDATE {layout.target} AS t SET {sets} FROM {self._answers()} WHERE {where}"
+        return f"UPDATE {layout.target} AS t SET {sets} FROM {answers} WHERE {where}"
 
-    def _upsert(self) -> str:
+    def _upsert(self, answers: str) -> str:
         layout = self._layout
         stored = self._stored()
         key = [quoted(column.name) for column in layout.key]
         into = ", ".join([*key, *map(quoted, stored)])
         values = ", ".join([*(f"a.k{at}::{c.type}" for at, c in enumerate(layout.key)), *stored.values()])
         return (
-            f"INSERT INTO {layout.target} AS t ({into}) SELECT {values} FROM {self._answers()}"
+            f"INSERT INTO {layout.target} AS t ({into}) SELECT {values} FROM {answers}"
             f" ON CONFLICT ({', '.join(key)}) {self._conflict(list(stored))}"
         )
 
