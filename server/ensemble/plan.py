@@ -9,7 +9,9 @@ that no other beats at less cost: the gears that a load is met with (gearing.py)
 A plan reckons with what was counted on the rows that it was made for, and as if rows of one state were
 alike; those that it goes on asking are harder. So it promises more than it keeps. Where the rows are known
 one by one (`JudgedRows`), its accuracy is what plans for the same prices, made without a fold of the rows,
-come to when they are followed on the rows of that fold. Pure; numpy.
+come to when they are followed on the rows of that fold. What few rows say of a state of evidence is little:
+then plans that ask every row of the same members, whatever these say, are among those to choose from.
+Pure; numpy.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ __all__ = [
     "fixed_plan",
     "judged",
     "solve",
+    "steady_plans",
     "undominated",
 ]
 
 Floats = NDArray[np.float64]
 
+_MANY_ROWS = 200  # from which on what they say of a state is worth more than asking all rows the same
 _PRICES = 15  # of one device, beside 0
 _GEARS = 13  # of several
 _ROUNDS, _LAST_ROUNDS = 30, 20
@@ -54,7 +58,7 @@ class Plan:
     choices: tuple[Choice, ...]
     remaining_s: Floats
     accuracy: float
-    prices: tuple[float, ...] = ()
+    prices: tuple[float, ...] = ()  # none where it does not heed what members say
 
     @property
     def uses_s(self) -> float:
@@ -72,7 +76,10 @@ def fit_plans(ensemble: Ensemble) -> tuple[Plan, ...]:
     if ensemble.devices == 1:
         least_s = min(ensemble.members[number].cost_s for number in ensemble.held)
         prices = [0.0, *(np.logspace(-4, 0, _PRICES) * 2 / least_s).tolist()]
-        return _freed(undominated([judged(ensemble, solve(ensemble, (price,))) for price in prices]))
+        plans = [judged(ensemble, solve(ensemble, (price,))) for price in prices]
+        if ensemble.evidence.rows[NOTHING] < _MANY_ROWS:
+            plans += steady_plans(ensemble)
+        return _freed(undominated(plans))
     most_s, fewest_s = _extremes_s(ensemble)
     aims = np.geomspace(most_s, fewest_s, _GEARS).tolist()
     plans = [solve(ensemble, _prices_for(ensemble, aim)) for aim in aims]
@@ -180,6 +187,24 @@ def fixed_plan(ensemble: Ensemble, subset: int) -> Plan:
         for gains in _gains(evidence, known):
             choices.append(Choice(missing, tuple(gains.tolist()), beside=True) if missing else ENOUGH)
     return Plan(tuple(choices), remaining, evidence.accuracy(subset))
+
+
+def steady_plans(ensemble: Ensemble) -> list[Plan]:
+    """For each counted subset that may be asked: its members one after the other, whatever they say."""
+    evidence = ensemble.evidence
+    held = sum(1 << number for number in ensemble.held)
+    found: list[Plan] = []
+    for subset in evidence.subsets:
+        if subset & ~held:
+            continue
+        choices: list[Choice] = []
+        for known in (0, *evidence.subsets):
+            missing = members_of(subset & ~known)
+            gains = _gains(evidence, known).tolist()
+            choices += [Choice(missing[:1], tuple(each)) if missing else ENOUGH for each in gains]
+        plan = _evaluated(ensemble, choices, ())
+        found.append(replace(plan, accuracy=evidence.accuracy(subset)))
+    return found
 
 
 def undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:

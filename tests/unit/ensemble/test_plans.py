@@ -192,7 +192,7 @@ def test_what_a_plan_promises_it_keeps_on_other_rows():
     told, labels = drawn([0.62, 0.7, 0.75], 400, seed=99)
     off, off_by_itself = [], []
     for seed in range(12):
-        fit, ensemble = known(120, seed)
+        fit, ensemble = known(240, seed)
         fresh = answers_of(fit, told, labels)
         evidence = fit.evidence
         harder = evidence.accuracy(0b111) - fresh.correct[0b111].mean()
@@ -205,9 +205,20 @@ def test_what_a_plan_promises_it_keeps_on_other_rows():
                     state = evidence.state_of(subset, fresh.confidence[subset][row])
                 right += fresh.correct[subset][row]
             off.append(plan.accuracy - right / 400 - harder)
-            off_by_itself.append(solve(ensemble, plan.prices).accuracy - right / 400 - harder)
+            if plan.prices:
+                off_by_itself.append(solve(ensemble, plan.prices).accuracy - right / 400 - harder)
     assert abs(np.mean(off)) < 0.01
     assert np.mean(off_by_itself) > np.mean(off) + 0.005, "by the rows that it was made for it promises more"
+
+
+def test_known_from_few_rows_no_subset_for_all_rows_beats_a_plan():
+    _, ensemble = known(100, 3)
+    plans = fit_plans(ensemble)
+    for subset in ensemble.evidence.subsets:
+        steady = fixed_plan(ensemble, subset)
+        assert any(
+            plan.accuracy >= steady.accuracy - 1e-9 and plan.uses_s <= steady.uses_s + 1e-12 for plan in plans
+        )
 
 
 def test_several_devices_get_gears_that_spread_the_rows():
