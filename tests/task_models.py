@@ -134,9 +134,16 @@ def tags_model(directory: Path, name: str = "tags", **more: Any) -> Path:
     )
 
 
-def text_value_model(directory: Path, name: str = "text_value", *, values: int = 3, **more: Any) -> Path:
+def text_value_model(
+    directory: Path, name: str = "text_value", *, values: int = 3, delay_ms: float = 0.0, **more: Any
+) -> Path:
     """text-regression: crc32 of the text, from 0 to 1."""
-    return _changed(hashing_model(directory, name, values=values), task="text-regression", classes=[], **more)
+    return _changed(
+        hashing_model(directory, name, values=values, delay_ms=delay_ms),
+        task="text-regression",
+        classes=[],
+        **more,
+    )
 
 
 def generation_model(directory: Path, name: str = "writer", **more: Any) -> Path:

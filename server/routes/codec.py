@@ -144,6 +144,15 @@ class Codec:
                     f"limit of a reply is {self.max_reply_bytes}; send fewer rows{leave}"
                 )
 
+    def _check_texts(self, reply: Reply, names: Collection[str]) -> None:
+        """Of what was written or drawn, whose length nobody knows beforehand. Raises `BodyTooLarge`."""
+        for name, column in reply.columns.items():
+            if name in names and isinstance(column.data, list) and column.nbytes > self.max_reply_bytes:
+                raise BodyTooLarge(
+                    f"the {name} of {reply.rows} rows are {column.nbytes} characters, and the limit of a "
+                    f"reply is {self.max_reply_bytes} bytes; send fewer rows"
+                )
+
     def _check_told(self, function: Function, rows: int) -> None:
         """Of what the members say: it is kept until the reply is written, though the ids are short."""
         nbytes = 4 * rows * len(function.members) * len(function.classes)
@@ -231,6 +240,7 @@ class Codec:
             if reply.errors[row].code == RemoteUnavailable.code:
                 raise RemoteUnavailable(message)
             raise BadInput(reply.errors[row].code, message)
+        self._check_texts(reply, names)
         return InferResponse(
             model_name=reply.function.name,
             model_version=str(reply.function.version),

@@ -17,7 +17,7 @@ from ml_udf.errors import BadOption
 from tests.contract.oip_wire import Reply, call, infer_body
 from tests.engines import DuckDb, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
-from tests.models import hashing_model
+from tests.models import hashing_model, write_manifest
 from tests.task_models import (
     COLOURS,
     QUADRANTS,
@@ -66,6 +66,7 @@ def server(open_folder: Path, pictures: Path) -> Iterator[InferenceServer]:
         running.deploy(price_model(made, "dear", a_gram=4.0))
         running.deploy(tags_model(made), "udf_tags")
         running.deploy(text_value_model(made), "udf_value")
+        running.deploy(boxes_of_hashing(made), "udf_many")
         running.deploy(generation_model(made, content="json"), "udf_write")
         running.deploy(hashing_model(made, features=3))
         running.deploy(brightness_model(made, "dazzled", dazzled=True), "udf_dazzled")
@@ -76,6 +77,18 @@ def server(open_folder: Path, pictures: Path) -> Iterator[InferenceServer]:
             client.put("/v1/functions/udf_strict", {"models": ["soft"], "thresholds": {"red": 0.95}})
             client.put("/v1/functions/udf_meaning", {"models": ["text_hash"], "task": "text-embedding"})
         yield running
+
+
+def boxes_of_hashing(folder: Path) -> Path:
+    """A detector that finds as many boxes as a row may have."""
+    return write_manifest(
+        folder,
+        "many_boxes",
+        task="object-detection",
+        architecture="hashing",
+        architecture_options={"boxes": 1000},
+        input={"form": "path"},
+    )
 
 
 def asked(
@@ -198,6 +211,19 @@ def test_several_members_answer_as_one(server: InferenceServer, pictures: Path) 
     corner = next(box for box in boxes if box["label"] == "upper left")
     # Half of (0, 0, 32, 16) and half of (8, 0, 40, 16), both of the same score.
     assert corner == {"label": "upper left", "score": pytest.approx(0.2), "box": [4, 0, 36, 16]}
+
+
+def test_as_many_boxes_as_a_row_may_have_are_answered(server: InferenceServer, pictures: Path) -> None:
+    told = outputs_of(asked(server, "udf_many", "image_path", f"{pictures}/red.png"))
+    boxes = json.loads(told["boxes"]["data"][0])
+    assert (len(boxes), boxes[0]["score"], boxes[999]["box"]) == (1000, 1.0, [9990, 0, 10000, 10])
+
+
+def test_the_config_tells_the_types_of_numbers(server: InferenceServer) -> None:
+    told = call(server.port, "GET", "/v2/models/udf_bright/config").json()
+    assert {output["name"]: output["data_type"] for output in told["output"]} == dict.fromkeys(
+        ("value", "low", "high"), "TYPE_FP64"
+    )
 
 
 def test_a_functions_own_thresholds_come_before_its_models(server: InferenceServer, pictures: Path) -> None:

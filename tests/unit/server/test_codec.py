@@ -439,3 +439,12 @@ def test_what_members_say_is_not_kept_where_no_label_could_be_given() -> None:
     asked.outputs = [RequestedOutput("prediction")]
     call = replace(CODEC, max_reply_bytes=1).call_of(function(bare=True), asked, NOW_S)
     assert not call.with_members
+
+
+def test_texts_that_are_longer_than_a_reply_may_be_are_refused() -> None:
+    long = reply("x" * 600, "y" * 600)
+    codec = replace(CODEC, max_reply_bytes=1000)
+    with pytest.raises(BodyTooLarge, match=r"the label of 2 rows are 1200 characters.*send fewer rows"):
+        codec.response_of(long, texts_asking("label"))
+    assert codec.response_of(long, texts_asking("confidence")).outputs[0].shape == (2,)
+    assert CODEC.response_of(long, texts_asking("label")).outputs[0].shape == (2,)
