@@ -36,7 +36,7 @@ from gpu_worker.networks.tracing import traced
 from gpu_worker.tasks.task import Activation, Reads
 from gpu_worker.threads import Threads
 
-__all__ = ["ACTIVATE", "TorchNetwork", "use_one_core_each"]
+__all__ = ["ACTIVATE", "TorchNetwork", "use_one_core_each", "without_classifier"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class TorchNetwork:
         self._accelerated = on_cuda(device) if device.is_cuda else None
         self._is_static = traceable
         self._is_measured = False  # at this moment
-        self._body = self._module if reads == "features" else _without_classifier(self._module)
+        self._body = self._module if reads == "features" else without_classifier(self._module)
         self._run_body: Callable[[Tensor], Tensor] | None = None
         self._body_lock = threading.Lock()
         self.features_width = 0  # known once it is warm, as the next
@@ -245,7 +245,7 @@ class TorchNetwork:
         return batch.contiguous(memory_format=torch.channels_last)
 
 
-def _without_classifier(module: nn.Module) -> nn.Module | None:
+def without_classifier(module: nn.Module) -> nn.Module | None:
     """The module, its weights shared, that ends before the last linear layer; None where there is none."""
     names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     if not names or not names[-1]:

@@ -6,6 +6,7 @@ import typer
 
 from ml_udf.cli import postgres
 from ml_udf.cli.doctor import doctor
+from ml_udf.cli.export_model import export_model
 from ml_udf.cli.import_model import import_model
 from ml_udf.cli.jobs import jobs
 from ml_udf.cli.residency import residency
@@ -31,6 +32,7 @@ app.command(
 app.command()(sql)
 app.command("import")(import_model)
 app.command("try")(try_model)
+app.command("export")(export_model)
 app.command()(score)
 app.command()(jobs)
 app.command()(residency)

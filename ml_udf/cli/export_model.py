@@ -1,0 +1,67 @@
+"""`ml-udf export`: a registered model as ONNX, with the manifest that says how to feed it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
+
+__all__ = ["export_model"]
+
+_LOCAL = "local:"
+
+
+def export_model(
+    model: Annotated[str, typer.Argument(help="a registered model: NAME, or NAME/VERSION")],
+    folder: Annotated[Path, typer.Argument(help="folder to be made")],
+    endpoint: ENDPOINT = "http://127.0.0.1:8080",
+    token_file: TOKEN_FILE = None,
+    allow_plain: ALLOW_PLAIN = False,
+    sslrootcert: SSLROOTCERT = None,
+) -> None:
+    """Write a model as ONNX, what was trained here too; run on the server's host, which has its files.
+
+    ml-udf export food_squeezenet exported/
+    """
+    try:
+        from gpu_worker.errors import WorkerError
+        from gpu_worker.exporting import exported
+    except ModuleNotFoundError as exc:
+        fail(f"{exc.name} is missing", "pip install 'ml_udf[worker,import]'")
+    name, _, version = model.partition("/")
+    if endpoint.startswith(_LOCAL):
+        stored = _in_home(Path(endpoint.removeprefix(_LOCAL).partition("?")[0]), name, version)
+    else:
+        with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
+            models = client.get("/v1/models")["models"]
+        found = [each for each in models if each["name"] == name and version in ("", str(each["version"]))]
+        if not found:
+            fail(f"the server has no model {model!r}", "ml-udf sql 'FROM ml_udf.models' lists those it has")
+        stored = Path(max(found, key=lambda each: int(each["version"]))["directory"])
+    if not (stored / "model.json").exists():
+        fail(
+            f"the files of {model} are not here: {stored}",
+            "run it on the server's host, or with --endpoint local:/path/to/home",
+        )
+    try:
+        told = exported(stored, folder)
+    except (WorkerError, OSError) as exc:
+        fail(str(exc))
+    compared = (
+        "copied as it is"
+        if told.difference is None
+        else f"its answers differ by {told.difference:.2g} at most"
+    )
+    console.print(
+        f"{folder}: {told.manifest.weights}, model.json; {compared}", highlight=False, soft_wrap=True
+    )
+
+
+def _in_home(home: Path, name: str, version: str) -> Path:
+    versions = sorted(int(path.name) for path in (home / "models" / name).glob("[0-9]*") if path.is_dir())
+    if not versions:
+        fail(f"{home} has no model {name!r}")
+    return home / "models" / name / (version or str(versions[-1]))
