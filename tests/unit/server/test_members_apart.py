@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpu_worker.wire.protocol import Answer, MemberAnswer, RowError
+from gpu_worker.wire.protocol import Answer, Column, MemberAnswer, RowError
 from server.catalog.functions import Function, ModelVersion
 from server.ensemble.contexts import Context
 from server.ensemble.feedback import begun
@@ -307,6 +309,38 @@ def test_a_late_members_answer_is_dropped_and_its_time_still_taught() -> None:
         assert labels_of(reply) == ["x", "y"]
         assert house.latencies["c/1"].on("fake", "text")(2) > 1.05 * before_s
         assert house.rerun_rows == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_mean_of_values_is_of_those_that_came() -> None:
+    members = tuple(replace(text_model(name), task="text-regression", classes=()) for name in "abc")
+
+    def said(worker: str, house: House, **values: float) -> None:
+        message, on_reply = house.workers[worker].batches.pop(0)
+        told = [
+            MemberAnswer(f"{name}/1", [Column("value", "FP64", (), struct.pack("<d", value))])
+            for name, value in values.items()
+        ]
+        on_reply(Answer(message.id, told, [], work_s=0.01, stay_s=0.01))
+
+    async def scenario() -> None:
+        house = House(members, late_members="leave_out", combine="mean")
+        house.place(w0="a b", w1="c")
+        everybody = house.ask("x")
+        await settle()
+        said("w0", house, a=1.0, b=2.0)
+        said("w1", house, c=6.0)
+        await asyncio.wait_for(everybody.future, 5)
+        some = house.ask("x")
+        await settle()
+        said("w0", house, a=1.0, b=2.0)
+        assert not some.future.done(), "it waits for all until its goal"
+        await asyncio.wait_for(some.future, 5)
+        for pending, value, who in ((everybody, 3.0, "a,b,c"), (some, 1.5, "a,b")):
+            reply = pending.future.result()
+            assert list(reply.columns["value"].values) == [value]
+            assert [names for _, _, names in reply.answered_by] == [who]
 
     asyncio.run(scenario())
 
