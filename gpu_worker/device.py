@@ -17,7 +17,7 @@ __all__ = ["Device", "find_device", "free_for_models", "host_share_bytes", "usab
 
 _SHARE_OF_MEMORY = 0.5  # of the host's: the rest is for activations, inputs and everybody else
 _NO_BOUND_BYTES = 1 << 60  # what is behind another server takes no memory here
-_REMOTE_THREADS = 64  # they wait: as many as batches that a worker takes at a time
+_REMOTE_THREADS = 256  # they wait: one for each batch under way
 _RESERVE = 0.1  # of a CUDA device's memory, of what is free: for activations, inputs and libraries
 _RESERVE_LEAST_BYTES = 512 << 20
 

@@ -81,6 +81,8 @@ class Loop:
         self._replies = Replies(connection, self._forget)
         self._orders = Orders(self._carry_out, self._fail)
         self._trainer = Trainer(engine.settings, engine.device.computes_on, self._replies.put)
+        device = engine.device
+        self._most_pending = max(_MOST_PENDING, device.threads if device.is_remote else 0)
         self._draining = False
         self._is_abandoned = False
         self._lost: DeviceLost | None = None
@@ -166,7 +168,7 @@ class Loop:
             raise FrameError(f"a worker does not take {message.kind!r} messages")
 
     def _accept_batch(self, message: Infer) -> None:
-        if len(self._batches) >= _MOST_PENDING:
+        if len(self._batches) >= self._most_pending:
             waiting = f"{len(self._batches)} batches wait already; try again when some are answered"
             self._fail(message.id, NoRoom(waiting))
             return

@@ -10,7 +10,8 @@ here, and nothing else can be loaded there.
 
     serve → Load → Loaded: the listener may ask its slots
                  → Failed: it is out, with the reason; asked for again after a pause
-    a batch that the endpoint answers none of, or a slot that hangs: it is out, and asked for again at once
+    a batch that the endpoint answers none of: it is out, and asked for again at once; after several in a row
+        it is out with the reason, and asked for after a pause, though it said that it was there
     the process dies: all are out until it is back
 
 A model that is out is left out of ensembles, which say so; a function of it alone waits while nothing is
@@ -70,6 +71,7 @@ class _Served:
     model: ModelVersion
     reason: str = _STARTING
     known: bool = False
+    failures: int = 0  # batches in a row that it answered none of
     slots: list[EndpointSlot] = field(default_factory=list)
     look: asyncio.Event = field(default_factory=asyncio.Event)  # something has changed
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # for those who wait until it is there
@@ -183,7 +185,11 @@ class RemoteModels:
             while self._worker is None or served.slots:
                 served.look.clear()
                 await served.look.wait()
+            if served.failures > 1:
+                await asyncio.sleep(self._pause_after(served.failures))
             worker, key = self._worker, served.model.key
+            if worker is None:
+                continue
             reply = await worker.call(Load(0, key, str(served.model.directory)))
             if worker is not self._worker:
                 continue
@@ -200,7 +206,7 @@ class RemoteModels:
         log.info("remote model can be asked model=%s endpoint=%s", key, served.model.endpoint)
         served.reason, served.known = "", True
         served.slots = [
-            EndpointSlot(key, number, process, lambda why: self._troubled(served, why))
+            EndpointSlot(key, number, process, lambda why: self._told(served, why))
             for number in range(served.model.concurrency)
         ]
         self._listener.member_back(key)
@@ -208,11 +214,20 @@ class RemoteModels:
             self._listener.resident_changed(slot, frozenset((key,)))
         served.changed.set()
 
-    def _troubled(self, served: _Served, reason: str) -> None:
-        """It will be asked for at once: where that succeeds, those who wait have lost nothing."""
-        if served.slots:
-            self._out(served, reason, known=False)
+    def _told(self, served: _Served, reason: str) -> None:
+        """A batch was answered, or none of it; after the first of these it is asked for at once: where that
+        succeeds, those who wait have lost nothing.
+        """
+        if not reason:
+            served.failures = 0
+        elif served.slots:  # else others of the same time have said it
+            served.failures += 1
+            self._out(served, reason, known=served.failures > 1)
             served.look.set()
+
+    def _pause_after(self, failures: int) -> float:
+        first_s, most_s = self._pause_s
+        return min(first_s * 2.0 ** min(failures - 2, 20), most_s) * random.uniform(0.75, 1.0)
 
     def _out(self, served: _Served, reason: str, *, known: bool) -> None:
         key, slots = served.model.key, served.slots

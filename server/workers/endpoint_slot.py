@@ -23,34 +23,29 @@ _INFO = WorkerInfo(REMOTE, REMOTE, 0, in_flight=1)
 class EndpointSlot:
     """Number `number` of a model's, on `process`.
 
-    troubled(message): called, before the reply is handed on, where the endpoint answered none of a batch's
-    rows since it cannot be asked, or where it hangs.
+    told(reason): called, before a reply is handed on, with why the endpoint could not be asked about any of a
+    batch's rows; "" where it could.
     """
 
-    def __init__(self, model: str, number: int, process: Worker, troubled: Callable[[str], None]) -> None:
+    def __init__(self, model: str, number: int, process: Worker, told: Callable[[str], None]) -> None:
         self.name = f"{REMOTE} {model} {number}"
         self.info = _INFO
         self._process = process
-        self._troubled = troubled
-        self._sent: set[int] = set()
+        self._told = told
 
     def send(self, message: Message, on_reply: OnReply) -> int:
         """See `Worker.send`; rows whose process dies under them are no suspects: they run again elsewhere."""
         rows = len(message.rows) if isinstance(message, Infer) else 0
 
         def heard(reply: Message) -> None:
-            self._sent.discard(reply.id)
             if isinstance(reply, Failed) and reply.code == "worker_lost":
                 reply = Failed(reply.id, "cancelled", reply.message, reply.work_s, reply.stay_s)
             elif isinstance(reply, Answer):
                 down = [error.message for error in reply.errors if error.code == UNAVAILABLE]
-                if rows and len(down) == rows:
-                    self._troubled(down[0])
+                self._told(down[0] if rows and len(down) == rows else "")
             on_reply(reply)
 
-        message_id = self._process.send(message, heard)
-        self._sent.add(message_id)
-        return message_id
+        return self._process.send(message, heard)
 
     async def call(self, message: Message) -> Message:
         """See `Worker.call`."""
@@ -61,7 +56,4 @@ class EndpointSlot:
         self._process.cancel(message_id)
 
     def kill(self, reason: str) -> None:
-        """The endpoint hangs, and not the process, which others need: what it has is given up."""
-        self._troubled(reason)
-        for message_id in tuple(self._sent):
-            self._process.cancel(message_id)
+        """Nothing: the endpoint is slow, and not the process, which others need and which keeps its time."""

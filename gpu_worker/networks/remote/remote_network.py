@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from gpu_worker.errors import RowFault, WorkerError
+from gpu_worker.errors import Cancelled, RowFault, WorkerError
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.remote_spec import RemoteSpec
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, UntilDeadline
@@ -195,7 +196,10 @@ class RemoteNetwork(ABC):
         makes = [partial(self._ask, _taken(inputs, part)) for part in parts]
         ends_s = is_cancelled.ends_s if isinstance(is_cancelled, UntilDeadline) else math.inf
         said: list[Any] = [None] * len(inputs)
-        for part, answers in zip(parts, self._asking.all(makes, is_cancelled, ends_s), strict=True):
+        found = self._asking.all(makes, is_cancelled, ends_s)
+        if time.monotonic() >= ends_s and any(isinstance(each, EndpointFailed) for each in found):
+            raise Cancelled("the deadline of its rows has passed")  # which says nothing of the endpoint
+        for part, answers in zip(parts, found, strict=True):
             for place, row in enumerate(part):
                 each = answers if isinstance(answers, EndpointFailed) else answers[place]
                 if isinstance(each, EndpointFailed):

@@ -404,6 +404,16 @@ def test_nothing_is_asked_again_after_the_rows_deadline(
     assert len(far.requests) == 1
 
 
+def test_rows_whose_deadline_passes_say_nothing_of_the_endpoint(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    key = load(oip_model(tmp_path, far.url))
+    far.before = lambda handler: handler.wait_for_hang_up()
+    batch = engine.begin([key], "text", [b"x"], patience_s=0.1)
+    with pytest.raises(Cancelled, match="deadline"):
+        batch.answer.result(5.0)
+
+
 def test_a_cancelled_batch_drops_its_request(
     engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
 ) -> None:

@@ -183,12 +183,34 @@ def test_a_batch_without_an_answer_takes_it_out_until_it_was_looked_for() -> Non
     run(lambda: House(FAR), test)
 
 
-def test_a_slot_that_hangs_gives_up_its_own_requests_and_spares_the_process() -> None:
-    process, troubled, replies = Process(), list[str](), list[Message]()
-    slot = EndpointSlot("far/1", 0, process, troubled.append)
+def test_one_that_says_it_is_there_and_answers_nothing_is_asked_ever_more_rarely() -> None:
+    async def test(house: House) -> None:
+        process = house.pool.process
+        waits = []
+        for _ in range(3):
+            await until(lambda: house.listener.slots)
+            slot = house.listener.slots["remote far/1 0"]
+            slot.send(Infer(0, [FAR.key], "text", [b"a"]), lambda _: None)
+            process.sent[-1][1](Answer(1, [], [RowError(0, "remote_unavailable", "503")]))
+            waits.append(house.listener.out[FAR.key][1])
+        assert waits == [True, False, False], "after the second its rows wait no longer"
+        await until(lambda: house.listener.slots)
+        slot = house.listener.slots["remote far/1 0"]
+        slot.send(Infer(0, [FAR.key], "text", [b"a"]), lambda _: None)
+        process.sent[-1][1](Answer(1, [], []))
+        slot.send(Infer(0, [FAR.key], "text", [b"a"]), lambda _: None)
+        process.sent[-1][1](Answer(1, [], [RowError(0, "remote_unavailable", "503")]))
+        assert house.listener.out[FAR.key][1], "an answer in between, and it is the first again"
+
+    run(lambda: House(FAR), test)
+
+
+def test_a_slot_that_is_slow_spares_the_process_and_rows_of_one_that_dies_are_no_suspects() -> None:
+    process, told, replies = Process(), list[str](), list[Message]()
+    slot = EndpointSlot("far/1", 0, process, told.append)
     slot.send(Infer(0, ["far/1"], "text", [b"a"]), replies.append)
     slot.kill("no batch came back")
-    assert (process.cancelled, troubled) == ([1], ["no batch came back"])
+    assert (process.cancelled, told, replies) == ([], [], []), "its request keeps its own time"
     process.sent[0][1](Failed(1, "worker_lost", "died"))
     assert isinstance(replies[0], Failed)
     assert replies[0].code == "cancelled", "its rows run again, and are no suspects"
