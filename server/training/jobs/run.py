@@ -246,7 +246,8 @@ class Run:
 
     async def _by_need(self) -> list[str]:
         """The studies that go on, the one that used the least of its budget first; of equal ones the first
-        that the job names: what is quick and known to be good.
+        that the job names: what is quick and known to be good. A study's first trial is trained to its end
+        before another study begins: what it finds may be enough.
         """
         if self._stopping or self._pausing or self.trouble:
             return []
@@ -254,7 +255,12 @@ class Run:
         self._end_saturated(studies)
         used = {model: (found.share_used, found.epochs_used) for model, found in studies.items()}
         place = {model: number for number, model in enumerate(self.spec.models)}
-        return sorted(used.keys() - self.stopped.keys(), key=lambda model: (used[model], place[model]))
+        held = {model for model, _, _ in self._held}
+        opened = {model for model, study in studies.items() if study.trials and not _has_ended(study)} - held
+        return sorted(
+            used.keys() - self.stopped.keys(),
+            key=lambda model: (model not in opened, used[model], place[model]),
+        )
 
     def _end_saturated(self, studies: Mapping[str, Progress]) -> None:
         """End the studies that could find nothing better, where the budget is the most that may be used.
@@ -555,6 +561,11 @@ class _Place:
         self.model = model
         self.trial = given.trial
         self.holder = _holder(worker)
+
+
+def _has_ended(study: Progress) -> bool:
+    """Whether one of its trials is over."""
+    return any(trial.state in ("finished", "failed") for trial in study.trials)
 
 
 def _holder(worker: Worker) -> str:
