@@ -34,6 +34,8 @@ FUNCTIONS = (
     "udf_bright",
     "udf_colours",
     "udf_boxes",
+    "udf_strict",
+    "udf_fused",
     "udf_price",
     "udf_prices",
     "udf_tags",
@@ -304,6 +306,16 @@ def test_sql_has_the_same_answers_with_and_without_a_server(engine: DuckDb, pict
     assert engine.query("SELECT udf_value(NULL), udf_write('one'), len(udf_meaning('one'))") == [
         (None, f'"{zlib.crc32(b"one"):08x}"', 3)
     ]
+
+
+def test_thresholds_and_fusion_are_the_functions_with_and_without_a_server(
+    engine: DuckDb, pictures: Path
+) -> None:
+    ((labels, boxes),) = engine.query(
+        f"SELECT udf_strict('{pictures}/red.png'), udf_fused('{pictures}/dark.png')"
+    )
+    assert labels == []
+    assert next(box["box"] for box in boxes if box["label"] == "upper left") == [4, 0, 36, 16]
 
 
 def test_probabilities_of_labels_are_asked_for_by_name(engine: DuckDb, pictures: Path) -> None:
