@@ -1,6 +1,6 @@
-"""From labelled photos to SQL functions: the statements of training.sql, asked on one engine.
+"""From labelled rows to SQL functions: the first three statements of an SQL file, asked on one engine.
 
-Owns what is to be trained, and a note of what earlier runs have: a job on the same photos by the same
+Owns what is to be trained, and a note of what earlier runs have: a job on the same rows by the same
 statement is found again, whether it has ended or not. Trains nothing itself: the inference server does.
 """
 
@@ -20,9 +20,23 @@ from examples.foodlog.engines import Engine
 from examples.foodlog.queries import Query, read_queries
 from examples.foodlog.report import print_asked
 
-__all__ = ["TRAINING_FILE", "Notes", "Study", "TrainingFailed", "begin", "deploy", "filled", "freeze"]
+__all__ = [
+    "CALORIES_FILE",
+    "SIMILAR_FILE",
+    "TRAINING_FILE",
+    "Notes",
+    "Study",
+    "TrainingFailed",
+    "begin",
+    "deploy",
+    "deploy_features",
+    "filled",
+    "freeze",
+]
 
 TRAINING_FILE = Path(__file__).with_name("training.sql")
+CALORIES_FILE = Path(__file__).with_name("calories.sql")
+SIMILAR_FILE = Path(__file__).with_name("similar.sql")
 _VALUE = re.compile(r"(?<!:):(\w+)")
 Value = str | int | tuple[str, ...]
 Told = dict[str, Any]  # what the training service says of a deployed function
@@ -36,15 +50,17 @@ class TrainingFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Networks that learn from one dataset, and the epochs that they share.
+    """Models that learn from one dataset, and the budget that they share.
 
     functions: SQL function → what of the job answers it: `ensemble`, `best`, or one of the models.
+    file: begins with the three statements that freeze, train and deploy.
     """
 
     dataset: str
     models: tuple[str, ...]
-    epochs: int
+    budget: str
     functions: Mapping[str, str]
+    file: Path = TRAINING_FILE
 
 
 class Notes:
@@ -73,7 +89,7 @@ class Notes:
 
 def freeze(engine: Engine, study: Study, console: Console) -> str:
     """Make the study's dataset of the lessons as they are now; its snapshot."""
-    statement, _, _ = read_queries(TRAINING_FILE)
+    statement, *_ = read_queries(study.file)
     ((snapshot,),) = _say(engine, statement, console, dataset=study.dataset)
     console.print(f"→ {snapshot}\n", highlight=False)
     return str(snapshot)
@@ -82,13 +98,13 @@ def freeze(engine: Engine, study: Study, console: Console) -> str:
 def begin(engine: Engine, study: Study, snapshot: str, notes: Notes, console: Console) -> int:
     """The number of the job that does the study on a snapshot: begun now, or by an earlier run.
 
-    What still trains on other photos, or by another statement, is cancelled.
+    What still trains on other rows, or by another statement, is cancelled.
     """
-    _, train, _ = read_queries(TRAINING_FILE)
+    _, train, *_ = read_queries(study.file)
     values: dict[str, Value] = {
         "dataset": study.dataset,
         "models": study.models,
-        "budget": f"{study.epochs} epochs",
+        "budget": study.budget,
     }
     wanted = {"snapshot": snapshot, "statement": filled(train.sql, **values)}
     noted = notes.job(study.dataset)
@@ -116,15 +132,25 @@ def deploy(engine: Engine, study: Study, job: int, notes: Notes, console: Consol
         if number == job and state != "done":
             raise TrainingFailed(f"job {job} on {study.dataset} is {state}: {reason}")
     served = {name for (name,) in engine.ask("SELECT name FROM ml_udf.functions")[1]}
-    _, _, statement = read_queries(TRAINING_FILE)
+    _, _, statement, *_ = read_queries(study.file)
     for function, choose in study.functions.items():
-        if function in served and notes.function(function).get("job") == job:
-            continue
-        ((told,),) = _say(engine, statement, console, function=function, job=job, choose=choose)
-        told = json.loads(told) if isinstance(told, str) else told
-        console.print(f"→ {', '.join(told['models'])}\n", highlight=False)
-        notes.write("functions", function, {**told, "job": job})
+        if function not in served or notes.function(function).get("job") != job:
+            _deploy(engine, statement, notes, console, function=function, job=job, choose=choose)
     return {function: notes.function(function) for function in study.functions}
+
+
+def deploy_features(engine: Engine, function: str, job: int, notes: Notes, console: Console) -> None:
+    """Make `function` answer what the job's best model sees in a photo, unless an earlier run has."""
+    if notes.function(function).get("job") != job:
+        statement, *_ = read_queries(SIMILAR_FILE)
+        _deploy(engine, statement, notes, console, function=function, job=job)
+
+
+def _deploy(engine: Engine, statement: Query, notes: Notes, console: Console, **values: Value) -> None:
+    ((told,),) = _say(engine, statement, console, **values)
+    told = json.loads(told) if isinstance(told, str) else told
+    console.print(f"→ {', '.join(told['models'])}\n", highlight=False)
+    notes.write("functions", str(values["function"]), {**told, "job": values["job"]})
 
 
 def filled(sql: str, **values: Value) -> str:

@@ -1,8 +1,8 @@
 """The whole story in one run: `make demo`, or `python -m examples.foodlog.demo`.
 
-    draw photos → start the server and a PostgreSQL → make a dataset, train, deploy: in SQL → ask in SQL, on
-    DuckDB and on PostgreSQL → compare with the truth, and the engines with each other → the same without a
-    server
+    draw photos → start the server and a PostgreSQL → make datasets, train, deploy: in SQL → ask in SQL, on
+    DuckDB and on PostgreSQL → compare with the truth, and the engines with each other → calories and similar
+    photos → the same without a server
 
 Everything is kept in `.demo/`; a second run draws and trains nothing, one after an interruption goes on. The
 exit status is 1 where the best model is less accurate than `--min-accuracy`, or where two engines answered
@@ -28,7 +28,17 @@ import psycopg
 from rich.console import Console
 from rich.markup import escape
 
-from examples.foodlog.circle import Notes, Study, TrainingFailed, begin, deploy, freeze
+from examples.foodlog.circle import (
+    CALORIES_FILE,
+    SIMILAR_FILE,
+    Notes,
+    Study,
+    TrainingFailed,
+    begin,
+    deploy,
+    deploy_features,
+    freeze,
+)
 from examples.foodlog.draw import Album, draw_album, is_drawn
 from examples.foodlog.engines import Engine, create_functions, open_duckdb, open_postgres
 from examples.foodlog.progress import bar
@@ -52,6 +62,8 @@ from ml_udf.training import TrainingCalls
 ENSEMBLE = "udf_food_name"
 MODELS = ("vgg", "inception", "resnet")
 ANOTHER = "squeezenet"
+CALORIES = "udf_calories"
+FEATURES = "udf_food_features"
 EPOCHS = 60  # of each model
 HOLDOUT = f"SELECT image_path, {ENSEMBLE}(image_path) FROM labels WHERE split = 'holdout' ORDER BY image_path"
 LOCAL_ROWS = 40
@@ -69,12 +81,13 @@ class Options:
     stay: bool
 
 
-def studies(epochs: int) -> tuple[Study, Study]:
-    """The study that the queries ask, and a small one for the other engine."""
+def studies(epochs: int) -> tuple[Study, Study, Study]:
+    """The study that the queries ask, a small one for the other engine, and one of numbers."""
     alone = {f"udf_food_{model}": model for model in MODELS}
     return (
-        Study("food", MODELS, epochs * len(MODELS), {ENSEMBLE: "ensemble", **alone}),
-        Study("food_again", (ANOTHER,), max(1, epochs // 3), {f"udf_food_{ANOTHER}": "best"}),
+        Study("food", MODELS, f"{epochs * len(MODELS)} epochs", {ENSEMBLE: "ensemble", **alone}),
+        Study("food_again", (ANOTHER,), f"{max(1, epochs // 3)} epochs", {f"udf_food_{ANOTHER}": "best"}),
+        Study("calories", (), "12 trials", {CALORIES: "best"}, CALORIES_FILE),
     )
 
 
@@ -105,7 +118,8 @@ def run(options: Options, console: Console) -> bool:
 
         console.rule("[bold]5 · Is it true?")
         photos = count_holdout(engines[0])
-        measured = {name: measure(engines[0], name, photos) for name in deployed}
+        dishes = [name for name in deployed if name not in (CALORIES, FEATURES)]
+        measured = {name: measure(engines[0], name, photos) for name in dishes}
         print_accuracies(console, measured, photos)
         console.print(verdict(ENSEMBLE, measured))
         best = max(each.accuracy for name, each in measured.items() if name != ENSEMBLE)
@@ -114,7 +128,11 @@ def run(options: Options, console: Console) -> bool:
             console.print(f"[red]The best model has {best:.3f}; {options.min_accuracy:g} was asked for.")
         agree &= compare(engines, console)
 
-        console.rule("[bold]6 · The same function without a server")
+        console.rule("[bold]6 · More than names: calories, and photos that look alike")
+        more = [*read_queries(CALORIES_FILE)[3:], *read_queries(SIMILAR_FILE)[1:]]
+        agree &= ask_everything(more, engines, console)
+
+        console.rule("[bold]7 · The same function without a server")
         agree &= compare_local(stack, folder, engines[0], console)
 
         console.rule("[bold]What next")
@@ -148,16 +166,18 @@ def find_postgres(stack: ExitStack, folder: Path, url: str, console: Console) ->
 def train_and_deploy(
     folder: Path, url: str, postgres: Engine | None, epochs: int, console: Console
 ) -> dict[str, Mapping[str, Any]]:
-    """Both studies, at the same time; by function, what the training service said of it.
+    """All studies, at the same time; by function, what the training service said of it.
 
-    The large one is PostgreSQL's, the small one DuckDB's. Without PostgreSQL DuckDB has the large one alone.
+    The large one is PostgreSQL's, the others DuckDB's. Without PostgreSQL DuckDB has the large one, not the
+    small one.
     """
     notes = Notes(folder / "trained.json")
     with ExitStack() as stack:
         # Closed afterwards: functions that the other engine deploys are for a connection that comes later.
         there = open_duckdb(stack, folder, url)
-        large, small = studies(epochs)
-        work = [(there, large)] if postgres is None else [(postgres, large), (there, small)]
+        large, small, numbers = studies(epochs)
+        first = [(there, large)] if postgres is None else [(postgres, large), (there, small)]
+        work = [*first, (there, numbers)]
         # All datasets first: workers that train look at photos between two epochs alone.
         snapshots = [freeze(engine, study, console) for engine, study in work]
         jobs = [
@@ -170,8 +190,9 @@ def train_and_deploy(
         deployed: dict[str, Mapping[str, Any]] = {}
         for (engine, study), job in zip(work, jobs, strict=True):
             deployed |= deploy(engine, study, job, notes, console)
-    print_deployed(console, deployed)
-    return deployed
+        deploy_features(work[0][0], FEATURES, jobs[0], notes, console)
+    print_deployed(console, {name: told for name, told in deployed.items() if name != CALORIES})
+    return {**deployed, FEATURES: notes.function(FEATURES)}
 
 
 def ask_everything(queries: Sequence[Query], engines: Sequence[Engine], console: Console) -> bool:

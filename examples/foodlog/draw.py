@@ -22,11 +22,12 @@ from examples.foodlog.foodlog import keep_log, write_log
 from examples.foodlog.labels import Label, choose_labels, write_labels
 from examples.foodlog.photo import take_photo
 from examples.foodlog.progress import bar
+from examples.foodlog.scales import weigh, write_scales
 
 __all__ = ["Album", "draw_album", "is_drawn", "main"]
 
 _NOTE = "album.json"
-_STYLE = 4  # raise it when photos or tables of the same arguments come out differently
+_STYLE = 5  # raise it when photos or tables of the same arguments come out differently
 _CHUNK = 16
 
 
@@ -41,7 +42,7 @@ class Album:
 
 
 def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda: None) -> bool:
-    """Draw the photos into `folder/images` and write labels.csv, users.csv and foodlog.csv beside them.
+    """Draw the photos into `folder/images` and write the tables' CSV files beside them.
 
     Calls `on_photo` after each photo. Answers False, having done nothing, where this very album already is.
     Raises FileExistsError where `folder/images` is somebody else's.
@@ -54,6 +55,7 @@ def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda
     write_labels(folder / "labels.csv", labels)
     users, meals = keep_log(labels, album.rows, album.seed)
     write_log(folder, users, meals)
+    write_scales(folder, *weigh(labels, album.seed))
     (folder / _NOTE).write_text(_note_of(album))  # last: a run that was stopped before is not taken for whole
     return True
 

@@ -27,3 +27,18 @@ CREATE TABLE labels (
 -- All that training reads, and all that its role may read.
 CREATE VIEW lessons AS
   SELECT image_path, food_name FROM labels WHERE split = 'lesson';
+
+-- Meals that a dietician has weighed and measured; of some, nobody has noted the weight.
+CREATE TABLE weighed (
+  food_name text    NOT NULL,
+  portion_g integer,
+  cooked    text    NOT NULL,
+  calories  double precision NOT NULL,
+  split     text    NOT NULL CHECK (split IN ('lesson', 'holdout'))
+);
+
+-- How much was on the plate of a photo, where there was a scale.
+CREATE TABLE portions (
+  image_path text PRIMARY KEY,
+  portion_g  integer
+);

@@ -1,4 +1,4 @@
-"""The three tables of the food log on either engine: made by schema.sql, filled from the CSV files.
+"""The tables of the food log on either engine: made by schema.sql, filled from the CSV files.
 
 Knows how to load and how to ask; knows no function, no model and no question.
 """
@@ -16,7 +16,7 @@ import psycopg
 __all__ = ["TABLES", "Answer", "ask_duckdb", "ask_postgres", "load_duckdb", "load_postgres"]
 
 SCHEMA_FILE = Path(__file__).with_name("schema.sql")
-TABLES = ("foodlog", "users", "labels")
+TABLES = ("foodlog", "users", "labels", "weighed", "portions")
 
 Answer = tuple[tuple[str, ...], list[tuple[Any, ...]]]  # column names, rows
 

@@ -13,7 +13,7 @@ from examples.foodlog.engines import Engine
 from examples.foodlog.tables import Answer
 
 QUIET = Console(quiet=True)
-STUDY = Study("food", ("vgg", "resnet"), 40, {"udf_food_name": "ensemble"})
+STUDY = Study("food", ("vgg", "resnet"), "40 epochs", {"udf_food_name": "ensemble"})
 
 
 class Service:
@@ -95,7 +95,7 @@ def test_another_budget_is_another_job(notes: Notes) -> None:
     service = Service()
     started(service, notes)
     service.jobs[1] = "done"
-    longer = Study(STUDY.dataset, STUDY.models, 80, STUDY.functions)
+    longer = Study(STUDY.dataset, STUDY.models, "80 epochs", STUDY.functions)
     assert started(service, notes, longer) == 2
     assert service.jobs[1] == "done"
 
