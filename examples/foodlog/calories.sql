@@ -3,8 +3,9 @@
 
 -- 1. Weighed meals become a dataset: its target is a number, so that a regression is learned
 SELECT ml_udf.create_dataset(:dataset,
-                             'SELECT food_name, portion_g, cooked, calories FROM weighed WHERE split = ''lesson''',
-                             target => 'calories', task => 'tabular-regression');
+                             'SELECT meal_id, food_name, portion_g, cooked, calories FROM weighed
+                              WHERE split = ''lesson''',
+                             target => 'calories', key => 'meal_id', task => 'tabular-regression');
 
 -- 2. Models learn from it
 SELECT ml_udf.train(:dataset, budget => :budget);

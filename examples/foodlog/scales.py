@@ -37,6 +37,7 @@ _UNWEIGHED = 0.1  # of portions: nobody had a scale
 class Weighed:
     """A row of `weighed`; portion_g: None where it was not noted."""
 
+    meal_id: int
     food_name: str
     portion_g: int | None
     cooked: str
@@ -55,7 +56,8 @@ class Portion:
 def weigh(labels: Sequence[Label], seed: int) -> tuple[list[Weighed], list[Portion]]:
     """The dietician's meals, and a portion for each photo. The same arguments give the same."""
     rng = random.Random(f"scales/{seed}")
-    weighed = [_measured(dish, turn, rng) for turn in range(_MEALS_PER_DISH) for dish in _KCAL_PER_G]
+    turns = [(turn, dish) for turn in range(_MEALS_PER_DISH) for dish in _KCAL_PER_G]
+    weighed = [_measured(number, turn, dish, rng) for number, (turn, dish) in enumerate(turns)]
     portions = [Portion(label.image_path, _noted(_weight(label.food_name, rng), rng)) for label in labels]
     return weighed, portions
 
@@ -72,13 +74,12 @@ def write_scales(folder: Path, weighed: Iterable[Weighed], portions: Iterable[Po
 _FILES: Mapping[type, str] = {Weighed: "weighed", Portion: "portions"}
 
 
-def _measured(dish: str, turn: int, rng: random.Random) -> Weighed:
+def _measured(number: int, turn: int, dish: str, rng: random.Random) -> Weighed:
     weight_g = _weight(dish, rng)
     cooked = rng.choice(tuple(_COOKED))
     kcal = weight_g * _KCAL_PER_G[dish][0] * _COOKED[cooked] * rng.gauss(1.0, 0.06)
-    return Weighed(
-        dish, _noted(weight_g, rng), cooked, round(kcal, 1), "holdout" if turn % 5 == 0 else "lesson"
-    )
+    split: Split = "holdout" if turn % 5 == 0 else "lesson"
+    return Weighed(number, dish, _noted(weight_g, rng), cooked, round(kcal, 1), split)
 
 
 def _weight(dish: str, rng: random.Random) -> int:

@@ -30,6 +30,7 @@ CREATE VIEW lessons AS
 
 -- Meals that a dietician has weighed and measured; of some, nobody has noted the weight.
 CREATE TABLE weighed (
+  meal_id   integer PRIMARY KEY,
   food_name text    NOT NULL,
   portion_g integer,
   cooked    text    NOT NULL,
