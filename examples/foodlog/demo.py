@@ -87,7 +87,7 @@ def studies(epochs: int) -> tuple[Study, Study, Study]:
     return (
         Study("food", MODELS, f"{epochs * len(MODELS)} epochs", {ENSEMBLE: "ensemble", **alone}),
         Study("food_again", (ANOTHER,), f"{max(1, epochs // 3)} epochs", {f"udf_food_{ANOTHER}": "best"}),
-        Study("calories", (), "12 trials", {CALORIES: "best"}, CALORIES_FILE),
+        Study("calories", (), "6 trials", {CALORIES: "best"}, CALORIES_FILE),
     )
 
 
