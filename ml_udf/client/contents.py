@@ -44,6 +44,8 @@ def boxes_of(text: str) -> list[dict[str, Any]]:
     """The boxes of a row: a label, a score and [x0, y0, x1, y1] each. Raises `WrongType` for what is none."""
     found = json_of_text(text)
     try:
+        if not isinstance(found, list):
+            raise TypeError
         return [
             {
                 "label": str(box["label"]),
