@@ -165,7 +165,7 @@ def _in_order(image: Image.Image, frame: Frame) -> Pixels:
     if frame.channels == "grey":
         return np.repeat(np.asarray(image.convert("L"))[:, :, None], 3, axis=2)
     pixels: Pixels = np.asarray(image)
-    return pixels[:, :, ::-1] if frame.channels == "bgr" else pixels
+    return np.ascontiguousarray(pixels[:, :, ::-1]) if frame.channels == "bgr" else pixels
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

@@ -87,6 +87,7 @@ def test_a_deployment_is_published_for_the_local_endpoint_and_taken_away(
         "version": 1,
         "task": "text-classification",
         "input": {"name": "text", "form": "text"},
+        "thresholds": {},
         "combine": "majority_vote",
         "fitted": None,
         "fit": None,
@@ -222,6 +223,26 @@ def test_an_uploaded_model_is_stored_checked_and_answers(house: InferenceServer,
     upload, headers = multipart(file=("dish.jpg", photo.getvalue()))
     again = call(house.port, "POST", "/classify?function=uploaded&k=3", upload, headers).json()
     assert again["predictions"] == answer["predictions"]
+
+
+def test_a_model_of_several_files_is_uploaded_whole(house: InferenceServer, tmp_path: Path) -> None:
+    made = image_model(tmp_path, "several")
+    weights = (made / "model.safetensors").read_bytes()
+    manifest = json.loads((made / "model.json").read_text())
+    manifest |= {"files": [{"name": "model.safetensors"}, {"name": "notes.json", "role": "notes"}]}
+    del manifest["version"]
+    told = {
+        "manifest": ("model.json", json.dumps(manifest).encode()),
+        "weights": ("model.safetensors", weights),
+    }
+    missing = call(house.port, "POST", "/register", *multipart(**told))
+    assert (missing.status, "'notes.json' and none came" in missing.error) == (400, True)
+    body, headers = multipart(**told, files=("notes.json", b"{}"))
+    registered = call(house.port, "POST", "/register?classes=true", body, headers).json()
+    assert [file["name"] for file in registered["files"]] == ["model.safetensors", "notes.json"]
+    assert (Path(registered["directory"]) / "notes.json").read_bytes() == b"{}"
+    assert (registered["class_count"], registered["classes"]) == (len(CLASSES), list(CLASSES))
+    assert "classes" not in call(house.port, "POST", "/register", body, headers).json()
 
 
 def test_the_lists_say_what_there_is(house: InferenceServer, f: str) -> None:
