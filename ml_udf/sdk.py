@@ -27,6 +27,7 @@ from ml_udf.client.contents import value_of
 from ml_udf.client.statement import Binding, Statement
 from ml_udf.errors import BadOption, MlUdfError
 from ml_udf.feedback import give_feedback
+from ml_udf.registration import register_model
 from ml_udf.training import TrainingCalls
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Inference",
     "Models",
     "Query",
+    "Registered",
     "Train",
     "extend",
     "feedback",
@@ -42,6 +44,7 @@ __all__ = [
     "import_images",
     "pause",
     "query",
+    "register",
     "resume",
 ]
 
@@ -115,6 +118,16 @@ class Models:
 
     job: TrainingJob
     best_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A model on a server, which answers under its own name. difference: of its answers, on the sample."""
+
+    name: str
+    version: int
+    task: str
+    difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +219,33 @@ class Train:
         with _calls(self._how) as calls:
             calls.push(dataset, _parts(self._data))
             return TrainingJob(int(calls.train(job)["id"]), *astuple(self._how))
+
+
+def register(
+    estimator: Any,  # noqa: ANN401  # scikit-learn ships no types
+    sample: Any,  # noqa: ANN401  # a frame, a matrix, or texts
+    name: str,
+    *,
+    classes: Sequence[str] | None = None,
+    bound: float = 1e-4,
+    endpoint: str = DEFAULT_ENDPOINT,
+    token: str | None = None,
+    allow_plain: bool = False,
+    sslrootcert: str | None = None,
+) -> Registered:
+    """Register a fitted scikit-learn estimator, or pipeline, as the next version of the model `name`.
+
+    It is converted to ONNX here, in your process, and compared on `sample` with its own predict_proba or
+    predict; no pickle is sent. sample: a DataFrame, a matrix [n, columns], or n texts. classes: names in
+    place of the estimator's own. bound: the largest difference; of a regressor, as a part of its largest
+    answer. Raises `BadOption` where it cannot be converted or differs, and the errors of `ml_udf.errors`.
+    """
+    from ml_udf.estimator import convert
+
+    found = convert(estimator, sample, classes=classes, bound=bound)
+    with contextlib.closing(_client(_How(endpoint, token, allow_plain, sslrootcert))) as client:
+        told = register_model(client, {**found.manifest, "name": name}, lambda _: found.content)
+    return Registered(str(told["name"]), int(told["version"]), str(told["task"]), found.difference)
 
 
 def pause(job: TrainingJob) -> None:

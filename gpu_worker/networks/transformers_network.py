@@ -114,6 +114,7 @@ def read_module(directory: str, auto_class: str, *, features: bool) -> tuple[nn.
     """
     transformers = required("transformers", "transformers")
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     try:
         said = read_json(f"{directory}/{CONFIG_FILE}")
     except ValueError as exc:

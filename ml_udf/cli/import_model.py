@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,11 +15,10 @@ import typer
 from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
 from ml_udf.cli.import_remote import is_url, manifest_of, metadata_of, name_of
 from ml_udf.client import Client
-from ml_udf.client.transport import HttpRequest
+from ml_udf.registration import register_model
 
 __all__ = ["import_model", "registered"]
 
-_LONG_S = 3600.0  # of a registration: large files over a slow network
 _NUMBERS = ("mean", "std", "fill")
 
 
@@ -151,22 +149,7 @@ def _say_registered(reply: dict[str, Any]) -> None:
 
 def registered(client: Client, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Uploads a model's folder as the next version of its name. Raises the errors of `ml_udf.errors`."""
-    content = {field: value for field, value in manifest.items() if field != "version"}
-    names = [file["name"] for file in manifest.get("files") or ()] or [manifest.get("weights")]
-    boundary = uuid.uuid4().hex
-    parts = [_part(boundary, "manifest", None, json.dumps(content).encode())]
-    for place, name in enumerate(filter(None, names)):
-        parts.append(_part(boundary, "files" if place else "weights", name, (folder / name).read_bytes()))
-    body = b"".join([*parts, f"--{boundary}--\r\n".encode()])
-    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-    return client.ask(HttpRequest("POST", "/register", body, headers), timeout_s=_LONG_S)
-
-
-def _part(boundary: str, field: str, name: str | None, content: bytes) -> bytes:
-    file = "" if name is None else f'; filename="{name}"'
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"{file}\r\n'
-    kind = "" if name is None else "Content-Type: application/octet-stream\r\n"
-    return f"{head}{kind}\r\n".encode() + content + b"\r\n"
+    return register_model(client, manifest, lambda name: (folder / name).read_bytes())
 
 
 def _name_of(path: Path) -> str:

@@ -1,0 +1,145 @@
+"""A scikit-learn estimator becomes ONNX that answers as it does itself, or is refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.svm import LinearSVC
+
+from ml_udf.errors import BadOption
+from ml_udf.estimator import convert
+
+ROWS = 60
+NUMBERS = np.random.default_rng(0).random((ROWS, 3))
+LABELS = np.where(NUMBERS[:, 0] > 0.5, "leaves", "stays")
+
+
+@pytest.fixture(scope="module")
+def frame() -> Any:
+    pd = pytest.importorskip("pandas", reason="frames are pandas'")
+    random = np.random.default_rng(1)
+    age = random.normal(40, 10, ROWS)
+    age[::9] = np.nan
+    return pd.DataFrame(
+        {
+            "age": age,
+            "plan": random.choice(["free", "pro", "team"], ROWS),
+            "active": random.random(ROWS) > 0.5,
+            "visits": random.integers(0, 5, ROWS),
+        }
+    )
+
+
+def test_a_matrix_of_numbers_is_one_input_of_named_columns() -> None:
+    found = convert(LogisticRegression().fit(NUMBERS, LABELS), NUMBERS)
+    assert found.difference < 1e-5
+    assert found.manifest["task"] == "tabular-classification"
+    assert found.manifest["classes"] == ["leaves", "stays"]
+    names = [column["name"] for column in found.manifest["input"]["columns"]]
+    assert names == ["x0", "x1", "x2"]
+
+
+def test_a_pipeline_over_a_frames_columns_keeps_their_names_and_kinds(frame: Any) -> None:
+    columns = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), ["age", "visits"]),
+        (OneHotEncoder(handle_unknown="ignore"), ["plan"]),
+        remainder="passthrough",
+    )
+    found = convert(
+        make_pipeline(columns, RandomForestClassifier(5, random_state=0)).fit(frame, LABELS), frame
+    )
+    assert found.difference < 1e-5
+    assert [tuple(column.values()) for column in found.manifest["input"]["columns"]] == [
+        ("age", "number"),
+        ("plan", "text"),
+        ("active", "boolean"),
+        ("visits", "number"),
+    ]
+
+
+def test_a_regressor_answers_values() -> None:
+    found = convert(RandomForestRegressor(5).fit(NUMBERS, 1e6 * NUMBERS[:, 1]), NUMBERS)
+    assert found.manifest["task"] == "tabular-regression"
+    assert found.manifest["classes"] == []
+    assert found.difference < 1e-5  # of the largest answer
+
+
+def test_texts_are_shown_as_they_are() -> None:
+    texts = ["good Car runs well", "bad slow service", "nice and fast cars", "awful slow"] * 10
+    estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, ["+", "-"] * 20)
+    found = convert(estimator, texts, classes=["positive", "negative"])
+    assert found.manifest["task"] == "text-classification"
+    assert found.manifest["classes"] == ["positive", "negative"]
+    assert found.difference < 1e-5
+
+
+def test_words_that_onnx_would_cut_otherwise_are_refused() -> None:
+    """Its tokenizer knows no letters beyond ASCII."""
+    texts = ["schöne schnelle Autos", "kläglich langsam", "schön", "müde"] * 10
+    estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, ["+", "-"] * 20)
+    with pytest.raises(BadOption, match="as ONNX 40 of 40 rows differ"):
+        convert(estimator, texts)
+
+
+def test_a_pipeline_that_fails_at_an_unknown_category_is_refused(frame: Any) -> None:
+    columns = make_column_transformer((OneHotEncoder(), ["plan"]))
+    with pytest.raises(BadOption, match="fails where a text is unknown or missing") as refused:
+        convert(make_pipeline(columns, LogisticRegression()).fit(frame, LABELS), frame)
+    assert "handle_unknown='ignore'" in refused.value.hint
+
+
+def test_a_text_column_stands_beside_numbers(frame: Any) -> None:
+    columns = make_column_transformer((TfidfVectorizer(), "plan"), (StandardScaler(), ["visits"]))
+    found = convert(make_pipeline(columns, LogisticRegression()).fit(frame, LABELS), frame)
+    assert found.difference < 1e-5
+
+
+def test_several_labels_of_a_row_are_a_multilabel_task() -> None:
+    both = np.stack([NUMBERS[:, 0] > 0.5, NUMBERS[:, 1] > 0.5], axis=1).astype(int)
+    found = convert(OneVsRestClassifier(LogisticRegression()).fit(NUMBERS, both), NUMBERS, classes=["a", "b"])
+    assert found.manifest["task"] == "tabular-multilabel"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "sample", "reason"),
+    [
+        (KMeans(2, n_init=1).fit(NUMBERS), NUMBERS, "no classifier and no regressor"),
+        (LinearSVC().fit(NUMBERS, LABELS), NUMBERS, "says no probabilities"),
+        (LinearRegression().fit(NUMBERS, NUMBERS[:, :2]), NUMBERS, "2 values a row"),
+        (LogisticRegression().fit(NUMBERS, LABELS), NUMBERS[:0], "the sample is empty"),
+        (LogisticRegression().fit(NUMBERS, LABELS), NUMBERS[:, :2], "does not answer to the sample"),
+        (LogisticRegression(), NUMBERS, "not fitted"),
+        (
+            make_pipeline(FunctionTransformer(np.log1p), LogisticRegression()).fit(NUMBERS, LABELS),
+            NUMBERS,
+            "cannot be served as ONNX: FunctionTransformer is not supported",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(estimator: Any, sample: Any, reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
+        convert(estimator, sample)
+
+
+def test_a_difference_over_the_bound_is_refused() -> None:
+    estimator = LogisticRegression().fit(NUMBERS, LABELS)
+    with pytest.raises(BadOption, match="rows differ, by up to"):
+        convert(estimator, NUMBERS, bound=0.0)
+
+
+def test_classes_must_be_as_many_as_the_estimators() -> None:
+    estimator = LogisticRegression().fit(NUMBERS, LABELS)
+    with pytest.raises(BadOption, match="3 classes are named, and the estimator has 2"):
+        convert(estimator, NUMBERS, classes=["a", "b", "c"])
