@@ -157,6 +157,24 @@ def test_boxes_of_a_photo_on_its_side_lie_in_it_as_it_is_seen(
     assert corners["lower right"] == [10.0, 20.0, 20.0, 40.0]
 
 
+@pytest.mark.parametrize(
+    ("resize", "upper_left", "lower_right"),
+    [
+        # Of 64 × 32 pixels the frame holds all, with bars above and below; or the middle half alone.
+        ("long_side", [0, 0, 32, 16], [32, 16, 64, 32]),
+        ("short_side", [16, 0, 32, 16], [32, 16, 48, 32]),
+    ],
+)
+def test_boxes_lie_in_the_picture_however_it_was_put_into_the_frame(
+    resize: str, upper_left: list[int], lower_right: list[int], ask: Callable[..., Answer], tmp_path: Path
+) -> None:
+    form = {"form": "path", "height": 16, "width": 16, "mean": [0, 0, 0], "std": [1, 1, 1]}
+    model = boxes_model(tmp_path, input={**form, "preprocess": {"resize": resize}})
+    found = columns_of(ask(model, "image", [png((255, 255, 255))]))
+    corners = {box["label"]: box["box"] for box in json.loads(found["boxes"].values[0])}
+    assert (corners["upper left"], corners["lower right"]) == (upper_left, lower_right)
+
+
 def test_boxes_of_pixels_that_were_sent_as_such_are_in_those(
     ask: Callable[..., Answer], tmp_path: Path
 ) -> None:
