@@ -165,6 +165,7 @@ def test_the_published_form_is_what_the_local_endpoint_reads(catalog: Catalog) -
         "slo_ms": 500.0,
         "min_confidence": 0.0,
         "default": "none",
+        "thresholds": {},
         "media_roots": None,
     }
 
