@@ -3,9 +3,9 @@
     python -m tests.benchmarks.learning --seeds 10 --only breast_cancer wine
 
 Ours goes through a real server, in SQL: create_dataset, train without any option, deploy. The others are
-taught by the same training and validation rows, and judged on the same test rows. Every cell is kept as it
-comes (a line of bench-results/learning-….jsonl), so that a run that was ended goes on where it stood;
---forget begins anew. A difference is paired by seed; its interval is Student's, 95 %.
+taught by the same training and validation rows, with one thread, and judged on the same test rows. Every cell
+is kept as it comes (a line of bench-results/learning-….jsonl), so that a run that was ended goes on where it
+stood; --forget begins anew. A difference is paired by seed; its interval is Student's, 95 %.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import root_mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+from threadpoolctl import threadpool_limits
 
 import ml_udf.duckdb
 from tests.benchmarks.journal import Journal
@@ -99,7 +100,7 @@ def lightgbm_default(case: Case, taught: Rows, asked: Rows) -> float:
     import lightgbm  # only where it is installed
 
     kind = lightgbm.LGBMClassifier if case.greater_is_better else lightgbm.LGBMRegressor
-    return fitted(kind(verbose=-1))(case, taught, asked)
+    return fitted(kind(verbose=-1, n_jobs=1))(case, taught, asked)
 
 
 def mixed(model: Any, encoder: Any) -> Practitioner:
@@ -129,6 +130,7 @@ def small_network(case: Case, taught: Rows, asked: Rows) -> float:
     from torch import nn
     from torch.nn import functional
 
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     assert case.media is not None
     pixels = np.stack([np.asarray(Image.open(path).convert("L")) for path in case.texts()])
@@ -332,7 +334,8 @@ def cells(
             for contender, practitioner in case.practitioners.items():
                 began_s = time.monotonic()
                 try:
-                    with warnings.catch_warnings():
+                    # One thread, as ours: on cores that others use too, several wait for each other.
+                    with warnings.catch_warnings(), threadpool_limits(1):
                         warnings.simplefilter("ignore")
                         scores[contender] = practitioner(case, ours.taught, ours.test)
                 except ImportError as missing:
