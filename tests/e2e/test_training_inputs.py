@@ -354,6 +354,9 @@ def test_numbers_are_learnt_and_told_as_numbers(engine: str, request: pytest.Fix
     assert told["metric"] == "rmse"
     assert told["test_low"] <= told["test_score"] <= told["test_high"] < told["baseline"]
     assert told["baseline_said"].startswith("always saying")
+    evaluated = f"SELECT value FROM ml_udf.evaluate('udf_{name}', '{name}') WHERE metric = 'rmse'"
+    assert value(evaluated) == pytest.approx(told["test_score"], rel=1e-4)
+    assert value(f"SELECT max(importance) FROM ml_udf.importance('udf_{name}', '{name}')") > 1, "of the age"
     assert (told["test_accuracy"], told["majority_accuracy"], told["warning"]) == (None, None, "")
     kind = "typeof" if engine == "in_duckdb" else "pg_typeof"
     asked = f"udf_{name}(40, 'pro', true)"
