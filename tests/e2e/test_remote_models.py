@@ -14,7 +14,7 @@ import pytest
 
 from ml_udf.client import Client
 from ml_udf.errors import BadOption, MlUdfError
-from tests.engines import Engine, SqlError, make_engine
+from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import hashing_model, label_of
 from tests.remote_endpoint import (
@@ -310,6 +310,18 @@ def test_a_model_at_an_endpoint_that_is_not_allowed_is_refused_with_what_to_do(
         client.post("/register", {"directory": str(folder)})
     assert "elsewhere" not in json.dumps(client.get("/v1/models"))
     client.close()
+
+
+def test_nothing_is_sent_from_a_database_session_itself(server: InferenceServer, far: Endpoint) -> None:
+    before = len(far.requests)
+    session = DuckDb(f"local:{server.home}", ["udf_far"])
+    try:
+        with pytest.raises(SqlError, match="which a running ml_udf server asks") as refused:
+            session.query("SELECT udf_far('a')")
+    finally:
+        session.close()
+    assert refused.value.sqlstate == "22023"
+    assert len(far.requests) == before
 
 
 def test_a_function_is_not_deployed_while_its_endpoint_says_nothing(
