@@ -106,7 +106,7 @@ def posts(calls: TrainingCalls) -> dict[str, Callable[[], object]]:
     }
 
 
-READS = {"dataset", "datasets", "job", "jobs", "trials", "watch"}
+READS = {"answers", "dataset", "datasets", "job", "jobs", "trials", "watch"}
 CHANGES = sorted(
     posts(TrainingCalls(Client("http://127.0.0.1")))
 )  # names alone: nothing is asked of the client
