@@ -179,7 +179,7 @@ def test_what_was_looked_at_is_stored_with_the_deployment_and_not_looked_at_agai
 def test_models_that_do_not_do_another_task_are_not_deployed_for_it(house: House):
     house.workers.shares["good"] = 0.9
     for task in ("image-embedding", "image-embeding"):
-        with pytest.raises(BadOption, match=f"do text-classification, not '{task}'"):
+        with pytest.raises(BadOption, match=f"do text-classification, text-embedding, not '{task}'"):
             deploy(house, house.run("good"), task=task)
     assert deploy(house, house.run("good"), task="text-classification").version == 1
 
