@@ -215,6 +215,10 @@ def _outputs(
 ) -> dict[str, Any]:
     """Which output gives what is read, and what makes probabilities of it."""
     outputs = dict(said)
+    named = [outputs.get(field) for field in ("scores", "features", "values")]
+    for name in filter(None, [*named, *(outputs.get("boxes") or ())]):
+        if name not in shapes:
+            raise ModelUnusable(f"{found.path} has no output {name!r}; there are {_told(shapes)}")
     names = [name for name in shapes if name not in (outputs.get("features"),)]
     if reads in ("scores", "values") and not outputs.get(reads):
         fitting = [name for name in names if _numbers(shapes[name]) > 0]

@@ -195,7 +195,7 @@ def _wishes(
         if field == "boxes":
             outputs[field] = value.split(",")
         else:
-            outputs[field] = float(value) if field in ("threshold", "overlap") else value
+            outputs[field] = _value(field, value) if field in ("threshold", "overlap") else value
     if outputs:
         said["outputs"] = outputs
     return said
@@ -213,7 +213,10 @@ def _pairs(option: str, given: Sequence[str] | None) -> list[tuple[str, str]]:
 
 def _value(field: str, text: str) -> Any:  # noqa: ANN401  # of a manifest's field
     if field in _NUMBERS:
-        numbers = [json.loads(each) for each in text.split(",")]
+        try:
+            numbers = [json.loads(each) for each in text.split(",")]
+        except ValueError:
+            fail(f"--preprocess {field}={text}: numbers are needed, with commas between them")
         return numbers * 3 if len(numbers) == 1 else numbers
     try:
         return json.loads(text) if field not in ("prefix", "tokenizer") else text
