@@ -145,6 +145,24 @@ class TrainingCalls:
             body["task"] = task
         return self._post(f"/v1/jobs/{job:d}/deploy", body, timeout_s=_LONG_S)
 
+    def retrain(
+        self,
+        function: str,
+        every: str | None = None,
+        budget: str | None = None,
+        roles: Sequence[str] | None = None,
+    ) -> Json:
+        """Train a function again: now, and `every` "1 day"; "never" = no more. Where it stands."""
+        where = f"/v1/functions/{quote(function, safe='')}/retrain"
+        if every is not None and every.strip().lower() == "never":
+            return self._ask(HttpRequest("DELETE", where), _SHORT_S)
+        asked = {"every": every, "budget": budget}
+        return self._post(where, asked if roles is None else {**asked, "roles": list(roles)})
+
+    def retrainings(self) -> list[Json]:
+        """The functions that are trained again."""
+        return list(self._get("/v1/retrainings")["retrainings"])
+
     def rollback(self, function: str) -> Json:
         """Deploy what a function was before; its deployed form."""
         return self._post(f"/v1/functions/{quote(function, safe='')}/rollback", {}, timeout_s=_LONG_S)

@@ -61,20 +61,24 @@ from server.serving.dispatcher import Dispatcher
 from server.serving.feedback import FeedbackService
 from server.serving.learned_state import LearnedState
 from server.serving.prediction_ids import PredictionIds
+from server.serving.recent_answers import RecentAnswers
 from server.serving.scheduler_adapter import QueueBounds
 from server.serving.shadow_rows import ShadowRows
 from server.settings import Settings
 from server.storage import StartError, Storage, open_storage
 from server.store.feedback import FeedbackBounds, FeedbackRepository
 from server.store.latencies import LatencyFiles
+from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
 from server.supervision import Supervisor
 from server.training.checkpoints.parameters import ParameterStore
 from server.training.datasets.connections import SourceConnections
 from server.training.datasets.datasets import Datasets
 from server.training.datasets.snapshot import SnapshotLimits
+from server.training.drift import Drift
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
+from server.training.retraining import Retrainings
 from server.training.trainers import Trainers
 from server.version import VERSION
 from server.workers.devices import count_cuda_devices, worker_devices
@@ -347,7 +351,25 @@ async def _running(
         )
         stack.push_async_callback(shadow_rows.close)
         shadow_rows.start()
-        calls = CallService(dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows)
+        deployer = Deployer(trainers, publisher, catalog, trained)
+        retrainings = Retrainings(
+            RetrainingRepository(storage.engine),
+            trained,
+            catalog,
+            taken,
+            jobs,
+            deployer,
+            supervisor.tasks(),
+        )
+        stack.push_async_callback(retrainings.close)
+        retrainings.start()
+        recent = RecentAnswers()
+        drift = Drift(recent, trained, folder / "datasets", supervisor.tasks())
+        stack.push_async_callback(drift.close)
+        drift.start()
+        calls = CallService(
+            dispatcher, metrics, supervisor.tasks(), settings.max_queued_rows, shadow_rows, recent
+        )
         selections = Selections(dispatcher, latencies.of_rows)
         yield Services(
             settings=settings,
@@ -364,6 +386,11 @@ async def _running(
                 supervisor,
                 selections.all,
                 residency.held,
+                lambda: [
+                    (each.function, each.version, each.what, each.index)
+                    for each in drift.latest
+                    if each.index is not None
+                ],
             ),
             calls=calls,
             feedback=FeedbackService(labelled, learned_state, calls, metrics, ids),
@@ -374,7 +401,9 @@ async def _running(
             selections=selections,
             datasets=taken,
             training=jobs,
-            deployer=Deployer(trainers, publisher, catalog, trained),
+            deployer=deployer,
+            retrainings=retrainings,
+            drift=drift,
             remote=remote,
         )
 

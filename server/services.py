@@ -22,8 +22,10 @@ from server.serving.feedback import FeedbackService
 from server.serving.prediction_ids import PredictionIds
 from server.settings import Settings
 from server.training.datasets.datasets import Datasets
+from server.training.drift import Drift
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
+from server.training.retraining import Retrainings
 from server.workers.pool import WorkerPool
 
 __all__ = ["Services", "ServicesOf"]
@@ -51,6 +53,8 @@ class Services:
     datasets: Datasets
     training: Training
     deployer: Deployer
+    retrainings: Retrainings
+    drift: Drift
     remote: RemoteModels
 
     def ready(self) -> bool:

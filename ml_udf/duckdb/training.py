@@ -112,6 +112,10 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
         )
         + "')",
     ),
+    "retrain": (
+        (("function", None), ("every", "NULL"), ("budget", "NULL")),
+        "{}->>'state'",
+    ),
     "rollback": ((("function", None),), "({}->>'version')::BIGINT"),
     "cancel": ((("job", None),), "{}->>'state'"),
     "pause": ((("job", None),), "{}->>'state'"),
@@ -180,6 +184,8 @@ class TrainingFunctions:
             return calls.train({**given, "knobs": json_of(given.get("knobs"), "knobs")})
         if verb == "deploy":
             return self._deploy(calls, given)
+        if verb == "retrain":
+            return calls.retrain(_text(given, "function"), given["every"], given["budget"])
         if verb == "rollback":
             return calls.rollback(_text(given, "function"))
         if verb == "extend":

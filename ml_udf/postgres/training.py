@@ -59,6 +59,8 @@ class TrainingVerbs:
             return calls.train({**given, "knobs": json_of(given.get("knobs"), "knobs")})["id"]
         if verb == "deploy":
             return self._deploy(calls, given, server)
+        if verb == "retrain":
+            return calls.retrain(given["function"], given["every"], given["budget"], self._roles())["state"]
         if verb == "rollback":
             return calls.rollback(given["function"])["version"]
         if verb == "cancel":

@@ -88,6 +88,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PUT", "/v1/functions/{name}"): Rule("all"),
     ("DELETE", "/v1/functions/{name}"): Rule("all"),
     ("POST", "/v1/functions/{name}/rollback"): Rule("all"),
+    ("POST", "/v1/functions/{name}/retrain"): Rule("all"),
+    ("DELETE", "/v1/functions/{name}/retrain"): Rule("all"),
+    ("GET", "/v1/retrainings"): Rule("ask"),
+    ("GET", "/v1/drift"): Rule("ask"),
     # A label changes what everybody is answered.
     ("POST", "/v1/feedback"): Rule("all"),
     # Datasets show queries and the classes of rows: they are for those who may train.

@@ -89,7 +89,9 @@ class Exposition(Collector):
         supervisor: Supervisor,
         selections: Callable[[], Mapping[tuple[str, int], Selection]] = dict,
         held: Callable[[], Mapping[str, tuple[int, int, int]]] = dict,
+        drift: Callable[[], Sequence[tuple[str, int, str, float]]] = tuple,
     ) -> None:
+        self._drift = drift
         self._metrics = metrics
         self._selections = selections
         self._held = held
@@ -111,6 +113,17 @@ class Exposition(Collector):
         yield from self._of_workers()
         yield from self._of_models()
         yield from self._of_tasks()
+        yield from self._of_drift()
+
+    def _of_drift(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "ml_udf_drift",
+            "Population stability index of what is asked and answered, against the training rows",
+            labels=("function", "version", "what"),
+        )
+        for function, version, what, index in self._drift():
+            family.add_metric([function, str(version), what], index)
+        yield family
 
     def _of_functions(self) -> Iterable[Metric]:
         counters: list[tuple[str, str, Callable[[FunctionStats], float]]] = [

@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 
 from server.catalog.function_spec import deployed_form
 from server.catalog.jobs import ACTIVE, PAUSED, Job
+from server.catalog.retraining import Retraining
 from server.errors import BadOption, ServiceError, UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
@@ -144,6 +145,53 @@ async def roll_back(services: ServicesOf, name: str) -> Response:
     if not services.catalog.is_function(name):
         raise UnknownFunction(f"there is no function {name!r} here")
     return json_reply(deployed_form(await services.deployer.roll_back(name)))
+
+
+@router.get("/v1/retrainings")
+async def list_retrainings(services: ServicesOf) -> Response:
+    """The functions that are trained again, when, and what came of it the last time."""
+    return json_reply({"retrainings": [_retraining(each) for each in await services.retrainings.all()]})
+
+
+@router.get("/v1/drift")
+async def list_drift(services: ServicesOf) -> Response:
+    """How far what functions are asked and answer has moved from what they were trained on."""
+    found = [asdict(each) | {"is_much": each.is_much} for each in await services.drift.look()]
+    return json_reply({"drift": found})
+
+
+@router.post("/v1/functions/{name}/retrain")
+async def retrain(services: ServicesOf, name: str, request: Request) -> Response:
+    """Train a function again, now and `{"every": "1 day"}`; promoted only where that is better."""
+    form = await json_object(request, may_be_empty=True)
+    unknown = sorted(form.keys() - {"every", "budget", "roles"})
+    if unknown:
+        raise BadOption(f"a retraining has no field {unknown[0]!r}; there are budget, every, roles")
+    roles = form.get("roles")
+    if roles is not None and not (isinstance(roles, list) and all(isinstance(role, str) for role in roles)):
+        raise BadOption("'roles' must be a list of the names of roles")
+    asked = await services.retrainings.ask(name, form.get("every"), form.get("budget"), roles)
+    return json_reply(_retraining(asked), 201)
+
+
+@router.delete("/v1/functions/{name}/retrain")
+async def stop_retraining(services: ServicesOf, name: str) -> Response:
+    """Train it no more by itself; a job that runs goes on."""
+    await services.retrainings.forget(name)
+    return json_reply({"function": name, "state": "forgotten"})
+
+
+def _retraining(known: Retraining) -> dict[str, Any]:
+    return {
+        "function": known.function,
+        "state": known.state,
+        "every_s": known.every_s,
+        "budget": known.budget or None,
+        "next_at": None if known.next_at is None else known.next_at.isoformat(),
+        "job": known.job,
+        "outcome": known.outcome,
+        "ended_at": None if known.ended_at is None else known.ended_at.isoformat(),
+    }
 
 
 def _telling(subsets: Mapping[str, float]) -> dict[str, float]:

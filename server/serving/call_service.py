@@ -13,6 +13,7 @@ from server.observability.metrics import Metrics
 from server.serving.calls import Call, PendingReply, Reply
 from server.serving.dispatcher import Dispatcher
 from server.serving.fair_share import FairShare
+from server.serving.recent_answers import RecentAnswers
 from server.serving.shadow_rows import ShadowRows
 from server.supervision import Tasks
 
@@ -29,9 +30,11 @@ class CallService:
         tasks: Tasks | None = None,
         max_rows: int = 200_000,
         shadow_rows: ShadowRows | None = None,
+        recent: RecentAnswers | None = None,
     ) -> None:
-        """max_rows: of one function that all callers share. shadow_rows: are told what was answered."""
+        """max_rows: of one function that all callers share. shadow_rows, recent: hear what was answered."""
         self._shadow_rows = shadow_rows
+        self._recent = recent
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._fair_share = FairShare(max_rows)
@@ -91,6 +94,8 @@ class CallService:
         reply = pending.future.result()
         if self._shadow_rows is not None:
             self._shadow_rows.answered(call)
+        if self._recent is not None:
+            self._recent.answered(call, reply)
         stats = self._metrics.of(call.function)
         stats.answered(
             len(call.rows), len(reply.errors), time.monotonic() - began_s, pending.first_sent_s - began_s

@@ -35,6 +35,7 @@ __all__ = [
     "JobRow",
     "LookRow",
     "ModelVersionRow",
+    "RetrainingRow",
     "SecretRow",
     "SnapshotRow",
 ]
@@ -213,6 +214,21 @@ class JobRow(Base):
     found: Mapped[dict[str, Any] | None]
 
     __table_args__ = (Index(None, "state"),)
+
+
+class RetrainingRow(Base):
+    """A function that is trained again, and what came of it the last time."""
+
+    __tablename__ = "retrainings"
+
+    function: Mapped[str] = mapped_column(String(100), primary_key=True)
+    every_s: Mapped[float | None] = mapped_column(Float)
+    budget: Mapped[str] = mapped_column(String(40))
+    roles: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    next_at: Mapped[datetime | None]
+    job: Mapped[int | None] = mapped_column(Integer)
+    outcome: Mapped[str] = mapped_column(Text)
+    ended_at: Mapped[datetime | None]
 
 
 class LookRow(Base):

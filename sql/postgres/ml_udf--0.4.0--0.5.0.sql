@@ -467,3 +467,72 @@ GRANT EXECUTE ON FUNCTION
     ml_udf.importance(text, text, text, integer, integer, text, text),
     ml_udf.learning_curve(bigint, text)
     TO ml_udf_reader;
+
+
+-- ── Training again ─────────────────────────────────────────────────────────────────────────────────
+
+-- PUBLIC
+CREATE FUNCTION ml_udf.retrain(
+    function text,                          -- of the server
+    every text DEFAULT NULL,                -- '1 day', '6 hours'; NULL = once, now; 'never' = no more
+    budget text DEFAULT NULL,               -- of each time; NULL = that of the job before
+    server text DEFAULT 'ml_udf'            -- name of the foreign server
+) RETURNS text
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].train("retrain", {"function": function, "every": every, "budget": budget}, server)
+$python$;
+COMMENT ON FUNCTION ml_udf.retrain(text, text, text, text) IS
+    'has the server train a function again, on the newest rows; what is found answers only where it is better';
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._retrainings(
+    OUT server text, OUT function text, OUT state text, OUT every_s double precision, OUT budget text,
+    OUT next_at timestamptz, OUT job bigint, OUT outcome text, OUT ended_at timestamptz
+) RETURNS SETOF record
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 20
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].training_view("retrainings")
+$python$;
+COMMENT ON FUNCTION ml_udf._retrainings() IS 'the retrainings of every server that the caller may use';
+
+-- PUBLIC
+CREATE VIEW ml_udf.retrainings AS
+    SELECT server, function, state, every_s, budget, next_at, job, outcome, ended_at
+    FROM ml_udf._retrainings();
+COMMENT ON VIEW ml_udf.retrainings IS 'functions that are trained again, and what came of it the last time';
+
+REVOKE ALL ON FUNCTION ml_udf._retrainings(), ml_udf.retrain(text, text, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._retrainings() TO ml_udf_reader;
+GRANT SELECT ON ml_udf.retrainings TO ml_udf_reader;
+GRANT EXECUTE ON FUNCTION ml_udf.retrain(text, text, text, text) TO ml_udf_admin;
+
+
+-- ── Drift ──────────────────────────────────────────────────────────────────────────────────────────
+
+-- PRIVATE
+CREATE FUNCTION ml_udf._drift(
+    OUT server text, OUT function text, OUT version bigint, OUT what text, OUT rows bigint,
+    OUT index double precision, OUT is_much boolean, OUT reference text
+) RETURNS SETOF record
+    LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE ROWS 50
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].training_view("drift")
+$python$;
+COMMENT ON FUNCTION ml_udf._drift() IS 'what has moved away from the training rows, of every server that the caller may use';
+
+-- PUBLIC. index: the population stability index of the recent rows; below 0.1 little, above 0.25 much.
+CREATE VIEW ml_udf.drift AS
+    SELECT server, function, version, what, rows, index, is_much, reference
+    FROM ml_udf._drift();
+COMMENT ON VIEW ml_udf.drift IS 'how far what functions are asked and answer has moved from what they were trained on';
+
+REVOKE ALL ON FUNCTION ml_udf._drift() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._drift() TO ml_udf_reader;
+GRANT SELECT ON ml_udf.drift TO ml_udf_reader;

@@ -5,6 +5,7 @@ JobSpec ─ studies ─→ {architecture: StudySpec}     knobs ─ train_spec �
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -38,7 +39,8 @@ class JobSpec:
     metric: by which trials are compared; None = the task's first. class_weight: `balanced` = rare classes
     weigh as much as frequent ones. visibility: whether later jobs on other datasets may begin from what this
     one finds. pretrained: for some of the models the checkpoint, of another job, from which those trials
-    begin that would begin from random weights.
+    begin that would begin from random weights. first: for some of the models, the knobs that a study begins
+    with. retrains: the function that the job was begun for, by itself.
     """
 
     dataset: str
@@ -60,6 +62,8 @@ class JobSpec:
     class_weight: ClassWeight = "none"
     visibility: Visibility = "private"
     pretrained: Mapping[str, Origin] | None = None
+    first: Mapping[str, Mapping[str, KnobValue]] | None = None
+    retrains: str = ""
 
     def __post_init__(self) -> None:
         task = recipe_for(self.task)
@@ -177,11 +181,13 @@ class JobSpec:
 
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
-        return (
+        space = (
             recipe_for(self.task).models[model].space()
             if self.knobs is None
             else HyperSpace.from_json(self.knobs)
         )
+        begins = (self.first or {}).get(model)
+        return space if begins is None else _beginning_with(begins, space)
 
     def train_spec(self, model: str, assignment: Assignment) -> dict[str, Any]:
         """What the worker is sent of a trial.
@@ -214,6 +220,18 @@ class JobSpec:
             # Knobs of one's own that do not name it leave pictures as they are: text and digits have sides.
             spec["augment"] = {"flip": 0} | augment
         return knobs | spec
+
+
+def _beginning_with(knobs: Mapping[str, KnobValue], space: HyperSpace) -> HyperSpace:
+    """The same space, whose first trial has these knobs where it may."""
+    told = space.as_json()
+    for knob in told:
+        if knob["name"] in knobs:
+            changed = knob | {"default": knobs[knob["name"]]}
+            with contextlib.suppress(ValueError, TypeError):  # it lies in this range no more
+                HyperSpace.from_json([{name: value for name, value in changed.items() if name != "depends"}])
+                knob["default"] = changed["default"]
+    return HyperSpace.from_json(told)
 
 
 def _shares(amount: int, models: Sequence[str]) -> dict[str, int]:

@@ -57,6 +57,7 @@ def test_deployments_from_before_fits_have_none_and_are_served(database: Engine,
         connection.execute(text("ALTER TABLE model_versions DROP COLUMN rows_per_s"))
         connection.execute(text("ALTER TABLE test_looks DROP COLUMN metric"))
         connection.execute(text("ALTER TABLE test_looks DROP COLUMN score"))
+        connection.execute(text("DROP TABLE retrainings"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN feedback"))
         connection.execute(text("ALTER TABLE deployments DROP COLUMN fit"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
@@ -83,6 +84,7 @@ def test_labels_from_before_are_numbered_by_their_age_and_count_once_as_ever(dat
         connection.execute(text("ALTER TABLE model_versions DROP COLUMN rows_per_s"))
         connection.execute(text("ALTER TABLE test_looks DROP COLUMN metric"))
         connection.execute(text("ALTER TABLE test_looks DROP COLUMN score"))
+        connection.execute(text("DROP TABLE retrainings"))
         for column in ("revision", "refit"):
             connection.execute(text(f"ALTER TABLE deployments DROP COLUMN {column}"))
         for minute, digest in enumerate(("c", "a", "b")):

@@ -1,0 +1,230 @@
+"""Functions that are trained again: on a schedule, or once; promoted only where they are better.
+
+    due → the query is run again → a job, which begins with the champion's knobs → deployed if_better
+
+What is asked, and where each stands, lies in the registry: a server that was stopped goes on. A time that
+passed while it was down is made up for once. Every comparison is a look at the test rows, counted and paid
+for as any other (`promotion.champion`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.catalog.catalog import Catalog
+from server.catalog.functions import Function
+from server.catalog.jobs import ACTIVE, PAUSED, Job
+from server.catalog.retraining import Retraining
+from server.errors import BadOption, ServiceError, UnknownFunction
+from server.store.retraining import RetrainingRepository
+from server.store.training import TrainingRepository
+from server.supervision import Tasks
+from server.training.datasets.datasets import Datasets
+from server.training.datasets.spec import PUSHED
+from server.training.jobs.budget import budget_of
+from server.training.jobs.service import Training
+from server.training.promotion.deployer import Deployer
+
+__all__ = ["Retrainings", "every_of"]
+
+log = logging.getLogger("ml_udf.server.training")
+
+_LOOK_S = 2.0
+_EVERY = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+
+
+def every_of(given: object) -> float | None:
+    """Seconds between two beginnings; None = once. Raises `BadOption`."""
+    if given is None:
+        return None
+    found = _EVERY.fullmatch(given) if isinstance(given, str) else None
+    if found is None or int(found[1]) == 0:
+        raise BadOption(f"'every' must be a time with its unit, such as '1 day' or '6 hours', not {given!r}")
+    return float(int(found[1]) * _SECONDS[found[2].lower()])
+
+
+class Retrainings:
+    """`now`: aware, in UTC."""
+
+    def __init__(
+        self,
+        repository: RetrainingRepository,
+        training_repository: TrainingRepository,
+        catalog: Catalog,
+        datasets: Datasets,
+        training: Training,
+        deployer: Deployer,
+        tasks: Tasks | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._repository = repository
+        self._jobs = training_repository
+        self._catalog = catalog
+        self._datasets = datasets
+        self._training = training
+        self._deployer = deployer
+        self._tasks = tasks or Tasks()
+        self._now = now
+        self._changing = asyncio.Lock()
+
+    def start(self) -> None:
+        """Begin to look for what is due."""
+        self._tasks.always("retrain", self._watch)
+
+    async def close(self) -> None:
+        """Stop; jobs under way are the training service's."""
+        await self._tasks.close()
+
+    async def all(self) -> list[Retraining]:
+        """Every one, by function."""
+        return await asyncio.to_thread(self._repository.all)
+
+    async def ask(
+        self, function: str, every: object, budget: object, roles: Sequence[str] | None
+    ) -> Retraining:
+        """Train a function again, now and `every` so often. Raises `UnknownFunction`, `BadOption`."""
+        self._champion(function)
+        every_s = every_of(every)
+        text = "" if budget is None else str(budget_of(budget))
+        async with self._changing:
+            known = await asyncio.to_thread(self._repository.find, function)
+            asked = replace(
+                known or Retraining(function),
+                every_s=every_s,
+                budget=text,
+                roles=None if roles is None else tuple(roles),
+                next_at=self._now(),
+            )
+            await asyncio.to_thread(self._repository.put, asked)
+        return asked
+
+    async def forget(self, function: str) -> None:
+        """Never train it again by itself; a job that runs goes on. Raises `UnknownFunction`."""
+        async with self._changing:
+            if await asyncio.to_thread(self._repository.find, function) is None:
+                raise UnknownFunction(f"function {function!r} is not trained again by itself")
+            await asyncio.to_thread(self._repository.remove, function)
+
+    async def step(self) -> None:
+        """Deploy what has ended, begin what is due."""
+        for known in await self.all():
+            async with self._changing:
+                current = await asyncio.to_thread(self._repository.find, known.function)
+                if current is None:
+                    continue
+                if current.job is not None:
+                    after = await self._looked_at(current, current.job)
+                elif current.next_at is not None and current.next_at <= self._now():
+                    after = await self._begun(current)
+                else:
+                    continue
+                if after != current:
+                    await asyncio.to_thread(self._repository.put, after)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self.step()
+            except (SQLAlchemyError, OSError, ServiceError) as error:  # the registry, which may be back soon
+                log.error("retrainings not looked at reason=%r", str(error))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _begun(self, due: Retraining) -> Retraining:
+        """The same with a job, or with the reason why there is none."""
+        after = replace(due, next_at=self._next(due))
+        try:
+            champion = self._champion(due.function)
+            job = await self._adopted(due.function)
+            if job is None:
+                trained = _trained(champion)
+                before = await asyncio.to_thread(self._jobs.job, trained[0]["job"])
+                snapshot = await self._datasets.newest(before.dataset)
+                if snapshot.spec["source"] != PUSHED:
+                    snapshot = await self._datasets.refresh(before.dataset, due.roles, "retraining")
+                if all(each["snapshot"] == snapshot.id for each in trained):
+                    said = f"the rows are those of version {champion.version}: snapshot {snapshot.id}"
+                    return replace(after, outcome=said, ended_at=self._now())
+                job = await self._training.start(_asked(due, before, champion, trained))
+        except (ServiceError, KeyError, ValueError) as error:
+            log.warning("not retrained function=%s reason=%r", due.function, str(error))
+            return replace(after, outcome=f"not trained: {error}", ended_at=self._now())
+        log.info("retraining function=%s job=%d", due.function, job.id)
+        return replace(after, job=job.id)
+
+    async def _adopted(self, function: str) -> Job | None:
+        """A job that was begun for it before a crash, and not noted any more."""
+        running = await asyncio.to_thread(self._jobs.jobs, (*ACTIVE, PAUSED))
+        return next((job for job in running if job.spec.get("retrains") == function), None)
+
+    async def _looked_at(self, known: Retraining, job: int) -> Retraining:
+        """The same, with what came of its job if that has ended."""
+        over = replace(known, job=None, ended_at=self._now())
+        try:
+            ended, run = await self._training.job(job)
+            if ended.state in (*ACTIVE, PAUSED) or run.ending:
+                return known
+            if ended.state != "done":
+                return replace(over, outcome=f"job {job} is {ended.state}: {ended.reason}")
+            champion = self._champion(known.function)
+            told = await self._deployer.deploy(
+                run, known.function, promote="if_better", slo_ms=champion.slo_ms
+            )
+        except (ServiceError, ValueError) as error:
+            return replace(over, outcome=f"job {job} was not deployed: {error}")
+        because = f"p = {told.p_value:.3g} at look {told.looks}" if told.p_value is not None else "the first"
+        if told.promoted:
+            said = f"version {told.version} answers now, of job {job}: it is better ({because})"
+        else:
+            said = f"version {told.version} stays: that of job {job} is not shown to be better ({because})"
+        log.info("retrained function=%s: %s", known.function, said)
+        return replace(over, outcome=said)
+
+    def _champion(self, function: str) -> Function:
+        if not self._catalog.is_function(function):
+            raise UnknownFunction(f"there is no function {function!r} here")
+        champion = self._catalog.versions(function)[-1]
+        _trained(champion)
+        return champion
+
+    def _next(self, due: Retraining) -> datetime | None:
+        """The first time in step with the schedule that has not passed yet."""
+        if due.every_s is None or due.next_at is None:
+            return None
+        missed = (self._now() - due.next_at).total_seconds() // due.every_s
+        return due.next_at + timedelta(seconds=due.every_s * (missed + 1))
+
+
+def _trained(champion: Function) -> list[dict[str, Any]]:
+    """What `trained` says in its models' manifests. Raises `BadOption` where it does not."""
+    found = []
+    for model in champion.members:
+        manifest: dict[str, Any] = json.loads((model.directory / "model.json").read_bytes())
+        told = manifest.get("trained")
+        if not isinstance(told, dict) or "job" not in told:
+            raise BadOption(f"{model.key} of function {champion.name} was not trained here")
+        found.append({**told, "architecture": manifest.get("architecture", "")})
+    return found
+
+
+def _asked(
+    due: Retraining, before: Job, champion: Function, trained: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The job: as the one before, but for its seed and for where its studies begin."""
+    form = {name: value for name, value in before.spec.items() if name not in ("pretrained", "first")}
+    form |= {"seed": (int(form.get("seed", 0)) + 1) % 2**31, "retrains": due.function}
+    # Of several checkpoints of one model the first was chosen first.
+    first = {each["architecture"]: dict(each["knobs"]) for each in reversed(trained)}
+    form["first"] = {model: knobs for model, knobs in first.items() if model in form["models"]}
+    if due.budget:
+        form["budget"] = due.budget
+    return form

@@ -1,0 +1,122 @@
+"""Drift: histograms of what is asked and answered, against what was learnt from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gpu_worker.wire.columns import TEXT, Column
+from server.serving.recent_answers import RecentAnswers
+from server.training.drift import MUCH, Drift, stability_index
+from tests.unit.training.training_house import on_a_loop
+
+RANDOM = np.random.default_rng(2)
+
+
+def test_samples_of_one_thing_are_near_and_of_another_far():
+    before = RANDOM.normal(50, 10, 5_000).tolist()
+    assert stability_index(before, RANDOM.normal(50, 10, 2_000).tolist()) < 0.05
+    assert stability_index(before, RANDOM.normal(65, 10, 2_000).tolist()) > MUCH
+    words = ["a"] * 700 + ["b"] * 300
+    assert stability_index(words, ["a"] * 140 + ["b"] * 60) < 0.01
+    assert stability_index(words, ["a"] * 60 + ["b"] * 140) > MUCH
+
+
+def test_values_that_were_never_seen_or_are_missing_now_count():
+    words = ["a"] * 100
+    assert stability_index(words, ["new"] * 100) > 1
+    assert stability_index([1.0, 2.0] * 50, [None] * 100) > 1
+    assert stability_index([5.0] * 100, [5.0] * 100) == pytest.approx(0.0)
+
+
+class House:
+    def __init__(self, folder: Path, ages: Any) -> None:
+        pq.write_table(
+            pa.table(
+                {
+                    "input": [json.dumps([age, "pro"]) for age in ages],
+                    "target": ["yes" if age < 50 else "no" for age in ages],
+                    "split": ["train"] * len(ages),
+                }
+            ),
+            folder / "s.parquet",
+        )
+        (folder / "model.json").write_text(json.dumps({"trained": {"job": 1, "snapshot": "s"}}))
+        columns = (("age", "number"), ("plan", "text"))
+        model = SimpleNamespace(directory=folder, input=SimpleNamespace(columns=columns))
+        task = SimpleNamespace(value=SimpleNamespace(name="label"))
+        self.function = cast(
+            Any,
+            SimpleNamespace(name="f", version=2, key="f@2", form="row", members=(model,), task=task),
+        )
+        self.recent = RecentAnswers(clock=self.clock)
+        self.now_s = 0.0
+        stored = SimpleNamespace(
+            job=lambda number: SimpleNamespace(dataset="people"),
+            snapshot=lambda dataset, snapshot: SimpleNamespace(id=snapshot, facts={"file": "s.parquet"}),
+        )
+        self.drift = Drift(self.recent, cast(Any, stored), folder)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def ask(self, ages: Any, confidence: float = 0.9) -> None:
+        for start in range(0, len(ages), 50):
+            part = [float(age) for age in ages[start : start + 50]]
+            rows = [json.dumps([age, "pro"]).encode() for age in part]
+            call = SimpleNamespace(function=self.function, form="row", rows=rows, members=None)
+            columns = {
+                "label": Column("label", TEXT, (), ["yes" if age < 50 else "no" for age in part]),
+                "confidence": Column(
+                    "confidence", "FP32", (), np.full(len(part), confidence, np.float32).tobytes()
+                ),
+            }
+            reply = SimpleNamespace(columns=columns, errors={}, defaulted=set())
+            self.now_s += 1
+            self.recent.answered(cast(Any, call), cast(Any, reply))
+
+
+@on_a_loop
+async def test_what_has_changed_is_said_by_name_and_what_has_not_is_not(tmp_path: Path):
+    house = House(tmp_path, RANDOM.integers(20, 80, 3_000).tolist())
+    house.ask(RANDOM.integers(20, 80, 500))
+    steady = {each.what: each for each in await house.drift.look()}
+    assert set(steady) == {"answer", "confidence", "input age", "input plan"}
+    assert not any(each.is_much for each in steady.values())
+    assert steady["answer"].reference == "snapshot s of people"
+    house.ask(RANDOM.integers(60, 80, 2_000), confidence=0.55)
+    moved = {each.what for each in await house.drift.look() if each.is_much}
+    assert moved == {"answer", "confidence", "input age"}
+    assert house.drift.latest
+
+
+@on_a_loop
+async def test_a_few_rows_say_nothing_yet(tmp_path: Path):
+    house = House(tmp_path, RANDOM.integers(20, 80, 3_000).tolist())
+    house.ask([75] * 50)
+    assert {each.index for each in await house.drift.look()} == {None}
+
+
+@on_a_loop
+async def test_of_what_was_not_trained_here_answers_alone_are_compared_with_the_first_ones(tmp_path: Path):
+    house = House(tmp_path, [30] * 300)
+    (tmp_path / "model.json").write_text("{}")
+    house.ask(RANDOM.integers(20, 80, 500))
+    assert [each.what for each in await house.drift.look()] == ["confidence"]
+
+
+def test_however_much_is_asked_few_rows_a_second_are_kept(tmp_path: Path):
+    house = House(tmp_path, [30] * 300)
+    for _ in range(100):
+        before = house.now_s
+        house.ask([30] * 50)
+        house.now_s = before  # all in one second
+    (sample,) = house.recent.all()
+    assert len(sample.recent) == 200

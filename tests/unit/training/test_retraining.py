@@ -1,0 +1,192 @@
+"""Functions that are trained again: when, from what, what survives a restart, and what is promoted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from server.errors import BadOption, UnknownFunction
+from server.store.database import migrate, open_database
+from server.store.retraining import RetrainingRepository
+from server.store.training import TrainingRepository
+from server.training.jobs.spec import JobSpec
+from server.training.retraining import Retrainings, every_of
+from tests.unit.training.training_house import on_a_loop
+
+START = datetime(2026, 11, 1, 12, tzinfo=UTC)
+SPEC = JobSpec("churn", task="tabular-classification", models=("random_forest",), budget_epochs=30).as_json()
+KNOBS = {"max_depth": 7, "max_features": 0.5, "min_samples_leaf": 3, "criterion": "entropy"}
+
+
+@dataclass
+class House:
+    """A schedule over a real registry; jobs end when a test says so, deployments as it says."""
+
+    folder: Path
+    now: datetime = START
+    source: str = "push"
+    promoted: bool = True
+    started: list[dict[str, Any]] = field(default_factory=list)
+    refreshed: list[Any] = field(default_factory=list)
+    deployed: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        engine = open_database(f"sqlite:///{self.folder / 'registry.db'}")
+        migrate(engine)
+        self.jobs = TrainingRepository(engine)
+        self.repository = RetrainingRepository(engine)
+        self.rows("s1")
+        self.jobs.set_job(self.jobs.add_job("churn", "s1", SPEC).id, "done")
+        directory = self.folder / "model"
+        directory.mkdir()
+        trained = {"job": 1, "snapshot": "s1", "trial": 0, "knobs": KNOBS}
+        manifest = {"architecture": "random_forest", "trained": trained}
+        (directory / "model.json").write_text(json.dumps(manifest))
+        model = SimpleNamespace(key="m/1", directory=directory)
+        self.champion = SimpleNamespace(name="udf_churn", version=3, members=[model], slo_ms=200.0)
+        self.retrainings = self.opened()
+
+    def rows(self, snapshot: str) -> None:
+        spec = {"name": "churn", "task": "tabular-classification", "source": self.source}
+        self.jobs.add_snapshot("churn", spec, {"id": snapshot, "classes": [], "file": "f"})
+
+    def opened(self) -> Retrainings:
+        """The service of a server that has just been started."""
+        catalog = SimpleNamespace(is_function="udf_churn".__eq__, versions=lambda name: [self.champion])
+        it = cast(Any, self)
+        return Retrainings(self.repository, self.jobs, cast(Any, catalog), it, it, it, now=lambda: self.now)
+
+    async def newest(self, dataset: str) -> Any:
+        return self.jobs.snapshot(dataset)
+
+    async def refresh(self, dataset: str, roles: Any, caller: str) -> Any:
+        self.refreshed.append(roles)
+        return self.jobs.snapshot(dataset)
+
+    async def start(self, form: dict[str, Any]) -> Any:
+        self.started.append(form)
+        return self.jobs.add_job("churn", "s2", JobSpec.from_json(form).as_json())
+
+    async def job(self, number: int) -> Any:
+        return self.jobs.job(number), SimpleNamespace(ending=False)
+
+    async def deploy(self, run: Any, function: str, **options: Any) -> Any:
+        self.deployed.append({"function": function, **options})
+        return SimpleNamespace(
+            promoted=self.promoted, version=4 if self.promoted else 3, p_value=0.01, looks=2
+        )
+
+    @property
+    def told(self) -> Any:
+        return self.repository.find("udf_churn")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@on_a_loop
+async def test_a_function_is_trained_again_as_its_champion_was_and_begins_with_its_knobs(
+    house: House,
+) -> None:
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    await house.retrainings.step()
+    (form,) = house.started
+    assert (form["seed"], form["retrains"], form["budget_epochs"]) == (1, "udf_churn", 30)
+    point = JobSpec.from_json(form).space("random_forest").default_point()
+    assert point is not None
+    assert dict(point[1]) == KNOBS, "the first trial is the champion's"
+    assert (house.told.state, house.told.next_at) == ("running", START + timedelta(days=1))
+
+
+@on_a_loop
+async def test_what_is_found_is_deployed_only_if_it_is_better(house: House) -> None:
+    house.rows("s2")
+    house.promoted = False
+    await house.retrainings.ask("udf_churn", "1 day", "2 minutes", None)
+    await house.retrainings.step()
+    await house.retrainings.step()
+    assert house.deployed == [], "its job still runs"
+    house.jobs.set_job(2, "done")
+    await house.retrainings.step()
+    assert house.deployed == [{"function": "udf_churn", "promote": "if_better", "slo_ms": 200.0}]
+    assert (
+        "version 3 stays: that of job 2 is not shown to be better (p = 0.01 at look 2)" in house.told.outcome
+    )
+    assert house.told.state == "waiting"
+
+
+@on_a_loop
+async def test_a_server_that_was_stopped_goes_on_with_the_job_and_the_schedule(house: House) -> None:
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "6 hours", None, None)
+    await house.retrainings.step()
+    again = house.opened()
+    house.jobs.set_job(2, "done")
+    house.now += timedelta(hours=20)
+    await again.step()
+    assert len(house.deployed) == 1
+    await again.step()
+    assert len(house.started) == 2, "what was missed is made up for once"
+    assert house.told.next_at == START + timedelta(hours=24)
+
+
+@on_a_loop
+async def test_a_job_that_was_begun_and_not_noted_is_not_begun_twice(house: House) -> None:
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", None, None, None)
+    due = house.told
+    await house.retrainings.step()
+    house.repository.put(due)  # as a crash before the note left it
+    await house.opened().step()
+    assert len(house.started) == 1
+    assert house.told.job == 2
+
+
+@on_a_loop
+async def test_without_new_rows_nothing_is_trained(house: House) -> None:
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    await house.retrainings.step()
+    assert house.started == []
+    assert "the rows are those of version 3" in house.told.outcome
+
+
+@on_a_loop
+async def test_the_query_of_a_source_is_run_again_in_the_name_of_who_asked(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", None, None, ["analysts"])
+    await house.retrainings.step()
+    assert house.refreshed == [("analysts",)]
+    house.jobs.set_job(2, "failed", "the workers are gone")
+    await house.retrainings.step()
+    assert house.told.outcome == "job 2 is failed: the workers are gone"
+    assert house.told.state == "done", "once was asked for"
+
+
+@on_a_loop
+async def test_what_cannot_be_trained_again_is_refused(house: House) -> None:
+    with pytest.raises(UnknownFunction, match="no function 'udf_other'"):
+        await house.retrainings.ask("udf_other", "1 day", None, None)
+    with pytest.raises(UnknownFunction, match="is not trained again"):
+        await house.retrainings.forget("udf_churn")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    await house.retrainings.forget("udf_churn")
+    assert house.told is None
+    (house.folder / "model" / "model.json").write_text("{}")
+    with pytest.raises(BadOption, match="was not trained here"):
+        await house.retrainings.ask("udf_churn", "1 day", None, None)
+
+
+@pytest.mark.parametrize("every", ["1", "day", "0 days", "-1 day", "1 fortnight", 7, ""])
+def test_a_time_without_its_unit_is_refused(every: object) -> None:
+    with pytest.raises(BadOption, match="'1 day' or '6 hours'"):
+        every_of(every)
