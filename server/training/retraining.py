@@ -171,7 +171,7 @@ class Retrainings:
         over = replace(known, job=None, ended_at=self._now())
         try:
             ended, run = await self._training.job(job)
-            if ended.state in (*ACTIVE, PAUSED) or run.ending:
+            if ended.state in (*ACTIVE, PAUSED):
                 return known
             if ended.state != "done":
                 return replace(over, outcome=f"job {job} is {ended.state}: {ended.reason}")

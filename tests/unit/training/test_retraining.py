@@ -74,7 +74,7 @@ class House:
         return self.jobs.add_job("churn", "s2", JobSpec.from_json(form).as_json())
 
     async def job(self, number: int) -> Any:
-        return self.jobs.job(number), SimpleNamespace(ending=False)
+        return self.jobs.job(number), SimpleNamespace(ending=True)
 
     async def deploy(self, run: Any, function: str, **options: Any) -> Any:
         self.deployed.append({"function": function, **options})
