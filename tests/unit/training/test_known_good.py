@@ -84,7 +84,9 @@ def test_a_default_that_the_knob_cannot_have_is_refused(add: Any) -> None:
 
 
 # The simulated scores are accuracies: as the negative of an error they would be too good to go on.
-@pytest.mark.parametrize("task", [task for task in RECIPES.values() if task.has_classes], ids=str)
+@pytest.mark.parametrize(
+    "task", [task for task in RECIPES.values() if task.has_classes], ids=lambda recipe: recipe.name
+)
 def test_the_default_budget_lets_every_model_end_its_known_good_trial_and_search_on(task: Recipe) -> None:
     spec = JobSpec.from_json({"dataset": "d", "task": task.name})
     for study in spec.studies(1, "s").values():
