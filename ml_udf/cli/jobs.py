@@ -87,7 +87,7 @@ def _table(calls: TrainingCalls, wanted: Sequence[int] | None) -> Any:  # noqa: 
                 found["dataset"] if first else "",
                 found["state"] if first else "",
                 model,
-                str(study["epochs_used"]),
+                _epochs(study),
                 ProgressBar(1.0, _share_used(study), width=24),
                 str(study["trials"]),
                 _score(study["best_score"]),
@@ -115,6 +115,12 @@ def _trials(calls: TrainingCalls, job: int, most: int) -> Any:  # noqa: ANN401  
             knobs,
         )
     return table
+
+
+def _epochs(study: dict[str, Any]) -> str:
+    """How many, and of how many where the budget is of epochs."""
+    most = study["epochs_budget"]
+    return f"{study['epochs_used']}/{most}" if most else str(study["epochs_used"])
 
 
 def _share_used(study: dict[str, Any]) -> float:

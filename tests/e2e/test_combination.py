@@ -258,7 +258,8 @@ def test_a_plan_says_what_it_costs_and_a_query_limits_it(deployed: Deployed) -> 
         assert 0 <= selection["gear"] < selection["gears"]
         assert 0.5 < selection["expected_accuracy"] <= 1
         assert selection["device_seconds_a_row"] > 0
-        assert selection["price_per_device_second"] >= 0
+        price = selection["price_per_device_second"]  # a plan that asks all rows of the same has none
+        assert price is None or price >= 0
         ((policy, gears),) = deployed.con.execute(
             "SELECT selection.policy, selection.gears FROM ml_udf.functions"
         ).fetchall()

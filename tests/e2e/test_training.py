@@ -421,7 +421,7 @@ def test_postgresql_trains_and_deploys_a_function_by_sql_alone(
     value(features, job)
     assert value("SELECT pg_typeof(udf_pg_features(image_path))::text FROM labelled LIMIT 1") == "real[]"
     assert value("SELECT count(udf_pg_features(image_path)) FROM labelled") == len(labelled)
-    with pytest.raises(psycopg.Error, match="has no accuracy to be better by"):
+    with pytest.raises(psycopg.Error, match="has no score to be better by"):
         value(features.replace("task", "promote => 'if_better', task"), job)
     with pytest.raises(psycopg.Error, match="no earlier deployment"):
         value("SELECT ml_udf.rollback('udf_pg_food')")

@@ -102,11 +102,12 @@ def posts(calls: TrainingCalls) -> dict[str, Callable[[], object]]:
         "POST /v1/jobs/7/resume": lambda: calls.resume(7),
         "POST /v1/jobs/7/extend": lambda: calls.extend(7, 9),
         "POST /v1/jobs/7/deploy": lambda: calls.deploy(7, "f"),
+        "POST /v1/functions/f/retrain": lambda: calls.retrain("f"),
         "POST /v1/functions/f/rollback": lambda: calls.rollback("f"),
     }
 
 
-READS = {"answers", "dataset", "datasets", "job", "jobs", "trials", "watch"}
+READS = {"answers", "dataset", "datasets", "job", "jobs", "retrainings", "trials", "watch"}
 CHANGES = sorted(
     posts(TrainingCalls(Client("http://127.0.0.1")))
 )  # names alone: nothing is asked of the client

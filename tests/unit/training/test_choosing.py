@@ -77,6 +77,15 @@ def test_families_are_groups_somewhere_so_that_diversity_acts():
     families = RECIPES["image-classification"].families
     assert families["resnet"] == families["xception"]
     assert families["squeezenet"] == families["inception"]
-    results = [{"resnet": 0.9, "xception": 0.91, "squeezenet": 0.9, "inception": 0.89, "vgg": 0.88}]
+    results = [
+        {
+            "resnet": 0.9,
+            "xception": 0.91,
+            "squeezenet": 0.9,
+            "inception": 0.89,
+            "vgg": 0.88,
+            "small_cnn": 0.87,
+        }
+    ]
     chosen = choose_models(families, RECIPES["image-classification"].defaults, results)
     assert chosen == ("xception", "squeezenet", "vgg")
