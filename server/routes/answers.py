@@ -7,6 +7,7 @@ deal.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
@@ -50,7 +51,8 @@ async def answer_dataset(services: ServicesOf, name: str, request: Request) -> R
     rows = await services.datasets.held_out(snapshot)
     inputs = [text for text, _ in rows]
     if body.get("dealt") is not None:
-        inputs = _dealt(inputs, _place(function, str(body["dealt"])), str(body.get("seed", "")))
+        place = _place(function, str(body["dealt"]))
+        inputs = await asyncio.to_thread(_dealt, inputs, place, str(body.get("seed", "")))
     asked = [text.encode() for text in inputs[first : first + min(count, _MOST_ROWS)]]
     targets = [target for _, target in rows[first : first + len(asked)]]
     end = first + len(asked)
@@ -68,6 +70,7 @@ async def answer_dataset(services: ServicesOf, name: str, request: Request) -> R
             outputs=outputs,
             row_class="bulk",
             caller=caller.key,
+            is_traffic=False,
         )
         try:
             reply = await services.calls.ask(call, request.receive, time.monotonic())

@@ -32,7 +32,9 @@ class CallService:
         shadow_rows: ShadowRows | None = None,
         recent: RecentAnswers | None = None,
     ) -> None:
-        """max_rows: of one function that all callers share. shadow_rows, recent: hear what was answered."""
+        """max_rows: of one function that all callers share. shadow_rows, recent: hear what traffic was
+        answered.
+        """
         self._shadow_rows = shadow_rows
         self._recent = recent
         self._dispatcher = dispatcher
@@ -92,9 +94,9 @@ class CallService:
         if failure is not None:  # not raised: its traceback would hold on to the call, in a circle
             return failure
         reply = pending.future.result()
-        if self._shadow_rows is not None:
+        if self._shadow_rows is not None and call.is_traffic:
             self._shadow_rows.answered(call)
-        if self._recent is not None:
+        if self._recent is not None and call.is_traffic:
             self._recent.answered(call, reply)
         stats = self._metrics.of(call.function)
         stats.answered(

@@ -27,7 +27,8 @@ class Call:
 
     outputs: the columns of the answer that are wanted; none for those that it has by default.
     context: in which it is asked, as `Contexts` writes it; "" for none. with_members: whether what each
-    member said is wanted too.
+    member said is wanted too. is_traffic: whether somebody wants to know; False = it shows how good answers
+    are, and says nothing of what is asked.
     """
 
     function: Function
@@ -44,6 +45,7 @@ class Call:
     caller: str = ""  # who shares the queue with others
     context: str = ""
     with_members: bool = False
+    is_traffic: bool = True
 
     @classmethod
     def of_all_members(

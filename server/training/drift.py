@@ -14,14 +14,18 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from server.catalog.functions import Function
 from server.errors import ServiceError
@@ -29,10 +33,13 @@ from server.serving.recent_answers import AnsweredRow, RecentAnswers, Sample
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
 
-__all__ = ["Bins", "Drift", "DriftOf", "stability_index"]
+__all__ = ["MUCH", "Bins", "Drift", "DriftOf", "Reference"]
+
+Shares: TypeAlias = NDArray[np.float64]
 
 MUCH = 0.25
 _EVERY_S = 60.0
+_FRESH_S = 1.0
 _LEAST_ROWS = 200  # fewer differ by chance alone
 _TRAINING_ROWS = 20_000
 _BINS = 10
@@ -76,29 +83,42 @@ class Bins:
         counted = Counter(str(value) for value in values if value is not None)
         return cls(texts=tuple(text for text, _ in counted.most_common(_TEXTS)))
 
-    def shares(self, values: Iterable[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def shares(self, values: Iterable[Any]) -> Shares:
         """The share of the values in each bin: float64 [bins]."""
         places = {text: at for at, text in enumerate(self.texts)}
         counts = np.zeros((len(self.edges) + 1 if self.edges else len(self.texts) + 1) + 1)
         for value in values:
             if self.edges:
-                at = int(np.searchsorted(self.edges, float(value))) if _is_number(value) else -1
+                at = bisect_left(self.edges, float(value)) if _is_number(value) else -1
             else:
                 at = -1 if value is None else places.get(str(value), len(self.texts))
             counts[at] += 1
-        shares: np.ndarray[Any, np.dtype[np.float64]] = counts / max(1.0, counts.sum())
+        shares: Shares = counts / max(1.0, counts.sum())
         return shares
 
 
-def stability_index(before: Sequence[Any], now: Sequence[Any]) -> float:
-    """The population stability index of two samples of one thing, of the bins of the first."""
-    bins = Bins.of(before)
-    p, q = (np.maximum(bins.shares(values), _LEAST_SHARE) for values in (before, now))
-    return float(((q - p) * np.log(q / p)).sum())
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What recent values of one thing are compared with: how so many `rows` of before fell into bins."""
+
+    bins: Bins
+    shares: Shares
+    rows: int
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Reference:
+        """Of the values of before."""
+        bins = Bins.of(values)
+        return cls(bins, np.maximum(bins.shares(values), _LEAST_SHARE), len(values))
+
+    def index(self, now: Iterable[Any]) -> float:
+        """The population stability index of other values of the same thing."""
+        p, q = self.shares, np.maximum(self.bins.shares(now), _LEAST_SHARE)
+        return float(((q - p) * np.log(q / p)).sum())
 
 
 class Drift:
-    """folder: of the datasets' snapshots."""
+    """folder: of the datasets' snapshots. fresh_s: so long a look serves all who ask."""
 
     def __init__(
         self,
@@ -106,11 +126,16 @@ class Drift:
         repository: TrainingRepository,
         folder: Path,
         tasks: Tasks | None = None,
+        fresh_s: float = _FRESH_S,
     ) -> None:
         self._recent = recent
         self._repository = repository
         self._folder = folder
         self._tasks = tasks or Tasks()
+        self._fresh_s = fresh_s
+        self._trained: dict[str, tuple[str, dict[str, Reference]]] = {}  # by function's key
+        self._looking = asyncio.Lock()
+        self._looked_s = -math.inf
         self.latest: tuple[DriftOf, ...] = ()
 
     def start(self) -> None:
@@ -122,14 +147,20 @@ class Drift:
         await self._tasks.close()
 
     async def look(self) -> tuple[DriftOf, ...]:
-        """How far every sampled function has drifted, as it stands now."""
-        found: list[DriftOf] = []
-        for sample in self._recent.all():
-            # What is sampled meanwhile belongs to the next look.
-            told = Sample(sample.function, list(sample.first), sample.recent.copy())
-            found += await asyncio.to_thread(self._of, told)
-        self.latest = tuple(found)
-        return self.latest
+        """How far every sampled function has drifted, as it stood a moment ago at the most."""
+        async with self._looking:
+            if time.monotonic() - self._looked_s < self._fresh_s:
+                return self.latest
+            found: list[DriftOf] = []
+            samples = self._recent.all()
+            for sample in samples:
+                # What is sampled meanwhile belongs to the next look.
+                told = Sample(sample.function, list(sample.first), sample.recent.copy())
+                found += await asyncio.to_thread(self._of, told)
+            keys = {sample.function.key for sample in samples}
+            self._trained = {key: known for key, known in self._trained.items() if key in keys}
+            self.latest, self._looked_s = tuple(found), time.monotonic()
+            return self.latest
 
     async def _watch(self) -> None:
         while True:
@@ -138,40 +169,52 @@ class Drift:
 
     def _of(self, sample: Sample) -> list[DriftOf]:
         function, recent = sample.function, list(sample.recent)
-        found = []
-        compared = {"confidence": ("its first answers", _confidences(sample.first), _confidences(recent))}
+        sure = [row.confidence for row in recent if row.confidence is not None]
+        compared = {"confidence": ("its first answers", Reference.of(sample.first), sure)}
         trained = self._trained_on(function)
         if trained is not None:
-            reference, targets, inputs = trained
-            compared["answer"] = (reference, targets, [row.value for row in recent])
-            now = _inputs(function, recent)
-            compared |= {
-                f"input {name}": (reference, inputs[name], now[name]) for name in inputs if name in now
-            }
-        for what, (reference, before, values) in sorted(compared.items()):
-            if not before or all(value is None for value in values):
+            name, references = trained
+            now = {f"input {column}": values for column, values in _inputs(function, recent).items()}
+            now["answer"] = [row.value for row in recent]
+            compared |= {what: (name, each, now[what]) for what, each in references.items() if what in now}
+        found = []
+        for what, (name, before, values) in sorted(compared.items()):
+            if not before.rows or all(value is None for value in values):
                 continue
-            enough = min(len(before), len(values)) >= _LEAST_ROWS
-            index = stability_index(before, values) if enough else None
-            found.append(DriftOf(function.name, function.version, what, len(values), index, reference))
+            enough = min(before.rows, len(values)) >= _LEAST_ROWS
+            index = before.index(values) if enough else None
+            found.append(DriftOf(function.name, function.version, what, len(values), index, name))
         return found
 
-    def _trained_on(self, function: Function) -> tuple[str, list[Any], dict[str, list[Any]]] | None:
+    def _trained_on(self, function: Function) -> tuple[str, dict[str, Reference]] | None:
         """The snapshot that taught the first member: its name, its targets, and its inputs by name."""
-        try:
-            manifest = json.loads((function.members[0].directory / "model.json").read_bytes())
-            told = manifest["trained"]
-            job = self._repository.job(told["job"])
-            snapshot = self._repository.snapshot(job.dataset, told["snapshot"])
-            file = self._folder / str(snapshot.facts["file"])
-            with pq.ParquetFile(file) as parquet:
-                rows = next(parquet.iter_batches(_TRAINING_ROWS, columns=["input", "target", "split"]))
-        except (OSError, ValueError, KeyError, TypeError, StopIteration, ServiceError):
-            return None  # it was not trained here, or its rows are gone
-        kept = [row for row in rows.to_pylist() if row["split"] == "train"]
-        reference = f"snapshot {snapshot.id} of {job.dataset}"
-        texts = [str(row["input"]) for row in kept]
-        return reference, [row["target"] for row in kept], _of_texts(function, texts)
+        if function.key not in self._trained:
+            try:
+                manifest = json.loads((function.members[0].directory / "model.json").read_bytes())
+                told = manifest["trained"]
+                job = self._repository.job(told["job"])
+                snapshot = self._repository.snapshot(job.dataset, told["snapshot"])
+                rows = _training_rows(self._folder / str(snapshot.facts["file"]))
+            except (OSError, ValueError, KeyError, TypeError, ServiceError):
+                return None  # it was not trained here, or its rows are gone
+            values = {"answer": [row["target"] for row in rows]}
+            inputs = _of_texts(function, [str(row["input"]) for row in rows])
+            values |= {f"input {column}": of_column for column, of_column in inputs.items()}
+            references = {what: Reference.of(each) for what, each in values.items()}
+            self._trained[function.key] = f"snapshot {snapshot.id} of {job.dataset}", references
+        return self._trained[function.key]
+
+
+def _training_rows(file: Path) -> list[dict[str, Any]]:
+    """Some of a snapshot's training rows, of all its parts: rows lie there in the order of their keys."""
+    kept: list[dict[str, Any]] = []
+    with pq.ParquetFile(file) as parquet:
+        every, first = -(-parquet.metadata.num_rows // _TRAINING_ROWS), 0
+        for batch in parquet.iter_batches(columns=["input", "target", "split"]):
+            picked = batch.take(pa.array(range(-first % every, batch.num_rows, every), pa.int64()))
+            kept += [row for row in picked.to_pylist() if row["split"] == "train"]
+            first += batch.num_rows
+    return kept
 
 
 def _inputs(function: Function, rows: Sequence[AnsweredRow]) -> Mapping[str, list[Any]]:
@@ -188,7 +231,7 @@ def _of_texts(function: Function, texts: Sequence[str]) -> dict[str, list[Any]]:
         for text in texts:
             try:
                 values = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(values, dict):
                 values = [values.get(name) for name in names]
@@ -199,9 +242,8 @@ def _of_texts(function: Function, texts: Sequence[str]) -> dict[str, list[Any]]:
     return {"length": [float(len(text.encode())) for text in texts]} if function.form == "text" else {}
 
 
-def _confidences(rows: Sequence[AnsweredRow]) -> list[Any]:
-    return [row.confidence for row in rows if row.confidence is not None]
-
-
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,14 @@ import pytest
 
 from gpu_worker.wire.columns import TEXT, Column
 from server.serving.recent_answers import RecentAnswers
-from server.training.drift import MUCH, Drift, stability_index
+from server.training.drift import MUCH, Drift, Reference
 from tests.unit.training.training_house import on_a_loop
 
 RANDOM = np.random.default_rng(2)
+
+
+def stability_index(before: list[Any], now: list[Any]) -> float:
+    return Reference.of(before).index(now)
 
 
 def test_samples_of_one_thing_are_near_and_of_another_far():
@@ -34,6 +39,7 @@ def test_values_that_were_never_seen_or_are_missing_now_count():
     assert stability_index(words, ["new"] * 100) > 1
     assert stability_index([1.0, 2.0] * 50, [None] * 100) > 1
     assert stability_index([5.0] * 100, [5.0] * 100) == pytest.approx(0.0)
+    assert stability_index([1.0, 2.0] * 50, [10**400] * 100) > 1, "no number that a model could see"
 
 
 class House:
@@ -62,7 +68,8 @@ class House:
             job=lambda number: SimpleNamespace(dataset="people"),
             snapshot=lambda dataset, snapshot: SimpleNamespace(id=snapshot, facts={"file": "s.parquet"}),
         )
-        self.drift = Drift(self.recent, cast(Any, stored), folder)
+        self.stored = cast(Any, stored)
+        self.drift = Drift(self.recent, self.stored, folder, fresh_s=0.0)
 
     def clock(self) -> float:
         return self.now_s
@@ -112,6 +119,43 @@ async def test_of_what_was_not_trained_here_answers_alone_are_compared_with_the_
     assert [each.what for each in await house.drift.look()] == ["confidence"]
 
 
+@on_a_loop
+async def test_of_a_large_snapshot_rows_of_all_its_parts_are_compared(tmp_path: Path):
+    ages = np.linspace(20, 80, 50_000)  # in the order of their keys, as snapshots are
+    house = House(tmp_path, ages.tolist())
+    house.ask(RANDOM.choice(ages, 1_000))
+    assert not any(each.is_much for each in await house.drift.look())
+
+
+@on_a_loop
+async def test_who_asks_at_once_shares_one_look_and_a_snapshot_is_read_once(tmp_path: Path):
+    house = House(tmp_path, RANDOM.integers(20, 80, 3_000).tolist())
+    house.ask(RANDOM.integers(20, 80, 500))
+    drift = Drift(house.recent, house.stored, tmp_path, fresh_s=60.0)
+    first, second = await asyncio.gather(drift.look(), drift.look())
+    assert first is second
+    steady = await house.drift.look()
+    (tmp_path / "s.parquet").unlink()
+    assert await house.drift.look() == steady
+
+
+def test_what_is_kept_is_bounded_in_bytes_and_forgotten_when_nobody_asks(tmp_path: Path):
+    house = House(tmp_path, [30] * 300)
+    house.function.task.value.name = "text"
+    columns = {"text": Column("text", TEXT, (), ["x" * 10_000])}
+    call = SimpleNamespace(function=house.function, form="row", rows=[b"9" * 4_000], members=None)
+    reply = SimpleNamespace(columns=columns, errors={}, defaulted=set())
+    for _ in range(600):
+        house.now_s += 1
+        house.recent.answered(cast(Any, call), cast(Any, reply))
+    (sample,) = house.recent.all()
+    assert 500 < len(sample.recent) < 600
+    assert sum(len(row.row) for row in sample.recent) == sample.nbytes <= 2 << 20
+    assert {row.value for row in sample.recent} == {None}, "a long text is not kept"
+    house.now_s += 86_401
+    assert house.recent.all() == []
+
+
 def test_however_much_is_asked_few_rows_a_second_are_kept(tmp_path: Path):
     house = House(tmp_path, [30] * 300)
     for _ in range(100):
@@ -120,3 +164,12 @@ def test_however_much_is_asked_few_rows_a_second_are_kept(tmp_path: Path):
         house.now_s = before  # all in one second
     (sample,) = house.recent.all()
     assert len(sample.recent) == 200
+
+
+def test_of_a_large_call_no_more_rows_than_of_others_are_kept(tmp_path: Path):
+    house = House(tmp_path, [30] * 300)
+    call = SimpleNamespace(function=house.function, form="text", rows=[b"x"] * 99, members=None)
+    reply = SimpleNamespace(columns={}, errors={}, defaulted=set())
+    house.recent.answered(cast(Any, call), cast(Any, reply))
+    (sample,) = house.recent.all()
+    assert len(sample.recent) == 50
