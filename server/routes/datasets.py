@@ -9,10 +9,11 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.rules import Caller
 from server.catalog.jobs import Look, Snapshot
-from server.errors import BadOption, BodyTooLarge
+from server.errors import BodyTooLarge
 from server.http.body import ClientGone, content_type_of, json_object
 from server.http.disconnects import while_connected
 from server.http.replies import json_reply
+from server.routes.roles import roles_of
 from server.services import ServicesOf
 from server.training.datasets.split import BY_SMALLEST_ROW
 
@@ -35,7 +36,7 @@ async def list_datasets(services: ServicesOf) -> Response:
 async def create_dataset(services: ServicesOf, request: Request) -> Response:
     """Register a query over a connection of the server's, `source`, and take its first snapshot."""
     form = await json_object(request)
-    roles = _roles(form.pop("roles", None))
+    roles = roles_of(form.pop("roles", None))
     return await _taken(request, services.datasets.pull(form, roles, _caller(request, roles)), 201)
 
 
@@ -83,7 +84,7 @@ async def show_dataset(services: ServicesOf, name: str) -> Response:
 async def refresh_dataset(services: ServicesOf, name: str, request: Request) -> Response:
     """Run the registered query again; what jobs and models were trained on stays as it was."""
     form = await json_object(request, may_be_empty=True)
-    roles = _roles(form.get("roles"))
+    roles = roles_of(form.get("roles"))
     return await _taken(request, services.datasets.refresh(name, roles, _caller(request, roles)), 200)
 
 
@@ -99,15 +100,6 @@ def _caller(request: Request, roles: list[str] | None) -> str:
     """Whose share of the queries a request takes: a token's, or that of a database's session role with it."""
     caller: Caller = request.scope["ml_udf.caller"]
     return f"{caller.key} {roles[0] if roles else ''}"
-
-
-def _roles(given: object) -> list[str] | None:
-    """The database roles in whose name a session asks, the session's own first. Raises `BadOption`."""
-    if given is None:
-        return None
-    if not isinstance(given, list) or not all(isinstance(role, str) for role in given):
-        raise BadOption("'roles' must be a list of the names of roles")
-    return given
 
 
 def _looked(look: Look) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from server.catalog.retraining import Retraining
 from server.errors import BadOption, ServiceError, UnknownFunction
 from server.http.body import json_object
 from server.http.replies import json_reply
+from server.routes.roles import roles_of
 from server.services import Services, ServicesOf
+from server.training.jobs.budget import Budget
 from server.training.jobs.run import Run
 from server.training.jobs.service import found_by
-from server.training.jobs.spec import JobSpec
 from server.training.recipes import DEFAULT_TASK, recipe_for
 
 __all__ = ["router"]
@@ -167,9 +168,7 @@ async def retrain(services: ServicesOf, name: str, request: Request) -> Response
     unknown = sorted(form.keys() - {"every", "budget", "roles"})
     if unknown:
         raise BadOption(f"a retraining has no field {unknown[0]!r}; there are budget, every, roles")
-    roles = form.get("roles")
-    if roles is not None and not (isinstance(roles, list) and all(isinstance(role, str) for role in roles)):
-        raise BadOption("'roles' must be a list of the names of roles")
+    roles = roles_of(form.get("roles"))
     asked = await services.retrainings.ask(name, form.get("every"), form.get("budget"), roles)
     return json_reply(_retraining(asked), 201)
 
@@ -269,7 +268,9 @@ async def _described(services: Services, job: Job, run: Run | None) -> dict[str,
         "advisor": job.spec["advisor"],
         "epochs_used": sum(study["epochs_used"] for study in studies),
         "epochs_budget": job.spec["budget_epochs"] or None,
-        "budget": str(JobSpec.from_json(job.spec).budget),
+        "budget": str(
+            Budget(job.spec.get("budget_s", 0.0), job.spec["budget_epochs"], job.spec.get("budget_trials", 0))
+        ),
         "seconds_used": round(sum(study.get("seconds_used", 0.0) for study in studies), 3),
         "trials": sum(study["trials"] for study in studies),
         "metric": metric.name,

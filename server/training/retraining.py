@@ -22,9 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
-from server.catalog.jobs import ACTIVE, PAUSED, Job
+from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.catalog.retraining import Retraining
-from server.errors import BadOption, ServiceError, UnknownFunction
+from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
@@ -39,6 +39,7 @@ __all__ = ["Retrainings", "every_of"]
 log = logging.getLogger("ml_udf.server.training")
 
 _LOOK_S = 2.0
+_MOST_S = 10 * 365 * 86_400.0
 _EVERY = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
@@ -50,7 +51,10 @@ def every_of(given: object) -> float | None:
     found = _EVERY.fullmatch(given) if isinstance(given, str) else None
     if found is None or int(found[1]) == 0:
         raise BadOption(f"'every' must be a time with its unit, such as '1 day' or '6 hours', not {given!r}")
-    return float(int(found[1]) * _SECONDS[found[2].lower()])
+    every_s = float(int(found[1]) * _SECONDS[found[2].lower()])
+    if every_s > _MOST_S:
+        raise BadOption(f"'every' must be ten years at the most, not {given!r}")
+    return every_s
 
 
 class Retrainings:
@@ -75,7 +79,7 @@ class Retrainings:
         self._deployer = deployer
         self._tasks = tasks or Tasks()
         self._now = now
-        self._changing = asyncio.Lock()
+        self._changing = asyncio.Lock()  # of what is stored; nobody works while it is held
 
     def start(self) -> None:
         """Begin to look for what is due."""
@@ -93,7 +97,7 @@ class Retrainings:
         self, function: str, every: object, budget: object, roles: Sequence[str] | None
     ) -> Retraining:
         """Train a function again, now and `every` so often. Raises `UnknownFunction`, `BadOption`."""
-        self._champion(function)
+        await asyncio.to_thread(self._champion, function)
         every_s = every_of(every)
         text = "" if budget is None else str(budget_of(budget))
         async with self._changing:
@@ -116,20 +120,28 @@ class Retrainings:
             await asyncio.to_thread(self._repository.remove, function)
 
     async def step(self) -> None:
-        """Deploy what has ended, begin what is due."""
-        for known in await self.all():
-            async with self._changing:
-                current = await asyncio.to_thread(self._repository.find, known.function)
-                if current is None:
-                    continue
-                if current.job is not None:
-                    after = await self._looked_at(current, current.job)
-                elif current.next_at is not None and current.next_at <= self._now():
-                    after = await self._begun(current)
-                else:
-                    continue
-                if after != current:
-                    await asyncio.to_thread(self._repository.put, after)
+        """Deploy what has ended, begin what is due. What is ordered meanwhile stands."""
+        for each in await self.all():
+            known = await asyncio.to_thread(self._repository.find, each.function)
+            if known is None:
+                continue
+            if known.job is not None:
+                after = await self._looked_at(known, known.job)
+            elif known.next_at is not None and known.next_at <= self._now():
+                after = await self._begun(known)
+            else:
+                continue
+            if after != known:
+                await self._note(known, after)
+
+    async def _note(self, before: Retraining, after: Retraining) -> None:
+        """Store what became of one, beside what was asked of it since; of one that was forgotten nothing."""
+        async with self._changing:
+            asked = await asyncio.to_thread(self._repository.find, before.function)
+            if asked is not None:
+                next_at = after.next_at if asked.next_at == before.next_at else asked.next_at
+                asked = replace(asked, job=after.job, outcome=after.outcome, ended_at=after.ended_at)
+                await asyncio.to_thread(self._repository.put, replace(asked, next_at=next_at))
 
     async def _watch(self) -> None:
         while True:
@@ -143,23 +155,37 @@ class Retrainings:
         """The same with a job, or with the reason why there is none."""
         after = replace(due, next_at=self._next(due))
         try:
-            champion = self._champion(due.function)
+            champion, trained = await asyncio.to_thread(self._champion, due.function)
             job = await self._adopted(due.function)
             if job is None:
-                trained = _trained(champion)
                 before = await asyncio.to_thread(self._jobs.job, trained[0]["job"])
                 snapshot = await self._datasets.newest(before.dataset)
                 if snapshot.spec["source"] != PUSHED:
-                    snapshot = await self._datasets.refresh(before.dataset, due.roles, "retraining")
+                    snapshot = await self._refreshed(before.dataset, due)
                 if all(each["snapshot"] == snapshot.id for each in trained):
                     said = f"the rows are those of version {champion.version}: snapshot {snapshot.id}"
                     return replace(after, outcome=said, ended_at=self._now())
                 job = await self._training.start(_asked(due, before, champion, trained))
-        except (ServiceError, KeyError, ValueError) as error:
+        except Overloaded as error:
+            log.warning("not retrained yet function=%s reason=%r", due.function, str(error))
+            return due
+        except (ServiceError, OSError, KeyError, ValueError) as error:
             log.warning("not retrained function=%s reason=%r", due.function, str(error))
             return replace(after, outcome=f"not trained: {error}", ended_at=self._now())
         log.info("retraining function=%s job=%d", due.function, job.id)
         return replace(after, job=job.id)
+
+    async def _refreshed(self, dataset: str, due: Retraining) -> Snapshot:
+        """The rows of now. What a database says of a query is not for all who may read an outcome."""
+        try:
+            return await self._datasets.refresh(dataset, due.roles, "retraining")
+        except Overloaded:
+            raise
+        except ServiceError as error:
+            log.warning("dataset not refreshed dataset=%s reason=%r", dataset, str(error))
+            raise BadOption(
+                f"the query of dataset {dataset} failed; the server's log says why, as refresh_dataset does"
+            ) from error
 
     async def _adopted(self, function: str) -> Job | None:
         """A job that was begun for it before a crash, and not noted any more."""
@@ -170,16 +196,23 @@ class Retrainings:
         """The same, with what came of its job if that has ended."""
         over = replace(known, job=None, ended_at=self._now())
         try:
-            ended, run = await self._training.job(job)
+            ended = await asyncio.to_thread(self._jobs.job, job)
             if ended.state in (*ACTIVE, PAUSED):
                 return known
             if ended.state != "done":
                 return replace(over, outcome=f"job {job} is {ended.state}: {ended.reason}")
-            champion = self._champion(known.function)
+            _, run = await self._training.job(job)
+        except Overloaded as error:
+            log.warning("not retrained yet function=%s reason=%r", known.function, str(error))
+            return known
+        except ServiceError as error:
+            return replace(over, outcome=f"job {job} was not deployed: {error}")
+        try:
+            champion, _ = await asyncio.to_thread(self._champion, known.function)
             told = await self._deployer.deploy(
                 run, known.function, promote="if_better", slo_ms=champion.slo_ms
             )
-        except (ServiceError, ValueError) as error:
+        except (ServiceError, OSError, ValueError) as error:
             return replace(over, outcome=f"job {job} was not deployed: {error}")
         because = f"p = {told.p_value:.3g} at look {told.looks}" if told.p_value is not None else "the first"
         if told.promoted:
@@ -189,12 +222,12 @@ class Retrainings:
         log.info("retrained function=%s: %s", known.function, said)
         return replace(over, outcome=said)
 
-    def _champion(self, function: str) -> Function:
+    def _champion(self, function: str) -> tuple[Function, list[dict[str, Any]]]:
+        """What answers now, and how it was trained. Blocking. Raises `UnknownFunction`, `BadOption`."""
         if not self._catalog.is_function(function):
             raise UnknownFunction(f"there is no function {function!r} here")
         champion = self._catalog.versions(function)[-1]
-        _trained(champion)
-        return champion
+        return champion, _trained(champion)
 
     def _next(self, due: Retraining) -> datetime | None:
         """The first time in step with the schedule that has not passed yet."""

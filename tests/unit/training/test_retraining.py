@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from server.errors import BadOption, UnknownFunction
+from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.database import migrate, open_database
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
@@ -173,6 +174,79 @@ async def test_the_query_of_a_source_is_run_again_in_the_name_of_who_asked(house
 
 
 @on_a_loop
+async def test_orders_given_while_a_query_runs_are_taken_at_once_and_stand(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    refresh, ordered = house.refresh, START + timedelta(minutes=5)
+
+    async def slow(dataset: str, roles: Any, caller: str) -> Any:
+        house.now = ordered
+        await asyncio.wait_for(house.retrainings.ask("udf_churn", "6 hours", "2 minutes", None), 5)
+        return await refresh(dataset, roles, caller)
+
+    house.refresh = slow  # type: ignore[method-assign]
+    await house.retrainings.step()
+    assert (house.told.job, house.told.every_s, house.told.budget) == (2, 21_600.0, "2 minutes")
+    assert house.told.next_at == ordered
+
+
+@on_a_loop
+async def test_what_is_forgotten_while_its_query_runs_stays_forgotten(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+    refresh = house.refresh
+
+    async def slow(dataset: str, roles: Any, caller: str) -> Any:
+        await asyncio.wait_for(house.retrainings.forget("udf_churn"), 5)
+        return await refresh(dataset, roles, caller)
+
+    house.refresh = slow  # type: ignore[method-assign]
+    await house.retrainings.step()
+    assert house.told is None
+    assert len(house.started) == 1, "its job goes on"
+
+
+@on_a_loop
+async def test_what_a_database_says_of_a_query_is_not_told_to_all_who_may_read_outcomes(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", "1 day", None, None)
+
+    async def refused(dataset: str, roles: Any, caller: str) -> Any:
+        raise BadOption("the database refused the query: invalid input for type integer: 'secret'")
+
+    house.refresh = refused  # type: ignore[method-assign]
+    await house.retrainings.step()
+    assert "the query of dataset churn failed" in house.told.outcome
+    assert "secret" not in house.told.outcome
+    assert house.told.next_at == START + timedelta(days=1)
+
+
+@on_a_loop
+async def test_what_is_overloaded_is_tried_again_and_a_model_without_files_costs_no_others_their_turn(
+    house: House,
+) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    await house.retrainings.ask("udf_churn", None, None, None)
+    refresh = house.refresh
+
+    async def full(dataset: str, roles: Any, caller: str) -> Any:
+        raise Overloaded("too many queries", 1.0)
+
+    house.refresh = full  # type: ignore[method-assign]
+    await house.retrainings.step()
+    assert (house.told.state, house.told.outcome) == ("waiting", "")
+    house.refresh = refresh  # type: ignore[method-assign]
+    (house.folder / "model" / "model.json").unlink()
+    await house.retrainings.step()
+    assert house.told.outcome.startswith("not trained: ")
+    assert house.told.state == "done"
+
+
+@on_a_loop
 async def test_what_cannot_be_trained_again_is_refused(house: House) -> None:
     with pytest.raises(UnknownFunction, match="no function 'udf_other'"):
         await house.retrainings.ask("udf_other", "1 day", None, None)
@@ -190,3 +264,9 @@ async def test_what_cannot_be_trained_again_is_refused(house: House) -> None:
 def test_a_time_without_its_unit_is_refused(every: object) -> None:
     with pytest.raises(BadOption, match="'1 day' or '6 hours'"):
         every_of(every)
+
+
+def test_a_time_longer_than_the_calendar_is_refused() -> None:
+    assert every_of("500 weeks") == 500 * 604_800.0
+    with pytest.raises(BadOption, match="ten years at the most"):
+        every_of("999999 weeks")
