@@ -36,8 +36,9 @@ class Budget:
 
     def __str__(self) -> str:
         if self.seconds:
-            minutes = self.seconds / 60
-            return f"{self.seconds:g} seconds" if minutes < 1 else f"{minutes:g} minutes"
+            is_minutes = self.seconds >= 60 and self.seconds % 6 == 0
+            amount, unit = (self.seconds / 60, "minutes") if is_minutes else (self.seconds, "seconds")
+            return f"{amount:.6f}".rstrip("0").rstrip(".") + f" {unit}"
         return f"{self.epochs} epochs" if self.epochs else f"{self.trials} trials"
 
 
@@ -51,9 +52,10 @@ def budget_of(given: object) -> Budget:
     found = _FORMS.fullmatch(given) if isinstance(given, str) else None
     if found is not None:
         amount, unit = float(found[1]), found[2].lower().removesuffix("s")
-        if unit in _SECONDS and amount > 0:
-            return Budget(seconds=amount * _SECONDS[unit])
-        if amount.is_integer() and amount > 0:
+        if unit in _SECONDS:
+            if 0 < amount * _SECONDS[unit] < _MOST:
+                return Budget(seconds=amount * _SECONDS[unit])
+        elif amount.is_integer() and amount > 0:
             return Budget(epochs=int(amount)) if unit == "epoch" else Budget(trials=int(amount))
     raise BadOption(
         f"'budget' must be a number with its unit, such as '10 minutes', '200 epochs' or '30 trials', "

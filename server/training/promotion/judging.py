@@ -8,6 +8,8 @@ Accuracies have an exact test, there.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,7 +59,11 @@ def _by_cluster(ahead: NDArray[np.float64], clusters: Clusters | None) -> NDArra
 
 
 def _chance_of_sums(ahead: NDArray[np.float64], rows: int) -> float:
-    """The chance that sums of ±ahead, each sign a fair coin, are at least the sum that was seen."""
+    """The chance that sums of ±ahead, each sign a fair coin, are at least the sum that was seen.
+
+    Draws tell no chance below one in their number, which late looks ask for: Hoeffding's bound does (1963,
+    §2).
+    """
     ahead = ahead[ahead != 0]
     if not len(ahead):
         return 1.0
@@ -68,4 +74,5 @@ def _chance_of_sums(ahead: NDArray[np.float64], rows: int) -> float:
     for start in range(0, draws, _PART):
         signs = random.integers(2, size=(min(_PART, draws - start), len(ahead))) * 2 - 1
         reached += int((signs @ ahead >= seen - slack).sum())
-    return (1 + reached) / (1 + draws)
+    bound = math.exp(-(max(seen, 0.0) ** 2) / (2 * float(ahead @ ahead)))
+    return min((1 + reached) / (1 + draws), bound)

@@ -9,6 +9,7 @@ import pytest
 
 from server.errors import BadOption
 from server.training.checkpoints.parameters import needed
+from server.training.jobs.budget import budget_of
 from server.training.jobs.spec import JobSpec
 from server.training.recipes import RECIPES, Recipe
 from server.training.studies.messages import Assignment
@@ -82,6 +83,14 @@ def test_a_budget_is_of_minutes_epochs_or_trials() -> None:
     assert not any(study.stale_trials for study in exact)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["2.5 minutes", "45 seconds", "1000001 seconds", "16000000 minutes", "100.123456 minutes", "7 trials"],
+)
+def test_what_a_budget_is_called_is_that_budget(text: str) -> None:
+    assert budget_of(str(budget_of(text))) == budget_of(text)
+
+
 def test_a_job_that_names_no_budget_has_minutes() -> None:
     assert str(JobSpec.from_json({"dataset": "d"}).budget) == "5 minutes"
 
@@ -94,7 +103,18 @@ def test_a_metric_that_a_task_does_not_have_is_refused_with_those_that_it_has(me
 
 @pytest.mark.parametrize(
     "budget",
-    ["", "-3", "3.5", "1000", "0 epochs", "0 minutes", "many epochs", "1 epoch and a half", "1.5 epochs"],
+    [
+        "",
+        "-3",
+        "3.5",
+        "1000",
+        "0 epochs",
+        "0 minutes",
+        "999999999 hours",
+        "many epochs",
+        "1 epoch and a half",
+        "1.5 epochs",
+    ],
 )
 def test_a_budget_without_its_unit_or_amount_is_refused(budget: str) -> None:
     with pytest.raises(BadOption, match="budget"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_worker.tasks.metrics import METRICS
-from server.training.promotion.champion import match
+from server.training.promotion.champion import level_of, match
 from server.training.promotion.judging import swapped_match
 from server.training.promotion.resampling import gains, resampled_interval
 
@@ -46,6 +46,15 @@ def test_a_clearly_smaller_error_wins_and_noise_does_not():
     assert swapped_match(RMSE, better, champion, targets).p_value < 0.001
     assert not swapped_match(RMSE, alike, champion, targets).is_won()
     assert swapped_match(RMSE, champion, better, targets).p_value > 0.99
+
+
+def test_an_error_that_is_smaller_in_every_row_wins_at_any_look_and_by_one_row_at_none():
+    champion, targets = numbers(4, 400, 1.0)
+    better = targets[:, None] + 0.5 * (champion - targets[:, None])
+    assert swapped_match(RMSE, better, champion, targets).is_won(level_of(1_000))
+    one = champion.copy()
+    one[0] = targets[0]
+    assert swapped_match(RMSE, one, champion, targets).p_value > 0.4
 
 
 def test_what_says_the_same_is_no_better():
