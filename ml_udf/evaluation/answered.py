@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -36,8 +37,8 @@ class Answered:
         for row, (wanted, answer) in enumerate(zip(targets, answers, strict=True)):
             if answer is None or wanted is None or (probabilities and probabilities[row] is None):
                 continue
-            self.targets.append(_read(self.target, wanted))
-            self.answers.append(_read(self.target, answer))
+            self.targets.append(_read(self.target, wanted, "target"))
+            self.answers.append(_read(self.target, answer, "answer"))
             if probabilities:
                 self.probabilities.append(probabilities[row])
 
@@ -62,22 +63,30 @@ def target_of(info: FunctionInfo) -> Target:
     )
 
 
-def _read(target: Target, value: Any) -> Any:  # noqa: ANN401  # of SQL or the wire
+def _read(target: Target, value: Any, what: str) -> Any:  # noqa: ANN401  # of SQL or the wire
     try:
         if target == "number":
-            return float(value)
+            return _number(value)
         if target == "labels":
             return frozenset(labels_of(value) if isinstance(value, str) else map(str, value))
-    except (TypeError, ValueError) as exc:
-        what = "a number" if target == "number" else "a list of labels"
+    except (TypeError, ValueError, OverflowError) as exc:
+        wanted = "number" if target == "number" else "list of labels"
         raise BadOption(
-            f"the target {value!r:.80} is no {what.partition(' ')[2]}", hint=f"the function answers {what}"
+            f"the {what} {value!r:.80} is no {wanted}", hint=f"the function answers a {wanted}"
         ) from exc
     return _label(value)
 
 
 def _label(value: Any) -> str:  # noqa: ANN401  # of SQL
-    """A label as datasets have it: 1.0 and 1 are the text that SQL shows."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else json.dumps(value)
+    """A label as datasets have it: the text that SQL shows."""
+    if isinstance(value, str):
+        return value
+    is_json = isinstance(value, bool | int | float | list | dict)
+    return json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+
+
+def _number(value: Any) -> float:  # noqa: ANN401  # of SQL
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is not finite")
+    return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -116,16 +118,18 @@ def test_rows_without_an_answer_or_a_target_do_not_count_and_of_none_there_are_n
 
 
 @pytest.mark.parametrize(
-    ("target", "value"), [("number", "ten"), ("number", [1]), ("labels", "a, b"), ("labels", 3)]
+    ("target", "value"),
+    [("number", "ten"), ("number", [1]), ("number", "NaN"), ("labels", "a, b"), ("labels", 3)],
 )
 def test_a_target_that_is_no_value_of_the_answers_is_refused(target: Any, value: object) -> None:
     with pytest.raises(Exception, match="is no"):
         Answered(target).add([value], [1.0 if target == "number" else "[]"])
 
 
-def test_numbers_and_truth_values_are_labels_as_their_datasets_have_them() -> None:
-    answered = Answered("label", ("1", "true"))
-    answered.add([1, True], ["1", "true"])
+def test_numbers_truth_values_and_dates_are_labels_as_their_datasets_have_them() -> None:
+    said = ["1", "true", "1.10", "2026-11-01"]
+    answered = Answered("label", tuple(said))
+    answered.add([1, True, Decimal("1.10"), date(2026, 11, 1)], said)
     assert metric_value("accuracy", answered) == 1.0
 
 
