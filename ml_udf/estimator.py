@@ -60,8 +60,10 @@ def convert(
     rows = len(sample)
     if not rows:
         raise BadOption("the sample is empty", hint="give some rows that the estimator has not seen, 100 say")
-    is_classifier = bool(base.is_classifier(estimator))
-    if not is_classifier and not base.is_regressor(estimator):
+    # Asked about anything else, scikit-learn raises an error of its own insides.
+    is_estimator = hasattr(estimator, "fit") and not isinstance(estimator, type)
+    is_classifier = is_estimator and bool(base.is_classifier(estimator))
+    if not is_classifier and not (is_estimator and base.is_regressor(estimator)):
         raise BadOption(
             f"{type(estimator).__name__} is no classifier and no regressor",
             hint="give a fitted one, or a pipeline that ends with one",
@@ -107,7 +109,10 @@ def _answers(estimator: Any, sample: Any, is_classifier: bool) -> Any:  # noqa: 
     try:
         found = estimator.predict_proba(sample) if is_classifier else estimator.predict(sample)
     except Exception as exc:  # scikit-learn raises what its parts do
-        raise BadOption(f"the estimator does not answer to the sample: {_first_line(exc)}") from exc
+        raise BadOption(
+            f"the estimator does not answer to the sample: {_first_line(exc)}",
+            hint="fit it first, and give the sample all the columns that it was fitted on",
+        ) from exc
     if isinstance(found, list):
         raise BadOption("the estimator answers several questions at once", hint="register one for each")
     found = numpy.asarray(found, numpy.float64)

@@ -20,6 +20,8 @@ from ml_udf.registration import register_model
 __all__ = ["import_model", "registered"]
 
 _NUMBERS = ("mean", "std", "fill")
+_PIXELS = ("height", "width", "mean", "std")
+_TRIED = {"row": "'[…]'", "text": "'…'"}  # by the form of its rows; of pictures, files
 
 
 def import_model(
@@ -106,7 +108,7 @@ def import_model(
             with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
                 reply = registered(client, elsewhere, Path())
                 client.post(f"/v2/repository/models/{reply['name']}/load", {})  # it is asked from there, too
-            _say_registered(reply)
+            _say_registered(reply, elsewhere)
         return
     if place is None:
         fail("which model is missing", "ml-udf import PATH, ml-udf import URL, or ml-udf import --openai URL")
@@ -136,12 +138,14 @@ def import_model(
             return
         with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
             reply = registered(client, content, Path(folder))
-    _say_registered(reply)
+    _say_registered(reply, content)
 
 
-def _say_registered(reply: dict[str, Any]) -> None:
+def _say_registered(reply: dict[str, Any], manifest: dict[str, Any]) -> None:
+    what = _TRIED.get((manifest.get("input") or {}).get("form", ""), "FILE…")
     console.print(
-        f"registered as {reply['name']} version {reply['version']}; try it: ml-udf try {reply['name']} FILE…",
+        f"registered as {reply['name']} version {reply['version']}; "
+        f"try it: ml-udf try {reply['name']} {what}",
         highlight=False,
         soft_wrap=True,
     )
@@ -267,6 +271,8 @@ def _show(content: dict[str, Any], guesses: Sequence[str]) -> None:
     for field in ("task", "runtime", "architecture", "remote", "input", "outputs", "features"):
         if content.get(field):
             value = content[field]
+            if field == "input" and value.get("form") in _TRIED:  # no picture, so nothing of pixels
+                value = {name: each for name, each in value.items() if name not in _PIXELS}
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             console.print(f"{field:>12}  {shown}", highlight=False, markup=False, soft_wrap=True)
     if classes:

@@ -123,13 +123,18 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
     "extend": ((("job", None), ("budget", None)), "{}->>'state'"),
 }
 
+_UNIT = ("train", "budget")  # a number alone is refused, as on PostgreSQL: to the server it would be epochs
+
 
 def training_statements(scalar: str) -> list[str]:
     """The statements that put the macros over `scalar(verb, arguments, search path)` into the catalog."""
     statements = [f"ATTACH IF NOT EXISTS ':memory:' AS {FUNCTIONS_CATALOG}"]
     for name, (parameters, result) in _MACROS.items():
         head = ", ".join(p if default is None else f"{p} := {default}" for p, default in parameters)
-        pairs = ", ".join(f"'{parameter}', {parameter}" for parameter, _ in parameters)
+        pairs = ", ".join(
+            f"'{parameter}', {parameter}" + ("::VARCHAR" if (name, parameter) == _UNIT else "")
+            for parameter, _ in parameters
+        )
         call = f"{quoted(scalar)}('{name}', json_object({pairs})::VARCHAR, current_setting('search_path'))"
         statements.append(
             f"CREATE OR REPLACE MACRO {CATALOG}.{name}({head}) AS {result.replace('{}', call, 1)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import duckdb
@@ -20,6 +21,26 @@ def con() -> duckdb.DuckDBPyConnection:
     for statement in training_statements("asked"):
         con.execute(statement)
     return con
+
+
+@pytest.mark.parametrize(
+    ("budget", "sent"), [("1000", "1000"), ("'10 minutes'", "10 minutes"), ("NULL", None)]
+)
+def test_a_budget_is_sent_as_text_so_that_a_number_alone_is_refused(budget: str, sent: str | None) -> None:
+    con = duckdb.connect()
+    asked: list[dict[str, Any]] = []
+    three: list[Any] = ["VARCHAR"] * 3
+
+    def ask(verb: str, arguments: str, path: str) -> str:
+        asked.append(json.loads(arguments))
+        return '{"id": 1}'
+
+    con.create_function("asked", ask, three, "VARCHAR", side_effects=True)
+    con.execute(f"ATTACH ':memory:' AS {CATALOG}")
+    for statement in training_statements("asked"):
+        con.execute(statement)
+    con.execute(f"SELECT ml_udf.train('food', budget => {budget})").fetchall()
+    assert asked[0]["budget"] == sent
 
 
 @pytest.mark.parametrize(

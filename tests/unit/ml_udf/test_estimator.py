@@ -115,6 +115,8 @@ def test_several_labels_of_a_row_are_a_multilabel_task() -> None:
     ("estimator", "sample", "reason"),
     [
         (KMeans(2, n_init=1).fit(NUMBERS), NUMBERS, "no classifier and no regressor"),
+        ("a name", NUMBERS, "no classifier and no regressor"),
+        (LogisticRegression, NUMBERS, "no classifier and no regressor"),
         (LinearSVC().fit(NUMBERS, LABELS), NUMBERS, "says no probabilities"),
         (LinearRegression().fit(NUMBERS, NUMBERS[:, :2]), NUMBERS, "2 values a row"),
         (LogisticRegression().fit(NUMBERS, LABELS), NUMBERS[:0], "the sample is empty"),
