@@ -11,13 +11,14 @@ two bytes each, then float4s. Pure.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ml_udf.errors import WrongType
 
-__all__ = ["MOST_DIMENSIONS", "PGVECTOR", "binary", "is_binary"]
+__all__ = ["MOST_DIMENSIONS", "PGVECTOR", "binary", "flat_reals", "is_binary"]
 
 PGVECTOR = "vector"  # the type of that extension, whatever its schema
 MOST_DIMENSIONS = 16_000  # of its values
@@ -37,6 +38,14 @@ def binary(value: Sequence[Any], sql_type: str) -> bytes:
     if sql_type == "text[]":
         return _binary_texts(value)
     return _binary_array(value, sql_type) if sql_type in _ELEMENTS else _binary_vector(value)
+
+
+def flat_reals(vectors: Iterable[array[float]]) -> bytes:
+    """The numbers of vectors of float32, one vector after the other, as one `real[]`."""
+    words = array("I", b"".join(vectors))
+    if sys.byteorder == "little":
+        words.byteswap()
+    return _of_words(words, *_ELEMENTS["real[]"][1:]) if words else binary((), "real[]")
 
 
 def _binary_texts(texts: Sequence[str]) -> bytes:
@@ -80,11 +89,15 @@ def _binary_array(numbers: Sequence[float], sql_type: str) -> bytes:
             f"the answer {numbers!r:.80} is no vector of numbers",
             hint="create the function with returns => 'text' or 'jsonb'",
         ) from error
-    # Words, whatever their order in memory: they are only moved.
-    words, sizes = array("I", packed), array("I", struct.pack(">I", size) * length)
+    return _of_words(array("I", packed), size, oid)
+
+
+def _of_words(words: array[int], size: int, oid: int) -> bytes:
+    """Elements of `size` bytes, in network order; as words, whatever their order in memory: they are moved."""
     width = size // _WORD
+    length = len(words) // width
     elements = array("I", bytes((_WORD + size) * length))
-    elements[:: width + 1] = sizes
+    elements[:: width + 1] = array("I", struct.pack(">I", size) * length)
     for at in range(width):
         elements[at + 1 :: width + 1] = words[at::width]
     return struct.pack(">iiIii", 1, 0, oid, length, 1) + elements.tobytes()

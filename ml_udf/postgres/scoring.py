@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from ml_udf.postgres.statements import Statements, Target
 from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
 from ml_udf.scoring.names import split_name
-from ml_udf.scoring.postgres_catalog import PostgresCatalog
+from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 from ml_udf.scoring.resolving import resolved
@@ -164,13 +165,17 @@ class _Procedure:
         self._plpy = plpy
         self._plans: dict[tuple[str, tuple[str, ...]], Plan] = {}
 
-    def rows(self, query: str, *parameters: str | Sequence[str | None]) -> list[dict[str, Any]]:
+    def rows(self, query: str, *parameters: Parameter) -> list[dict[str, Any]]:
         """The rows of a query."""
         return list(self._executed(query, parameters))
 
-    def change(self, query: str, *parameters: str | Sequence[str | None]) -> int:
+    def change(self, query: str, *parameters: Parameter) -> int:
         """How many rows a statement changed."""
         return int(self._executed(query, parameters).nrows())
+
+    def reals(self, vectors: Sequence[array[float]]) -> bytes | None:
+        """None: PL/Python makes the numbers of an array one by one, which takes longer than their text."""
+        return None
 
     def commit(self) -> None:
         """End the transaction, keeping it."""
@@ -180,7 +185,7 @@ class _Procedure:
         """End the transaction, forgetting it."""
         self._plpy.rollback()
 
-    def _executed(self, query: str, parameters: Sequence[str | Sequence[str | None]]) -> Any:  # noqa: ANN401  # plpy's result
+    def _executed(self, query: str, parameters: Sequence[Parameter]) -> Any:  # noqa: ANN401  # plpy's result
         types = tuple("text" if isinstance(value, str) else "text[]" for value in parameters)
         plan = self._plans.get((query, types))
         if plan is None:

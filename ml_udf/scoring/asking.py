@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from ml_udf.client import CallStats, Client
 from ml_udf.client.column import Value
+from ml_udf.client.memo import Memo
 from ml_udf.client.statement import Binding, Outcome
 from ml_udf.client.transport import Abort
 from ml_udf.config import Options
@@ -33,7 +34,6 @@ from ml_udf.scoring.pages import Page
 __all__ = ["Asking"]
 
 PASSING = (ServerUnreachable, ConnectionLost, Overloaded, DeadlineExceeded)
-MEMO_ENTRIES = 100_000
 FIRST_PAUSE_S = 0.2
 MAX_PAUSE_S = 5.0
 SICK_AFTER = 16  # requests in a row that fail whole: then the server is suspected
@@ -50,7 +50,7 @@ class Asking:
         self._binding = binding
         self._options = replace(options, on_error="null")
         self._patience_s = patience_s
-        self._memo: OrderedDict[str, Outcome] = OrderedDict()
+        self._memo = Memo()  # by the inputs' hashes; in bytes, since an answer may be a long vector
         self._proof: tuple[str, Value] | None = None  # a row that was answered
         self.stats = CallStats()
         self._idle = threading.Condition()  # its lock guards the memo too
@@ -64,19 +64,19 @@ class Asking:
         """
         with self._idle:
             self._under_way += 1
-            known = {key: self._memo[key] for key in page.hashes if key in self._memo}
+            known: dict[Hashable, Outcome] = {
+                key: answer for key in page.hashes if (answer := self._memo.get(key)) is not None
+            }
         try:
             unknown = {k: v for k, v in zip(page.hashes, page.values, strict=True) if k not in known}
-            fresh = self._settled(unknown, abort) if unknown else {}
+            fresh: dict[Hashable, Outcome] = {**self._settled(unknown, abort)} if unknown else {}
         finally:
             with self._idle:
                 self._under_way -= 1
                 self._idle.notify_all()
         with self._idle:
             self.stats.rows += len(page)
-            self._memo.update(fresh)
-            while len(self._memo) > MEMO_ENTRIES:
-                self._memo.popitem(last=False)
+            self._memo.learn(fresh)
         known.update(fresh)
         return [known[key] for key in page.hashes]
 

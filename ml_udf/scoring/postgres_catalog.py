@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ml_udf.client.answer_type import AnswerKind
 from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import ColumnDef, Source
 from ml_udf.scoring.names import split_name
 
-__all__ = ["PostgresCatalog", "Sql"]
+__all__ = ["Parameter", "PostgresCatalog", "Sql"]
+
+Parameter: TypeAlias = str | Sequence[str | None] | bytes
 
 _TABLES = {"r", "p", "f"}  # plain, partitioned, foreign
 _INDEXED = {"r", "p"}
@@ -42,12 +45,19 @@ class Sql(Protocol):
 
     Error: type[Exception]
 
-    def rows(self, query: str, *parameters: str | Sequence[str | None]) -> list[dict[str, Any]]:
-        """The rows of a query; $1, … are text or text[]."""
+    def rows(self, query: str, *parameters: Parameter) -> list[dict[str, Any]]:
+        """The rows of a query; $1, … are text or text[], or what `reals` gave."""
         ...
 
-    def change(self, query: str, *parameters: str | Sequence[str | None]) -> int:
+    def change(self, query: str, *parameters: Parameter) -> int:
         """How many rows a statement changed."""
+        ...
+
+    def reals(self, vectors: Sequence[array[float]]) -> bytes | None:
+        """The numbers of vectors of float32, one after the other, as a parameter that is one real[].
+
+        None where this connection takes texts alone.
+        """
         ...
 
     def commit(self) -> None:

@@ -8,16 +8,17 @@ search_path of the one who asks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Outcome
 from ml_udf.errors import AlreadyRunning
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Key, Page
-from ml_udf.scoring.postgres_catalog import Sql
+from ml_udf.scoring.postgres_catalog import Parameter, Sql
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.resolving import unfit
-from ml_udf.scoring.texts import columns_of, sample_texts
+from ml_udf.scoring.texts import columns_of, float_width, sample_texts
 
 __all__ = ["PostgresStore"]
 
@@ -81,10 +82,10 @@ class PostgresStore:
 
     def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another one was in the way."""
-        parameters = columns_of(page, answers, self._layout.value_type, "{}")
+        statement, parameters = self._writing(page, answers)
         for last in [False] * (MAX_WRITES - 1) + [True]:
             try:
-                stored = self._sql.change(self._queries.write(), *parameters)
+                stored = self._sql.change(statement, *parameters)
                 self._sql.commit()
             except self._sql.Error as error:
                 state = getattr(error, "sqlstate", None) or ""
@@ -96,6 +97,18 @@ class PostgresStore:
             else:
                 return stored
         raise AssertionError("the last try returns or raises")
+
+    def _writing(self, page: Page, answers: Sequence[Outcome]) -> tuple[str, Sequence[Parameter]]:
+        """The statement, and its parameters: vectors as numbers where the connection takes such."""
+        kind = self._layout.value_type
+        vectors = [answer.value for answer in answers if answer.value is not None]
+        width = float_width(vectors, kind)
+        reals = self._sql.reals(vectors) if width else None
+        if reals is None:
+            return self._queries.write(), columns_of(page, answers, kind, "{}")
+        numbers = map(str, range(len(vectors)))
+        told = [each if each.value is None else replace(each, value=next(numbers)) for each in answers]
+        return self._queries.write(width=width), [*columns_of(page, told, "text", "{}"), reals]
 
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""

@@ -16,7 +16,7 @@ from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 from ml_udf.scoring.pages import Page
 
-__all__ = ["columns_of", "sample_texts", "text_of"]
+__all__ = ["columns_of", "float_width", "sample_texts", "text_of"]
 
 _LISTS = {"text[]", "character varying[]"}
 _PGVECTOR = {"vector", "halfvec"}
@@ -34,7 +34,7 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
         return "\\x" + value.hex() if sql_type == "bytea" else value.decode("utf-8", "replace")
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, array) and (sql_type.endswith("]") or sql_type.rpartition(".")[2] in _PGVECTOR):
+    if isinstance(value, array) and (sql_type.endswith("]") or _is_pgvector(sql_type)):
         edges = brackets if sql_type.endswith("]") else "[]"
         return edges[0] + _numbers_format(len(value)) % tuple(value) + edges[1]
     if isinstance(value, list | array):
@@ -44,6 +44,24 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
     if isinstance(value, float) and value.is_integer() and sql_type.lower() in _WHOLE:
         return str(int(value))
     return repr(value)
+
+
+def float_width(values: Sequence[Any], sql_type: str) -> int:
+    """How many numbers each has of some answers, all of them vectors of float32, for a column of such vectors.
+
+    0 where they are anything else, or of several lengths.
+    """
+    if not (sql_type == "real[]" or _is_pgvector(sql_type)):
+        return 0
+    if not all(isinstance(value, array) and value.typecode == "f" for value in values):
+        return 0
+    widths = set(map(len, values))
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def _is_pgvector(sql_type: str) -> bool:
+    """Whatever its schema and its length."""
+    return sql_type.partition("(")[0].rpartition(".")[2] in _PGVECTOR
 
 
 @functools.cache

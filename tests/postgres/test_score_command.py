@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -11,9 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from ml_udf.cli.pg_sandbox import Sandbox
+from ml_udf.cli.score_postgres import score_postgres
+from ml_udf.client import Client
+from ml_udf.config import Options
+from ml_udf.scoring import ScoreRequest
 from tests.postgres.fixtures import Engine
 from tests.postgres.oip_server import OipServer
 from tests.postgres.scored import assert_each_row_was_scored_once, make_table
+from tests.typed_server import typed_server, vector_of
 from tests.waiting import wait_until
 
 ROWS = 6000
@@ -114,3 +120,22 @@ def test_answers_go_into_a_table_of_their_own(plain: Engine, fake_server: OipSer
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert plain.value("SELECT count(*) FROM scores WHERE value IS NOT NULL") == stored
+
+
+@pytest.mark.parametrize("kind", ["real[]", "double precision[]", "text"])
+def test_vectors_go_into_their_columns_and_faulty_rows_hold_their_error(plain: Engine, kind: str) -> None:
+    plain.query(
+        f"""CREATE TABLE texts (id int PRIMARY KEY, t text, v {kind}, v_error text);
+            INSERT INTO texts SELECT n, CASE WHEN n % 7 = 3 THEN 'missing' || n ELSE repeat('a', n) END
+            FROM generate_series(1, 30) n"""
+    )
+    request = ScoreRequest("texts", "udf_vector", "t", output="v", on_error="null", batch_rows=8)
+    with typed_server() as typed, contextlib.closing(Client(typed.url)) as client:
+        so_far = score_postgres(plain.dsn, client, request, Options(), lambda _: None)
+    assert (so_far.answered, so_far.failed, so_far.missed) == (26, 4, 0)
+    numbers = "translate(v, '[]', '{}')::real[]" if kind == "text" else "v"
+    for row, text, vector, error in plain.query(f"SELECT id, t, {numbers}, v_error FROM texts"):
+        if row % 7 == 3:
+            assert (vector, error.partition(":")[0]) == (None, "input_not_found")
+        else:
+            assert (vector, error) == (pytest.approx(vector_of(text)), None)

@@ -74,6 +74,15 @@ def test_a_text_of_a_million_tokens_is_summed_in_parts(monkeypatch: pytest.Monke
     assert _embedded(_network(), "a car " * 50)[0].tolist() == [0.5, 0.5, 0]
 
 
+def test_texts_are_gathered_in_groups_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_worker.networks.static_embedding._GATHERED_TOGETHER", 4)
+    texts = ["a", "a car", "", "car", "runs fast", "fast a", "a car runs fast fast"]
+    found = _embedded(_network(), *texts)
+    alone = [_embedded(_network(), text)[0].tolist() for text in texts]
+    assert found.tolist() == alone
+    assert found[-1].tolist() == pytest.approx([0.6, 0.6, 0.6])
+
+
 def test_a_text_has_the_same_embedding_whatever_stands_beside_it() -> None:
     texts = ["a car runs fast", "fast", "a a a", "car"]
     together = _embedded(_network(), *texts)

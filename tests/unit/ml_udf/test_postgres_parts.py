@@ -7,6 +7,7 @@ import json
 import math
 import re
 import struct
+from array import array
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary as binary_form
+from ml_udf.postgres.binary import flat_reals
 from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
@@ -91,6 +93,12 @@ def test_a_vector_in_binary_is_a_header_and_each_number_with_its_size(
     found = list(struct.iter_unpack(f">i{code}", binary[20:]))
     assert [each for each, _ in found] == [size] * len(numbers)
     assert all(a == b or (math.isnan(a) and math.isnan(b)) for (_, a), b in zip(found, numbers, strict=True))
+
+
+@given(vectors=st.lists(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=2), max_size=5))
+def test_vectors_one_after_the_other_are_one_array(vectors: list[list[float]]) -> None:
+    flat = flat_reals([array("f", vector) for vector in vectors])
+    assert flat == binary_form([number for vector in vectors for number in vector], "real[]")
 
 
 @given(texts=st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), max_size=5))

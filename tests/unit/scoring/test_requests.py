@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from ml_udf.scoring.names import found_name, split_name
 from ml_udf.scoring.pages import next_rows
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of
-from ml_udf.scoring.texts import text_of
+from ml_udf.scoring.texts import float_width, text_of
 
 
 @pytest.mark.parametrize(
@@ -80,10 +81,31 @@ def test_a_column_is_found_by_its_very_name_first():
         ([0.5, None], "double precision[]", "{0.5,NULL}"),
         ([0.5, 1.0], "jsonb", "[0.5, 1.0]"),
         (b"\xff", "bytea", "\\xff"),
+        (array("f", [0.1, 2]), "real[]", "{0.100000001,2}"),
+        (array("f", [0.1, 2]), "vector(2)", "[0.100000001,2]"),
+        (array("f", [0.1, 2]), "shop.halfvec(2)", "[0.100000001,2]"),
     ],
 )
 def test_answers_become_texts_of_their_columns_types(value: Any, sql_type: str, text: str | None):
     assert text_of(value, sql_type) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "sql_type", "width"),
+    [
+        ([array("f", [1, 2]), array("f", [3, 4])], "real[]", 2),
+        ([array("f", [1, 2])], "public.vector(2)", 2),
+        ([array("f", [1, 2]), array("f", [3])], "real[]", 0),
+        ([array("d", [1, 2])], "real[]", 0),
+        ([array("f", [1, 2])], "double precision[]", 0),
+        (["[1, 2]"], "vector(2)", 0),
+        ([], "real[]", 0),
+    ],
+)
+def test_vectors_of_float32_and_one_length_go_as_numbers(
+    values: list[Any], sql_type: str, width: int
+) -> None:
+    assert float_width(values, sql_type) == width
 
 
 def test_pages_of_large_values_are_small():
