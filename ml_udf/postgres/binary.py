@@ -93,7 +93,7 @@ def _binary_array(numbers: Sequence[float], sql_type: str) -> bytes:
 
 
 def _of_words(words: array[int], size: int, oid: int) -> bytes:
-    """Elements of `size` bytes, in network order; as words, whatever their order in memory: they are moved."""
+    """Elements of `size` bytes in network order, moved as words: whatever their order in memory."""
     width = size // _WORD
     length = len(words) // width
     elements = array("I", bytes((_WORD + size) * length))

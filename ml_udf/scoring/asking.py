@@ -69,11 +69,12 @@ class Asking:
             }
         try:
             unknown = {k: v for k, v in zip(page.hashes, page.values, strict=True) if k not in known}
-            fresh: dict[Hashable, Outcome] = {**self._settled(unknown, abort)} if unknown else {}
+            settled = self._settled(unknown, abort) if unknown else {}
         finally:
             with self._idle:
                 self._under_way -= 1
                 self._idle.notify_all()
+        fresh: dict[Hashable, Outcome] = dict(settled.items())
         with self._idle:
             self.stats.rows += len(page)
             self._memo.learn(fresh)

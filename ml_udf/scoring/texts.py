@@ -47,7 +47,7 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
 
 
 def float_width(values: Sequence[Any], sql_type: str) -> int:
-    """How many numbers each has of some answers, all of them vectors of float32, for a column of such vectors.
+    """How many numbers each of some answers has: vectors of float32, for a column of such vectors.
 
     0 where they are anything else, or of several lengths.
     """
