@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from gpu_worker.networks.network import Floats
 
-__all__ = ["ESTIMATORS", "HIST_BOOSTED", "Estimator", "Fit", "Taught", "answers_of", "frozen", "made"]
+__all__ = ["ESTIMATORS", "HIST_BOOSTED", "Estimator", "Fit", "Taught", "answers_of", "frozen", "has_converged", "made"]
 
 _BOOSTED = 10  # iterations an epoch
 _FOREST = 10  # trees
@@ -135,6 +135,15 @@ def answers_of(estimator: Estimator, numbers: Floats) -> NDArray[np.float64]:
     if hasattr(estimator, "predict_proba"):
         return np.asarray(estimator.predict_proba(numbers), np.float64)
     return np.asarray(estimator.predict(numbers), np.float64)[:, None]
+
+
+def has_converged(estimator: Estimator) -> bool:
+    """Whether another epoch would leave it as it is: a regression whose last fit ended before its last
+    iteration was used. Trees can always be more.
+    """
+    if isinstance(estimator, LogisticRegression):
+        return int(max(estimator.n_iter_)) < int(estimator.max_iter)
+    return isinstance(estimator, Ridge)
 
 
 def frozen(estimator: Estimator) -> Estimator:

@@ -52,10 +52,13 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What one epoch brought: the loss on the training rows, the score of the validation rows."""
+    """What one epoch brought: the loss on the training rows, the score of the validation rows. converged:
+    whether further epochs would bring the same.
+    """
 
     loss: float
     score: Score
+    converged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

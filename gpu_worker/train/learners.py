@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_worker.errors import BadRequest
@@ -44,6 +45,13 @@ class Learners:
     on_step: Callable[[], None] = lambda: None
     most_bytes: int = 2 << 30
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def load(self, raw: Spec) -> None:
+        """Import what trials of that architecture need."""
+        if raw.get("architecture") in TABULAR:
+            import_module("gpu_worker.train.tabular_learner")
+        elif raw.get("architecture") == LINEAR_TEXT:
+            import_module("gpu_worker.train.linear_texts")
 
     def begin(self, raw: Spec, snapshot: str, objective: Objective, start: str, start_epoch: int) -> Learner:
         """A trial that has done `start_epoch` epochs. Raises `WorkerError`, `ValueError`, `OSError`."""

@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.saving import write_tensors
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
+from gpu_worker.train.estimators import has_converged
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, Spec, row_time
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
@@ -173,7 +174,8 @@ class LinearTextLearner:
         known = (score.merit, -(score.loss or 0.0))
         if known > self._best:
             self._best, self._best_weights = known, self._weights()
-        return EpochResult(self._metric.loss(told, self._labels), score)
+        loss = self._metric.loss(told, self._labels)
+        return EpochResult(loss, score, has_converged(self._regression))
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`."""

@@ -28,7 +28,15 @@ from gpu_worker.networks.onnx_network import open_session
 from gpu_worker.networks.row_network import COLUMNS_KEY, PROBABILITIES, VALUES
 from gpu_worker.networks.table import Table
 from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
-from gpu_worker.train.estimators import HIST_BOOSTED, Estimator, Taught, answers_of, frozen, made
+from gpu_worker.train.estimators import (
+    HIST_BOOSTED,
+    Estimator,
+    Taught,
+    answers_of,
+    frozen,
+    has_converged,
+    made,
+)
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.tabular import LabelledRows, TableSnapshot
@@ -97,7 +105,8 @@ class TabularLearner:
         known = (score.merit, -(score.loss or 0.0))
         if known > self._best_known:
             self._best, self._best_known = frozen(self._estimator), known
-        return EpochResult(self._metric.loss(told, shown.labels), score)
+        loss = self._metric.loss(told, shown.labels)
+        return EpochResult(loss, score, has_converged(self._estimator))
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""

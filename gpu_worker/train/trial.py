@@ -110,6 +110,7 @@ class Trials:
     def _train(self, message: TrainEpoch) -> EpochTrained:
         from gpu_worker.train.loop import TrainingStopped
 
+        self._known().load(message.spec)  # takes seconds, once: of no trial's time
         began_s = time.monotonic()
         is_first = message.epoch == message.start_epoch + 1
         learner = self._begin(message) if is_first else self._trials.get(message.trial)
@@ -133,6 +134,7 @@ class Trials:
             learner.skipped,
             score.metric,
             score.loss,
+            result.converged,
         )
 
     def _stepped(self, request: int) -> bool:

@@ -317,7 +317,7 @@ class TrainEpoch(Message):
 @dataclass(slots=True)
 class EpochTrained(Message):
     """The epoch is over. loss: on the training rows. score: of the validation rows, by `metric`; score_loss:
-    the mean loss of the same rows, where it was asked after.
+    the mean loss of the same rows, where it was asked after. converged: further epochs would bring the same.
     """
 
     kind: ClassVar[str] = "epoch_trained"
@@ -328,6 +328,7 @@ class EpochTrained(Message):
     skipped: int = 0  # rows that could no longer be read or decoded
     metric: str = "accuracy"
     score_loss: float | None = None
+    converged: bool = False
 
 
 @dataclass(slots=True)

@@ -32,12 +32,13 @@ AUGMENT = ("shift", "zoom", "colour", "flip")
 class Model:
     """family: how it is built; models of one family err alike. space: makes what is tuned of it. is_costly:
     whether it takes minutes where others take seconds: it is trained where a job names it, and not to see how
-    good it is.
+    good it is. is_convex: whether it has one optimum, by whatever learning rate.
     """
 
     family: str
     space: Callable[[], HyperSpace]
     is_costly: bool = False
+    is_convex: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 TEXT_CLASSIFICATION.name,
                 "text",
                 {
-                    "tfidf_linear": Model("linear", _tfidf),
+                    "tfidf_linear": Model("linear", _tfidf, is_convex=True),
                     "fasttext": Model("bag of n-grams", _n_grams),
                     "temporal_cnn": Model("convolutional", _text, is_costly=True),
                     "character_rnn": Model("recurrent", _text, is_costly=True),

@@ -31,7 +31,8 @@ from gpu_worker.wire.protocol import (
 from server.catalog.jobs import Job, Snapshot
 from server.errors import ServiceError
 from server.training.checkpoints.parameters import ParameterStore, needed
-from server.training.jobs.saturation import has_stalled, shows_no_better
+from server.training.jobs.budget import DEFAULT
+from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
@@ -266,24 +267,24 @@ class Run:
         """End the studies that could find nothing better, where the budget is the most that may be used.
 
         A model that is learnt in seconds is tried once all the same: which of them is better may be chance.
+        Of a budget above the default each model is tuned, however slow.
         """
         if not self.spec.budget_s:
             return
         metric, rows = self._task.metric_of(self.job.spec), int(self.snapshot.facts["splits"]["validation"])
-        ended = {
-            model: [trial.best_score for trial in study.trials if trial.state == "finished"]
-            for model, study in studies.items()
-        }
+        tried = {model: _tried(study) for model, study in studies.items()}
         under_way = {model for model, _, _ in self._held}
+        is_short = self.spec.budget_s <= DEFAULT.seconds
+        scores = [score for each in tried.values() for score in each.scores]
+        is_enough = any(shows_no_better(metric, score, rows) for score in scores)
         for model in studies.keys() - self.stopped.keys() - under_way:
-            if has_stalled(metric, [score for score in ended[model] if score is not None], rows):
-                self.stopped[model] = StudyOver("the last trials were better by chance at most")
-        scores = [score for found in ended.values() for score in found if score is not None]
-        if not any(shows_no_better(metric, score, rows) for score in scores):
-            return
-        for model in studies.keys() - self.stopped.keys() - under_way:
-            if ended[model] or self._task.networks:
+            others = [tried[other] for other in tried if other != model]
+            if is_enough and (tried[model].scores or self._task.networks):
                 self.stopped[model] = StudyOver(f"{rows} validation rows could show no better model")
+            elif has_stalled(metric, tried[model], others, rows):
+                self.stopped[model] = StudyOver("the last trials were better by chance at most")
+            elif is_short and is_outrun(metric, tried[model], others, rows):
+                self.stopped[model] = StudyOver("a model that is learnt much faster answers as well")
 
     async def _trial(self, place: _Place, given: Assignment) -> None:
         master = self._masters[place.model]
@@ -308,6 +309,7 @@ class Run:
                 time.time(),
                 reply.loss,
                 reply.took_s,
+                reply.converged,
             )
             self._told(place, reply, verdict)
             if verdict is Verdict.PAUSE and max(scores) > merit:
@@ -566,6 +568,16 @@ class _Place:
 def _has_ended(study: Progress) -> bool:
     """Whether one of its trials is over."""
     return any(trial.state in ("finished", "failed") for trial in study.trials)
+
+
+def _tried(study: Progress) -> Tried:
+    """Its trials that were trained to their end."""
+    ended = [
+        (trial.best_score, trial.took_s)
+        for trial in study.trials
+        if trial.state == "finished" and trial.best_score is not None
+    ]
+    return Tried(tuple(score for score, _ in ended), min((took_s for _, took_s in ended), default=0.0))
 
 
 def _holder(worker: Worker) -> str:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpu_worker.tasks.metrics import Metric
 
-__all__ = ["has_stalled", "shows_no_better"]
+__all__ = ["Tried", "has_stalled", "is_outrun", "shows_no_better"]
 
 _ERRORS = 6  # that a perfect model would have to spare: 2 · 0.5^6 is below 0.05, 2 · 0.5^5 is not
 _ROWS_GAINED = 3  # by which a trial must be better than what was known: fewer are chance
 _TRIALS = 4  # in a row that are not
+_TIMES_AS_FAST = 4.0  # below that, how fast two models are learnt is chance as well
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a study has tried. scores: of the trials that ended, in the order of their beginning. least_s: what
+    the quickest of them took.
+    """
+
+    scores: tuple[float, ...] = ()
+    least_s: float = 0.0
 
 
 def shows_no_better(metric: Metric, score: float, rows: int) -> bool:
@@ -22,18 +34,38 @@ def shows_no_better(metric: Metric, score: float, rows: int) -> bool:
     return metric.name == "accuracy" and (1 - score) * rows < _ERRORS - 0.5
 
 
-def has_stalled(metric: Metric, scores: Sequence[float], rows: int) -> bool:
-    """Whether the last trials that ended were no better than what was known before them, but for chance.
+def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int) -> bool:
+    """Whether the last trials of a study were no better than what was known before them, by it or by the
+    other studies of the job, but for chance.
 
-    scores: of trials in the order of their beginning. Of accuracy alone, as above: who always goes on for one
-    more row that happens to be right, chooses by these rows and not by what is behind them.
+    Of accuracy alone, as above: who always goes on for one more row that happens to be right, chooses by these
+    rows and not by what is behind them.
     """
-    if metric.name != "accuracy" or not scores:
+    if metric.name != "accuracy" or not study.scores:
         return False
-    known, since = scores[0], 0
-    for score in scores[1:]:
-        if (score - known) * rows > _ROWS_GAINED - 0.5:
+    known, since = max((score for other in others for score in other.scores), default=None), 0
+    for score in study.scores:
+        if known is None or score - known > _chance(metric, rows):
             known, since = score, 0
         else:
             since += 1
     return since >= _TRIALS
+
+
+def is_outrun(metric: Metric, study: Tried, others: Sequence[Tried], rows: int) -> bool:
+    """Whether a model that is learnt several times as fast answers as well, but for chance: to tune that one
+    costs little, and to tune the slow one as well finds little more.
+    """
+    if not study.scores:
+        return False
+    best = max(map(metric.merit, study.scores))
+    return any(
+        best - max(map(metric.merit, other.scores)) <= _chance(metric, rows)
+        for other in others
+        if other.scores and study.least_s > _TIMES_AS_FAST * other.least_s
+    )
+
+
+def _chance(metric: Metric, rows: int) -> float:
+    """The gain that may be one; 0 where it is not known."""
+    return (_ROWS_GAINED - 0.5) / rows if metric.name == "accuracy" else 0.0

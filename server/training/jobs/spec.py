@@ -155,7 +155,7 @@ class JobSpec:
                     # Who asks for epochs or trials gets them all; minutes are the most that may be used.
                     stale_trials=_STALE_TRIALS if seconds else 0,
                     max_epochs=self.max_epochs,
-                    cool_epochs=self._cool_epochs,
+                    cool_epochs=self._cool_epochs(model),
                     max_trials=trials[model] or self.max_trials,
                     delta=self.delta,
                     patience=self.patience,
@@ -174,10 +174,11 @@ class JobSpec:
         """What the job may use in all."""
         return Budget(self.budget_s, self.budget_epochs, self.budget_trials)
 
-    @property
-    def _cool_epochs(self) -> int:
-        """Trees have no learning rate that falls, and cannot be paused for it."""
-        return min(_COOL_EPOCHS, self.max_epochs // 3) if recipe_for(self.task).pausable else 0
+    def _cool_epochs(self, model: str) -> int:
+        """Trees and regressions have no learning rate that falls; trees cannot be paused for it either."""
+        recipe = recipe_for(self.task)
+        cools = recipe.pausable and not recipe.models[model].is_convex
+        return min(_COOL_EPOCHS, self.max_epochs // 3) if cools else 0
 
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""

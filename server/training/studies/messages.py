@@ -180,7 +180,7 @@ class StudyOver:
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
     """One trial as people see it. `epochs`: trained and standing; `charged`: with lost ones. `loss`: on the
-    training rows, in the last epoch. Scores are values of `metric`.
+    training rows, in the last epoch. Scores are values of `metric`. took_s: of all its epochs.
     """
 
     trial: int
@@ -196,6 +196,7 @@ class TrialProgress:
     reason: str = ""
     loss: float | None = None
     metric: str = "accuracy"
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

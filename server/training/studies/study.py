@@ -94,9 +94,10 @@ class Master:
         now_s: float,
         loss: float | None = None,
         took_s: float = 0.0,
+        converged: bool = False,
     ) -> Verdict:
         """kReport: the merit of the validation score after `epoch` epochs of the trial (1 is the first), and
-        the loss.
+        the loss. converged: further epochs would bring the same, so the trial ends.
 
         A report that is sent twice is answered twice and counted once. A score or a loss that is not finite
         ends the trial for good: with the same inputs it would diverge again. Raises ValueError for a skipped
@@ -116,7 +117,7 @@ class Master:
         told = known.reported(epoch, score, now_s + self.spec.lease_s, loss, took_s)
         others = [other for other in self._ledger.trials() if other.number != trial]
         verdict = self._rules.judge(self.spec, [*others, told], told)
-        ends = epoch - told.start_epoch >= told.epochs
+        ends = converged or epoch - told.start_epoch >= told.epochs
         # This trial's own epoch in flight has just become a charged one.
         after = [*others, replace(told, verdict=Verdict.STOP)]
         is_spent = not self._has_trials_left() and share_used(self.spec, after) >= 1

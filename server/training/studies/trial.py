@@ -220,4 +220,5 @@ class Trial:
             self.reason,
             self.loss,
             metric.name,
+            self.took_s,
         )

@@ -84,6 +84,16 @@ def test_a_trial_goes_on_from_its_own_weights_and_loses_nothing(case, tmp_path: 
     again.write_state(str(tmp_path / "any"))
 
 
+def test_a_regression_says_when_it_has_converged_and_changes_no_more(case, tmp_path: Path):
+    learner = learners().begin(spec(), case[0], case[1], "", 0)
+    results = [learner.learn(lambda: False) for _ in range(12)]
+    told = [result.converged for result in results]
+    assert told[-1]
+    assert told == sorted(told), "once and for all"
+    losses = [result.loss for result in results[told.index(True) :]]
+    assert max(losses) - min(losses) < 1e-3
+
+
 def test_the_same_inputs_give_the_same_weights(case, tmp_path: Path):
     one, other = (load_file(learnt(case, tmp_path / f"{n}.safetensors")) for n in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)

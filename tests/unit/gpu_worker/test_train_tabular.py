@@ -97,6 +97,12 @@ def test_a_checkpoint_answers_as_the_estimator_did_and_is_served(architecture, s
 
 
 @pytest.mark.parametrize("architecture", CLASSIFIERS)
+def test_a_regression_converges_and_trees_can_always_be_more(architecture, snapshot):
+    learner = learners().begin(spec(architecture), snapshot, OBJECTIVE, "", 0)
+    assert learner.learn(lambda: False).converged is (architecture == "logistic_regression")
+
+
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
 def test_the_same_inputs_give_the_same_file(architecture, snapshot, tmp_path: Path):
     digests = set()
     for attempt in range(2):

@@ -122,3 +122,9 @@ def test_tables_have_no_rate_that_falls() -> None:
     spec = JobSpec.from_json({"dataset": "d", "task": "tabular-classification"})
     assert {study.cool_epochs for study in spec.studies(1, "s").values()} == {0}
     assert {study.cool_epochs for study in JobSpec("d").studies(1, "s").values()} == {5}
+
+
+def test_a_regression_of_texts_has_no_rate_that_falls_and_a_network_of_texts_has() -> None:
+    spec = JobSpec.from_json({"dataset": "d", "task": "text-classification"})
+    cooling = {model: study.cool_epochs for model, study in spec.studies(1, "s").items()}
+    assert cooling == {"tfidf_linear": 0, "fasttext": 5}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpu_worker.tasks.metrics import METRICS
-from server.training.jobs.saturation import has_stalled, shows_no_better
+from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows_no_better
 
 
 @pytest.mark.parametrize(
@@ -33,5 +35,48 @@ def test_nothing_is_said_of_metrics_that_are_no_share_of_rows(metric):
     ],
 )
 def test_four_trials_that_gain_fewer_than_three_rows_are_chance(right, stalled):
-    assert has_stalled(METRICS["accuracy"], [each / 100 for each in right], 100) is stalled
-    assert not has_stalled(METRICS["auc"], [each / 100 for each in right], 100)
+    study = tried(right)
+    assert has_stalled(METRICS["accuracy"], study, [], 100) is stalled
+    assert not has_stalled(METRICS["auc"], study, [], 100)
+
+
+@pytest.mark.parametrize(
+    ("right", "stalled"),
+    [
+        ([], False),
+        ([60, 61, 62], False),
+        ([60, 70, 75, 82], True),
+        ([60, 70, 75, 83], False),
+        ([83, 80, 80, 80, 80], True),
+    ],
+)
+def test_what_another_model_of_the_job_has_found_is_known_to_all(right, stalled):
+    others = [tried([70, 80]), tried([]), tried([50])]
+    assert has_stalled(METRICS["accuracy"], tried(right), others, 100) is stalled
+
+
+@pytest.mark.parametrize(
+    ("metric", "score", "took_s", "outrun"),
+    [
+        ("accuracy", 0.82, 5.0, True),
+        ("accuracy", 0.83, 5.0, False),
+        ("accuracy", 0.60, 5.0, True),
+        ("accuracy", 0.60, 4.0, False),
+        ("auc", 0.80, 5.0, True),
+        ("auc", 0.81, 5.0, False),
+        ("rmse", 0.80, 5.0, True),
+        ("rmse", 0.90, 5.0, True),
+        ("rmse", 0.79, 5.0, False),
+    ],
+)
+def test_a_model_that_is_slow_and_no_better_than_a_fast_one_is_outrun(metric, score, took_s, outrun):
+    fast, slow = Tried((0.8,), 1.0), Tried((score,), took_s)
+    assert is_outrun(METRICS[metric], slow, [Tried(), fast], 100) is outrun
+    assert not is_outrun(METRICS[metric], slow, [Tried()], 100), "there is nothing to compare it with"
+    assert not is_outrun(METRICS[metric], Tried(), [fast], 100), "it is tried once"
+    assert not is_outrun(METRICS[metric], fast, [slow], 100)
+
+
+def tried(right: Sequence[int]) -> Tried:
+    """Of 100 rows so many."""
+    return Tried(tuple(each / 100 for each in right), 1.0)

@@ -36,6 +36,28 @@ async def test_a_job_whose_every_trial_meets_the_same_error_fails_with_it_at_onc
         assert it.trained(job) == 3
 
 
+@pytest.mark.parametrize(
+    ("budget", "metric", "forests"),
+    [("5 minutes", "accuracy", 1), ("6 minutes", "accuracy", 4), ("5 minutes", "auc", 1)],
+)
+@on_a_loop
+async def test_a_slow_model_that_is_no_better_is_tuned_where_the_budget_is_long(
+    tmp_path: Path, budget: str, metric: str, forests: int
+) -> None:
+    slow = FakeTrainer(
+        score=lambda message: 0.8,
+        took_s=lambda message: 0.1 if "forest" in message.trial else 0.01,
+    )
+    async with house(tmp_path, slow) as it:
+        models = ["logistic_regression", "random_forest"]
+        job = await it.start(dataset="t", models=models, budget=budget, metric=metric)
+        await it.ended(job, "done")
+        _, run = await it.training.job(job)
+        trials = {model: len(records) for model, records in (await run.trials()).items()}
+        assert trials["random_forest"] == forests
+        assert trials["logistic_regression"] >= 4
+
+
 @on_a_loop
 async def test_a_job_without_a_single_model_is_not_done(tmp_path: Path) -> None:
     diverging = FakeTrainer(score=lambda message: float("nan") if "/0" in message.trial else float("inf"))

@@ -102,6 +102,17 @@ def test_a_study_from_before_scores_had_a_metric_goes_on_by_accuracy():
     assigned(again)
 
 
+def test_a_trial_that_has_converged_ends_and_its_report_may_be_said_twice():
+    master = master_of(max_epochs=9)
+    given = assigned(master)
+    assert master.report("w", given.trial, 1, 0.5, 0.0) is Verdict.CONTINUE
+    told = [master.report("w", given.trial, 2, 0.6, 0.0, converged=True) for _ in range(2)]
+    assert told == [Verdict.STOP, Verdict.STOP]
+    master.finish("w", given.trial, 0.6, 0.0, "weights")
+    assert master.progress().epochs_used == 2
+    assert assigned(master).trial == 1
+
+
 def test_a_plateau_ends_a_trial_after_its_patience():
     master = master_of(patience=2, min_gain=0.01, max_epochs=9)
     given = assigned(master)

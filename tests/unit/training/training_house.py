@@ -38,7 +38,12 @@ from server.workers.pool import OnReply, WorkerInfo
 
 PATIENCE_S = 30.0
 SPEC = {"task": "image-classification", "name": "d"}
-FACTS = {"id": "s1", "file": "s1.parquet", "classes": ["a", "b"]}
+FACTS = {
+    "id": "s1",
+    "file": "s1.parquet",
+    "classes": ["a", "b"],
+    "splits": {"train": 700, "validation": 150, "test": 150},
+}
 
 
 @dataclass(eq=False)
@@ -49,6 +54,7 @@ class FakeTrainer:
     epoch_s: Callable[[TrainEpoch], float] = lambda message: 0.002
     score: Callable[[TrainEpoch], float] = lambda message: min(0.99, 0.5 + message.epoch / 100)
     loss: Callable[[TrainEpoch], float] = lambda message: 1.0
+    took_s: Callable[[TrainEpoch], float] = lambda message: 0.001  # as it says
     error: Callable[[TrainEpoch], str | None] = lambda message: None
     hangs: Callable[[TrainEpoch], bool] = lambda message: False
     ends: bool = True  # whether a process that hangs can be ended
@@ -124,7 +130,8 @@ class FakeTrainer:
         if isinstance(message, TrainEpoch):
             if (error := self.error(message)) is not None:
                 return Failed(message.id, "bad_option", error)
-            return EpochTrained(message.id, message.epoch, self.loss(message), self.score(message), 0.001)
+            loss, score, took_s = self.loss(message), self.score(message), self.took_s(message)
+            return EpochTrained(message.id, message.epoch, loss, score, took_s)
         if isinstance(message, StoreCheckpoint):
             return self._keep(message)
         assert isinstance(message, ForgetTrial)
