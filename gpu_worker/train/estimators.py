@@ -27,7 +27,17 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from gpu_worker.networks.network import Floats
 
-__all__ = ["ESTIMATORS", "HIST_BOOSTED", "Estimator", "Fit", "Taught", "answers_of", "frozen", "has_converged", "made"]
+__all__ = [
+    "ESTIMATORS",
+    "HIST_BOOSTED",
+    "Estimator",
+    "Fit",
+    "Taught",
+    "answers_of",
+    "frozen",
+    "has_converged",
+    "made",
+]
 
 _BOOSTED = 10  # iterations an epoch
 _FOREST = 10  # trees

@@ -17,8 +17,8 @@ _TIMES_AS_FAST = 4.0  # below that, how fast two models are learnt is chance as 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a study has tried. scores: of the trials that ended, in the order of their beginning. least_s: what
-    the quickest of them took.
+    """What a study has tried. scores: of the trials that ended, in the order of their beginning. least_s:
+    what the quickest of them took.
     """
 
     scores: tuple[float, ...] = ()
@@ -38,8 +38,8 @@ def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int
     """Whether the last trials of a study were no better than what was known before them, by it or by the
     other studies of the job, but for chance.
 
-    Of accuracy alone, as above: who always goes on for one more row that happens to be right, chooses by these
-    rows and not by what is behind them.
+    Of accuracy alone, as above: who always goes on for one more row that happens to be right, chooses by
+    these rows and not by what is behind them.
     """
     if metric.name != "accuracy" or not study.scores:
         return False
