@@ -74,7 +74,7 @@ def decode_picture(data: bytes, frame: Frame, *, max_pixels: int) -> Pixels:
             if timed:
                 file.check_scans(columns * rows, max_pixels)
                 image.decodermaxblock = _BLOCK_BYTES
-            return _fit(image, file.orientation, frame)
+            return _fit(image, file.orientation, frame, max_pixels)
     except RowFault:
         raise
     except UnidentifiedImageError as exc:
@@ -133,10 +133,13 @@ def _too_many_pixels(has: str, max_pixels: int) -> RowFault:
     return RowFault("input_too_large", f"the image has {has} pixels; the limit is {max_pixels} in all")
 
 
-def _fit(image: Image.Image, turn: int, frame: Frame) -> Pixels:
+def _fit(image: Image.Image, turn: int, frame: Frame, max_pixels: int) -> Pixels:
     sideways = turn in _TURNS_SIDEWAYS
     columns, rows = reversed(image.size) if sideways else image.size
     upright = frame.scaled(columns, rows)
+    # Of a picture a few pixels high the short side alone may say how large it becomes.
+    if upright[0] * upright[1] > max(max_pixels, frame.width * frame.height):
+        raise _too_many_pixels(f"{columns}×{rows} and, resized, {upright[0]}×{upright[1]}", max_pixels)
     size = (upright[1], upright[0]) if sideways else upright
     if frame.is_plain:
         image.draft("RGB", size)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gpu_worker.errors import RowFault
 from gpu_worker.model_files.file_list import ModelFile, files_from
 from gpu_worker.model_files.outputs import OutputSpec, outputs_from
 from gpu_worker.model_files.preprocess import PLAIN, Frame, Preprocess, preprocess_from
@@ -48,6 +49,16 @@ def test_the_long_side_fits_and_the_rest_is_filled(picture: np.ndarray, place: s
     expected = np.full((48, 48, 3), (114, 7, 9), np.uint8)
     expected[where] = np.asarray(Image.fromarray(picture).resize((48, 32), Image.Resampling.BICUBIC))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("sides", [(1, 30_000), (30_000, 1)])
+def test_a_line_of_pixels_does_not_become_gigabytes(sides: tuple[int, int]) -> None:
+    line = png(np.zeros((*sides, 3), np.uint8))
+    with pytest.raises(RowFault, match="resized, ") as fault:
+        decode_picture(line, Frame(224, 224, "short_side", 256), max_pixels=LIMIT)
+    assert fault.value.code == "input_too_large"
+    assert decode_picture(line, Frame(224, 224), max_pixels=LIMIT).shape == (224, 224, 3)
 
 
 def test_a_crop_that_is_larger_than_the_picture_is_filled_up(picture: np.ndarray) -> None:
