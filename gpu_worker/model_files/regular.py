@@ -25,6 +25,7 @@ __all__ = [
     "flush",
     "open_regular",
     "read_json",
+    "read_regular",
 ]
 
 MANIFEST_FILE = "model.json"
@@ -60,15 +61,21 @@ def file_sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: str | os.PathLike[str], most_bytes: int = _MOST_JSON_BYTES) -> dict[str, Any]:
-    """The JSON object that a regular file holds. Raises `ValueError`, which names the file and says why."""
+def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """What a regular file holds. Raises `ValueError`, which names the file and says why."""
     try:
         with open_regular(path) as file:
-            text = file.read(most_bytes + 1)
+            content = file.read(most_bytes + 1)
     except OSError as exc:
         raise ValueError(f"{path} cannot be read: {exc.strerror}") from exc
-    if len(text) > most_bytes:
+    if len(content) > most_bytes:
         raise ValueError(f"{path} is too large: over {most_bytes} bytes")
+    return content
+
+
+def read_json(path: str | os.PathLike[str], most_bytes: int = _MOST_JSON_BYTES) -> dict[str, Any]:
+    """The JSON object that a regular file holds. Raises `ValueError`, which names the file and says why."""
+    text = read_regular(path, most_bytes)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as exc:

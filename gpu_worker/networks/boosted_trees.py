@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from gpu_worker.networks.coded_columns import CodedColumns
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, check
 
-__all__ = ["BoostedTrees", "TreeModel", "both"]
+__all__ = ["MOST_TREE_BYTES", "BoostedTrees", "TreeModel", "both"]
+
+# Of a file: while its arrays are looked over they take many times as much of the host's memory.
+MOST_TREE_BYTES = 512 << 20
 
 Numbers = NDArray[np.float64]
 

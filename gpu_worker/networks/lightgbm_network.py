@@ -14,8 +14,8 @@ import numpy as np
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.regular import open_regular
-from gpu_worker.networks.boosted_trees import BoostedTrees, Numbers, TreeModel, both
+from gpu_worker.model_files.regular import read_regular
+from gpu_worker.networks.boosted_trees import MOST_TREE_BYTES, BoostedTrees, Numbers, TreeModel, both
 from gpu_worker.networks.coded_columns import CodedColumn, CodedColumns, kind_of
 from gpu_worker.networks.extras import required
 from gpu_worker.networks.network import Floats
@@ -49,12 +49,11 @@ def read_lightgbm(path: str) -> TreeModel:
     """The model of a file. Raises `ModelUnusable`: for an objective that no task answers, by its name."""
     lightgbm = required("lightgbm", "lightgbm")
     try:
-        with open_regular(path) as file:
-            text = file.read().decode()
-    except OSError as exc:
-        raise ModelUnusable(f"the model {path} cannot be read: {exc.strerror}") from exc
+        text = read_regular(path, MOST_TREE_BYTES).decode()
     except UnicodeDecodeError as exc:
         raise ModelUnusable(f"{path} is no model of LightGBM: it is not text") from exc
+    except ValueError as exc:
+        raise ModelUnusable(f"the model {exc}") from exc
     head = _head(text, path)
     objective = head.get("objective", "").partition(" ")[0]
     is_known = objective in ("binary", "multiclass", "multiclassova") or objective in _VALUES

@@ -32,6 +32,7 @@ __all__ = [
     "UntilDeadline",
     "activated",
     "check",
+    "normalised",
     "pixel_line",
     "reading",
     "sigmoid",
@@ -246,6 +247,13 @@ def pixel_line(spec: InputSpec) -> tuple[Floats, Floats]:
     return np.tile(scale, spec.width).astype(np.float32), np.tile(shift, spec.width).astype(np.float32)
 
 
+def normalised(pixels: NDArray[np.uint8], line: tuple[Floats, Floats]) -> Floats:
+    """float32 [n, H, W, 3] of pixels of that shape, as the network sees them; line: of `pixel_line`."""
+    scale, shift = line
+    found: Floats = (pixels.reshape(-1, len(scale)) * scale + shift).reshape(pixels.shape)
+    return found
+
+
 def activated(logits: Floats, activation: Activation) -> Floats:
     """What a last layer's numbers [n, width] are read as."""
     if activation == "softmax":
@@ -254,8 +262,8 @@ def activated(logits: Floats, activation: Activation) -> Floats:
 
 
 def sigmoid(logits: Floats) -> Floats:
-    """1 / (1 + e^−x) of each number; no overflow, however far it is from 0."""
-    result: Floats = (0.5 * (1 + np.tanh(0.5 * logits))).astype(logits.dtype)
+    """1 / (1 + e^−x) of each number; no overflow, however far it is from 0, and small ones stay apart."""
+    result: Floats = np.exp(-np.logaddexp(logits.dtype.type(0), -logits))
     return result
 
 

@@ -34,8 +34,11 @@ class Recognised:
 
 
 def json_of(path: Path) -> dict[str, Any]:
-    """The JSON object of a file of a source. Raises `ModelUnusable`, which names the file."""
+    """The JSON object of a file of a source. Raises `ModelUnusable`, which names the file.
+
+    Links are followed, as in a download of the Hugging Face hub: a source is read with its owner's rights.
+    """
     try:
-        return read_json(path)
+        return read_json(path.resolve())
     except ValueError as exc:
         raise ModelUnusable(str(exc)) from exc

@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers says of its embeddings: pooling, length, prompts."""
+"""What a folder of sentence-transformers says of its embeddings: modules, pooling, length, prompts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.regular import read_regular
 from gpu_worker.networks.recognised import json_of
 
-__all__ = ["sentence_rules"]
+__all__ = ["MODULES_FILE", "sentence_modules", "sentence_rules"]
+
+MODULES_FILE = "modules.json"
+_OWN = "sentence_transformers."
+_MOST_BYTES = 1 << 20
 
 # Its words for a pooling → ours (`sequence_network.POOLINGS`).
 _POOLINGS = {
@@ -24,10 +29,7 @@ _WORDS = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
 
 def sentence_rules(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`input.preprocess` and `architecture_options`. Raises `ModelUnusable` for other modules."""
-    try:
-        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _modules(path)]
-    except (KeyError, TypeError) as exc:
-        raise ModelUnusable(f"{path}/modules.json lists no modules: {exc!r}") from exc
+    modules = sentence_modules(path)
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise ModelUnusable(
@@ -72,11 +74,19 @@ def _prompt(path: Path) -> str:
     return str(prompts.get(str(said.get("default_prompt_name")), ""))
 
 
-def _modules(path: Path) -> list[Any]:
+def sentence_modules(path: Path) -> list[tuple[str, str]]:
+    """(kind, folder) of each module of a folder. Raises `ModelUnusable`.
+
+    Only for modules of sentence-transformers itself: any other type is code, which it would look for in the
+    folder and run.
+    """
+    file = path / MODULES_FILE
     try:
-        listed = json.loads((path / "modules.json").read_bytes())
-    except (OSError, ValueError, RecursionError) as exc:
-        raise ModelUnusable(f"{path}/modules.json cannot be read: {exc}") from exc
-    if not isinstance(listed, list):
-        raise ModelUnusable(f"{path}/modules.json is no list")
-    return listed
+        listed = json.loads(read_regular(file.resolve(), _MOST_BYTES))
+        modules = [(str(module["type"]), str(module["path"])) for module in listed]
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise ModelUnusable(f"{file} lists no modules: {exc!r}") from exc
+    for kind, _ in modules:
+        if not kind.startswith(_OWN):
+            raise ModelUnusable(f"{file} names {kind[:100]!r}: code that comes with a model is never run")
+    return [(kind.rpartition(".")[2], folder) for kind, folder in modules]

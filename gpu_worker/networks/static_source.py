@@ -22,6 +22,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.extras import required
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.recognised import Recognised, json_of
+from gpu_worker.networks.sentence_source import MODULES_FILE, sentence_modules
 
 __all__ = ["recognise_static"]
 
@@ -113,7 +114,6 @@ def _source(path: Path) -> _Source | None:
     for weights in sorted((path / "weights").glob("*.safetensors")):
         if (found := _wordllama(weights)) is not None:
             return found
-    modules = _modules(path)
     folder = path / "0_StaticEmbedding"
     if not (folder / "model.safetensors").is_file():
         folder = path
@@ -121,9 +121,12 @@ def _source(path: Path) -> _Source | None:
     tensors = _tensors(weights)
     if "embeddings" in tensors:
         return _Source(weights, path / "tokenizer.json", "embeddings", path / "config.json")
-    if modules and modules[0].endswith("StaticEmbedding") and "embedding.weight" in tensors:
-        is_normalised = any(kind.endswith("Normalize") for kind in modules)
-        return _Source(weights, folder / "tokenizer.json", "embedding.weight", None, is_normalised)
+    if "embedding.weight" in tensors and (path / MODULES_FILE).is_file():
+        kinds = [kind for kind, _ in sentence_modules(path)]
+        if kinds[:1] == ["StaticEmbedding"]:
+            return _Source(
+                weights, folder / "tokenizer.json", "embedding.weight", None, "Normalize" in kinds[1:]
+            )
     return None
 
 
@@ -135,15 +138,6 @@ def _wordllama(weights: Path) -> _Source | None:
     name = weights.stem.rpartition("_")[0]
     tokenizer = weights.parent.parent / "tokenizers" / f"{name}_tokenizer_config.json"
     return _Source(weights, tokenizer, "embedding.weight")
-
-
-def _modules(path: Path) -> Sequence[str]:
-    """The types of sentence-transformers' modules."""
-    try:
-        listed = json.loads((path / "modules.json").read_bytes())
-        return [str(module["type"]) for module in listed]
-    except (OSError, ValueError, TypeError, KeyError):
-        return ()
 
 
 def _tensors(path: Path) -> Mapping[str, Any]:
@@ -208,6 +202,6 @@ def _by_sentence_transformers(path: Path, source: _Source) -> Callable[[list[str
     import sentence_transformers
 
     encode: Callable[[list[str]], Any] = sentence_transformers.SentenceTransformer(
-        str(path), device="cpu", local_files_only=True
+        str(path), device="cpu", local_files_only=True, trust_remote_code=False
     ).encode
     return encode

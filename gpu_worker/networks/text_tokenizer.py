@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.model_files.regular import open_regular
+from gpu_worker.model_files.regular import read_regular
 from gpu_worker.networks.extras import required
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = ["TextRules", "TextTokenizer", "read_tokenizer"]
 
 # What a tokenizer takes of memory for each byte of its file: 9 of wordllama's, 1.8 MB of byte pairs.
 _BYTES_IN_MEMORY = 9
+_MOST_BYTES = 256 << 20  # ten times the largest that are known, of 250,000 tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,9 @@ def read_tokenizer(path: str, rules: TextRules) -> TextTokenizer:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizers = required("tokenizers", "embeddings")
     try:
-        with open_regular(path) as file:
-            content = file.read()
-    except OSError as exc:
-        raise ModelUnusable(f"the tokenizer {path} cannot be read: {exc.strerror}") from exc
+        content = read_regular(path, _MOST_BYTES)
+    except ValueError as exc:
+        raise ModelUnusable(f"the tokenizer {exc}") from exc
     try:
         found = tokenizers.Tokenizer.from_buffer(content)
     except (KeyboardInterrupt, SystemExit):

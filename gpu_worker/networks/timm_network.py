@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from torch import nn
@@ -10,6 +11,7 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.extras import required
+from gpu_worker.networks.timm_options import check_options
 from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.tasks import task_named
 from gpu_worker.tasks.task import Activation
@@ -36,11 +38,12 @@ def load_timm(
     )
 
 
-def read_timm(architecture: str, weights: str, outputs: int, options: Any) -> nn.Module:  # noqa: ANN401  # JSON
+def read_timm(architecture: str, weights: str, outputs: int, options: Mapping[str, Any]) -> nn.Module:
     """The module with its weights; outputs: of its classifier, 0 for none. Raises `ModelUnusable`.
 
-    options: arguments of timm's `create_model`, numbers and texts alone.
+    options: arguments of timm's `create_model`, those of `check_options`.
     """
+    check_options(options, f"'architecture_options' of the model with the weights {weights}")
     timm = required("timm", "timm")
     from safetensors.torch import load_file
 

@@ -12,6 +12,7 @@ from typing import Any
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.picture_rules import timm_input
 from gpu_worker.networks.recognised import Recognised, json_of
+from gpu_worker.networks.timm_options import check_options
 
 __all__ = ["recognise_timm"]
 
@@ -55,6 +56,5 @@ def _options(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     options = dict(config.get("model_args") or {})
     if config.get("global_pool"):
         options.setdefault("global_pool", config["global_pool"])
-    if not all(isinstance(value, str | int | float | bool) for value in options.values()):
-        raise ModelUnusable(f"{path}/config.json has 'model_args' that are no numbers, texts or booleans")
+    check_options(options, f"'model_args' of {path}/config.json")
     return options

@@ -8,6 +8,7 @@ the missing ones at random, with a warning.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -18,17 +19,20 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import read_json
-from gpu_worker.networks.extras import required
+from gpu_worker.networks.extras import first_line, required
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.sequence_network import POOLINGS, Head, SequenceNetwork
 from gpu_worker.networks.text_tokenizer import TextRules, read_tokenizer
 from gpu_worker.networks.torch_network import TorchNetwork
+from gpu_worker.networks.transformers_config import most_positions, safe_config
 from gpu_worker.tasks import task_named
 from gpu_worker.tasks.task import Activation
 
 __all__ = ["CONFIG_FILE", "load_transformers", "read_module"]
 
 CONFIG_FILE = "config.json"
+_INDEX_FILE = "model.safetensors.index.json"
+_ADAPTER_FILE = "adapter_config.json"
 
 # Which class of transformers makes the module: by what the network gives, of texts and of pictures.
 _TEXTS: Mapping[str, str] = {
@@ -57,7 +61,7 @@ def load_transformers(
         raise ModelUnusable(
             f"{manifest.directory}: transformers models give no {reads}, of which {task.name} is"
         )
-    module, lacks = read_module(manifest.directory, classes, features=reads == "features")
+    module, lacks = read_module(manifest, classes, features=reads == "features")
     activation = cast("Activation", manifest.outputs.activation or task.activation)
     if not is_text:
         return TorchNetwork(
@@ -80,14 +84,19 @@ def _of_texts(
         raise ModelUnusable(
             f"{manifest.directory}: the pooling {pooling!r} is not known; there are {', '.join(POOLINGS)}"
         )
-    rules = TextRules(said.length, prefix=said.prefix, lower_case=said.lower_case)
-    tokenizer = read_tokenizer(manifest.path_of_role("tokenizer"), rules)
     config: Any = module.config
-    if tokenizer.vocabulary > config.vocab_size:
+    known = int(getattr(config, "vocab_size", None) or 0)
+    # A token or a place that the module does not have ends an accelerator's process.
+    positions = most_positions(config.to_dict())
+    length = min(said.length or positions, positions or said.length)
+    rules = TextRules(length, prefix=said.prefix, lower_case=said.lower_case)
+    tokenizer = read_tokenizer(manifest.path_of_role("tokenizer"), rules)
+    if tokenizer.vocabulary > known:
         raise ModelUnusable(
             f"{manifest.directory}: the tokenizer has {tokenizer.vocabulary} tokens, and the model knows "
-            f"{config.vocab_size}: they are not of one model"
+            f"{known}: they are not of one model"
         )
+    padding = getattr(config, "pad_token_id", None)
     output = "last_hidden_state" if head == "features" else "logits"
 
     def run(tokens: Tensor, mask: Tensor) -> Tensor:
@@ -103,15 +112,16 @@ def _of_texts(
         activation=activation,
         pooling=pooling,
         normalise=bool(manifest.architecture_options.get("normalise", False)),
-        padding=int(config.pad_token_id or 0),
+        padding=padding if isinstance(padding, int) and 0 <= padding < known else 0,
     )
 
 
-def read_module(directory: str, auto_class: str, *, features: bool) -> tuple[nn.Module, bool]:
-    """The module of a directory with its weights, in float32; and whether it lacks its pooler.
+def read_module(manifest: Manifest, auto_class: str, *, features: bool) -> tuple[nn.Module, bool]:
+    """The module of a model's folder with its weights, in float32; and whether it lacks its pooler.
 
     auto_class: of transformers, such as AutoModel. features: a pooler may be missing. Raises `ModelUnusable`.
     """
+    directory = manifest.directory
     transformers = required("transformers", "transformers")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -125,9 +135,10 @@ def read_module(directory: str, auto_class: str, *, features: bool) -> tuple[nn.
             f"{directory}/{CONFIG_FILE} has the model_type {kind!r}, which transformers "
             f"{transformers.__version__} does not know; code of the directory is never run"
         )
-    said.pop("auto_map", None)  # where such code lies
+    safe = safe_config(said, f"{directory}/{CONFIG_FILE}")
+    _check_weights(manifest)
     try:
-        config = transformers.CONFIG_MAPPING[kind].from_dict(said)
+        config = transformers.CONFIG_MAPPING[kind].from_dict(safe)
         module, report = getattr(transformers, auto_class).from_pretrained(
             directory,
             config=config,
@@ -138,7 +149,7 @@ def read_module(directory: str, auto_class: str, *, features: bool) -> tuple[nn.
             output_loading_info=True,
         )
     except Exception as exc:  # transformers raises whatever its parts do
-        raise ModelUnusable(f"transformers cannot load {directory}: {_first_line(exc)}") from exc
+        raise ModelUnusable(f"transformers cannot load {directory}: {first_line(exc)}") from exc
     unread = {name for name in report["missing_keys"] if features and name.startswith(_UNREAD)}
     missing = sorted(report["missing_keys"] - unread)
     missing += sorted(str(found[0]) for found in report["mismatched_keys"])
@@ -148,6 +159,26 @@ def read_module(directory: str, auto_class: str, *, features: bool) -> tuple[nn.
             f"which {type(module).__name__} needs: was it trained for this?"
         )
     return cast("nn.Module", module), bool(unread)
+
+
+def _check_weights(manifest: Manifest) -> None:
+    """Raises `ModelUnusable` where transformers would read weights that are none of the model's files."""
+    directory = manifest.directory
+    if os.path.lexists(os.path.join(directory, _ADAPTER_FILE)):
+        raise ModelUnusable(
+            f"{directory} holds {_ADAPTER_FILE}, which takes its model from elsewhere: merge the two first"
+        )
+    index = os.path.join(directory, _INDEX_FILE)
+    if not os.path.lexists(index):
+        return
+    try:
+        listed = read_json(index).get("weight_map")
+    except ValueError as exc:
+        raise ModelUnusable(str(exc)) from exc
+    files = [file.name for file in manifest.files]
+    others = [name for name in listed.values() if name not in files] if isinstance(listed, dict) else [listed]
+    if others:
+        raise ModelUnusable(f"{index} names {str(others[0])[:100]!r}, which is none of the model's files")
 
 
 class _Pictures(nn.Module):
@@ -173,8 +204,3 @@ class _Pictures(nn.Module):
             hidden: Tensor = found.last_hidden_state
             pooler = hidden[:, 0] if hidden.ndim == 3 else hidden.mean((2, 3))
         return pooler.flatten(1)
-
-
-def _first_line(exc: Exception) -> str:
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return lines[0] if lines else type(exc).__name__

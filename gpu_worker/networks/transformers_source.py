@@ -20,6 +20,7 @@ from gpu_worker.networks.network import Floats
 from gpu_worker.networks.picture_rules import picture_input
 from gpu_worker.networks.recognised import Recognised, json_of
 from gpu_worker.networks.sentence_source import sentence_rules
+from gpu_worker.networks.transformers_config import most_positions, safe_config
 
 __all__ = ["recognise_transformers"]
 
@@ -40,6 +41,7 @@ def recognise_transformers(path: Path, wishes: Mapping[str, Any]) -> Recognised 
     config = json_of(path / "config.json")
     if not isinstance(config.get("model_type"), str) or config["model_type"] == "model2vec":
         return None
+    config = safe_config(config, str(path / "config.json"))
     architecture = str((config.get("architectures") or [""])[0])
     guesses: list[str] = []
     files = _weights(path)
@@ -105,7 +107,7 @@ def _text_rules(
     path: Path, config: Mapping[str, Any], kind: str, guesses: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """`input.preprocess` but for the tokenizer, and `architecture_options`."""
-    lengths = [_most_positions(config)]
+    lengths: list[Any] = [most_positions(config)]
     if (path / "tokenizer_config.json").is_file():
         lengths.append(json_of(path / "tokenizer_config.json").get("model_max_length"))
     rules: dict[str, Any] = {}
@@ -125,24 +127,6 @@ def _text_rules(
     if known:
         rules["length"] = min(known)
     return rules, options
-
-
-def _most_positions(config: Mapping[str, Any]) -> int | None:
-    """Tokens of a text at most. RoBERTa and its like number them from behind the padding's own on."""
-    most = config.get("max_position_embeddings") or config.get("n_positions")
-    if not isinstance(most, int):
-        return None
-    kind = str(config.get("model_type"))
-    padding = config.get("pad_token_id")
-    is_like_roberta = "roberta" in kind or kind in (
-        "camembert",
-        "mpnet",
-        "longformer",
-        "data2vec-text",
-        "esm",
-    )
-    is_offset = is_like_roberta and "deberta" not in kind
-    return most - (int(padding) if isinstance(padding, int) else 1) - 1 if is_offset else most
 
 
 def _classes(config: Mapping[str, Any], wishes: Mapping[str, Any], guesses: list[str]) -> list[str]:
@@ -188,9 +172,11 @@ def _reference(path: Path, manifest: Mapping[str, Any]) -> Callable[[Sequence[by
         return _by_sentence_transformers(path)
 
     def reference(rows: Sequence[bytes]) -> Floats:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+        # trust_remote_code: where it is not said, transformers asks at the terminal.
+        said = {"local_files_only": True, "trust_remote_code": False}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **said)
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, dtype=torch.float32
+            path, use_safetensors=True, dtype=torch.float32, **said
         ).eval()
         length = manifest["input"]["preprocess"].get("length")
         found = []
@@ -217,7 +203,9 @@ def _by_sentence_transformers(path: Path) -> Callable[[Sequence[bytes]], Floats]
         return None
 
     def reference(rows: Sequence[bytes]) -> Floats:
-        model = sentence_transformers.SentenceTransformer(str(path), device="cpu", local_files_only=True)
+        model = sentence_transformers.SentenceTransformer(
+            str(path), device="cpu", local_files_only=True, trust_remote_code=False
+        )
         return np.asarray(model.encode([row.decode() for row in rows]), np.float32)
 
     return reference

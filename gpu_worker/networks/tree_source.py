@@ -39,7 +39,7 @@ def recognise_xgboost(path: Path, wishes: Mapping[str, Any]) -> Recognised | Non
         estimator.load_model(str(path))
         return estimator.predict(frame) if model.kind == "regression" else estimator.predict_proba(frame)
 
-    model = read_xgboost(str(path))
+    model = read_xgboost(str(path.resolve()))
     return _recognised(path, model, "xgboost", wishes, by_library)
 
 
@@ -54,7 +54,7 @@ def recognise_lightgbm(path: Path, wishes: Mapping[str, Any]) -> Recognised | No
 
         return lightgbm.Booster(model_file=str(path)).predict(frame)
 
-    model = read_lightgbm(str(path))
+    model = read_lightgbm(str(path.resolve()))
     return _recognised(path, model, "lightgbm", wishes, by_library)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.model_files.regular import open_regular
-from gpu_worker.networks.boosted_trees import BoostedTrees, Numbers, TreeModel, both
+from gpu_worker.model_files.regular import read_regular
+from gpu_worker.networks.boosted_trees import MOST_TREE_BYTES, BoostedTrees, Numbers, TreeModel, both
 from gpu_worker.networks.coded_columns import CodedColumn, CodedColumns, kind_of
-from gpu_worker.networks.extras import required
-from gpu_worker.networks.network import Floats, softmax
+from gpu_worker.networks.extras import first_line, required
+from gpu_worker.networks.network import Floats, sigmoid, softmax
 from gpu_worker.networks.tree_checks import check_tree
 
 __all__ = ["load_xgboost", "read_xgboost"]
@@ -50,10 +50,9 @@ def read_xgboost(path: str) -> TreeModel:
     """The model of a file. Raises `ModelUnusable`: for an objective that no task answers, by its name."""
     xgboost = required("xgboost", "xgboost")
     try:
-        with open_regular(path) as file:
-            content = bytearray(file.read())
-    except OSError as exc:
-        raise ModelUnusable(f"the model {path} cannot be read: {exc.strerror}") from exc
+        content = bytearray(read_regular(path, MOST_TREE_BYTES))
+    except ValueError as exc:
+        raise ModelUnusable(f"the model {exc}") from exc
     if content[:1] != b"{":  # what is no JSON and no UBJSON at all ends the process that reads it
         raise ModelUnusable(f"{path} is no model of XGBoost, in JSON or UBJSON")
     try:
@@ -62,7 +61,7 @@ def read_xgboost(path: str) -> TreeModel:
         learner = json.loads(booster.save_config())["learner"]
         _check(json.loads(booster.save_raw("json"))["learner"], booster.num_features())
     except (xgboost.core.XGBoostError, ValueError, KeyError, TypeError) as exc:
-        raise ModelUnusable(f"{path} is no model that XGBoost reads: {_first_line(exc)}") from exc
+        raise ModelUnusable(f"{path} is no model that XGBoost reads: {first_line(exc)}") from exc
     objective = str(learner["objective"]["name"])
     classes = int(learner["learner_model_param"]["num_class"])
     targets = int(learner["learner_model_param"].get("num_target", 1))
@@ -76,8 +75,7 @@ def read_xgboost(path: str) -> TreeModel:
     if objective in ("binary:logistic", "binary:logitraw"):
 
         def positive(numbers: Numbers) -> Floats:
-            found: Floats = (1 / (1 + np.exp(-run(numbers, "margin")))).astype(np.float32)
-            return found
+            return sigmoid(run(numbers, "margin"))
 
         if targets > 1:
             return TreeModel(columns, objective, "multilabel", targets, positive, nbytes)
@@ -186,9 +184,3 @@ def _runner(xgboost: Any, booster: Any, kind: str) -> Callable[[Numbers, str], F
         return result
 
     return run
-
-
-def _first_line(exc: Exception) -> str:
-    """XGBoost adds a stack trace of its own."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return lines[0] if lines else type(exc).__name__

@@ -154,6 +154,15 @@ def test_a_folder_of_sentence_transformers_static_embedding_is_served(tmp_path: 
     assert _embedded(network, "a car").tolist() == [[0.5, 0.5, 0]]
 
 
+@pytest.mark.security
+def test_a_module_that_is_code_of_the_folder_is_refused(tmp_path: Path) -> None:
+    save_file({"embedding.weight": VECTORS}, tmp_path / "model.safetensors")
+    _tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": "evil.StaticEmbedding", "path": ""}]))
+    with pytest.raises(ModelUnusable, match=r"names 'evil\.StaticEmbedding': code that comes with a model"):
+        _recognised(tmp_path)
+
+
 def test_a_table_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
     folder = _model2vec(tmp_path / "source")
     (folder / "tokenizer.json").unlink()

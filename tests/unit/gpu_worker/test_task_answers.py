@@ -22,7 +22,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import read_manifest
 from gpu_worker.networks.build import build_module
 from gpu_worker.networks.loader import load_network, warm_up
-from gpu_worker.networks.network import Network, reading, width_of
+from gpu_worker.networks.network import Network, reading, sigmoid, width_of
 from gpu_worker.settings import Settings
 from gpu_worker.tasks import task_named
 from gpu_worker.wire.columns import Column
@@ -338,6 +338,12 @@ def of_torch(
     network = load_network(manifest, find_device("cpu", threads=1))
     warm_up(network, manifest)
     return network, module
+
+
+def test_small_probabilities_of_a_sigmoid_stay_apart() -> None:
+    found = sigmoid(np.array([-100, -25, -20, 0, 20, 1000], np.float32))
+    assert found.dtype == np.float32
+    assert found == pytest.approx([np.exp(-100), np.exp(-25), np.exp(-20), 0.5, 1, 1], rel=1e-5)
 
 
 def check_read(network: Network, task: str, rows: Any, logits: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.picture_rules import picture_input, timm_input
 from gpu_worker.networks.recognised import Recognised
 from gpu_worker.networks.runtimes import RUNTIMES
+from gpu_worker.networks.timm_network import read_timm
 from tests.unit.gpu_worker.recognising import CPU, stored
 
 RULES = {
@@ -89,6 +90,18 @@ def test_weights_of_another_architecture_are_refused(timm: Any, tmp_path: Path) 
     other = _folder(tmp_path / "other", {"w": torch.zeros(1)}, architecture="no_such_net")
     with pytest.raises(ModelUnusable, match="knows no architecture 'no_such_net'"):
         load_network(read_manifest(str(stored(_recognised(other), tmp_path, "o"))), CPU)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("option", ["checkpoint_path", "pretrained", "pretrained_cfg", "cache_dir"])
+def test_an_option_that_names_other_weights_is_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ModelUnusable, match=f"the option '{option}' cannot be given"):
+        read_timm("resnet10t", str(tmp_path / "model.safetensors"), 3, {option: "/elsewhere.pth"})
+    config = {"architecture": "resnet10t", "num_classes": 3, "model_args": {option: "/elsewhere.pth"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelUnusable, match=f"the option '{option}' cannot be given"):
+        _recognised(tmp_path)
 
 
 def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:

@@ -265,6 +265,48 @@ def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.security
+def test_a_module_that_is_code_of_the_directory_is_refused(tmp_path: Path) -> None:
+    folder = _sentence_transformer(tmp_path / "source", {"pooling_mode_mean_tokens": True})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "evil.Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelUnusable, match=r"names 'evil\.Transformer': code that comes with a model"):
+        _recognised(folder)
+
+
+@pytest.mark.security
+def test_weights_come_of_the_models_own_files_alone(tmp_path: Path) -> None:
+    own = stored(_recognised(_bert(tmp_path / "source")), tmp_path, "model")
+    (own / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    manifest = json.loads((own / "model.json").read_text())
+    manifest["files"] = [file for file in manifest["files"] if file["role"] != "weights"]
+    (own / "model.json").write_text(json.dumps(manifest))
+    index = {"weight_map": {"bert.pooler.dense.bias": "../../../elsewhere.safetensors"}}
+    (own / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelUnusable, match="none of the model's files"):
+        load_network(read_manifest(str(own)), CPU)
+    (own / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/elsewhere"}))
+    with pytest.raises(ModelUnusable, match="merge the two first"):
+        load_network(read_manifest(str(own)), CPU)
+
+
+def test_a_text_is_cut_where_the_model_has_no_more_places(tmp_path: Path) -> None:
+    found = _recognised(_bert(tmp_path / "source"))
+    for name, length in (("none", 0), ("more", 1_000)):
+        found.manifest["input"]["preprocess"]["length"] = length
+        network = _served(found, tmp_path / name)
+        assert np.isfinite(_answers(network, "text-classification", [b"car " * 500])).all()
+
+
+def test_a_folder_of_links_is_read_as_the_hub_lays_it_out(tmp_path: Path) -> None:
+    blobs, snapshot = _bert(tmp_path / "blobs", num_labels=2), tmp_path / "snapshot"
+    snapshot.mkdir()
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(file)
+    _served(_recognised(snapshot), tmp_path)
+
+
+@pytest.mark.security
 def test_pickled_weights_are_refused_by_their_name(tmp_path: Path) -> None:
     folder = _bert(tmp_path / "source")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
