@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from gpu_worker.device import find_device
-from gpu_worker.errors import ModelUnusable
-from gpu_worker.model_files.file_list import ModelFile
+from gpu_worker.errors import ModelUnusable, WorkerError
+from gpu_worker.model_files.file_list import PICKLES, ModelFile
 from gpu_worker.model_files.manifest import Manifest, read_manifest
 from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256
+from gpu_worker.networks.extras import first_line
 from gpu_worker.networks.loader import load_network, warm_up
 from gpu_worker.networks.network import Inputs, Network, reading
 from gpu_worker.networks.recognised import Recognised
@@ -33,7 +34,6 @@ from gpu_worker.tasks import task_named
 
 __all__ = ["Checked", "checked", "recognised", "staged"]
 
-_PICKLES = (".pkl", ".pickle", ".joblib", ".bin", ".pt", ".pth", ".ckpt")
 _MOST_PIXELS = 64_000_000
 _SAMPLES = 4
 _TEXTS = (
@@ -67,7 +67,15 @@ def recognised(path: Path, wishes: Mapping[str, Any]) -> Recognised:
     for runtime in RUNTIMES.values():
         if runtime.recognise is None or asked not in (None, runtime.name):
             continue
-        found = runtime.recognise(path, wishes)
+        try:
+            found = runtime.recognise(path, wishes)
+        except WorkerError:
+            raise
+        except Exception as exc:  # a file from elsewhere says anything in any place
+            raise ModelUnusable(
+                f"{path} cannot be read as a model of the runtime {runtime.name!r}: "
+                f"{type(exc).__name__}: {first_line(exc)}"
+            ) from exc
         if found is not None:
             return found
     raise ModelUnusable(_why_nothing(path))
@@ -106,7 +114,12 @@ def checked(manifest: Manifest, found: Recognised) -> Checked:
         return Checked(0, None, found.bound, network.resident_bytes)
     rows = list(found.samples) or _samples(manifest)
     ours = np.asarray(_answers(network, manifest, rows), np.float64)
-    theirs = np.asarray(found.reference(rows), np.float64)
+    try:
+        theirs = np.asarray(found.reference(rows), np.float64)
+    except Exception as exc:  # of a library that is not ours
+        raise ModelUnusable(
+            f"the model's own library fails at it, so that nothing can be compared: {first_line(exc)}"
+        ) from exc
     if ours.shape != theirs.shape:
         raise ModelUnusable(
             f"the model answers {list(ours.shape)} for {len(rows)} rows, and its source {list(theirs.shape)}"
@@ -150,7 +163,7 @@ def _why_nothing(path: Path) -> str:
     if path.is_dir():
         files = ", ".join(sorted(os.listdir(path))[:10]) or "nothing"
         return f"{path} is no model that is known: it holds {files}"
-    if path.suffix.lower() in _PICKLES:
+    if path.suffix.lower() in PICKLES:
         return (
             f"{path} is a pickle by its name, which runs code when it is read, and is not read: export "
             "the model to ONNX, register a scikit-learn model from its own process (ml_udf.sdk.register), or "

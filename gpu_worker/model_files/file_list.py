@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpu_worker.model_files.regular import MANIFEST_FILE
 
-__all__ = ["MOST_FILES", "WEIGHTS", "ModelFile", "files_from"]
+__all__ = ["MOST_FILES", "PICKLES", "WEIGHTS", "ModelFile", "files_from"]
 
 WEIGHTS: Final = "weights"
 """The role of the file that holds a model's numbers; its others have words of their runtime."""
@@ -21,7 +21,7 @@ MOST_FILES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 # Whoever reads such a file runs what whoever wrote it has put in.
-_PICKLES: Final = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
+PICKLES: Final = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
@@ -81,7 +81,7 @@ def _name(value: object, field: str) -> str:
             f"{field!r} must name a file beside it, with letters, digits, '_', '-' and '.', "
             f"not {str(value)[:100]!r}"
         )
-    if value.lower().endswith(_PICKLES):
+    if value.lower().endswith(PICKLES):
         raise ValueError(
             f"{field!r} is {value!r}: a pickle by its name, which runs code when it is read; "
             "store the weights as safetensors or ONNX"

@@ -8,6 +8,7 @@ or a size that is fixed in the graph is made free where the graph still answers 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
 from gpu_worker.model_files.regular import open_regular
+from gpu_worker.networks.extras import first_line
 from gpu_worker.networks.recognised import Recognised
 from gpu_worker.tasks import task_named
 
@@ -30,6 +32,8 @@ _THROUGH = frozenset(
 _ENDS = {"Softmax": "none", "Sigmoid": "none", "LogSoftmax": "softmax", "HardSigmoid": "none"}
 _MOST_SAME = 1e-3  # of a row alone and among others
 _TRIED_ROWS = 3
+_MOST_NOISE = 1 << 28  # numbers of the pictures that it is tried with
+_MOST_NAMES = 1 << 16  # of columns or classes that nobody has named
 _PICTURE_TYPES = ("tensor(float)", "tensor(float16)", "tensor(uint8)", "tensor(double)")
 
 
@@ -52,7 +56,7 @@ def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
     if not path.is_file() or path.suffix.lower() != ".onnx":
         return None
     try:
-        with open_regular(path) as file:
+        with open_regular(path.resolve()) as file:
             check_onnx(file)
     except OnnxRefused as exc:
         raise ModelUnusable(f"{path} cannot be served: {exc}") from exc
@@ -154,15 +158,18 @@ def _free(found: _Found, given: Any, axis: int, size: tuple[int, int]) -> None: 
 
 def _answers_each_alone(model: Any, size: tuple[int, int], axis: int, channels: int) -> str:  # noqa: ANN401  # a ModelProto
     """ "" where three rows together are answered as each of them alone; else why not."""
+    from gpu_worker.networks.onnx_network import first_passes
+
     session = _session(model)
     given = session.get_inputs()[0]
     shape = (channels, *size) if axis == 1 else (*size, channels)
     rows = _noise(given.type, (_TRIED_ROWS, *shape))
     try:
-        together = session.run(None, {given.name: rows})
-        alone = [session.run(None, {given.name: rows[at : at + 1]}) for at in range(_TRIED_ROWS)]
-    except Exception as exc:  # its exceptions have no common base
-        return str(exc).splitlines()[0][:300]
+        with first_passes("the graph") as options:
+            together = session.run(None, {given.name: rows}, options)
+            alone = [session.run(None, {given.name: rows[at : at + 1]}, options) for at in range(_TRIED_ROWS)]
+    except ModelUnusable as exc:
+        return first_line(exc)
     for place, whole in enumerate(together):
         parts = [each[place] for each in alone]
         if any(np.ndim(part) < 1 or len(part) != 1 for part in parts) or len(whole) != _TRIED_ROWS:
@@ -174,17 +181,16 @@ def _answers_each_alone(model: Any, size: tuple[int, int], axis: int, channels: 
 
 def _output_shapes(found: _Found, size: tuple[int, int], axis: int) -> dict[str, tuple[int, ...]]:
     """Name → shape of each output for one picture, as it comes out."""
+    from gpu_worker.networks.onnx_network import first_passes
+
     session = _session(found.model)
     given = session.get_inputs()[0]
     rows = given.shape[0] if isinstance(given.shape[0], int) else 1
     channels = given.shape[axis] if isinstance(given.shape[axis], int) else 3
     shape = (channels, *size) if axis == 1 else (*size, channels)
-    try:
-        answers = session.run(None, {given.name: _noise(given.type, (rows, *shape))})
-    except Exception as exc:  # its exceptions have no common base
-        raise ModelUnusable(
-            f"{found.path} fails at a picture of {size[0]}×{size[1]}: {str(exc).splitlines()[0]}"
-        ) from exc
+    noise = _noise(given.type, (rows, *shape))
+    with first_passes(f"{found.path}, shown a picture of {size[0]}×{size[1]},") as options:
+        answers = session.run(None, {given.name: noise}, options)
     return {
         str(output.name): (1, *np.shape(answer)[1:])
         for output, answer in zip(session.get_outputs(), answers, strict=True)
@@ -275,7 +281,7 @@ def _named(text: str) -> list[str]:
         if isinstance(value, dict):
             value = (
                 [value[key] for key in sorted(value, key=int)]
-                if all(str(key).isdigit() for key in value)
+                if all(str(key).isdecimal() for key in value)
                 else []
             )
         if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
@@ -393,9 +399,10 @@ def _columns(found: _Found, inputs: Sequence[Any], kinds: Sequence[str]) -> list
         return [{"name": each.name, "kind": kind} for each, kind in zip(inputs, kinds, strict=True)]
     shape = _shape(inputs[0])
     width = shape[1] if len(shape) == 2 else 1
-    if not width:
+    if not width or width > _MOST_NAMES:
         raise ModelUnusable(
-            f"{found.path} takes any number of columns; say which there are: --columns a:number,b:text"
+            f"{found.path} takes {width or 'any number of'} columns; say which there are: "
+            "--columns a:number,b:text"
         )
     found.guesses.append(f"columns: x0 to x{width - 1}, in this order; --columns names them")
     return [{"name": f"x{number}", "kind": kinds[0]} for number in range(width)]
@@ -412,7 +419,7 @@ def _labels(found: _Found, session: Any, scores: str) -> list[str]:  # noqa: ANN
                 if labels:
                     return labels
     shape = next((output.shape for output in session.get_outputs() if output.name == scores), None)
-    if not shape or len(shape) != 2 or not isinstance(shape[1], int):
+    if not shape or len(shape) != 2 or not isinstance(shape[1], int) or shape[1] > _MOST_NAMES:
         raise ModelUnusable(
             f"{found.path} does not say which classes there are; name them with --classes FILE"
         )
@@ -442,6 +449,8 @@ def _session(model: Any) -> Any:  # noqa: ANN401  # onnxruntime's session
 
 
 def _noise(kind: str, shape: Sequence[int]) -> Any:  # noqa: ANN401  # an array
+    if math.prod(shape) > _MOST_NOISE:
+        raise ModelUnusable(f"the graph takes {list(shape)} numbers at once, and {_MOST_NOISE} can be shown")
     random = np.random.default_rng(7)
     if kind == "tensor(uint8)":
         return random.integers(0, 256, shape, np.uint8)

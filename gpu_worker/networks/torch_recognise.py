@@ -7,6 +7,7 @@ only where its owner names the architecture; what is registered is safetensors.
 from __future__ import annotations
 
 import importlib
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,18 @@ def recognise_checkpoint(path: Path, wishes: Mapping[str, Any]) -> Recognised | 
             f"{path} {what}: say --architecture, one of {', '.join(sorted(known))}, and its numbers alone "
             "are read; a model of another architecture is exported to ONNX by whoever has its code"
         )
+    import torch
     from safetensors.torch import save
 
     module_name, _, attribute = known[architecture].partition(":")
     module = importlib.import_module(module_name)
     own_name = getattr(module, "own_name", lambda name: name)
-    tensors = {own_name(name): tensor.contiguous() for name, tensor in _tensors(path).items()}
-    last = next((tensors[name] for name in reversed(tensors) if tensors[name].ndim == 2), None)
+    tensors = {own_name(name): tensor for name, tensor in _tensors(path).items()}
+    matrices = (tensor for tensor in reversed(tensors.values()) if tensor.ndim == 2 and tensor.numel())
+    last = next(matrices, None)
     classes = wishes.get("classes") or [str(number) for number in range(0 if last is None else len(last))]
-    wanted = getattr(module, attribute)(len(classes)).state_dict()
+    with torch.device("meta"):
+        wanted = getattr(module, attribute)(len(classes)).state_dict()
     _check_fits(path, architecture, tensors, wanted)
     given = getattr(module, "INPUT", None)
     guesses = (
@@ -63,7 +67,8 @@ def recognise_checkpoint(path: Path, wishes: Mapping[str, Any]) -> Recognised | 
         "classes": classes,
         "input": given or {"form": "text" if architecture in TEXT_ARCHITECTURES else "path"},
     }
-    return Recognised(manifest, {"model.safetensors": (save(tensors), "weights")}, guesses)
+    stored = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    return Recognised(manifest, {"model.safetensors": (stored, "weights")}, guesses)
 
 
 def _tensors(path: Path) -> dict[str, Any]:
@@ -73,6 +78,7 @@ def _tensors(path: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
         return dict(load_file(path))
+    _check_archive(path)
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # whatever a file that is none may raise
@@ -90,7 +96,22 @@ def _tensors(path: Path) -> dict[str, Any]:
     )
     if not found:
         raise ModelUnusable(f"{path} holds no tensors by their names (a state_dict)")
+    for name, tensor in found.items():
+        is_whole = tensor.layout == torch.strided and tensor.nbytes <= tensor.untyped_storage().nbytes()
+        if not is_whole:  # a few numbers may call themselves a matrix of any size
+            raise ModelUnusable(f"{path}: the numbers of {name!r} are not all there")
     return {name.removeprefix("module."): value for name, value in found.items()}
+
+
+def _check_archive(path: Path) -> None:
+    """Raises `ModelUnusable` for an archive that grows when it is read: torch stores all as it is."""
+    if not zipfile.is_zipfile(path):
+        return  # the format before torch 1.6
+    with zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+    is_packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
+    if is_packed or sum(part.file_size for part in parts) > path.stat().st_size:
+        raise ModelUnusable(f"{path} is packed, as torch writes no checkpoint: save it again with torch.save")
 
 
 def _check_fits(path: Path, architecture: str, tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from gpu_worker.device import find_device
@@ -234,6 +236,45 @@ def test_a_checkpoint_that_is_code_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ModelUnusable, match="tensors alone"):
         recognised(path, {"architecture": "squeezenet"})
     assert not mark.exists()
+
+
+@pytest.mark.security
+def test_a_checkpoint_of_few_numbers_is_no_large_matrix(tmp_path: Path) -> None:
+    path = tmp_path / "model.pth"
+    torch.save({"head.weight": torch.zeros(1).expand(1 << 40, 8)}, path)
+    with pytest.raises(ModelUnusable, match="are not all there"):
+        recognised(path, {"architecture": "squeezenet"})
+
+
+@pytest.mark.security
+def test_a_checkpoint_that_grows_when_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * (1 << 20))
+    with pytest.raises(ModelUnusable, match="is packed"):
+        recognised(path, {"architecture": "squeezenet"})
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", {"architecture": "resnet10t", "pretrained_cfg": 3}),
+        ("config.json", {"model_type": "bert", "architectures": 3}),
+        ("modules.json", 3),
+    ],
+)
+def test_a_source_that_says_nonsense_is_a_clear_error(tmp_path: Path, name: str, content: object) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ModelUnusable):
+        recognised(tmp_path, {})
+
+
+@pytest.mark.security
+def test_a_graph_that_says_it_has_billions_of_inputs_takes_no_memory(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnusable, match="numbers at once"):
+        imported(tmp_path, mean_of_channels(size=1 << 20))
 
 
 @pytest.mark.parametrize("name", ["model.txt", "notes.md", ""])
