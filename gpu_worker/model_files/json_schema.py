@@ -43,7 +43,8 @@ def check_schema(schema: object, at: str = "$", depth: int = 0) -> dict[str, Any
         raise SchemaError(
             f"the keyword {unknown[0]!r} at {at} is not checked here; use {', '.join(_KEYWORDS)}"
         )
-    if any(kind not in _TYPES for kind in _types(schema)):
+    said = schema.get("type", [])
+    if not isinstance(said, str | list) or any(kind not in _TYPES for kind in _types(schema)):
         raise SchemaError(f"the type at {at} must be one of {', '.join(_TYPES)}")
     for name in _BOUNDS:
         if name in schema and (isinstance(schema[name], bool) or not isinstance(schema[name], int | float)):
@@ -51,6 +52,8 @@ def check_schema(schema: object, at: str = "$", depth: int = 0) -> dict[str, Any
     for name in ("enum", "required", "anyOf"):
         if name in schema and (not isinstance(schema[name], list) or not schema[name]):
             raise SchemaError(f"{name!r} at {at} must be a list that is not empty")
+    if not all(isinstance(name, str) for name in schema.get("required", ())):
+        raise SchemaError(f"'required' at {at} must list names")
     if not isinstance(schema.get("properties", {}), dict):
         raise SchemaError(f"'properties' at {at} must be an object")
     for name, each in schema.get("properties", {}).items():

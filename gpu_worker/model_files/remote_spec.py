@@ -19,14 +19,23 @@ from typing import Any, Final
 from gpu_worker.model_files.endpoints import Endpoint
 from gpu_worker.model_files.json_schema import SchemaError, check_schema
 
-__all__ = ["REMOTE_RUNTIMES", "RemoteSpec", "is_remote", "placeholders", "remote_from", "remote_sha256"]
+__all__ = [
+    "PLACE",
+    "REMOTE_RUNTIMES",
+    "RemoteSpec",
+    "is_remote",
+    "placeholders",
+    "remote_from",
+    "remote_sha256",
+]
 
 REMOTE_RUNTIMES: Final = ("oip", "openai")
 """The Open Inference Protocol (Triton, MLServer, KServe); chat completions and embeddings as OpenAI's."""
 
 OIP_DATATYPES: Final = ("", "BYTES", "FP32", "FP64", "UINT8", "INT64", "INT32")
 _MIB = 1 << 20
-_PLACE: Final = re.compile(r"\{\{\s*([^{}]{1,200}?)\s*\}\}")
+PLACE: Final = re.compile(r"\{\{\s*([^{}]{1,200}?)\s*\}\}")
+"""A place in a prompt's template where a value of the row goes."""
 _MOST_TEXT_CHARS: Final = 100_000
 
 
@@ -127,7 +136,7 @@ def remote_sha256(manifest: Mapping[str, Any]) -> str:
 
 def placeholders(template: str) -> list[str]:
     """The names in {{…}} of a template, in order."""
-    return _PLACE.findall(template)
+    return PLACE.findall(template)
 
 
 def _checked(spec: RemoteSpec, manifest: Mapping[str, Any]) -> RemoteSpec:

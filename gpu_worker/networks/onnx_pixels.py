@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import InputSpec
-from gpu_worker.networks.network import pixel_line
+from gpu_worker.networks.network import normalised, pixel_line
 
 __all__ = ["PixelInput", "channels_axis"]
 
@@ -66,7 +66,7 @@ class PixelInput:
         self._channels_first = axis == 1
         self._channels = shape[axis] if axis is not None and isinstance(shape[axis], int) else 3
         self._is_raw = self._dtype is np.uint8  # such a graph does the arithmetic itself
-        self._scale, self._shift = pixel_line(spec)
+        self._line = pixel_line(spec)
 
     def feeds(self, inputs: NDArray[Any]) -> Iterator[tuple[dict[str, NDArray[Any]], int]]:
         """What each pass is fed, and how many of its rows count. inputs: uint8 [n, H, W, 3], or float32
@@ -84,9 +84,7 @@ class PixelInput:
         """In the graph's layout and type."""
         if inputs.dtype == np.uint8:
             if not self._is_raw:
-                inputs = (inputs.reshape(-1, len(self._scale)) * self._scale + self._shift).reshape(
-                    inputs.shape
-                )
+                inputs = normalised(inputs, self._line)
             arranged = inputs.transpose(0, 3, 1, 2) if self._channels_first else inputs
         else:
             arranged = inputs if self._channels_first else inputs.transpose(0, 2, 3, 1)

@@ -96,10 +96,13 @@ class Connections:
         said = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "ml_udf"}
         return said | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
 
+    def without_key(self, text: str) -> str:
+        """A text of which the endpoint's words may be a part: it may send back what it was sent."""
+        return text.replace(self._key, "…") if self._key else text
+
     def hidden(self, text: str) -> str:
         """A text of the endpoint's, fit for a message: short, printable, without the key."""
-        if self._key:
-            text = text.replace(self._key, "…")
+        text = self.without_key(text)
         shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _SHOWN_CHARS])
         shown = " ".join(shown.split())
         return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"

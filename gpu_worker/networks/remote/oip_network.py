@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.remote_spec import RemoteSpec
-from gpu_worker.networks.network import Floats, Inputs, softmax
+from gpu_worker.networks.network import Floats, Inputs, activated, normalised, pixel_line
 from gpu_worker.networks.remote.asking import Try
 from gpu_worker.networks.remote.exchange import Call, Connections, EndpointFailed, Reply
 from gpu_worker.networks.remote.remote_network import RemoteNetwork, one_hot, probabilities
 from gpu_worker.networks.table import values_of
-from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES
+from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES, Activation
 
 __all__ = ["OipNetwork"]
 
 _LENGTH: Final = struct.Struct("<I")
 _BINARY: Final = "binary_tensor_data"
+_MOST_RANK: Final = 8
 _NUMPY: Final = {"FP32": "<f4", "FP64": "<f8", "UINT8": "u1", "INT64": "<i8", "INT32": "<i4"}
 
 
@@ -81,9 +82,9 @@ class OipNetwork(RemoteNetwork):
         if shape[0] != count:
             raise self._bad(f"its output {name!r} has {shape[0]} rows for {count}")
         if str(outputs[name].get("datatype")) == "BYTES":
-            return self._of_texts(_flat(data), count)
+            return self._of_texts(_flat(data, len(shape)), count)
         try:
-            found = np.array(_flat(data), np.float64).reshape(count, -1)
+            found = np.array(_flat(data, len(shape)), np.float64).reshape(count, -1)
         except (ValueError, TypeError):
             raise self._bad(f"the data of its output {name!r} are no numbers of the shape {shape}") from None
         return self._of_numbers(cast("Floats", found))
@@ -106,11 +107,7 @@ class OipNetwork(RemoteNetwork):
                     f"it answers {found.shape[1]} numbers a row, and model.json names "
                     f"{len(self.manifest.classes)} classes"
                 )
-            activation = self.activation
-            if activation == "softmax":
-                found = softmax(found)
-            elif activation == "sigmoid":
-                found = cast("Floats", 1 / (1 + np.exp(-found)))
+            found = activated(found, cast("Activation", self.activation))
             likely = [probabilities(row, self.picks_one) for row in found]
             return [
                 _unlikely(self.url, row) if p is None else p for p, row in zip(likely, found, strict=True)
@@ -216,8 +213,7 @@ class OipNetwork(RemoteNetwork):
         shape, spec = self._input["shape"], self.manifest.input
         pixels: NDArray[Any] = inputs
         if inputs.dtype == np.uint8:  # [n, H, W, 3]; normalised ones come as [n, 3, H, W]
-            mean, std = np.array(spec.mean, np.float32), np.array(spec.std, np.float32)
-            pixels = (inputs / np.float32(255) - mean) / std if datatype == "FP32" else inputs
+            pixels = normalised(inputs, pixel_line(spec)) if datatype == "FP32" else inputs
             pixels = pixels.transpose(0, 3, 1, 2)
         if shape[-1] == 3 and shape[1] != 3:
             pixels = pixels.transpose(0, 2, 3, 1)
@@ -247,9 +243,11 @@ def _named(listed: object) -> dict[str, Mapping[str, Any]]:
     return {str(one["name"]): one for one in each if isinstance(one, Mapping) and "name" in one}
 
 
-def _flat(data: list[Any]) -> list[Any]:
-    """The protocol lets a server nest the data by their shape."""
-    while data and isinstance(data[0], list):
+def _flat(data: list[Any], rank: int) -> list[Any]:
+    """The protocol lets a server nest the data by their shape, and so no deeper than that has axes."""
+    for _ in range(min(rank, _MOST_RANK)):
+        if not data or not isinstance(data[0], list):
+            break
         data = [each for part in data for each in (part if isinstance(part, list) else [part])]
     return data
 

@@ -30,7 +30,6 @@ __all__ = ["OpenAINetwork"]
 
 _JSON: Final = {"Content-Type": "application/json"}
 _NO_LIST: Final = ("404", "405")  # a server need not list its models
-_SHOWN_CHARS: Final = 200
 
 
 class OpenAINetwork(RemoteNetwork):
@@ -133,7 +132,7 @@ class OpenAINetwork(RemoteNetwork):
             text, choice = self._completion(attempt, messages)
             fault, answer = self._fault(text)
         if fault is not None:
-            shown = self.connections.hidden(text[:_SHOWN_CHARS])
+            shown = self.connections.hidden(text)
             raise self._bad(f"twice its answer does not keep to the schema: {fault} (it said {shown!r})")
         return self._made_of(text, answer, choice)
 

@@ -30,6 +30,7 @@ from gpu_worker.tasks.task import BOX_NUMBERS, MOST_BOXES
 __all__ = ["EndpointDown", "RemoteNetwork", "one_hot", "probabilities"]
 
 _DESCRIBE_S: Final = 10.0
+_SHOWN_BYTES: Final = 64 << 10  # longer than any key: none is cut in two before it is hidden
 
 
 class EndpointDown(WorkerError):
@@ -68,7 +69,7 @@ class RemoteNetwork(ABC):
         try:
             self.description = self.describe(described)
         except EndpointFailed as failed:
-            raise EndpointDown(failed.message) from failed
+            raise EndpointDown(connections.without_key(failed.message)) from failed
         self._asking.start()
 
     # ── what a protocol is ──────────────────────────────────────────────────────────────────────────
@@ -163,7 +164,7 @@ class RemoteNetwork(ABC):
         try:
             found = json.loads(reply.body)
         except (ValueError, RecursionError) as exc:
-            shown = self.connections.hidden(reply.body[:200].decode("utf-8", "replace"))
+            shown = self.connections.hidden(reply.body[:_SHOWN_BYTES].decode("utf-8", "replace"))
             raise self._bad(f"its reply is no JSON: {shown!r}") from exc
         if not isinstance(found, dict):
             raise self._bad("its reply is no JSON object")
@@ -204,7 +205,7 @@ class RemoteNetwork(ABC):
                 each = answers if isinstance(answers, EndpointFailed) else answers[place]
                 if isinstance(each, EndpointFailed):
                     code = "remote_unavailable" if each.unavailable else "remote_invalid"
-                    faults[row] = RowFault(code, each.message)
+                    faults[row] = RowFault(code, self.connections.without_key(each.message))
                 elif not isinstance(each, str) and not np.isfinite(np.asarray(each, np.float64)).all():
                     faults[row] = RowFault(
                         "remote_invalid", f"{self.url} answers numbers that are not finite"

@@ -490,6 +490,39 @@ def test_a_key_is_sent_from_its_file_and_stands_in_no_message(tmp_path: Path) ->
     assert "--allow-remote URL=KEYFILE" in str(refused.value)
 
 
+def test_a_key_that_an_endpoint_sends_back_stands_in_no_message(tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text(KEY)
+    key_file.chmod(0o600)
+    with endpoint(key=KEY) as far:
+        far.answer = lambda _: json.dumps({"label": KEY})  # none of the classes
+        engine = Engine(Settings(device="remote", allow_remote=(f"{far.url}={key_file}",)))
+        try:
+            engine.load("chat", str(openai_model(tmp_path, far.url)))
+            answer = engine.infer(["chat"], "text", [b"x"])
+        finally:
+            engine.close()
+    assert "does not keep to the schema" in answer.errors[0].message
+    assert KEY not in answer.errors[0].message
+
+
+def test_pixels_reach_an_oip_server_at_the_scale_that_the_manifest_says(
+    engine: Engine, load: Loader, far: Endpoint, tmp_path: Path
+) -> None:
+    given = {"form": "path", "height": 4, "width": 4, "mean": [10, 10, 10], "std": [2, 2, 2]}
+    folder = write_manifest(
+        tmp_path,
+        "pixels",
+        task="image-classification",
+        runtime="oip",
+        input={**given, "preprocess": {"scale": 1.0}},
+        remote={"url": f"{far.url}/v2/models/pixels"},
+    )
+    Image.new("RGB", (8, 8), (30, 30, 30)).save(tmp_path / "grey.png")
+    engine.infer([load(folder)], "path", [b"grey.png"])
+    assert np.unique(far.requests[0]["inputs"][0]["data"]).tolist() == [10.0]
+
+
 @pytest.mark.parametrize(
     ("allowed", "plain", "url", "says"),
     [

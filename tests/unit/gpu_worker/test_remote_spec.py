@@ -173,6 +173,8 @@ def test_an_answer_that_breaks_its_schema_is_told_where(value: object, fault: st
         {"properties": {"a": {"format": "date"}}},
         {"items": 3},
         {"additionalProperties": 1},
+        {"type": 5},
+        {"required": [[]]},
     ],
 )
 def test_a_schema_that_says_what_is_not_checked_is_refused(schema: object) -> None:
