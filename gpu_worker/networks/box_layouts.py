@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BoxRules", "boxes_from", "guessed_layout"]
+from gpu_worker.networks.network import Floats, softmax
+from gpu_worker.tasks.boxes import overlaps
 
-Floats = NDArray[np.float32]
+__all__ = ["BoxRules", "boxes_from", "guessed_layout"]
 
 MOST_BOXES = 300  # of a row, the surest; evaluations of COCO count 100
 _MOST_CANDIDATES = 3000  # that are compared with each other
@@ -114,8 +115,7 @@ def _separate(outputs: list[Floats], rules: BoxRules) -> _Found:
 def _detr(outputs: list[Floats], rules: BoxRules) -> _Found:
     logits, boxes = outputs
     height, width = rules.size
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    scores = (odds / odds.sum(axis=1, keepdims=True))[:, :-1]
+    scores = softmax(logits)[:, :-1]
     whole = boxes * np.array([width, height, width, height], np.float32)
     return _from_centres(whole), scores.max(axis=1), _best(scores)
 
@@ -209,17 +209,8 @@ def _kept(boxes: Floats, scores: Floats, classes: Floats, rules: BoxRules) -> Fl
     while len(left) and len(kept) < MOST_BOXES:
         first, left = int(left[0]), left[1:]
         kept.append(first)
-        left = left[_overlaps(apart[first], apart[left]) < rules.overlap]
+        left = left[overlaps(apart[first], apart[left]) < rules.overlap]
     return np.asarray(found[kept], np.float32)
-
-
-def _overlaps(box: Floats, others: Floats) -> Floats:
-    """Intersection over union of a box [4] with others [n, 4]: [n], 0 where both are empty."""
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    common = np.prod(np.clip(sides, 0, None), axis=1)
-    union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=1) - common
-    found: Floats = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
-    return found
 
 
 def _regions(mask: NDArray[np.bool_]) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:

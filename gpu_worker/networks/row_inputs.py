@@ -10,7 +10,6 @@ one input of strings, of texts          [n] or [n, 1]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
-from gpu_worker.networks.table import NamedColumn, RowInvalid, Table, values_of
+from gpu_worker.networks.table import NamedColumn, RowInvalid, Table, TableColumn, values_of
 
 __all__ = ["COLUMNS_KEY", "RowInput", "row_input"]
 
@@ -30,14 +29,6 @@ Feed = dict[str, NDArray[Any]]
 _NUMBERS: Final = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 _WHOLE: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 _STRING: Final = "tensor(string)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One that the manifest lists."""
-
-    name: str
-    kind: str
 
 
 class RowInput(Protocol):
@@ -65,7 +56,7 @@ def row_input(session: onnxruntime.InferenceSession, manifest: Manifest, path: s
     stored = session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)
     if stored is not None:
         return _TableInput(_table(stored, path), inputs, path)
-    columns = [_Column(name, kind) for name, kind in manifest.input.columns]
+    columns = [TableColumn(name, kind) for name, kind in manifest.input.columns]
     if not columns:
         raise ModelUnusable(
             f"{path} does not say what a row is: it holds no {COLUMNS_KEY!r} in its metadata, and model.json "
@@ -100,7 +91,7 @@ class _TableInput:
 class _ColumnsInput:
     """The values as they are, side by side in one input, or each in one of its own."""
 
-    def __init__(self, columns: Sequence[_Column], inputs: Sequence[Any], path: str) -> None:
+    def __init__(self, columns: Sequence[NamedColumn], inputs: Sequence[Any], path: str) -> None:
         self._columns = columns
         self._by_column = {column.name: at for at, column in enumerate(columns)}
         self.empty = _empty_row(columns)

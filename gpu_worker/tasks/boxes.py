@@ -53,7 +53,7 @@ def boxes_of(text: str) -> list[Box]:
         raise ValueError(f"{text[:100]!r} are no boxes: {exc!r}") from exc
 
 
-def overlaps(box: Floats, others: Floats) -> Floats:
+def overlaps(box: NDArray[np.floating[Any]], others: NDArray[np.floating[Any]]) -> Floats:
     """Intersection over union of a box [4] with others [n, 4]: [n], 0 where both are empty."""
     low = np.maximum(box[:2], others[:, :2])
     high = np.minimum(box[2:], others[:, 2:])
