@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,8 +247,8 @@ def pixel_line(spec: InputSpec) -> tuple[Floats, Floats]:
     return np.tile(scale, spec.width).astype(np.float32), np.tile(shift, spec.width).astype(np.float32)
 
 
-def normalised(pixels: NDArray[np.uint8], line: tuple[Floats, Floats]) -> Floats:
-    """float32 [n, H, W, 3] of pixels of that shape, as the network sees them; line: of `pixel_line`."""
+def normalised(pixels: NDArray[Any], line: tuple[Floats, Floats]) -> Floats:
+    """float32 [n, H, W, 3] of uint8 pixels of that shape, as the network sees them; line: of `pixel_line`."""
     scale, shift = line
     found: Floats = (pixels.reshape(-1, len(scale)) * scale + shift).reshape(pixels.shape)
     return found
