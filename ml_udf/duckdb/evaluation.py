@@ -31,6 +31,7 @@ from ml_udf.training import TrainingCalls
 __all__ = ["EvaluationFunctions", "evaluation_statements"]
 
 _PAGE_ROWS = 4096
+_EXACT = 2**53  # up to here each whole number is a float
 
 # verb → (parameter, its default; None = required)
 _OF_ROWS = (("function", None), ("data", None), ("target", "NULL"))
@@ -96,12 +97,20 @@ class EvaluationFunctions:
                 if path:
                     cursor.execute(f"SET search_path = {literal(path)}")
                 for batch in cursor.sql(query).to_arrow_reader(_PAGE_ROWS):
-                    yield batch.to_pylist()
+                    rows = batch.to_pylist()
+                    yield [{name: _shown(value) for name, value in row.items()} for row in rows]
             except duckdb.Error as error:
                 raise BadOption(
                     f"DuckDB refused the query: {error}",
                     hint="it runs beside your statement: no temporary tables, nothing uncommitted",
                 ) from error
+
+
+def _shown(value: object) -> object:
+    """A whole number of type DOUBLE has no point, as in datasets: 1.0 is the class 1."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value
 
 
 class _Asker:

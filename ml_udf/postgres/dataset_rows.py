@@ -78,7 +78,7 @@ class DatasetRows:
 
     def pages(
         self, query: str, search_path: str, check_interrupts: Callable[[], None] = lambda: None
-    ) -> Iterator[list[dict[str, Any]]]:
+    ) -> Generator[list[dict[str, Any]], None, None]:
         """The rows by the names of their columns, some thousand at a time; values as JSON has them, or bytes.
 
         search_path  as in `parts`

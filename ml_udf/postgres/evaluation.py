@@ -6,6 +6,7 @@ who may train may have them evaluated.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,16 +45,20 @@ class Evaluation:
         check = self._statements.check_interrupts
         calls = TrainingCalls(self._statements.client(server), check)
 
-        def read(query: str) -> Iterator[Sequence[LabelledRow]]:
-            return self._rows.pages(query, given.get("search_path") or "", check)
+        with contextlib.ExitStack() as reading:
 
-        return result_rows(
-            verb,
-            given,
-            calls,
-            lambda function: _Asker(self._statements, self._asking, server, function),
-            read,
-        )
+            def read(query: str) -> Iterator[Sequence[LabelledRow]]:
+                pages = self._rows.pages(query, given.get("search_path") or "", check)
+                # One that is left in the middle gives the search path back here, not when Python comes by.
+                return reading.enter_context(contextlib.closing(pages))
+
+            return result_rows(
+                verb,
+                given,
+                calls,
+                lambda function: _Asker(self._statements, self._asking, server, function),
+                read,
+            )
 
     def _check_trains(self) -> None:
         found = self._spi.row(_TRAINS)

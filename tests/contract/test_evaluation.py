@@ -101,6 +101,14 @@ def test_a_regression_and_several_labels_have_their_own_metrics(engine: Engine) 
     assert value == pytest.approx(2 * hits / said_or_wanted)
 
 
+def test_whole_numbers_are_the_classes_that_their_text_is(engine: Engine) -> None:
+    query = "SELECT t, 1::float8 AS label FROM labelled UNION ALL SELECT t, 2.5::float8 FROM labelled"
+    rows = engine.query(
+        f"SELECT DISTINCT actual FROM ml_udf.confusion_matrix('udf_kind', '{query}', target => 'label')"
+    )
+    assert {row[0] for row in rows} == {"1", "2.5"}
+
+
 def test_importance_is_of_the_columns_of_a_table(engine: Engine) -> None:
     query = "SELECT age, plan, (ARRAY[''laksa'', ''pizza'', ''satay''])[age % 3 + 1] AS grade FROM labelled"
     rows = engine.query(
@@ -159,6 +167,7 @@ def test_nulls_and_faulty_rows_do_not_count(engine: Engine) -> None:
         ),
         ("'udf_row', 'SELECT age, label FROM labelled', target => 'label'", "42703", "no column 'plan'"),
         ("'udf_price', 'SELECT t, label FROM labelled', target => 'label'", "22023", "is no number"),
+        ("'udf_price', 'SELECT t, ''NaN''::float8 AS p FROM labelled', target => 'p'", "22023", "no number"),
         ("'udf_vector', 'SELECT t, label FROM labelled', target => 'label'", "22023", "nothing to count"),
         ("'udf_nothing', 'SELECT t, label FROM labelled', target => 'label'", "42704", "udf_nothing"),
         ("'udf_kind', 'SELECT t, label FROM nowhere', target => 'label'", "", "nowhere"),
