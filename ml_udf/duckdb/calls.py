@@ -17,7 +17,7 @@ from ml_udf.client.exchange import ROW_FAULTS
 from ml_udf.client.scores import Scores, asking_scores, read_scores
 from ml_udf.client.statement import Binding, Outcome, Statement
 from ml_udf.config import Options
-from ml_udf.duckdb.faults import FaultWarnings, spelled_out
+from ml_udf.duckdb.faults import FaultWarnings, is_spelled_out, spelled_out
 from ml_udf.duckdb.interrupts import Interrupts
 from ml_udf.duckdb.pauses import Pauses
 from ml_udf.duckdb.surface import options_of
@@ -87,8 +87,9 @@ class Calls:
             return give_feedback(self._client, statement, inputs, labels, check, by_id=by_id)
 
     def note(self, error: MlUdfError) -> None:
-        """Keep an error whose text alone DuckDB will pass on."""
-        self.last_error = error
+        """Keep an error whose text alone DuckDB will pass on, as it was before it was spelled out."""
+        if not is_spelled_out(error):
+            self.last_error = error
 
     def statistics(self) -> list[dict[str, Any]]:
         """Per function, what this connection has asked so far."""

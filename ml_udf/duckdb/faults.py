@@ -13,7 +13,7 @@ import warnings
 from ml_udf.client.statement import Statement
 from ml_udf.errors import MlUdfError
 
-__all__ = ["FaultWarnings", "FaultyRowsWarning", "spelled_out"]
+__all__ = ["FaultWarnings", "FaultyRowsWarning", "is_spelled_out", "spelled_out"]
 
 QUIET_S = 0.3
 
@@ -23,11 +23,16 @@ def spelled_out(error: MlUdfError, subject: str) -> MlUdfError:
 
     subject  what was called
     """
-    if f"[{error.sqlstate} {error.code}]" in error.message:  # it has passed here, within another call
+    if is_spelled_out(error):  # it has passed here, within another call
         return error
     whole = type(error)(f"{subject}: {error.report()}")
     whole.hint = ""  # its text holds it
     return whole
+
+
+def is_spelled_out(error: MlUdfError) -> bool:
+    """Whether everything is in its text already."""
+    return f"[{error.sqlstate} {error.code}]" in error.message
 
 
 class FaultyRowsWarning(UserWarning):
