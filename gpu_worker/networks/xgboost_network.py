@@ -56,11 +56,15 @@ def read_xgboost(path: str) -> TreeModel:
     if content[:1] != b"{":  # what is no JSON and no UBJSON at all ends the process that reads it
         raise ModelUnusable(f"{path} is no model of XGBoost, in JSON or UBJSON")
     try:
+        if (
+            content[1:2] in b'" \t\r\n}'
+        ):  # JSON: the library's own reader overflows the stack where it nests deep
+            json.loads(content)
         booster = xgboost.Booster(model_file=content)
         booster.set_param({"nthread": 1, "device": "cpu"})  # the engine runs pieces side by side (see there)
         learner = json.loads(booster.save_config())["learner"]
         _check(json.loads(booster.save_raw("json"))["learner"], booster.num_features())
-    except (xgboost.core.XGBoostError, ValueError, KeyError, TypeError) as exc:
+    except (xgboost.core.XGBoostError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise ModelUnusable(f"{path} is no model that XGBoost reads: {first_line(exc)}") from exc
     objective = str(learner["objective"]["name"])
     classes = int(learner["learner_model_param"]["num_class"])
