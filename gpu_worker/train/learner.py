@@ -49,6 +49,15 @@ class Objective:
             raise BadRequest(f"a class weight is none or balanced, not {class_weight!r}")
         return cls(found, tuple(classes), METRICS[name], cast("ClassWeight", class_weight))
 
+    def row_weights(self, labels: Targets) -> NDArray[np.float64] | None:
+        """What each training row weighs, 1 on average; None = all the same. labels: int [n], of the classes."""
+        if self.class_weight == "none" or not self.classes:
+            return None
+        labels = labels.astype(np.int64)
+        counts = np.bincount(labels, minlength=len(self.classes))
+        weights: NDArray[np.float64] = (len(labels) / (len(counts) * np.maximum(1, counts)))[labels]
+        return weights
+
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:

@@ -192,8 +192,12 @@ def train_epoch(
     optimiser: torch.optim.Optimizer,
     examples: Examples,
     should_stop: Callable[[], bool],
+    *,
+    weights: Tensor | None = None,
 ) -> float:
     """One pass over all examples: epoch number `epoch` (0 for the first) of `spec.epochs`; the mean loss.
+
+    weights: float32 [n], what each example's loss counts; None = all the same.
 
     Raises `TrainingStopped`. Sets torch's global generator.
     """
@@ -215,13 +219,22 @@ def train_epoch(
             group["lr"] = rate
         inputs = examples.varied(rows, spec, generator, device)
         labels = examples.labels[rows].to(device)
-        loss = functional.cross_entropy(module(inputs), labels, label_smoothing=spec.label_smoothing)
+        weighs = None if weights is None else weights[rows].to(device)
+        loss = _loss(module(inputs), labels, weighs, spec.label_smoothing)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()
         total += loss.detach() * len(rows)
         taught += len(rows)
     return float(total) / max(1, taught)
+
+
+def _loss(logits: Tensor, labels: Tensor, weights: Tensor | None, label_smoothing: float) -> Tensor:
+    if weights is None:
+        return functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+    # Divided by the rows, not by their weights: a batch without rare rows would count as much as any other.
+    losses = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="none")
+    return (losses * weights).mean()
 
 
 def _starts(count: int, rows: int) -> range:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -49,6 +50,8 @@ class NetworkLearner:
         self._spec = spec
         self._metric = objective.metric
         self._examples = examples
+        weights = objective.row_weights(examples.labels.numpy())
+        self._weights = None if weights is None else torch.from_numpy(weights.astype(np.float32))
         self._validation = validation
         self._module, self._optimiser = begin(
             spec, len(examples.classes), device=device, allow_import=allow_import
@@ -62,7 +65,15 @@ class NetworkLearner:
 
     def learn(self, should_stop: Callable[[], bool]) -> EpochResult:
         """See `Learner.learn`."""
-        loss = train_epoch(self._spec, self.epoch, self._module, self._optimiser, self._examples, should_stop)
+        loss = train_epoch(
+            self._spec,
+            self.epoch,
+            self._module,
+            self._optimiser,
+            self._examples,
+            should_stop,
+            weights=self._weights,
+        )
         predictions = probabilities_of(self._module, self._validation, self._spec).numpy()
         score = self._metric.score(predictions, self._validation.labels.numpy())
         self.epoch += 1

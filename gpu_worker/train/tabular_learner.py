@@ -77,7 +77,7 @@ class TabularLearner:
             spec.architecture, spec.seed, spec.knobs, tells_numbers=not objective.classes
         )
         train = snapshot.rows("train")
-        self._taught = Taught(train.numbers, train.labels, _weights(train, objective))
+        self._taught = Taught(train.numbers, train.labels, objective.row_weights(train.labels))
         self._best: Estimator = None
         self._best_known = (-math.inf, -math.inf)  # merit, and of equal ones the negative loss
 
@@ -179,16 +179,6 @@ def _runner(path: str) -> Callable[[Floats], Floats]:
         return np.asarray(found, np.float32)
 
     return run
-
-
-def _weights(train: LabelledRows, objective: Objective) -> NDArray[np.float64] | None:
-    """See `Objective.class_weight`."""
-    if objective.class_weight == "none" or not objective.classes:
-        return None
-    counts = np.bincount(train.labels.astype(np.int64), minlength=len(objective.classes))
-    balanced = len(train.labels) / (len(counts) * np.maximum(1, counts))
-    weights: NDArray[np.float64] = balanced[train.labels.astype(np.int64)]
-    return weights
 
 
 def _parts(rows: LabelledRows, check: Callable[[], None] = lambda: None) -> Iterator[LabelledRows]:

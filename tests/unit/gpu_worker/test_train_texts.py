@@ -95,6 +95,32 @@ def test_a_trial_that_was_suspended_ends_with_the_very_weights_of_one_that_was_n
     assert digest(second, tmp_path / "second") == digest(whole, tmp_path / "whole")
 
 
+@pytest.mark.parametrize("architecture", [*NETWORKS, LINEAR_TEXT])
+def test_a_rare_class_is_found_where_classes_weigh_the_same(architecture: str, tmp_path: Path):
+    """Of the rows with the word a third are of the rare class: most likely they are not, but worth a look."""
+    rows = [("rare", "alarm"), *[("often", "alarm")] * 2, *[("often", "calm")] * 17] * 20
+    path = str(tmp_path / "rare.parquet")
+    splits = [("train", "train", "train", "test", "validation")[at // 20 % 5] for at in range(len(rows))]
+    texts = [text for _, text in rows]
+    pq.write_table(
+        pa.table({"input": texts, "target": [label for label, _ in rows], "split": splits}), path
+    )
+    learners = Learners("cpu", lambda row: row, 1, False)
+    spec: dict[str, Any] = {"architecture": architecture, "epochs": 6, "learning_rate": 0.01}
+    recall = {}
+    for weight in ("none", "balanced"):
+        objective = Objective.of("text-classification", ["often", "rare"], "macro_f1", weight)
+        learner = learners.begin(spec, path, objective, "", 0)
+        for _ in range(6):
+            learner.learn(lambda: False)
+        checkpoint = str(tmp_path / weight)
+        learner.write(checkpoint, best=False)
+        found = learners.evaluate(spec, path, objective, checkpoint, "test")
+        assert found is not None
+        recall[weight] = (found.predictions.argmax(axis=1) == 1)[found.targets == 1].mean()
+    assert recall == {"none": 0.0, "balanced": 1.0}
+
+
 def test_texts_are_tokenised_once_for_a_snapshot_and_a_tokeniser(
     snapshot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
