@@ -150,7 +150,9 @@ def _value(value: Any, column: NamedColumn) -> Any:  # noqa: ANN401  # of JSON, 
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
                 number = float(value)
-            except (ValueError, OverflowError):
+            except OverflowError:
+                return None  # as an infinite one
+            except ValueError:
                 number = None
             if number is not None:
                 return number if math.isfinite(number) else None

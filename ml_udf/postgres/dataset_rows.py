@@ -31,7 +31,7 @@ _SENT: dict[str, tuple[str, str]] = {
     "int8": ("int64", "{}"),
     "float4": ("float64", "{}::pg_catalog.text::pg_catalog.float8"),  # 0.1 stays 0.1
     "float8": ("float64", "{}"),
-    "numeric": ("float64", "{}::pg_catalog.float8"),
+    "numeric": ("float64", "{}::pg_catalog.text"),  # as float8 what is too large would be an error
     "bool": ("bool", "{}"),
     "date": ("date32", "({} - '1970-01-01'::pg_catalog.date)::pg_catalog.int8"),
     "timestamp": ("timestamp", "(extract(epoch from {}) * 1000000)::pg_catalog.int8"),
@@ -151,9 +151,9 @@ class DatasetRows:
         columns = []
         for name, oid in zip(names, oids, strict=True):
             kind = kinds.get(oid, "")
-            # As a key or a class it keeps its precision; models see such numbers as floats.
-            exact = kind == "numeric" and name in (key, target)
-            sent, sql = _TEXT if exact else _SENT.get(kind, _TEXT)
+            # As a key it keeps its precision; models see such numbers, and learn them, as floats.
+            is_exact = kind == "numeric" and name == key
+            sent, sql = _TEXT if is_exact else _SENT.get(kind, _TEXT)
             columns.append((name, sent, sql.format(f"dataset.{quoted(name)}")))
         return columns
 
@@ -181,5 +181,15 @@ def _refused(error: Any) -> PostgresError:  # noqa: ANN401  # a plpy.SPIError
 
 
 def _encoded(columns: Sequence[tuple[str, str, str]], rows: Sequence[dict[str, Any]]) -> bytes:
-    sent = [{"name": name, "type": kind, "values": [row[name] for row in rows]} for name, kind, _ in columns]
+    sent = [
+        {"name": name, "type": kind, "values": _values(kind, [row[name] for row in rows])}
+        for name, kind, _ in columns
+    ]
     return json.dumps({"columns": sent}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _values(kind: str, values: list[Any]) -> list[Any]:
+    """As JSON has them. What no float64 holds is infinite, as NaN and infinity of `numeric` are themselves."""
+    if kind != "float64":
+        return values
+    return [None if value is None else float(value) for value in values]

@@ -260,6 +260,9 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
         """CREATE TABLE kinds AS
            SELECT n AS id, (n % 2)::text AS mood, n::smallint AS small, n::bigint AS big,
                n / 10.0::float4 AS real, n / 3.0::float8 AS double, (n / 7.0)::numeric(10, 4) AS exact,
+               (n % 4 / 2.0)::numeric(4, 2) AS rating,
+               CASE WHEN n > 9 THEN n * 1e307 WHEN n > 3 THEN 9e400 * (n - 6) WHEN n > 2 THEN 'NaN'
+                   WHEN n > 1 THEN '-infinity' ELSE 1e-400 END::numeric AS huge,
                n % 3 = 0 AS flag, '2026-01-01'::date + n AS day,
                '2026-01-01'::timestamp + n * '1h'::interval AS at,
                '2026-01-01Z'::timestamptz + n * '1h 0.000001s'::interval AS moment,
@@ -275,8 +278,11 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
         ),
         ("real", "task => 'text-classification', \"time\" => 'day'"),
         ("exact", "task => 'text-classification', \"time\" => 'at'"),
+        ("small", "task => 'tabular-regression', target => 'exact'"),
+        ("huge", "task => 'tabular-classification', target => 'rating'"),
     ):
-        how = f"target => 'mood', key => 'id', input => '{input}', {rest}"
+        target = "" if "target" in rest else "target => 'mood', "
+        how = f"{target}key => 'id', input => '{input}', {rest}"
         query = "SELECT * FROM kinds"
         own = made(owner, "kinds", query, how)["snapshot"]
         sources.write_text(sources.read_text().replace('"analysts"', '"postgres"'))

@@ -382,6 +382,53 @@ def test_numbers_are_learnt_and_told_as_numbers(engine: str, request: pytest.Fix
     assert value(f"SELECT ml_udf.retrain('udf_{name}', every => 'never')") == "forgotten"
 
 
+@pytest.mark.parametrize("engine", ["in_duckdb", "in_postgresql"])
+def test_a_decimal_is_a_number_to_learn_and_to_learn_from(engine: str, request: pytest.FixtureRequest):
+    value: Value = request.getfixturevalue(engine)
+    name = f"prices_{engine}"
+    price = "(age * 2.5 + 0.25)::decimal(9, 2)"
+    query = f"SELECT id, (age / 2.0)::decimal(12, 4) AS half, plan, {price} AS price FROM customers"
+    rows = "target => 'price', key => 'id', task => 'tabular-{}'"
+    with pytest.raises((duckdb.Error, psycopg.Error), match="looks like regression"):
+        value(f"SELECT ml_udf.create_dataset('{name}', $${query}$$, {rows.format('classification')})")
+    models = "['ridge']" if engine == "in_duckdb" else "'{ridge}'"
+    job = trained(value, name, query, rows.format("regression"), f"models => {models}, budget => '1 trials'")
+    value(f"SELECT ml_udf.deploy('udf_{name}', job => {job})::text")
+    off = f"abs(udf_{name}((age / 2.0)::decimal(12, 4), plan) - {price}::float8)"
+    assert value(f"SELECT max({off}) FROM customers") < 5
+    evaluated = f"FROM ml_udf.evaluate('udf_{name}', '{query.replace('id, ', '')}', target => 'price')"
+    assert value(f"SELECT value {evaluated} WHERE metric = 'rmse'") < 5
+    assert value(f"SELECT udf_{name}('NaN'::float8, 'pro')") == pytest.approx(
+        value(f"SELECT udf_{name}(NULL, 'pro')")
+    )
+    if engine == "in_postgresql":
+        odd = f"SELECT udf_{name}('NaN'::numeric, 'pro') = udf_{name}('-Infinity'::numeric, 'pro')"
+        assert value(odd) is True
+        with pytest.raises(psycopg.errors.NumericValueOutOfRange):
+            value(f"SELECT udf_{name}(1e400, 'pro')")
+
+
+def test_decimals_of_few_values_name_the_same_classes_on_both_engines(
+    in_duckdb: Value, in_postgresql: Value
+):
+    query = "SELECT id, age, (id % 3 / 2.0)::decimal(4, 2) AS stars FROM customers"
+    rows = "target => 'stars', key => 'id', task => 'tabular-classification'"
+    for value, name in ((in_duckdb, "stars"), (in_postgresql, "pg_stars")):
+        value(f"SELECT ml_udf.create_dataset('{name}', $${query}$$, {rows})")
+        found = value(f"SELECT classes FROM ml_udf.datasets WHERE name = '{name}'")
+        assert found == ["0", "0.5", "1"]
+
+
+def test_a_numeric_that_no_float_holds_is_no_target(in_postgresql: Value):
+    for odd in ("1e400", "'NaN'::numeric", "'infinity'::numeric"):
+        query = f"SELECT id, age, CASE WHEN id = 7 THEN {odd} ELSE id END AS price FROM customers"
+        with pytest.raises(psycopg.Error, match="not a finite number in some rows"):
+            in_postgresql(
+                f"SELECT ml_udf.create_dataset('odd', $${query}$$, target => 'price', key => 'id',"
+                " task => 'tabular-regression')"
+            )
+
+
 def test_a_target_that_does_not_fit_its_task_is_refused_with_the_one_that_does(in_duckdb: Value):
     def refused(target: str, task: str) -> str:
         query = f"SELECT id, age, plan, {target} AS target FROM customers"

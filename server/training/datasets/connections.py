@@ -122,7 +122,7 @@ class SourceConnections:
             )
             with connection.cursor("ml_udf_dataset") as cursor:
                 cursor.execute(_ordered(spec))
-                yield _record_batches(cursor, exact=(spec.key, spec.target))
+                yield _record_batches(cursor, spec.key)
         except psycopg.Error as exc:
             raise BadOption(f"dataset {spec.name}: the database refused the query: {_told(exc)}") from None
         finally:
@@ -175,13 +175,13 @@ def _ordered(spec: DatasetSpec) -> sql.Composed:
     )
 
 
-def _record_batches(cursor: psycopg.ServerCursor[Any], exact: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """exact: columns whose numbers of arbitrary precision stay texts; a model sees such numbers as floats."""
+def _record_batches(cursor: psycopg.ServerCursor[Any], key: str) -> Iterator[pa.RecordBatch]:
+    """key: the column whose `numeric` stays a text, to lose no digit; a model sees such numbers as floats."""
     while True:
         rows = cursor.fetchmany(_BATCH_ROWS)
         described = cursor.description or []
         names = [column.name for column in described]
-        kinds = [_kind(column, exact) for column in described]
+        kinds = [_kind(column, key) for column in described]
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         yield pa.record_batch(
             [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)], names=names
@@ -190,8 +190,8 @@ def _record_batches(cursor: psycopg.ServerCursor[Any], exact: Sequence[str]) -> 
             return
 
 
-def _kind(column: psycopg.Column, exact: Sequence[str]) -> pa.DataType:
-    if column.type_display.startswith("numeric") and column.name not in exact:
+def _kind(column: psycopg.Column, key: str) -> pa.DataType:
+    if column.type_display.startswith("numeric") and column.name != key:
         return pa.float64()
     return _READ_TYPES.get(column.type_display, pa.string())
 

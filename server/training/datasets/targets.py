@@ -22,6 +22,8 @@ _MOST_CLASSES = 10_000
 _MANY_NUMBERS = 50  # different ones: no classes that somebody has numbered by hand
 _MANY_FRACTIONS = 10
 _MOST_LABELS_OF_A_ROW = 1_000
+_LARGEST = 3.4e38  # models answer in float32
+_EXACT = 2**53  # whole numbers below it are what they say
 
 
 class TargetColumn(Protocol):
@@ -74,12 +76,21 @@ class _Classes:
         self._has_fractions = False
 
     def texts(self, values: pa.Array) -> list[str | None]:
-        if _is_number(values.type):
-            self._is_number = True
-            if not self._has_fractions and not pa.types.is_integer(values.type):
-                numbers = values.cast(pa.float64()).drop_null().to_pylist()
-                self._has_fractions = any(not number.is_integer() for number in numbers)
-        return _as_texts(values, self._spec)
+        self._is_number |= _is_number(values.type)
+        is_exact = pa.types.is_decimal(values.type) and not values.type.scale
+        if is_exact or pa.types.is_integer(values.type) or not _is_number(values.type):
+            return _as_texts(values, self._spec)
+        numbers = values.cast(pa.float64()).to_pylist()
+        known = [number for number in numbers if number is not None]
+        _check_finite(known, self._spec)
+        self._has_fractions |= any(not number.is_integer() for number in known)
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.float64())  # 4.50 and 4.5 are one class
+        texts = _as_texts(values, self._spec)
+        return [
+            f"{number:.0f}" if number is not None and _is_whole(number) else text
+            for number, text in zip(numbers, texts, strict=True)
+        ]
 
     def code(self, text: str) -> int:
         found = self._codes.setdefault(text, len(self._codes))
@@ -146,19 +157,21 @@ class _Numbers:
     def texts(self, values: pa.Array) -> list[str | None]:
         name, target = self._spec.name, self._spec.target
         try:
-            is_text = pa.types.is_string(values.type)  # PostgreSQL's numeric comes so, to lose no digit
+            is_text = pa.types.is_string(values.type)  # as of a file of comma-separated values
             if not (is_text or _is_number(values.type) or pa.types.is_null(values.type)):
                 raise pa.ArrowInvalid("no number")
-            numbers: list[float | None] = values.cast(pa.float64()).to_pylist()
+            numbers: list[float | None] = values.cast(pa.float64(), safe=False).to_pylist()
         except pa.ArrowInvalid:
             raise BadOption(
                 f"dataset {name}: {self._spec.task} learns numbers, and the target {target!r} is of type "
                 f"{values.type}; select a number, such as {target}::float8, or of a time its epoch"
             ) from None
         known = [number for number in numbers if number is not None]
-        if not all(map(math.isfinite, known)):
+        _check_finite(known, self._spec)
+        if max(map(abs, known), default=0.0) > _LARGEST:
             raise BadOption(
-                f"dataset {name}: the target {target!r} is not a finite number in some rows; leave them out"
+                f"dataset {name}: the target {target!r} is beyond {_LARGEST:.2g} in some rows, which no model "
+                "answers; leave them out, or select a larger unit"
             )
         self._least = min(self._least, min(known, default=math.inf))
         self._most = max(self._most, max(known, default=-math.inf))
@@ -254,6 +267,18 @@ _COLUMNS: Mapping[str, Callable[[DatasetSpec], TargetColumn]] = {
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _check_finite(numbers: Sequence[float], spec: DatasetSpec) -> None:
+    if not all(map(math.isfinite, numbers)):
+        raise BadOption(
+            f"dataset {spec.name}: the target {spec.target!r} is not a finite number in some rows; "
+            "leave them out"
+        )
+
+
+def _is_whole(number: float) -> bool:
+    return number.is_integer() and abs(number) < _EXACT
 
 
 def _as_texts(values: pa.Array, spec: DatasetSpec) -> list[str | None]:

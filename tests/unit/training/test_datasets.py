@@ -435,6 +435,8 @@ def test_numbers_as_exact_texts_are_numbers(take: Taken) -> None:
     [
         ([3.0] * 20, "every row's 'price' is 3; there is nothing to learn"),
         ([1.0, float("nan")] * 10, "not a finite number in some rows"),
+        (["1", "1" + 400 * "0"] * 10, "not a finite number in some rows"),
+        ([1.0, 1e39] * 10, "is beyond 3.4e+38 in some rows, which no model answers"),
         (["dear", "cheap"] * 10, "is of type string; select a number"),
         ([date(2026, 1, 1 + day) for day in range(20)], "or of a time its epoch"),
         ([1.0, None] * 10, "is NULL in 10 rows"),
@@ -445,7 +447,47 @@ def test_targets_that_are_no_numbers_are_refused(take: Taken, values: list[Any],
         take(prices(values), spec=PRICES)
 
 
-@pytest.mark.parametrize("values", [[number / 7 for number in range(40)], list(range(200))])
+def test_decimals_and_huge_whole_numbers_are_numbers(take: Taken) -> None:
+    spent = [Decimal(number).scaleb(-2) for number in range(20)]
+    assert {row["target"] for row in take(prices(spent), spec=PRICES)[1]} == {n / 100 for n in range(20)}
+    _, frozen = take(prices([2**60 + number for number in range(2_000)]), spec=PRICES)
+    assert max(row["target"] for row in frozen) == float(2**60 + 1_999)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ([Decimal("4.50"), Decimal("5.00"), None], ["4.5", "5"]),
+        ([Decimal(f"{12_345_678_901_234_567_890}"), Decimal(3)], ["12345678901234567890", "3"]),
+        ([4.5, 5.0, 4_006_381_333_931.0], ["4.5", "4006381333931", "5"]),
+        ([pa.scalar(0.1, pa.float32()), pa.scalar(2.0, pa.float32())], ["0.1", "2"]),
+    ],
+)
+def test_numbers_of_few_values_name_classes_as_sql_shows_them(
+    take: Taken, values: list[Any], named: list[str]
+) -> None:
+    classes = replace(PRICES, task="tabular-classification")
+    known = [value for value in values if value is not None]
+    assert take(prices(known * 20), spec=classes)[0].classes == tuple(named)
+    if len(known) < len(values):
+        with pytest.raises(BadOption, match="is NULL in 20 rows"):
+            take(prices(values * 20), spec=classes)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_no_finite_number_names_no_class(take: Taken, odd: float) -> None:
+    with pytest.raises(BadOption, match="not a finite number in some rows"):
+        take(prices([1.0, 2.0, odd] * 10), spec=replace(PRICES, task="tabular-classification"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [number / 7 for number in range(40)],
+        [Decimal(number).scaleb(-2) for number in range(40)],
+        list(range(200)),
+    ],
+)
 def test_a_numeric_target_of_many_values_never_becomes_as_many_classes(
     take: Taken, values: list[Any]
 ) -> None:
