@@ -50,7 +50,7 @@ class Objective:
         return cls(found, tuple(classes), METRICS[name], cast("ClassWeight", class_weight))
 
     def row_weights(self, labels: Targets) -> NDArray[np.float64] | None:
-        """What each training row weighs, 1 on average; None = all the same. labels: int [n], of the classes."""
+        """What each training row weighs, 1 on average; None = all the same. labels: int [n], of classes."""
         if self.class_weight == "none" or not self.classes:
             return None
         labels = labels.astype(np.int64)

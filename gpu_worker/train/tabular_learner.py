@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from skl2onnx import to_onnx
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 from ml_udf.client.answer_type import answer_kind
@@ -17,6 +18,8 @@ __all__ = ["Answered", "Target", "target_of"]
 
 # One of a few labels, several of them, or a number.
 Target: TypeAlias = Literal["label", "labels", "number"]
+
+_EXACT = 2**53  # whole numbers below it are what they say
 
 
 @dataclass(slots=True)
@@ -78,10 +81,13 @@ def _read(target: Target, value: Any, what: str) -> Any:  # noqa: ANN401  # of S
 
 
 def _label(value: Any) -> str:  # noqa: ANN401  # of SQL
-    """A label as datasets have it: the text that SQL shows."""
+    """A label as datasets have it: the text that SQL shows, of 4.50 that of 4.5 and of 1.0 that of 1."""
     if isinstance(value, str):
         return value
-    is_json = isinstance(value, bool | int | float | list | dict)
+    if isinstance(value, float | Decimal):
+        number = float(value)
+        return f"{number:.0f}" if number.is_integer() and abs(number) < _EXACT else repr(number)
+    is_json = isinstance(value, int | list | dict)
     return json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
 
 

@@ -189,7 +189,7 @@ def _encoded(columns: Sequence[tuple[str, str, str]], rows: Sequence[dict[str, A
 
 
 def _values(kind: str, values: list[Any]) -> list[Any]:
-    """As JSON has them. What no float64 holds is infinite, as NaN and infinity of `numeric` are themselves."""
+    """As JSON has them. What no float64 holds is infinite; NaN and infinity are themselves."""
     if kind != "float64":
         return values
     return [None if value is None else float(value) for value in values]

@@ -279,7 +279,7 @@ def test_every_type_arrives_as_by_a_source(owner: psycopg.Connection[Any], sourc
         ("real", "task => 'text-classification', \"time\" => 'day'"),
         ("exact", "task => 'text-classification', \"time\" => 'at'"),
         ("small", "task => 'tabular-regression', target => 'exact'"),
-        ("huge", "task => 'tabular-classification', target => 'rating'"),
+        ("small, huge", "task => 'tabular-classification', target => 'rating'"),
     ):
         target = "" if "target" in rest else "target => 'mood', "
         how = f"{target}key => 'id', input => '{input}', {rest}"

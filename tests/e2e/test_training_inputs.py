@@ -408,9 +408,7 @@ def test_a_decimal_is_a_number_to_learn_and_to_learn_from(engine: str, request: 
             value(f"SELECT udf_{name}(1e400, 'pro')")
 
 
-def test_decimals_of_few_values_name_the_same_classes_on_both_engines(
-    in_duckdb: Value, in_postgresql: Value
-):
+def test_decimals_of_few_values_name_the_same_classes_on_both_engines(in_duckdb: Value, in_postgresql: Value):
     query = "SELECT id, age, (id % 3 / 2.0)::decimal(4, 2) AS stars FROM customers"
     rows = "target => 'stars', key => 'id', task => 'tabular-classification'"
     for value, name in ((in_duckdb, "stars"), (in_postgresql, "pg_stars")):

@@ -170,8 +170,8 @@ class _Numbers:
         _check_finite(known, self._spec)
         if max(map(abs, known), default=0.0) > _LARGEST:
             raise BadOption(
-                f"dataset {name}: the target {target!r} is beyond {_LARGEST:.2g} in some rows, which no model "
-                "answers; leave them out, or select a larger unit"
+                f"dataset {name}: the target {target!r} is beyond {_LARGEST:.2g} in some rows, which no "
+                "model answers; leave them out, or select a larger unit"
             )
         self._least = min(self._least, min(known, default=math.inf))
         self._most = max(self._most, max(known, default=-math.inf))

@@ -55,7 +55,9 @@ def test_a_missing_value_raises_its_own_flag_and_an_unknown_text_raises_none():
     assert numbers.tolist() == [[0, 1, 0, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("number", ['"NaN"', '"Infinity"', '"-Infinity"', "NaN", "-Infinity", "1e999", "1" + 400 * "0"])
+@pytest.mark.parametrize(
+    "number", ['"NaN"', '"Infinity"', '"-Infinity"', "NaN", "-Infinity", "1e999", "1" + 400 * "0"]
+)
 def test_a_number_that_is_not_finite_is_a_missing_one(number):
     assert values_of(f'[{number}, "pro", true]', fitted().columns) == [None, "pro", True]
 

@@ -102,9 +102,7 @@ def test_a_rare_class_is_found_where_classes_weigh_the_same(architecture: str, t
     path = str(tmp_path / "rare.parquet")
     splits = [("train", "train", "train", "test", "validation")[at // 20 % 5] for at in range(len(rows))]
     texts = [text for _, text in rows]
-    pq.write_table(
-        pa.table({"input": texts, "target": [label for label, _ in rows], "split": splits}), path
-    )
+    pq.write_table(pa.table({"input": texts, "target": [label for label, _ in rows], "split": splits}), path)
     learners = Learners("cpu", lambda row: row, 1, False)
     spec: dict[str, Any] = {"architecture": architecture, "epochs": 6, "learning_rate": 0.01}
     recall = {}

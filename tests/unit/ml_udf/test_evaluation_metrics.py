@@ -127,9 +127,9 @@ def test_a_target_that_is_no_value_of_the_answers_is_refused(target: Any, value:
 
 
 def test_numbers_truth_values_and_dates_are_labels_as_their_datasets_have_them() -> None:
-    said = ["1", "true", "1.10", "2026-11-01"]
+    said = ["1", "true", "1.1", "2026-11-01", "2"]
     answered = Answered("label", tuple(said))
-    answered.add([1, True, Decimal("1.10"), date(2026, 11, 1)], said)
+    answered.add([1, True, Decimal("1.10"), date(2026, 11, 1), 2.0], said)
     assert metric_value("accuracy", answered) == 1.0
 
 
