@@ -98,7 +98,7 @@ class _Connection:
         return self._executed(query, parameters).rowcount
 
     def reals(self, vectors: Sequence[array[float]]) -> bytes | None:
-        """In the binary format: a vector's text takes ten times as long as its numbers."""
+        """In the binary format: a vector's text takes about twelve times as long as its numbers."""
         return _Reals(flat_reals(vectors))
 
     def commit(self) -> None:
