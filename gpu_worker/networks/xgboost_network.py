@@ -21,6 +21,7 @@ from gpu_worker.networks.coded_columns import CodedColumn, CodedColumns, kind_of
 from gpu_worker.networks.extras import first_line, required
 from gpu_worker.networks.network import Floats, sigmoid, softmax
 from gpu_worker.networks.tree_checks import check_tree
+from gpu_worker.networks.ubjson import check_ubjson
 
 __all__ = ["load_xgboost", "read_xgboost"]
 
@@ -56,9 +57,10 @@ def read_xgboost(path: str) -> TreeModel:
     if content[:1] != b"{":  # what is no JSON and no UBJSON at all ends the process that reads it
         raise ModelUnusable(f"{path} is no model of XGBoost, in JSON or UBJSON")
     try:
-        if (
-            content[1:2] in b'" \t\r\n}'
-        ):  # JSON: the library's own reader overflows the stack where it nests deep
+        # The library's own readers overflow the stack where a file nests deep.
+        if content[1:2] == b"L":
+            check_ubjson(content)
+        else:
             json.loads(content)
         booster = xgboost.Booster(model_file=content)
         booster.set_param({"nthread": 1, "device": "cpu"})  # the engine runs pieces side by side (see there)

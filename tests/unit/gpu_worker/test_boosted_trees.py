@@ -341,7 +341,18 @@ def test_another_file_is_not_taken_for_trees(tmp_path: Path) -> None:
             assert recognise(tmp_path, {}) is None
 
 
-@pytest.mark.parametrize("content", [b'{"a":' * 300_000, b"{" + b'"a":[' + b"[" * 300_000, b"{ }"])
+@pytest.mark.security
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a":' * 300_000,
+        b"{" + b'"a":[' + b"[" * 300_000,
+        b"{ }",
+        (b"{L" + bytes(7) + b"\x01a") * 300_000,
+        b"{L" + bytes(7) + b"\x01a" + b"[" * 300_000,
+        b"{L" + bytes(7) + b"\x01a[",
+    ],
+)
 def test_nonsense_that_nests_deep_ends_no_process(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "deep.json").write_bytes(content)
     with pytest.raises(ModelUnusable, match=r"deep\.json"):
