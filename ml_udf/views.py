@@ -17,7 +17,8 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "models": "VARCHAR[]",
         "policy": "VARCHAR",
         "slo_ms": "DOUBLE",
-        "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[])[]",
+        "outputs": "STRUCT(name VARCHAR, datatype VARCHAR, shape BIGINT[], "
+        "parameters STRUCT(content VARCHAR))[]",
         "combine": "VARCHAR",
         "feedback": "STRUCT(rows BIGINT, learns BOOLEAN, recent_rows BIGINT, accuracy DOUBLE, "
         "by_member MAP(VARCHAR, DOUBLE), weights MAP(VARCHAR, DOUBLE), "

@@ -15,7 +15,7 @@ from gpu_worker.tasks.boxes import Box, Floats, overlaps
 
 __all__ = ["COCO_OVERLAPS", "mean_average_precision"]
 
-COCO_OVERLAPS = tuple(0.5 + 0.05 * step for step in range(10))  # mAP@[.5:.95]
+COCO_OVERLAPS: tuple[float, ...] = tuple(np.linspace(0.5, 0.95, 10).tolist())  # mAP@[.5:.95]
 _MOST_BOXES = 100  # of a picture and a label: the surest
 _RECALLS = np.linspace(0.0, 1.0, 101)
 
@@ -73,7 +73,7 @@ def _matched(sure: Sequence[Box], real: Sequence[Box], enough: float) -> list[bo
     right = []
     for box in sure:
         common = np.where(is_left, overlaps(np.array(box.corners, np.float64), corners), -1.0)
-        best = int(common.argmax()) if len(common) else -1
+        best = len(common) - 1 - int(common[::-1].argmax()) if len(common) else -1  # of equal ones the last
         is_right = best >= 0 and bool(common[best] >= min(enough, 1 - 1e-10))
         if is_right:
             is_left[best] = False

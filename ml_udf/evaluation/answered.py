@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
@@ -13,13 +13,19 @@ from ml_udf.client.answer_type import answer_kind
 from ml_udf.client.contents import labels_of
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.errors import BadOption
+from ml_udf.evaluation.average_precision import EvaluatedBox
 
 __all__ = ["Answered", "Target", "target_of"]
 
-# One of a few labels, several of them, or a number.
-Target: TypeAlias = Literal["label", "labels", "number"]
+# One of a few labels, several of them, a number, or boxes in a picture.
+Target: TypeAlias = Literal["label", "labels", "number", "boxes"]
 
 _EXACT = 2**53  # whole numbers below it are what they say
+_WHAT: Mapping[Target, str] = {
+    "number": "number",
+    "labels": "list of labels",
+    "boxes": 'list of boxes [{"label": "plate", "box": [x0, y0, x1, y1]}, …]',
+}
 
 
 @dataclass(slots=True)
@@ -56,13 +62,13 @@ def target_of(info: FunctionInfo) -> Target:
     kind = answer_kind(info)
     if kind in ("number", "whole"):
         return "number"
-    if kind == "labels":
-        return "labels"
+    if kind in ("labels", "boxes"):
+        return kind
     if kind == "text" and info.classes:
         return "label"
     raise BadOption(
-        f"{info.name} answers with no class, no labels and no number, so there is nothing to count",
-        hint="evaluate classifications, multi-label functions and regressions",
+        f"{info.name} answers with no class, labels, number or boxes, so there is nothing to count",
+        hint="evaluate classifications, multi-label functions, regressions and object detection",
     )
 
 
@@ -72,12 +78,23 @@ def _read(target: Target, value: Any, what: str) -> Any:  # noqa: ANN401  # of S
             return _number(value)
         if target == "labels":
             return frozenset(labels_of(value) if isinstance(value, str) else map(str, value))
-    except (TypeError, ValueError, OverflowError) as exc:
-        wanted = "number" if target == "number" else "list of labels"
+        if target == "boxes":
+            return [_box(box) for box in (json.loads(value) if isinstance(value, str) else value)]
+    except (TypeError, ValueError, KeyError, OverflowError, AttributeError, RecursionError) as exc:
+        wanted = _WHAT[target]
         raise BadOption(
             f"the {what} {value!r:.80} is no {wanted}", hint=f"the function answers a {wanted}"
         ) from exc
     return _label(value)
+
+
+def _box(told: Mapping[str, Any]) -> EvaluatedBox:
+    """A box; one that somebody has drawn needs no score."""
+    x0, y0, x1, y1 = map(_number, told["box"])
+    if x0 > x1 or y0 > y1:
+        raise ValueError("the lower right corner lies above or left of the upper left one")
+    score = told.get("score")
+    return EvaluatedBox(str(told["label"]), 1.0 if score is None else _number(score), (x0, y0, x1, y1))
 
 
 def _label(value: Any) -> str:  # noqa: ANN401  # of SQL

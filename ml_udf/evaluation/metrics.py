@@ -3,6 +3,7 @@
     accuracy, macro_f1, log_loss, auc    of one label a row; the last two where there are probabilities
     micro_f1                             of several labels a row
     rmse, mae, r2                        of numbers
+    map, map_50                          of boxes, where there is a true one
 
 Each beside its baseline: what the best constant answer on the same rows gets. Pure.
 """
@@ -16,6 +17,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ml_udf.evaluation.answered import Answered, Target
+from ml_udf.evaluation.average_precision import mean_average_precision
 
 __all__ = ["GREATER_IS_BETTER", "METRICS", "confusion", "metric_value", "metrics_of"]
 
@@ -26,14 +28,16 @@ METRICS: Mapping[Target, tuple[str, ...]] = {
     "label": ("accuracy", "macro_f1", "log_loss", "auc"),
     "labels": ("micro_f1",),
     "number": ("rmse", "mae", "r2"),
+    "boxes": ("map", "map_50"),
 }
 _OF_PROBABILITIES = {"log_loss", "auc"}
-GREATER_IS_BETTER = {"accuracy", "macro_f1", "auc", "micro_f1", "r2"}
+_COCO_OVERLAPS = tuple(0.5 + (0.95 - 0.5) / 9 * step for step in range(10))  # to the last digit
+GREATER_IS_BETTER = {"accuracy", "macro_f1", "auc", "micro_f1", "r2", "map", "map_50"}
 
 
 def metrics_of(answered: Answered) -> Iterator[tuple[str, float, float]]:
     """(name, value, baseline) of each metric; none of no rows."""
-    if not answered.rows:
+    if not answered.rows or (answered.target == "boxes" and not any(answered.targets)):
         return
     for name in METRICS[answered.target]:
         if name not in _OF_PROBABILITIES or answered.probabilities:
@@ -59,6 +63,8 @@ def _baseline(name: str, answered: Answered) -> float:
     constant: Any
     if answered.target == "number":
         constant = median(targets) if name == "mae" else fmean(targets)
+    elif answered.target == "boxes":
+        constant = []  # no box is in all pictures
     elif answered.target == "labels":
         counted = Counter(label for labels in targets for label in labels)
         constant = frozenset(label for label, count in counted.items() if 2 * count >= rows)
@@ -156,6 +162,8 @@ _BY_ANSWERS: Mapping[str, Callable[[Sequence[Any], Sequence[Any]], float]] = {
     "rmse": _rmse,
     "mae": _mae,
     "r2": _r2,
+    "map": lambda answers, targets: mean_average_precision(answers, targets, _COCO_OVERLAPS),
+    "map_50": lambda answers, targets: mean_average_precision(answers, targets, (0.5,)),
 }
 _BY_PROBABILITIES: Mapping[str, Callable[[Sequence[Sequence[float]], Sequence[int], int], float]] = {
     "log_loss": _log_loss,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
 
 from ml_udf.client.column import Value
@@ -186,7 +187,7 @@ def _value(value: Any) -> Value:  # noqa: ANN401  # of SQL
     """An input as functions take it."""
     if value is None or isinstance(value, str | bytes | int | float | list):
         return value
-    return str(value)
+    return float(value) if isinstance(value, Decimal) else str(value)
 
 
 def _row_text(values: Sequence[Any]) -> str:

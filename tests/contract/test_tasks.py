@@ -324,6 +324,29 @@ def test_probabilities_of_labels_are_asked_for_by_name(engine: DuckDb, pictures:
     assert scores["blue"] < 0.01
 
 
+def test_the_view_of_functions_says_what_a_column_holds(engine: DuckDb) -> None:
+    rows = engine.query(
+        "SELECT name, outputs[1].parameters.content FROM ml_udf.functions"
+        " WHERE name IN ('udf_boxes', 'udf_colours', 'udf_bright') ORDER BY name"
+    )
+    assert rows == [("udf_boxes", "boxes"), ("udf_bright", None), ("udf_colours", "labels")]
+
+
+# One of the four as it is found, one of which three quarters are.
+DRAWN = '[{"label": "upper left", "box": [0, 0, 32, 16]}, {"label": "lower right", "box": [40, 16, 64, 32]}]'
+HOW_WELL = [("map", 0.8, 0.0, 1), ("map_50", 1.0, 0.0, 1)]
+
+
+@pytest.mark.parametrize("type_", ["VARCHAR", "STRUCT(label VARCHAR, box DOUBLE[])[]"])
+def test_boxes_are_evaluated_by_mean_average_precision(engine: DuckDb, pictures: Path, type_: str) -> None:
+    query = f"SELECT '{pictures}/dark.png' AS p, '{DRAWN}'::JSON::{type_} AS drawn"
+    rows = engine.query(f"SELECT * FROM ml_udf.evaluate('udf_boxes', $${query}$$, target := 'drawn')")
+    assert rows == [pytest.approx(row) for row in HOW_WELL]
+    query = f"SELECT '{pictures}/dark.png' AS p, 'a plate' AS drawn"
+    with pytest.raises(SqlError, match="is no list of boxes"):
+        engine.query(f"SELECT * FROM ml_udf.evaluate('udf_boxes', $${query}$$, target := 'drawn')")
+
+
 def test_a_bad_row_fails_the_statement_in_sql(engine: DuckDb, pictures: Path) -> None:
     with pytest.raises(SqlError) as caught:
         engine.query(f"SELECT udf_boxes('{pictures}/text.png')")
@@ -365,5 +388,8 @@ def test_postgresql_has_the_same_answers_in_its_own_types(
             f"SELECT metric, value FROM ml_udf.evaluate('udf_price', '{query}', target => 'price')"
         )
         assert dict(rows) == {"rmse": 0.0, "mae": 0.0, "r2": 1.0}
+        query = f"SELECT '{pictures}/dark.png' AS p, '{DRAWN}'::jsonb AS drawn"
+        rows = engine.query(f"SELECT * FROM ml_udf.evaluate('udf_boxes', $${query}$$, target => 'drawn')")
+        assert rows == [pytest.approx(row) for row in HOW_WELL]
     finally:
         engine.close()

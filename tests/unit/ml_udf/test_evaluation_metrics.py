@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as of_sklearn
 
+from gpu_worker.tasks.average_precision import mean_average_precision as server_map
+from gpu_worker.tasks.boxes import boxes_of
 from gpu_worker.tasks.metrics import metric_named
 from ml_udf.errors import BadOption
 from ml_udf.evaluation.answered import Answered
@@ -87,6 +89,38 @@ def test_of_several_labels_it_is_that_of_scikit_learn() -> None:
     assert value == pytest.approx(of_sklearn.f1_score(wanted, said, average="micro"))
 
 
+def test_of_boxes_they_are_those_of_the_server() -> None:
+    drawn = np.random.default_rng(5)
+
+    def boxes(near: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        found = []
+        for at in range(drawn.integers(0, 5) if near is None else len(near)):
+            label = "ab"[drawn.integers(2)] if near is None or drawn.random() < 0.2 else near[at]["label"]
+            x, y = (
+                drawn.integers(0, 60, 2) if near is None else near[at]["box"][:2] + drawn.integers(-4, 5, 2)
+            )
+            box = [float(each) for each in (x, y, x + 20, y + 20)]
+            found.append({"label": label, "box": box, "score": round(float(drawn.random()), 1)})
+        return found
+
+    true = [boxes() for _ in range(60)]
+    found = [boxes(each) + (boxes() if drawn.random() < 0.3 else []) for each in true]
+    answered = Answered("boxes")
+    without_scores = [[{"label": box["label"], "box": box["box"]} for box in each] for each in true]
+    answered.add(without_scores, [json.dumps(each) for each in found])
+    said, real = ([boxes_of(json.dumps(each)) for each in rows] for rows in (found, true))
+    expected = {"map": server_map(said, real), "map_50": server_map(said, real, (0.5,))}
+    assert 0.05 < expected["map"] < expected["map_50"] < 1
+    assert {name: value for name, value, _ in metrics_of(answered)} == pytest.approx(expected, abs=1e-12)
+    assert {baseline for _, _, baseline in metrics_of(answered)} == {0.0}
+
+
+def test_of_pictures_without_any_true_box_there_is_no_metric() -> None:
+    answered = Answered("boxes")
+    answered.add([[], "[]"], ['[{"label": "a", "score": 1, "box": [0, 0, 1, 1]}]', "[]"])
+    assert list(metrics_of(answered)) == []
+
+
 def test_a_confusion_matrix_in_rows_is_that_of_scikit_learn() -> None:
     answered, scores, targets = labelled(4)
     matrix = of_sklearn.confusion_matrix(targets, scores.argmax(axis=1))
@@ -119,7 +153,19 @@ def test_rows_without_an_answer_or_a_target_do_not_count_and_of_none_there_are_n
 
 @pytest.mark.parametrize(
     ("target", "value"),
-    [("number", "ten"), ("number", [1]), ("number", "NaN"), ("labels", "a, b"), ("labels", 3)],
+    [
+        ("number", "ten"),
+        ("number", [1]),
+        ("number", "NaN"),
+        ("number", 10**400),
+        ("labels", "a, b"),
+        ("labels", 3),
+        ("boxes", "{"),
+        ("boxes", [[1, 2, 3, 4]]),
+        ("boxes", '[{"label": "a"}]'),
+        ("boxes", [{"label": "a", "box": [0, 0, "NaN", 1]}]),
+        ("boxes", [{"label": "a", "box": [2, 0, 1, 1]}]),
+    ],
 )
 def test_a_target_that_is_no_value_of_the_answers_is_refused(target: Any, value: object) -> None:
     with pytest.raises(Exception, match="is no"):
