@@ -69,7 +69,8 @@ class HyperConf:
 
     budget: "10 minutes", "200 epochs" or "30 trials". metric: by which trials are compared; class_weight:
     "balanced" lets rare classes weigh as much as frequent ones. knobs: a hyper-space as JSON, hooks and all;
-    patience, delta: when a trial ends, and which gain is worth a checkpoint.
+    patience, delta: when a trial ends, and which gain is worth a checkpoint. refit: whether what is deployed
+    is taught the validation rows as well; None = where that is quick.
     visibility: "public" lets jobs on other datasets begin from what this one finds; pretrained: whether this
     one begins from what others have made public.
     """
@@ -89,6 +90,7 @@ class HyperConf:
     patience: int | None = None
     delta: float | None = None
     max_trials: int | None = None
+    refit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Train:
             "patience": hyper.patience,
             "delta": hyper.delta,
             "max_trials": hyper.max_trials,
+            "refit": hyper.refit,
         }
         with _calls(self._how) as calls:
             calls.push(dataset, _parts(self._data))

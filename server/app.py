@@ -78,6 +78,7 @@ from server.training.datasets.snapshot import SnapshotLimits
 from server.training.drift import Drift
 from server.training.jobs.service import Training
 from server.training.promotion.deployer import Deployer
+from server.training.promotion.refit import Refits
 from server.training.retraining import Retrainings
 from server.training.trainers import Trainers
 from server.version import VERSION
@@ -351,7 +352,7 @@ async def _running(
         )
         stack.push_async_callback(shadow_rows.close)
         shadow_rows.start()
-        deployer = Deployer(trainers, publisher, catalog, trained)
+        deployer = Deployer(trainers, publisher, catalog, trained, Refits(trainers))
         retrainings = Retrainings(
             RetrainingRepository(storage.engine),
             trained,

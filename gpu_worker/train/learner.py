@@ -29,6 +29,7 @@ _TIMED_PASSES = 7
 class Objective:
     """What a trial learns to say, and by which metric it is scored.
 
+    refits: whether the validation rows are taught as well, once they have chosen the knobs.
     classes: of a snapshot; none where the targets are numbers. class_weight: `balanced` = every class weighs
     as much as the others (rows / (classes · rows of the class), King & Zeng 2001), however rare it is.
     """
@@ -37,9 +38,18 @@ class Objective:
     classes: tuple[str, ...]
     metric: Metric
     class_weight: ClassWeight = "none"
+    refits: bool = False
 
     @classmethod
-    def of(cls, task: str, classes: Sequence[str], metric: str = "", class_weight: str = "none") -> Objective:
+    def of(
+        cls,
+        task: str,
+        classes: Sequence[str],
+        metric: str = "",
+        class_weight: str = "none",
+        *,
+        refits: bool = False,
+    ) -> Objective:
         """From the names of a message; metric "" = the task's first. Raises `BadRequest`."""
         found = task_named(task)
         name = metric or found.metrics[0]
@@ -47,7 +57,12 @@ class Objective:
             raise BadRequest(f"{found.name} has no metric {name!r}; there are {', '.join(found.metrics)}")
         if class_weight not in get_args(ClassWeight):
             raise BadRequest(f"a class weight is none or balanced, not {class_weight!r}")
-        return cls(found, tuple(classes), METRICS[name], cast("ClassWeight", class_weight))
+        return cls(found, tuple(classes), METRICS[name], cast("ClassWeight", class_weight), refits)
+
+    @property
+    def taught(self) -> tuple[str, ...]:
+        """The splits whose rows are learnt from."""
+        return ("train", "validation") if self.refits else ("train",)
 
     def row_weights(self, labels: Targets) -> NDArray[np.float64] | None:
         """What each training row weighs, 1 on average; None = all the same. labels: int [n], of classes."""

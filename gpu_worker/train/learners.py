@@ -74,7 +74,7 @@ class Learners:
         return NetworkLearner(
             spec,
             objective,
-            rows.examples("train"),
+            rows.examples(*objective.taught),
             rows.examples("validation"),
             skipped=len(rows.skipped),
             start=start,

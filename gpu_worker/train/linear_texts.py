@@ -32,7 +32,7 @@ from gpu_worker.train.learner import EpochResult, Evaluation, Objective, Spec, r
 from gpu_worker.train.loop import TrainingStopped
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 from gpu_worker.train.table_fit import matrix_of
-from gpu_worker.zoo.ngrams import NGrams, Ragged, idf_of, tfidf
+from gpu_worker.zoo.ngrams import NGrams, Ragged, idf_of, joined, tfidf
 from gpu_worker.zoo.tfidf_linear import TfidfLinear
 
 __all__ = [
@@ -59,11 +59,18 @@ class SparseTexts:
     parts: dict[str, tuple[Ragged, NDArray[np.int64]]]
     nbytes = 0  # of this process's memory: all is mapped
 
-    def rows(self, split: str) -> tuple[Ragged, NDArray[np.int64]]:
-        """Those of train, validation or test. Raises `ValueError`."""
-        if split not in self.parts:
-            raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
-        return self.parts[split]
+    def rows(self, *splits: str) -> tuple[Ragged, NDArray[np.int64]]:
+        """Those of train, validation or test; of several, those of one after those of the other.
+
+        Raises `ValueError`.
+        """
+        for split in splits:
+            if split not in self.parts:
+                raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
+        if len(splits) == 1:
+            return self.parts[splits[0]]
+        found = [self.parts[split] for split in splits]
+        return joined([texts for texts, _ in found]), np.concatenate([labels for _, labels in found])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ class LinearTextLearner:
         self.epoch = start_epoch
         self._metric = objective.metric
         self._classes = len(objective.classes)
-        train, self._labels = texts.rows("train")
+        train, self._labels = texts.rows(*objective.taught)
         buckets = texts.ngrams.buckets
         self._idf = idf_of(train, buckets)
         # Of all buckets those that the training rows know: their weights alone are learnt.

@@ -18,6 +18,7 @@ from gpu_worker.errors import RowFault
 from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.images import ImageExamples
+from gpu_worker.train.joined_examples import JoinedExamples
 from gpu_worker.train.loop import Examples
 from gpu_worker.train.texts import TextExamples, ragged
 
@@ -40,11 +41,16 @@ class SnapshotFile:
     parts: Mapping[str, Examples]
     skipped: tuple[str, ...]
 
-    def examples(self, split: str) -> Examples:
-        """The examples of train, validation or test. Raises `ValueError`."""
-        if split not in self.parts:
-            raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
-        return self.parts[split]
+    def examples(self, *splits: str) -> Examples:
+        """The examples of train, validation or test; of several, those of one after those of the other.
+
+        Raises `ValueError`.
+        """
+        for split in splits:
+            if split not in self.parts:
+                raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
+        found = [self.parts[split] for split in splits]
+        return found[0] if len(found) == 1 else JoinedExamples(found)
 
     @property
     def nbytes(self) -> int:

@@ -47,11 +47,20 @@ class TableSnapshot:
     classes: int
     nbytes = 0  # of this process's memory: all is mapped
 
-    def rows(self, split: str) -> LabelledRows:
-        """The rows of train, validation or test. Raises `ValueError`."""
-        if split not in self.parts:
-            raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
-        return self.parts[split]
+    def rows(self, *splits: str) -> LabelledRows:
+        """The rows of train, validation or test; of several, those of one after those of the other.
+
+        Raises `ValueError`.
+        """
+        for split in splits:
+            if split not in self.parts:
+                raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
+        if len(splits) == 1:
+            return self.parts[splits[0]]
+        parts = [self.parts[split] for split in splits]
+        return LabelledRows(
+            np.concatenate([part.numbers for part in parts]), np.concatenate([part.labels for part in parts])
+        )
 
 
 def read_table(

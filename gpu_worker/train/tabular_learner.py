@@ -72,10 +72,13 @@ class TabularLearner:
         self.epoch = 0
         self._metric = objective.metric
         self._snapshot = snapshot
+        knobs = dict(spec.knobs)
+        if objective.class_weight != "none":
+            knobs.pop("class_weight", None)  # rare classes would weigh twice as much as they are to
         self._estimator, self._fit = made(
-            spec.architecture, spec.seed, spec.knobs, tells_numbers=not objective.classes
+            spec.architecture, spec.seed, knobs, tells_numbers=not objective.classes
         )
-        train = snapshot.rows("train")
+        train = snapshot.rows(*objective.taught)
         self._taught = Taught(train.numbers, train.labels, objective.row_weights(train.labels))
         self._best: Estimator = None
         self._best_known = (-math.inf, -math.inf)  # merit, and of equal ones the negative loss
@@ -87,7 +90,7 @@ class TabularLearner:
             if should_stop():
                 raise TrainingStopped(f"training stopped after epoch {self.epoch}")
 
-        train, validation = self._snapshot.rows("train"), self._snapshot.rows("validation")
+        train, validation = self._taught, self._snapshot.rows("validation")
         # One thread: the others are the servers', and threads that wait for a core that they do not get
         # make trees a hundred times slower.
         with threadpool_limits(1), warnings.catch_warnings():
@@ -97,7 +100,7 @@ class TabularLearner:
                 answers_of(self._estimator, part.numbers).astype(np.float32)
                 for part in _parts(validation, check)
             ]
-            shown = LabelledRows(train.numbers[:_LOSS_ROWS], train.labels[:_LOSS_ROWS])
+            shown = LabelledRows(train.numbers[:_LOSS_ROWS], train.targets[:_LOSS_ROWS])
             told = answers_of(self._estimator, shown.numbers)
         score = self._metric.score(np.concatenate(predictions), validation.labels)
         self.epoch += 1

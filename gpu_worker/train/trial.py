@@ -152,7 +152,9 @@ class Trials:
     def _begin(self, message: TrainEpoch) -> Learner:
         from gpu_worker.train.learner import Objective
 
-        objective = Objective.of(message.task, message.classes, message.metric, message.class_weight)
+        objective = Objective.of(
+            message.task, message.classes, message.metric, message.class_weight, refits=message.refits
+        )
         learner = self._known().begin(
             message.spec, message.snapshot, objective, message.start, message.start_epoch
         )

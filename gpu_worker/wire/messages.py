@@ -298,7 +298,7 @@ class TrainEpoch(Message):
     target, split. start: checkpoint file whose tensors of the same name and shape the trial begins with, or
     "". With a `start_epoch` above 0 it is the trial's own, with its optimiser's state. task: by name. metric:
     of the score; "" = the task's first. class_weight: `none`, or `balanced`, by which rare classes weigh as
-    much as frequent ones.
+    much as frequent ones. refits: the validation rows are taught as well, so that the score is of known rows.
     """
 
     kind: ClassVar[str] = "train_epoch"
@@ -312,6 +312,7 @@ class TrainEpoch(Message):
     task: str = ""
     metric: str = ""
     class_weight: str = "none"
+    refits: bool = False
 
 
 @dataclass(slots=True)

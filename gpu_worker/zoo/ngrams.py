@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NGrams", "Ragged", "idf_of", "tfidf"]
+__all__ = ["NGrams", "Ragged", "idf_of", "joined", "tfidf"]
 
 _CHARS_READ = 8_192  # of a text
 _WORD = re.compile(r"\w+")
@@ -47,6 +47,16 @@ class Ragged:
     places: Ints
     counts: Ints
     ends: Ints
+
+
+def joined(parts: Sequence[Ragged]) -> Ragged:
+    """The texts of one after those of the other; of at least one."""
+    before = np.cumsum([0, *(len(part.places) for part in parts[:-1])])
+    return Ragged(
+        np.concatenate([part.places for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.ends + start for part, start in zip(parts, before, strict=True)]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

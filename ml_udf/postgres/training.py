@@ -26,7 +26,7 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls, json_of
 __all__ = ["TrainingVerbs"]
 
 # What an older server does not report.
-_SINCE = ("combine", "fitted_rows", "held_out", "metric", "validation_score", "test_score")
+_SINCE = ("combine", "fitted_rows", "held_out", "refit", "metric", "validation_score", "test_score")
 _BASELINE = ("baseline", "baseline_said")
 
 # Of a superuser, who is a member of all, its own name alone.

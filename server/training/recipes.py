@@ -32,13 +32,15 @@ AUGMENT = ("shift", "zoom", "colour", "flip")
 class Model:
     """family: how it is built; models of one family err alike. space: makes what is tuned of it. is_costly:
     whether it takes minutes where others take seconds: it is trained where a job names it, and not to see how
-    good it is. is_convex: whether it has one optimum, by whatever learning rate.
+    good it is. is_convex: whether it has one optimum, by whatever learning rate. refits: whether what is
+    deployed of it is taught the validation rows too, unless a job says otherwise.
     """
 
     family: str
     space: Callable[[], HyperSpace]
     is_costly: bool = False
     is_convex: bool = False
+    refits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

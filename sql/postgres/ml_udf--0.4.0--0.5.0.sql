@@ -35,14 +35,15 @@ COMMENT ON FUNCTION ml_udf.similarity(real[], real[]) IS
 -- ── What trials and deployments score ──────────────────────────────────────────────────────────────
 
 -- metric: by which the job's trials are compared, and what the scores are values of; test_low and test_high
--- too. baseline: what the best answer without a model scores on the test rows, and what it says. Accuracies are
+-- too. refit: the models that were taught the validation rows as well. baseline: what the best answer without a model scores on the test rows, and what it says. Accuracies are
 -- empty where answers are no classes.
 ALTER TYPE ml_udf.deployment
     ADD ATTRIBUTE metric text,
     ADD ATTRIBUTE validation_score double precision,
     ADD ATTRIBUTE test_score double precision,
     ADD ATTRIBUTE baseline double precision,
-    ADD ATTRIBUTE baseline_said text;
+    ADD ATTRIBUTE baseline_said text,
+    ADD ATTRIBUTE refit text[];
 
 -- PRIVATE
 CREATE FUNCTION ml_udf._training_jobs(
@@ -331,15 +332,16 @@ CREATE FUNCTION ml_udf.train(
     knobs jsonb DEFAULT NULL,               -- what is tuned, hooks and all; NULL = each model's own
     patience integer DEFAULT NULL,          -- epochs without a gain that end a trial
     delta double precision DEFAULT NULL,    -- gain that is worth a checkpoint, of the policy costudy
-    max_trials integer DEFAULT NULL         -- of each model
+    max_trials integer DEFAULT NULL,        -- of each model
+    refit boolean DEFAULT NULL              -- whether what is deployed is taught the validation rows as well
 ) RETURNS bigint
     LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $python$
 if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
-return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size, "visibility": visibility, "pretrained": pretrained, "metric": metric, "class_weight": class_weight, "knobs": knobs, "patience": patience, "delta": delta, "max_trials": max_trials}, server)
+return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size, "visibility": visibility, "pretrained": pretrained, "metric": metric, "class_weight": class_weight, "knobs": knobs, "patience": patience, "delta": delta, "max_trials": max_trials, "refit": refit}, server)
 $python$;
-COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer) IS
+COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer, boolean) IS
     'begins to train on a dataset and returns at once: the job''s id, for ml_udf.jobs, ml_udf.trials and ml_udf.deploy';
 
 -- PUBLIC
@@ -358,7 +360,7 @@ COMMENT ON FUNCTION ml_udf.extend(bigint, text, text) IS
     'goes on with a job that has ended, with so much in all, in the unit of its budget';
 
 REVOKE ALL ON FUNCTION
-    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer),
+    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer, boolean),
     ml_udf.extend(bigint, text, text)
     FROM PUBLIC;
 DO $do$

@@ -274,8 +274,11 @@ class Trained:
     deployed: dict[str, Any] = field(default_factory=dict)
 
 
-def train(server: InferenceServer, case: Case, name: str, seed: int) -> Trained:
-    """The whole circle in SQL. The split follows from the rows' keys, and so from the seed."""
+def train(server: InferenceServer, case: Case, name: str, seed: int, options: str = "") -> Trained:
+    """The whole circle in SQL. The split follows from the rows' keys, and so from the seed.
+
+    options: of the SQL function, for trying others than the defaults.
+    """
     with duckdb.connect() as con:
         keys = [f"{seed}-{at}" for at in range(len(case.target))]
         rows = pa.table({"key": keys, **case.columns, "target": case.target})  # noqa: F841  # DuckDB reads it
@@ -288,7 +291,7 @@ def train(server: InferenceServer, case: Case, name: str, seed: int) -> Trained:
                 f"target => 'target', key => 'key', task => '{case.task}')"
             )
             began_s = time.monotonic()
-            ((job,),) = con.execute(f"SELECT ml_udf.train('{name}')").fetchall()
+            ((job,),) = con.execute(f"SELECT ml_udf.train('{name}'{options})").fetchall()
             _ended(con, job)
             ((deployed,),) = con.execute(f"SELECT ml_udf.deploy('udf_{name}', job => {job})").fetchall()
             took_s = time.monotonic() - began_s
@@ -319,10 +322,10 @@ def _ended(con: duckdb.DuckDBPyConnection, job: int) -> None:
 
 
 def cells(
-    server: InferenceServer, names: Sequence[str], seeds: int, known: set[str]
+    server: InferenceServer, names: Sequence[str], seeds: Sequence[int], known: set[str]
 ) -> Iterator[tuple[str, Any]]:
     """(case/seed, scores and seconds by contender), those that are not known yet."""
-    for seed in range(seeds):
+    for seed in seeds:
         for name in names:
             key = f"{name}/{seed}"
             if key in known:
@@ -370,11 +373,11 @@ def gain(
     return mean, mean - reach, mean + reach
 
 
-def summary(known: dict[str, Any]) -> list[dict[str, Any]]:
+def summary(known: dict[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """A line for each contender of each case."""
     lines = []
     for name in CASES:
-        found = [cell for key, cell in known.items() if key.rpartition("/")[0] == name]
+        found = [known[key] for seed in seeds if (key := f"{name}/{seed}") in known]
         contenders = dict.fromkeys(other for cell in found for other in cell["scores"])
         for other in contenders:
             pairs = [cell for cell in found if other in cell["scores"]]
@@ -418,9 +421,11 @@ def _shown(line: dict[str, Any]) -> tuple[str, ...]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.learning", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="splits of each case (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the splits (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), help="cases")
     parser.add_argument("--forget", action="store_true", help="begin anew")
     flags = parser.parse_args(arguments)
+    seeds = range(flags.first_seed, flags.first_seed + flags.seeds)
     journal = Journal("learning", sys.modules[__name__])
     if flags.forget:
         journal.forget()
@@ -429,14 +434,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="ml_udf-bench-") as folder,
         inference_server(Path(folder) / "home", media_roots=[MEDIA]) as server,
     ):
-        for key in journal.keep(cells(server, flags.only, flags.seeds, set(journal.known))):
+        for key in journal.keep(cells(server, flags.only, seeds, set(journal.known))):
             cell = journal.known[key]
             told = ", ".join(
                 f"{name} {score:.4f} in {cell['seconds'][name]:.1f} s"
                 for name, score in cell["scores"].items()
             )
             say(f"{key}: {told}; {cell['deployed'].get('models')}")
-    lines = summary(journal.known)
+    lines = summary(journal.known, seeds)
     table = Table("", "", "seeds", "score", "s (median)", "ours is better by", "", title="test rows")
     for line in lines:
         table.add_row(*_shown(line))

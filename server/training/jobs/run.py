@@ -232,6 +232,15 @@ class Run:
         """The file of a checkpoint. Raises `ServiceError` where it is gone."""
         return await asyncio.to_thread(self._parameters.at_hand, digest)
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder into which workers write."""
+        return self._parameters.folder
+
+    async def keep(self, digest: str) -> None:
+        """Make a checkpoint that a worker wrote outlast this machine. Raises `ServiceError`."""
+        await asyncio.to_thread(self._parameters.keep, digest)
+
     async def collect(self) -> None:
         """Throw away the checkpoints that nothing needs any more; only of a run that rests.
 
@@ -288,7 +297,7 @@ class Run:
 
     async def _trial(self, place: _Place, given: Assignment) -> None:
         master = self._masters[place.model]
-        start = await self._start(place.model, given)
+        start = await self.start_of(place.model, given)
         scores: list[float] = []
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
             reply = await self._under(place, self._train(place, start, given, epoch))
@@ -360,11 +369,17 @@ class Run:
             await self._ask(master.release, place.holder, given.trial, self._pausing)
         await self._under(place, ForgetTrial(0, self._name(place)))
 
-    def _train(self, place: _Place, start: str, given: Assignment, epoch: int) -> TrainEpoch:
+    def epoch_of(
+        self, model: str, name: str, start: str, given: Assignment, epoch: int, *, refits: bool = False
+    ) -> TrainEpoch:
+        """The message by which a worker trains one epoch of a trial, which it knows by `name`.
+
+        refits: the validation rows are taught as well.
+        """
         return TrainEpoch(
             0,
-            trial=self._name(place),
-            spec=self.spec.train_spec(place.model, given),
+            trial=name,
+            spec=self.spec.train_spec(model, given),
             snapshot=str(self.file),
             classes=list(self.snapshot.facts["classes"]),
             start=start,
@@ -373,13 +388,17 @@ class Run:
             task=self.spec.task,
             metric=self.metric.name,
             class_weight=self.spec.class_weight,
+            refits=refits,
         )
+
+    def _train(self, place: _Place, start: str, given: Assignment, epoch: int) -> TrainEpoch:
+        return self.epoch_of(place.model, self._name(place), start, given, epoch)
 
     def _name(self, place: _Place) -> str:
         return f"{self.job.id}/{place.model}/{place.trial}"
 
-    async def _start(self, model: str, given: Assignment) -> str:
-        """The checkpoint that a trial begins from; "" = random weights."""
+    async def start_of(self, model: str, given: Assignment) -> str:
+        """The checkpoint that a trial begins from; "" = random weights. Raises `ServiceError`."""
         origin = (self.spec.pretrained or {}).get(model)
         digest = given.parent or (origin and origin["checkpoint"])
         return str(await self.weights(digest)) if digest else ""
@@ -415,7 +434,7 @@ class Run:
 
     async def _lasts(self, place: _Place, digest: str) -> None:
         """A checkpoint is where it outlasts this machine. Raises `ServiceError` where the archive hangs."""
-        keeping = asyncio.to_thread(self._parameters.keep, digest)
+        keeping = self.keep(digest)
         try:
             async with asyncio.timeout(BEGIN_S):
                 await self._leased(place, keeping)

@@ -37,10 +37,11 @@ class JobSpec:
     is worth a checkpoint (`costudy`). patience: epochs without a gain that end a trial. knobs: a hyper-space
     as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
     metric: by which trials are compared; None = the task's first. class_weight: `balanced` = rare classes
-    weigh as much as frequent ones. visibility: whether later jobs on other datasets may begin from what this
-    one finds. pretrained: for some of the models the checkpoint, of another job, from which those trials
-    begin that would begin from random weights. first: for some of the models, the knobs that a study begins
-    with. retrains: the function that the job was begun for, by itself.
+    weigh as much as frequent ones. refit: whether what is deployed is taught the validation rows as well,
+    once they have chosen it; None = where that is quick. visibility: whether later jobs on other datasets may
+    begin from what this one finds. pretrained: for some of the models the checkpoint, of another job, from
+    which those trials begin that would begin from random weights. first: for some of the models, the knobs
+    that a study begins with. retrains: the function that the job was begun for, by itself.
     """
 
     dataset: str
@@ -60,6 +61,7 @@ class JobSpec:
     knobs: tuple[Mapping[str, Any], ...] | None = None
     metric: str | None = None
     class_weight: ClassWeight = "none"
+    refit: bool | None = None
     visibility: Visibility = "private"
     pretrained: Mapping[str, Origin] | None = None
     first: Mapping[str, Mapping[str, KnobValue]] | None = None
@@ -96,6 +98,8 @@ class JobSpec:
         ):
             if value not in known:
                 raise BadOption(f"{what!r} must be one of {', '.join(known)}, not {value!r}")
+        if self.refit not in (None, True, False):
+            raise BadOption(f"'refit' must be true or false, not {self.refit!r}")
         for name, low, high in (
             ("budget_epochs", len(self.models) if self.budget_epochs else 0, 10**9),
             ("budget_trials", len(self.models) if self.budget_trials else 0, 10**9),

@@ -43,6 +43,7 @@ from server.training.jobs.run import Run
 from server.training.promotion.baseline import Baseline, baseline_of
 from server.training.promotion.champion import Tested, level_of
 from server.training.promotion.combination import Combination, choose_combination
+from server.training.promotion.refit import Refits
 from server.training.promotion.selection import (
     Combine,
     Scores,
@@ -77,6 +78,12 @@ class Candidate:
     model: str
     trial: Trial
     checkpoint: Checkpoint
+    refit: str | None = None  # the digest of the one that was taught the validation rows as well
+
+    @property
+    def digest(self) -> str:
+        """That of what serves."""
+        return self.refit or self.checkpoint.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,8 @@ class Deployed:
     new one; "" = nothing.
     combine: the rule by which several members answer, "" for one alone. fitted_rows: the validation rows on
     which its weights were fitted. held_out: of each rule, the share of them that it answers rightly without
-    having been fitted on them (`choose_combination`).
+    having been fitted on them (`choose_combination`). refit: those of the models that were taught the
+    validation rows as well, once these had chosen them; the validation scores are those from before.
     """
 
     function: str
@@ -123,6 +131,7 @@ class Deployed:
     combine: str = ""
     fitted_rows: int = 0
     held_out: Mapping[str, float] = field(default_factory=dict)
+    refit: list[str] = field(default_factory=list)
     metric: str = "accuracy"
     validation_score: float | None = None
     test_score: float | None = None
@@ -134,12 +143,19 @@ class Deployer:
     """Workers measure, the publisher switches."""
 
     def __init__(
-        self, trainers: Trainers, publisher: Publisher, catalog: Catalog, repository: TrainingRepository
+        self,
+        trainers: Trainers,
+        publisher: Publisher,
+        catalog: Catalog,
+        repository: TrainingRepository,
+        refits: Refits | None = None,
     ) -> None:
+        """refits: None = checkpoints are deployed as they are."""
         self._trainers = trainers
         self._catalog = catalog
         self._publisher = publisher
         self._repository = repository
+        self._refits = refits
 
     async def deploy(
         self,
@@ -189,7 +205,7 @@ class Deployer:
         )
         alone = {name: metric.of(scores[name], labels) for name in found}
         models = _model_names(function, chosen.members, found)
-        members = {models[name]: found[name] for name in chosen.members}
+        members = {models[name]: await self._refit(run, found[name]) for name in chosen.members}
         alone_of = {models[name]: alone[name] for name in chosen.members}
         scores_of = {models[name]: scores[name] for name in chosen.members}
         subsets = subset_scores(metric, scores_of, labels)
@@ -226,6 +242,7 @@ class Deployer:
             combine="" if combination is None else combination.rule,
             fitted_rows=0 if combination is None else combination.fit.rows,
             held_out={} if combination is None else dict(combination.held_out),
+            refit=[name for name, candidate in members.items() if candidate.refit],
             metric=metric.name,
             validation_score=validated,
             test_score=verdict.value,
@@ -265,6 +282,12 @@ class Deployer:
         spec, fit = await asyncio.to_thread(self._repository.deployment_before, function)
         return await self._publisher.deploy(function, spec, fit_from(fit))
 
+    async def _refit(self, run: Run, candidate: Candidate) -> Candidate:
+        if self._refits is None:
+            return candidate
+        digest = await self._refits.of(run, candidate.model, candidate.trial, candidate.checkpoint)
+        return replace(candidate, refit=digest)
+
     async def _look(
         self,
         run: Run,
@@ -281,7 +304,7 @@ class Deployer:
         """
         rule = "mean" if combination is None else combination.rule
         fit = None if combination is None else combination.fit
-        name = _named([candidate.checkpoint.digest for candidate in members.values()], rule, fit)
+        name = _named([candidate.digest for candidate in members.values()], rule, fit)
         rival = "" if champion is None else _named([model.key for model in champion.members])
         known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
         here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
@@ -405,7 +428,7 @@ class Deployer:
             ) from exc
 
     async def _answered(self, run: Run, candidate: Candidate, split: str) -> _Answer:
-        weights = await run.weights(candidate.checkpoint.digest)
+        weights = await run.weights(candidate.digest)
         return await self._scores(run, _spec(run, candidate), weights, split)
 
     async def _scores(self, run: Run, spec: dict[str, Any], weights: Path, split: str) -> _Answer:
@@ -445,12 +468,13 @@ class Deployer:
                 "trial": candidate.trial.number,
                 "epoch": candidate.checkpoint.epoch,
                 "knobs": dict(candidate.trial.knobs),
-                "checkpoint": candidate.checkpoint.digest,
+                "checkpoint": candidate.digest,
+                "refit_of": candidate.checkpoint.digest if candidate.refit else None,
                 "parent": candidate.trial.origin,
                 "pretrained": (run.spec.pretrained or {}).get(candidate.model),
             },
         }
-        path = await run.weights(candidate.checkpoint.digest)
+        path = await run.weights(candidate.digest)
         with path.open("rb") as weights:
             return await self._publisher.register(manifest, weights)
 

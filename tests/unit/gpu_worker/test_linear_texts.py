@@ -110,3 +110,25 @@ def test_what_cannot_be_learnt_is_refused_in_words(case, tmp_path: Path):
         learners().evaluate(spec(), case[0], wider, checkpoint, "test")
     with pytest.raises(TrainingStopped):
         learners().begin(spec(), case[0], case[1], "", 0).learn(lambda: True)
+
+
+def test_a_refit_knows_the_words_of_validation_rows(tmp_path: Path):
+    words = {"train": ("awful", "lovely"), "validation": ("dreadful", "splendid")}
+    rows = [
+        {"input": f"it was {word} {number}", "target": target, "split": split}
+        for split, found in words.items()
+        for word, target in zip(found, CLASSES[2], strict=True)
+        for number in range(20)
+    ]
+    tests = [{"input": "splendid", "target": "good", "split": "test"}] * 2
+    path = tmp_path / "snapshot.parquet"
+    pq.write_table(pa.Table.from_pylist(rows + tests), path)
+    sure = {}
+    for refits in (False, True):
+        objective = Objective(TEXT_CLASSIFICATION, CLASSES[2], METRICS["accuracy"], refits=refits)
+        checkpoint = learnt((str(path), objective), tmp_path / "model.safetensors")
+        found = learners().evaluate(spec(), str(path), objective, checkpoint, "test")
+        assert found is not None
+        sure[refits] = float(found.predictions[0, 1])
+    assert sure[False] == pytest.approx(0.5, abs=0.1)
+    assert sure[True] > 0.8

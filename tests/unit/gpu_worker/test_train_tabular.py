@@ -280,3 +280,38 @@ def test_rare_classes_weigh_as_much_as_frequent_ones_where_it_is_asked_for(snaps
         learner = learners().begin(spec("logistic_regression", C=1e-3), snapshot, objective, "", 0)
         told.append(learner.learn(lambda: False).loss)
     assert told[0] != told[1]
+
+
+def test_class_weights_of_a_job_and_of_a_knob_are_not_counted_twice(snapshot, tmp_path: Path):
+    balanced = Objective.of("tabular-classification", CLASSES, class_weight="balanced")
+    digests = set()
+    for knob in ("none", "balanced"):
+        learner = learners().begin(spec("logistic_regression", class_weight=knob), snapshot, balanced, "", 0)
+        learner.learn(lambda: False)
+        learner.write(str(tmp_path / knob), best=False)
+        digests.add(hashlib.sha256((tmp_path / knob).read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_a_refit_knows_what_the_validation_rows_alone_show(tmp_path: Path):
+    """The target of ages above 50 is to be seen in them alone."""
+    ages = [*range(20, 50), *range(50, 80), *range(20, 80)]
+    splits = ["train"] * 30 + ["validation"] * 30 + ["test"] * 60
+    targets = [age % 2 * 10.0 if age < 50 else 100.0 for age in ages]
+    table = pa.table({"input": [json.dumps([age]) for age in ages], "target": targets, "split": splits})
+    path = str(tmp_path / "snapshot.parquet")
+    columns = json.dumps([{"name": "age", "kind": "number"}])
+    pq.write_table(table.replace_schema_metadata({COLUMNS_KEY: columns}), path)
+    found = {}
+    for refits in (False, True):
+        objective = Objective.of("tabular-regression", (), refits=refits)
+        learner = learners().begin(spec("random_forest"), path, objective, "", 0)
+        learner.learn(lambda: False)
+        learner.write(str(tmp_path / "model.onnx"), best=False)
+        answered = learners().evaluate(
+            spec("random_forest"), path, objective, str(tmp_path / "model.onnx"), "test"
+        )
+        assert answered is not None
+        found[refits] = answered.predictions[-20:].mean()
+    assert found[False] < 20
+    assert found[True] > 95

@@ -317,3 +317,24 @@ def _spoilt_fit(*arguments: Any, **options: Any) -> Fit:
     """A fit that says of itself that it is never right."""
     fit = fit_combination(*arguments, **options)
     return replace(fit, subsets=tuple(replace(each, accuracy=0.0) for each in fit.subsets))
+
+
+def test_what_is_deployed_was_taught_the_validation_rows_and_the_manifest_says_of_what(house: House):
+    class Refits:
+        async def of(self, run: Run, model: str, trial: Any, checkpoint: Checkpoint) -> str | None:
+            (house.folder / "taught").write_bytes(b"")
+            return "taught" if checkpoint.digest == "good" else None
+
+    house.deployer = Deployer(*_parts(house), refits=cast(Any, Refits()))
+    house.workers.shares |= {"good": 0.9, "taught": 0.95, "other": 0.9}
+    told = deploy(house, house.run("good"))
+    assert told.refit == ["food_fasttext"]
+    assert house.workers.asked == [("good", "validation"), ("taught", "test")], "it is chosen unrefit"
+    told_of = json.loads((house.functions["udf_food"][-1].members[0].directory / "model.json").read_text())
+    assert (told_of["trained"]["checkpoint"], told_of["trained"]["refit_of"]) == ("taught", "good")
+    assert deploy(house, house.run("other")).refit == []
+
+
+def _parts(house: House) -> tuple[Any, Any, Any, Any]:
+    of = house.deployer
+    return of._trainers, of._publisher, of._catalog, of._repository

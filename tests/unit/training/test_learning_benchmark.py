@@ -22,6 +22,6 @@ def test_contenders_that_are_not_there_on_every_machine_are_compared_where_they_
     both = {"scores": {"train": 0.9, "other": 0.8}, "seconds": {"train": 1.0, "other": 2.0}}
     alone = {"scores": {"train": 0.5}, "seconds": {"train": 1.0}}
     known = {f"{name}/{seed}": {**cell, "greater_is_better": True} for seed, cell in enumerate((both, alone))}
-    ours, theirs = summary(known)
+    ours, theirs = summary(known, range(2))
     assert (ours["seeds"], theirs["seeds"]) == (2, 1)
     assert theirs["gain"] == pytest.approx(0.1)

@@ -1,0 +1,63 @@
+"""The examples of several splits as one. Knows no files and no sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gpu_worker.train.loop import Examples
+from gpu_worker.train.spec import TrainSpec
+
+__all__ = ["JoinedExamples"]
+
+
+class JoinedExamples:
+    """See `loop.Examples`: those of one part after those of the other, of at least one part."""
+
+    def __init__(self, parts: Sequence[Examples]) -> None:
+        self._parts = tuple(parts)
+        self._starts = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0)
+        self.labels = torch.cat([part.labels for part in parts])
+        self.classes = parts[0].classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def varied(
+        self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
+    ) -> Tensor:
+        """See `loop.Examples.varied`; each part's rows are varied together."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for at, part in enumerate(self._parts):
+            start, end = self._starts[at], self._starts[at + 1]
+            mine = ((rows >= start) & (rows < end)).nonzero()[:, 0]
+            if len(mine):
+                found.append((mine, part.varied(rows[mine] - start, spec, generator, device)))
+        order = torch.cat([mine for mine, _ in found]).argsort()
+        return _stacked([inputs for _, inputs in found])[order]
+
+    def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
+        """See `loop.Examples.plain`."""
+        found = []
+        for at, part in enumerate(self._parts):
+            first = int(self._starts[at])
+            low, high = max(start - first, 0), min(end - first, len(part))
+            if low < high:
+                found.append(part.plain(low, high, spec, device))
+        return _stacked(found)
+
+    def content(self) -> Iterator[bytes]:
+        """See `loop.Examples.content`."""
+        for part in self._parts:
+            yield from part.content()
+
+
+def _stacked(inputs: Sequence[Tensor]) -> Tensor:
+    """All rows in one; tokens of fewer columns have 0 behind them."""
+    if inputs[0].dim() == 2:
+        width = max(each.shape[1] for each in inputs)
+        inputs = [functional.pad(each, (0, width - each.shape[1])) for each in inputs]
+    return torch.cat(list(inputs))
