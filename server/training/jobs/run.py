@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -54,6 +55,8 @@ _BEATS_PER_LEASE = 3
 _END_S = 15.0  # for a training process to be ended
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.2, 5.0
 _NO_SPACE = "no_space"
+_CANCELLED = "cancelled"
+_LONGEST_S = 10**6  # that a timer is set for
 
 _Result = TypeVar("_Result")
 # Told of everything that a person may want to watch.
@@ -96,6 +99,8 @@ class Run:
         self._stopping = False
         self._pausing = ""  # why
         self._at_work = 0
+        self._unpaid_s: dict[str, float] = {}  # by model: what has passed since its last report
+        self._in_trouble_s = 0.0
         self._resting = asyncio.Event()
         self._resting.set()
         self.stopped: dict[str, StudyOver] = {}
@@ -167,10 +172,12 @@ class Run:
                 elif not isinstance(found, NoWorkYet):
                     held = (model, _holder(worker), found.trial)
                     self._held.add(held)
+                    place = await self._placed(worker, turns, model, found)
                     try:
-                        await self._trial(_Place(worker, turns, model, found), found)
+                        await self._trial(place, found)
                     finally:
                         self._held.discard(held)
+                        self._unpaid_s[model] = self._now_s() - place.since_s
                     return True
             return False
         finally:
@@ -189,7 +196,7 @@ class Run:
             f"{model}: {end.reason}" if end.failed else end.reason for model, end in self.stopped.items()
         }
         told = "; ".join(sorted(reasons))
-        if any(study.best_checkpoint is not None for study in (await self.progress()).values()):
+        if _has_model(await self.progress()):
             return "done", told
         errors = [
             trial.reason for records in (await self.trials()).values() for trial in records if trial.reason
@@ -262,6 +269,7 @@ class Run:
         if self._stopping or self._pausing or self.trouble:
             return []
         studies = await self.progress()
+        self._end_late(studies)
         self._end_saturated(studies)
         used = {model: (found.share_used, found.epochs_used) for model, found in studies.items()}
         place = {model: number for number, model in enumerate(self.spec.models)}
@@ -271,6 +279,23 @@ class Run:
             used.keys() - self.stopped.keys(),
             key=lambda model: (model not in opened, used[model], place[model]),
         )
+
+    def _end_late(self, studies: Mapping[str, Progress]) -> None:
+        """End the studies of a job whose time has passed, where it has a model."""
+        if self._left_s(studies) <= 0 and _has_model(studies):
+            for model in studies.keys() - self.stopped.keys() - {model for model, _, _ in self._held}:
+                self.stopped[model] = StudyOver("the budget of time is used up")
+
+    def _left_s(self, studies: Mapping[str, Progress]) -> float:
+        """Of a budget of time; what trials under way have not reported yet is not counted."""
+        if not self.spec.budget_s:
+            return math.inf
+        used_s = sum(study.seconds_used for study in studies.values()) + sum(self._unpaid_s.values())
+        return self.spec.budget_s - used_s
+
+    def _now_s(self) -> float:
+        """The clock of budgets, which rests while records cannot be written."""
+        return time.monotonic() - self._in_trouble_s
 
     def _end_saturated(self, studies: Mapping[str, Progress]) -> None:
         """End the studies that could find nothing better, where the budget is the most that may be used.
@@ -295,13 +320,22 @@ class Run:
             elif is_short and is_outrun(metric, tried[model], others, rows):
                 self.stopped[model] = StudyOver("a model that is learnt much faster answers as well")
 
+    async def _placed(self, worker: Worker, turns: Turns, model: str, given: Assignment) -> _Place:
+        studies = await self.progress()
+        now_s, left_s = self._now_s(), self._left_s(studies)
+        since_s = now_s - self._unpaid_s.pop(model, 0.0)
+        return _Place(worker, turns, model, given, since_s, now_s + left_s, _has_model(studies))
+
     async def _trial(self, place: _Place, given: Assignment) -> None:
         master = self._masters[place.model]
         start = await self.start_of(place.model, given)
         scores: list[float] = []
         for epoch in range(given.start_epoch + 1, given.start_epoch + given.epochs + 1):
-            reply = await self._under(place, self._train(place, start, given, epoch))
-            if self._stopping and not isinstance(reply, EpochTrained):
+            # Where there is nothing to deploy yet, one epoch is trained however long it takes.
+            ends_s = place.ends_s if scores or place.may_end else math.inf
+            reply = await self._under(place, self._train(place, start, given, epoch), ends_s)
+            is_late = isinstance(reply, Failed) and reply.code == _CANCELLED and ends_s < math.inf
+            if (self._stopping or is_late) and not isinstance(reply, EpochTrained):
                 await self._rescued(place, given, scores)
                 return
             if not isinstance(reply, EpochTrained):
@@ -309,6 +343,8 @@ class Run:
                 return
             merit = Score(reply.metric, reply.score).merit
             scores.append(merit)
+            held_s = self._now_s() - place.since_s
+            place.since_s += held_s
             verdict = await self._ask(
                 master.report,
                 place.holder,
@@ -319,6 +355,7 @@ class Run:
                 reply.loss,
                 reply.took_s,
                 reply.converged,
+                held_s,
             )
             self._told(place, reply, verdict)
             if verdict is Verdict.PAUSE and max(scores) > merit:
@@ -341,7 +378,7 @@ class Run:
                 return
 
     async def _rescued(self, place: _Place, given: Assignment, scores: list[float]) -> None:
-        """The job was stopped in the middle of a trial: it ends with the best of its epochs, if any."""
+        """The job ends in the middle of a trial: with the best of its epochs, if any."""
         master = self._masters[place.model]
         if scores:
             kept = await self._kept(place, best=True, paused=False)
@@ -349,7 +386,7 @@ class Run:
                 return
             await self._ask(master.finish, place.holder, given.trial, max(scores), time.time(), kept)
         else:
-            await self._ask(master.lose, place.holder, given.trial, "the job was stopped")
+            await self._ask(master.lose, place.holder, given.trial, "the job has ended")
         await self._under(place, ForgetTrial(0, self._name(place)))
 
     async def _suspend(self, place: _Place, given: Assignment, scores: list[float]) -> None:
@@ -477,8 +514,8 @@ class Run:
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _under(self, place: _Place, message: Message) -> Message:
-        """The reply to a message, once it is the job's turn on the worker."""
+    async def _under(self, place: _Place, message: Message, ends_s: float = math.inf) -> Message:
+        """The reply to a message, once it is the job's turn on the worker; it is taken back at `ends_s`."""
         begins = isinstance(message, TrainEpoch) and message.epoch == message.start_epoch + 1
         steps = StepWatch(
             max(self._lease_s, BEGIN_S if begins or isinstance(message, StoreCheckpoint) else 0.0)
@@ -492,10 +529,16 @@ class Run:
                 self._under_way.add(ask)
                 if self._stopping and isinstance(message, TrainEpoch):
                     ask.cancel()
+                ends = None
+                if ends_s < math.inf:
+                    left_s = min(max(0.0, ends_s - self._now_s()), _LONGEST_S)
+                    ends = asyncio.get_running_loop().call_later(left_s, ask.cancel)
                 try:
                     return await ask.reply()
                 finally:
                     self._under_way.discard(ask)
+                    if ends is not None:
+                        ends.cancel()
 
         return await self._leased(place, asked(), steps)
 
@@ -570,18 +613,39 @@ class Run:
             self._tell({"event": "trouble", "reason": trouble})
         self.trouble = trouble
         await asyncio.sleep(pause_s)
+        self._in_trouble_s += pause_s
         return min(2 * pause_s, _RETRY_MOST_S)
 
 
 class _Place:
     """Where a trial is trained: on this life of a worker, since its successor has the same name."""
 
-    def __init__(self, worker: Worker, turns: Turns, model: str, given: Assignment) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        turns: Turns,
+        model: str,
+        given: Assignment,
+        since_s: float,
+        ends_s: float,
+        may_end: bool,
+    ) -> None:
+        """By the budget's clock, since_s: what came before is charged; ends_s: when it is used up. may_end:
+        whether the job has a model without this trial.
+        """
         self.worker = worker
         self.turns = turns
         self.model = model
         self.trial = given.trial
+        self.since_s = since_s
+        self.ends_s = ends_s
+        self.may_end = may_end
         self.holder = _holder(worker)
+
+
+def _has_model(studies: Mapping[str, Progress]) -> bool:
+    """Whether a job has something to deploy."""
+    return any(study.best_checkpoint is not None for study in studies.values())
 
 
 def _has_ended(study: Progress) -> bool:

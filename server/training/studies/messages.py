@@ -57,10 +57,10 @@ class StudySpec:
     metric: what scores are of. Within a study they are merits, of which the larger is the better
     (`gpu_worker.tasks.metrics.Metric.merit`); delta and min_gain are in its unit.
     budget_epochs: epochs that may be trained in all, lost and repeated ones too; `NO_LIMIT` = any number.
-    budget_s: seconds of training in all, those of several workers added up; None = any time. stale_trials: so
-    many trials that end after the best one, and do not better it, end the study, as does a score that cannot
-    be bettered; 0 = neither does. max_epochs: of one trial
-    (in `branch`: the highest rung). patience: epochs without a gain of more than `min_gain` that end a trial.
+    budget_s: seconds in which trials may be under way, those of several workers added up; None = any time.
+    stale_trials: so many trials that end after the best one, and do not better it, end the study, as does a
+    score that cannot be bettered; 0 = neither does. max_epochs: of one trial (in
+    `branch`: the highest rung). patience: epochs without a gain of more than `min_gain` that end a trial.
     cool_epochs: the last epochs of a trial, in which its learning rate falls to zero; they begin where its
     score no longer rises, and end the trial; 0 = the trainer has no such phase.
     delta: gain over the best score that is worth a checkpoint (Algorithm 2). alpha: the chance of a cold

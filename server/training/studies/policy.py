@@ -82,7 +82,7 @@ def share_used(spec: StudySpec, trials: Sequence[Trial]) -> float:
     """Of the budget, epochs under way too: that of epochs, of time, or where there is neither of trials."""
     shares = [sum(trial.charged + int(trial.in_flight) for trial in trials) / spec.budget_epochs]
     if spec.budget_s is not None:
-        shares.append(sum(trial.took_s for trial in trials) / spec.budget_s)
+        shares.append(sum(trial.spent_s for trial in trials) / spec.budget_s)
     elif spec.budget_epochs >= NO_LIMIT and spec.max_trials is not None:
         shares.append(len(trials) / spec.max_trials)
     return max(shares)

@@ -95,9 +95,11 @@ class Master:
         loss: float | None = None,
         took_s: float = 0.0,
         converged: bool = False,
+        held_s: float = 0.0,
     ) -> Verdict:
         """kReport: the merit of the validation score after `epoch` epochs of the trial (1 is the first), and
-        the loss. converged: further epochs would bring the same, so the trial ends.
+        the loss. converged: further epochs would bring the same, so the trial ends. took_s: of training;
+        held_s: what has passed since the report before, which a budget of time is charged.
 
         A report that is sent twice is answered twice and counted once. A score or a loss that is not finite
         ends the trial for good: with the same inputs it would diverge again. Raises ValueError for a skipped
@@ -114,7 +116,7 @@ class Master:
             if value is not None and not math.isfinite(value):
                 self._ledger.save(known.diverged(f"its {what} in epoch {epoch} is {value}"))
                 return Verdict.DROP
-        told = known.reported(epoch, score, now_s + self.spec.lease_s, loss, took_s)
+        told = known.reported(epoch, score, now_s + self.spec.lease_s, loss, took_s, held_s)
         others = [other for other in self._ledger.trials() if other.number != trial]
         verdict = self._rules.judge(self.spec, [*others, told], told)
         ends = converged or epoch - told.start_epoch >= told.epochs
@@ -286,7 +288,7 @@ def progress_of(spec: StudySpec, trials: Sequence[Trial]) -> Progress:
         best_trial=best and best[0].number,
         best_checkpoint=best and best[1].digest,
         metric=spec.metric,
-        seconds_used=sum(trial.took_s for trial in trials),
+        seconds_used=sum(trial.spent_s for trial in trials),
         share_used=min(1.0, share_used(spec, trials)),
     )
 

@@ -45,7 +45,7 @@ class Trial:
     better), `loss` the last epoch's on the training rows. `charged` counts every epoch that a worker began,
     lost ones too. `verdict` answered the last report; None when there was none yet. `errors` are those that
     workers met with it, `cool_from` the epochs after which its learning rate began to fall. `took_s`: of the
-    epochs that were reported.
+    epochs that were reported; `held_s`: what passed meanwhile, with all waiting and writing.
     """
 
     number: int
@@ -71,11 +71,17 @@ class Trial:
     errors: tuple[str, ...] = ()
     cool_from: int | None = None
     took_s: float = 0.0
+    held_s: float = 0.0
 
     @property
     def warm(self) -> bool:
         """Whether it began from another trial's weights."""
         return self.origin is not None
+
+    @property
+    def spent_s(self) -> float:
+        """What it has cost of a budget of time."""
+        return max(self.held_s, self.took_s)
 
     @property
     def in_flight(self) -> bool:
@@ -120,9 +126,15 @@ class Trial:
         )
 
     def reported(
-        self, epoch: int, score: float, until_s: float, loss: float | None = None, took_s: float = 0.0
+        self,
+        epoch: int,
+        score: float,
+        until_s: float,
+        loss: float | None = None,
+        took_s: float = 0.0,
+        held_s: float = 0.0,
     ) -> Trial:
-        """One epoch more, of so many seconds."""
+        """One epoch more, of so many seconds, and what passed since the last one."""
         scores = (*self.scores[: epoch - 1], score)
         return replace(
             self,
@@ -131,6 +143,7 @@ class Trial:
             charged=self.charged + 1,
             lease_until_s=until_s,
             took_s=self.took_s + took_s,
+            held_s=max(self.held_s, self.took_s) + max(took_s, held_s),
         )
 
     def diverged(self, reason: str) -> Trial:

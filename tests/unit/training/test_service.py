@@ -59,6 +59,48 @@ async def test_a_slow_model_that_is_no_better_is_tuned_where_the_budget_is_long(
 
 
 @on_a_loop
+async def test_a_budget_of_time_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    """Its epochs say that they take no time at all; the second model's first would take a minute."""
+    worker = FakeTrainer(
+        epoch_s=lambda message: 60.0 if "vgg" in message.trial else 0.05,
+        score=lambda message: 0.5 + min(message.epoch, 20) / 100,
+    )
+    async with house(tmp_path, worker) as it:
+        began_s = time.monotonic()
+        job = await it.start(models=["resnet", "vgg"], budget="2 seconds")
+        ended = await it.ended(job, "done")
+        assert time.monotonic() - began_s < 4
+        assert "the budget of time is used up" in ended.reason
+        _, run = await it.training.job(job)
+        studies = await run.progress()
+        assert studies["resnet"].best_checkpoint is not None
+        assert studies["vgg"].epochs_used <= 1
+        assert studies["resnet"].seconds_used >= 0.05, "what passes is charged, whatever the worker says"
+
+
+@on_a_loop
+async def test_a_trial_that_the_budget_interrupts_leaves_its_best_epoch(tmp_path: Path) -> None:
+    worker = FakeTrainer(epoch_s=lambda message: 60.0 if message.epoch == 3 else 0.02)
+    async with house(tmp_path, worker) as it:
+        job = await it.start(models=["resnet"], budget="1 second", policy="study")
+        await it.ended(job, "done")
+        _, run = await it.training.job(job)
+        ((trial,),) = (await run.trials()).values()
+        assert trial.state == "finished"
+        assert [checkpoint.epoch for checkpoint in trial.checkpoints][-1] == 2
+
+
+@on_a_loop
+async def test_a_job_that_has_no_model_when_its_time_is_over_trains_for_one_epoch(tmp_path: Path) -> None:
+    worker = FakeTrainer(epoch_s=lambda message: 0.6)
+    async with house(tmp_path, worker) as it:
+        job = await it.start(models=["resnet"], budget="0.1 seconds")
+        await it.ended(job, "done")
+        _, run = await it.training.job(job)
+        assert (await run.progress())["resnet"].epochs_used == 1
+
+
+@on_a_loop
 async def test_a_job_without_a_single_model_is_not_done(tmp_path: Path) -> None:
     diverging = FakeTrainer(score=lambda message: float("nan") if "/0" in message.trial else float("inf"))
     async with house(tmp_path, diverging) as it:
