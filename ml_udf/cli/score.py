@@ -31,6 +31,7 @@ from ml_udf.scoring.request import BATCH_ROWS, PATIENCE_S, rescore_of
 __all__ = ["score"]
 
 _RECONNECT_S = 0.5
+_DUCKDB = {"checkpoint_threshold": "256MB"}  # each writes the file's last part anew, up to 122,880 rows
 _GO_ON = "what was stored stays; run the same command again to go on"
 
 RunScoring = Callable[[Callable[[ScoreProgress], None]], ScoreProgress]
@@ -152,7 +153,7 @@ def _on_duckdb(
     if file is None or not file.exists():
         fail(f"there is no DuckDB file {file}", "name the file that holds the table")
     try:
-        with duckdb.connect(str(file)) as connection:
+        with duckdb.connect(str(file), config=dict(_DUCKDB)) as connection:
             return score_connection(connection, client, request, Options(), on_progress=show)
     except duckdb.Error as error:
         fail(str(error).strip(), _GO_ON)

@@ -12,7 +12,6 @@ import re
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -35,15 +34,16 @@ from ml_udf.scoring.pages import Key, next_rows
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of
 from ml_udf.scoring.resolving import resolved, unfit
-from ml_udf.scoring.texts import columns_of, sample_texts
+from ml_udf.scoring.texts import sample_texts, text_of
 
 __all__ = ["score_connection", "score_table"]
 
 _FLOATS = re.compile(r"FLOAT\[(\d+)\]")
 _ANSWERS = "ml_udf_answers"  # of this cursor alone
 SEGMENT_PAGES = 64
-MAX_WRITES = 6
+CONFLICT_PATIENCE_S = 20.0  # with other cursors, each of which may write for seconds
 CONFLICT_PAUSE_S = 0.01
+MAX_CONFLICT_PAUSE_S = 0.2
 
 _RELATION = """
     SELECT database_name, schema_name, table_name AS name, 'table' AS kind FROM duckdb_tables()
@@ -97,11 +97,11 @@ def score_connection(
     *,
     on_progress: Callable[[ScoreProgress], None] = lambda _: None,
 ) -> ScoreProgress:
-    """`score_table` with what it makes. By a cursor of its own: `con` may be in a transaction."""
-    with interruptible_by_ctrl_c(), con.cursor() as cursor:
+    """`score_table` with what it makes. By cursors of its own: `con` may be in a transaction."""
+    with interruptible_by_ctrl_c(), con.cursor() as cursor, con.cursor() as writer:
         info = client.look_up(request.function, version=request.version)
         layout = resolved(DuckDbCatalog(cursor), request, info)
-        store = _DuckDbStore(cursor, layout, info.version)
+        store = _DuckDbStore(cursor, writer, layout, info.version)
         store.check_values(info)
         binding = bound(Binding(request.function), info, layout.input.kind)
         asking = Asking(client, binding, info.version, options, patience_s=request.patience_s)
@@ -109,10 +109,22 @@ def score_connection(
 
 
 class _DuckDbStore:
-    """One run's tables; every statement is its own transaction."""
+    """One run's tables; every statement is its own transaction.
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, layout: Layout, version: str) -> None:
+    cursor reads, writer writes: each by one thread at a time.
+    """
+
+    gathers = True  # a transaction looks through the table, and a file's last part may be written anew
+
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        writer: duckdb.DuckDBPyConnection,
+        layout: Layout,
+        version: str,
+    ) -> None:
         self._cursor = cursor
+        self._writer = writer
         self._layout = layout
         self._queries = Queries(layout, version)
         self._segment = Page()
@@ -144,45 +156,56 @@ class _DuckDbStore:
 
     def write(self, page: Page, answers: Sequence[Outcome], version: str) -> int:
         """Store answers in one transaction, tried again where another cursor was in the way."""
-        values = [answer.value for answer in answers]
-        width = _FLOATS.fullmatch(self._layout.value_type)
-        if width and all(value is None or isinstance(value, array) for value in values):
-            return self._write_vectors(page, answers, values, int(width[1]))
-        parameters = columns_of(page, answers, self._layout.value_type, "[]")
-        return self._stored(self._queries.write(), parameters)
-
-    def _write_vectors(
-        self, page: Page, answers: Sequence[Outcome], values: Sequence[Any], width: int
-    ) -> int:
-        """The same by an Arrow table: a vector's text takes thirty times as long as its numbers."""
-        wide = VectorType(self._layout.value_type, pa.list_(pa.float32(), width))
+        columns = {
+            f"k{at}": pa.array(part, pa.string()) for at, part in enumerate(zip(*page.keys, strict=True))
+        }
+        errors = [None if a.error is None else f"{a.error.code}: {a.error.message}" for a in answers]
+        answered = pa.table(
+            {
+                **columns,
+                "h": pa.array(page.hashes, pa.string()),
+                "v": self._values([answer.value for answer in answers]),
+                "c": pa.array([answer.confidence for answer in answers], pa.float64()),
+                "e": pa.array(errors, pa.string()),
+            }
+        )
+        self._writer.register(_ANSWERS, answered)
         try:
-            vectors = wide.array(values)
+            return self._stored(self._queries.write(_ANSWERS))
+        finally:
+            self._writer.unregister(_ANSWERS)
+
+    def stop_writing(self) -> None:
+        """Interrupt the statement that is under way."""
+        self._writer.interrupt()
+
+    def _values(self, values: Sequence[Any]) -> pa.Array:
+        """Vectors as their numbers, which take a thirtieth of the time of their text; all else as text."""
+        kind = self._layout.value_type
+        width = _FLOATS.fullmatch(kind)
+        if width is None or not all(value is None or isinstance(value, array) for value in values):
+            return pa.array([text_of(value, kind, "[]") for value in values], pa.string())
+        try:
+            return VectorType(kind, pa.list_(pa.float32(), int(width[1]))).array(values)
         except WrongType as error:
             raise unfit(self._layout, error) from error
-        texts = columns_of(page, [replace(each, value=None) for each in answers], "", "[]")
-        names = [*(f"k{at}" for at in range(len(self._layout.key))), "h", "v", "c", "e"]
-        columns = {name: pa.array(column, pa.string()) for name, column in zip(names, texts, strict=True)}
-        self._cursor.register(_ANSWERS, pa.table(columns | {"v": vectors}))
-        try:
-            return self._stored(self._queries.write(_ANSWERS), [])
-        finally:
-            self._cursor.unregister(_ANSWERS)
 
-    def _stored(self, statement: str, parameters: Sequence[Any]) -> int:
-        for tries in range(1, MAX_WRITES + 1):
+    def _stored(self, statement: str) -> int:
+        give_up_s = time.monotonic() + CONFLICT_PATIENCE_S
+        pause_s = CONFLICT_PAUSE_S
+        while True:
             try:
-                ((stored,),) = self._cursor.execute(statement, parameters).fetchall()
+                ((stored,),) = self._writer.execute(statement).fetchall()
             except duckdb.ConversionException as error:
                 raise unfit(self._layout, error) from error
             except (duckdb.TransactionException, duckdb.ConstraintException):
                 # ON CONFLICT does not see a key that another transaction has just stored: it fails instead.
-                if tries == MAX_WRITES:
+                if time.monotonic() >= give_up_s:
                     raise
-                time.sleep(CONFLICT_PAUSE_S * tries)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_CONFLICT_PAUSE_S)
             else:
                 return int(stored)
-        raise AssertionError("the last try returns or raises")
 
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""

@@ -249,13 +249,17 @@ def _as_text(value: Any) -> str:  # noqa: ANN401  # of the wire's types
 
 def _vectors(values: Sequence[Any], width: int) -> pa.Array:
     """float32 [n, width] of arrays of numbers, None where there is none."""
-    nothing = bytes(4 * width)
-    parts = [nothing if value is None else array("f", value).tobytes() for value in values]
-    if any(len(part) != len(nothing) for part in parts):
+    nothing = array("f", bytes(4 * width))
+    parts = [nothing if value is None else _float32(value) for value in values]
+    if any(len(part) != width for part in parts):
         raise WrongType(f"the function answered a vector that has not {width} numbers, as it says of itself")
     numbers = pa.Array.from_buffers(pa.float32(), len(parts) * width, [None, pa.py_buffer(b"".join(parts))])
     mask = pa.array([value is None for value in values], pa.bool_())
     return pa.FixedSizeListArray.from_arrays(numbers, width, mask=mask)
+
+
+def _float32(value: Sequence[float]) -> array[float]:
+    return value if isinstance(value, array) and value.typecode == "f" else array("f", value)
 
 
 def _numbers(datatype: str, *, lists: bool) -> VectorType:

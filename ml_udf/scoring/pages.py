@@ -39,7 +39,13 @@ class Page:
 
 
 class Store(Protocol):
-    """The table and its answers. Every method leaves no transaction open."""
+    """The table and its answers. Every method leaves no transaction open.
+
+    gathers: whether a transaction costs it more than its rows; then `write` is called by a thread of its own,
+    for many pages at once, while others are read.
+    """
+
+    gathers: bool
 
     def due_rows(self, row_limit: int | None) -> int:
         """How many rows are due, counted up to `row_limit`."""
@@ -55,6 +61,10 @@ class Store(Protocol):
         Returns how many rows were stored: a row that changed since it was read, or is gone, or is no
         longer due, is not.
         """
+        ...
+
+    def stop_writing(self) -> None:
+        """Let a `write` of another thread end soon, whatever comes of it."""
         ...
 
 

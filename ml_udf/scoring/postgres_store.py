@@ -37,6 +37,8 @@ _HOLDER = """
 class PostgresStore:
     """One run's tables. Between its calls no transaction is open; the run's lock is the session's."""
 
+    gathers = False  # rows are locked no longer than a page takes
+
     def __init__(self, sql: Sql, layout: Layout, version: str) -> None:
         self._sql = sql
         self._layout = layout
@@ -97,6 +99,9 @@ class PostgresStore:
             else:
                 return stored
         raise AssertionError("the last try returns or raises")
+
+    def stop_writing(self) -> None:
+        """Nothing is written by another thread."""
 
     def _writing(self, page: Page, answers: Sequence[Outcome]) -> tuple[str, Sequence[Parameter]]:
         """The statement, and its parameters: vectors as numbers where the connection takes such."""

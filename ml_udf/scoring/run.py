@@ -1,7 +1,7 @@
 """A run: pages read, asked and stored, two of them on the way at once.
 
-The caller's thread reads and writes; threads ask. While the server works on one page, the next is read and
-the one before is stored. Passes are made until none meets a row that changed under it.
+The caller's thread reads; threads ask. While the server works on one page, the next is read and the one
+before is stored. Passes are made until none meets a row that changed under it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ml_udf.scoring.asking import Asking
 from ml_udf.scoring.layout import Layout
 from ml_udf.scoring.pages import Page, Store, first_rows, next_rows
 from ml_udf.scoring.request import ScoreRequest
+from ml_udf.scoring.writing import writing_into
 
 __all__ = ["ScoreProgress", "score"]
 
@@ -60,7 +61,7 @@ def score(
     """Score every row that is due.
 
     on_wait      called in this thread at least every 50 ms; what it raises ends the run
-    on_progress  called in this thread before the first page and after each
+    on_progress  called in this thread before the first page and after each transaction
 
     Everything stored is committed, whatever happens. With `on_error='error'` a faulty row raises its error,
     after the good rows of its page, and of the other page on the way, are stored. Raises what the store and
@@ -68,23 +69,40 @@ def score(
     """
     so_far = ScoreProgress(store.due_rows(request.row_limit), began_s=time.monotonic())
     on_progress(so_far)
+
+    def written(answers: Sequence[Outcome], stored: int) -> None:
+        so_far.missed += len(answers) - stored
+        failed = min(stored, sum(answer.error is not None for answer in answers))
+        so_far.failed += failed
+        so_far.answered += stored - failed
+        on_progress(so_far)
+
+    writing = writing_into(store, asking.version, written, on_wait)
+
+    def wait() -> None:
+        writing.look()
+        if on_wait is not None:
+            on_wait()
+
     pool = RequestPool()
     try:
         for _ in range(MAX_PASSES):
             missed = so_far.missed
             left = None if request.row_limit is None else request.row_limit - so_far.stored
             pages = _pages(store, layout, request, left, so_far)
+            for page, answers in pool.run(pages, asking.answers, max_in_flight=PAGES_IN_FLIGHT, on_wait=wait):
+                writing.add(*_to_store(page, answers, request, layout, so_far))
             # A pass ends only when all its pages are stored: the next one must not read them as due.
-            for page, answers in pool.run(
-                pages, asking.answers, max_in_flight=PAGES_IN_FLIGHT, on_wait=on_wait
-            ):
-                _store(store, page, answers, asking.version, request, layout, so_far)
-                on_progress(so_far)
+            writing.finish()
             if so_far.first_fault is not None and request.on_error == "error":
                 raise so_far.first_fault
             if so_far.missed == missed:
                 break
+    except MlUdfError:
+        writing.finish()  # what was answered before is not lost
+        raise
     finally:
+        writing.drop()
         asking.wait_idle(_END_WAIT_S)
         pool.close()
     return so_far
@@ -107,15 +125,10 @@ def _pages(
         left = None if left is None else left - len(page)
 
 
-def _store(
-    store: Store,
-    page: Page,
-    answers: Sequence[Outcome],
-    version: str,
-    request: ScoreRequest,
-    layout: Layout,
-    so_far: ScoreProgress,
-) -> None:
+def _to_store(
+    page: Page, answers: Sequence[Outcome], request: ScoreRequest, layout: Layout, so_far: ScoreProgress
+) -> tuple[Page, Sequence[Outcome]]:
+    """The rows of a page that are to be stored; the run's first fault is noted."""
     faulty = [row for row, answer in enumerate(answers) if answer.error is not None]
     fault = answers[faulty[0]].error if faulty else None
     if fault is not None:
@@ -125,12 +138,7 @@ def _store(
         good = [row for row, answer in enumerate(answers) if answer.error is None]
         page = Page(_of(page.keys, good), _of(page.hashes, good), _of(page.values, good))
         answers = _of(answers, good)
-    if page:
-        stored = store.write(page, answers, version)
-        so_far.missed += len(page) - stored
-        failed = sum(answer.error is not None for answer in answers)
-        so_far.failed += min(failed, stored)
-        so_far.answered += stored - min(failed, stored)
+    return page, answers
 
 
 def _row(page: Page, row: int, layout: Layout) -> str:

@@ -147,7 +147,7 @@ def made_table(folder: Path) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     table = np.random.default_rng(0).normal(0, 1, (len(words), _WIDTH)).astype(np.float32)
     save_file({"embedding.weight": table}, folder / "model.safetensors")
-    modules = [{"type": "sentence_transformers.models.StaticEmbedding"}]
+    modules = [{"type": "sentence_transformers.models.StaticEmbedding", "path": ""}]
     (folder / "modules.json").write_text(json.dumps(modules))
     return folder
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -17,7 +18,16 @@ import pytest
 
 from ml_udf.duckdb import score_table
 from ml_udf.duckdb.interrupts import interruptible_by_ctrl_c
-from ml_udf.errors import InputNotFound, MlUdfError, NoKey, UnknownColumn, UnknownTable, WrongType
+from ml_udf.errors import (
+    ConnectionLost,
+    InputNotFound,
+    MlUdfError,
+    NoKey,
+    UnknownColumn,
+    UnknownTable,
+    WrongType,
+)
+from ml_udf.scoring import ScoreProgress
 from tests.postgres.oip_server import OipServer, label_of, oip_server
 from tests.waiting import wait_until
 
@@ -146,6 +156,40 @@ def test_two_runs_of_one_process_store_every_row_once(
     assert scored(con, server, **how) == (0, 0, 0)
 
 
+def test_pages_of_a_fast_function_are_stored_together(con: duckdb.DuckDBPyConnection, server: OipServer):
+    transactions: list[ScoreProgress] = []
+    tally = score_table(
+        con,
+        server.url,
+        "foodlog",
+        "udf_food_name",
+        "image_path",
+        output="food",
+        batch_rows=10,
+        on_progress=lambda so_far: transactions.append(replace(so_far)),
+    )
+    assert tally.answered == 5000
+    assert transactions[-1].answered == 5000
+    assert len(transactions) < 5000 / 10 / 2
+
+
+def test_what_was_answered_before_the_server_went_away_is_stored(
+    con: duckdb.DuckDBPyConnection, server: OipServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ml_udf.scoring.writing.WRITING_SHARE", 1e-6)  # all but the first page wait
+
+    def leave() -> None:
+        wait_until(lambda: len(server.requests) >= 100, 30)
+        server.away = True
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    with pytest.raises(ConnectionLost):
+        scored(con, server, output="food", batch_rows=10, patience_s=0.3)
+    leaving.join()
+    assert con.execute("SELECT count(food) >= 900 FROM foodlog").fetchall() == [(True,)]
+
+
 @pytest.mark.parametrize(
     ("relation", "column", "how", "error"),
     [
@@ -257,17 +301,17 @@ def test_ctrl_c_within_a_query_is_ctrl_c(
 
 
 def test_duckdb_tells_of_ctrl_c_in_a_way_that_is_known(con: duckdb.DuckDBPyConnection):
-    def queries_until_it() -> None:
+    def queries_until(key: threading.Timer) -> None:
         end_s = time.monotonic() + 20
+        key.start()
         with interruptible_by_ctrl_c():
             while time.monotonic() < end_s:
                 con.execute("SELECT count(*), max(image_path || age) FROM foodlog").fetchall()
 
     for _ in range(20):
         key = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
-        key.start()
         with pytest.raises(KeyboardInterrupt):
-            queries_until_it()
+            queries_until(key)
         key.join()
 
 
