@@ -26,6 +26,7 @@ __all__ = ["METRICS", "Metric", "Predictions", "Score", "Targets", "confusion_ma
 Predictions = NDArray[np.floating]
 Targets = NDArray[Any]
 Losses = NDArray[np.float64]
+Counts = NDArray[Any]  # [..., 3, classes]
 
 _LEAST = float(np.finfo(np.float64).eps)  # a probability of 0 would cost infinitely much
 _THRESHOLD = 0.5
@@ -37,8 +38,12 @@ class Metric:
     (log-loss, squared error), by which equal values are told apart.
 
     best: the value that cannot be bettered. row_losses: what each row costs, float64 [n], where the metric
-    is a function of their mean; None where it looks at all rows together. relative: whether a difference
-    means something beside the value alone, as of an error in the target's own unit.
+    is a function of their mean; None where it looks at all rows together. row_gains: what each row adds to
+    the difference of two predictions' values, float64 [n], where to swap what the two say to a row turns that
+    row's sign and nothing else. row_counts: what each row adds, int64 [n, 3, classes], to how often each
+    class was named rightly, was named, and was to be named, where the metric is `of_counts` of their sums.
+    relative: whether a difference means something beside the value alone, as of an error in the target's own
+    unit.
     """
 
     name: str
@@ -47,6 +52,9 @@ class Metric:
     loss: Callable[[Predictions, Targets], float]
     best: float
     row_losses: Callable[[Predictions, Targets], Losses] | None = None
+    row_gains: Callable[[Predictions, Predictions, Targets], Losses] | None = None
+    row_counts: Callable[[Predictions, Targets], Counts] | None = None
+    of_counts: Callable[[Counts], Losses] | None = None
     relative: bool = False
 
     def score(self, predictions: Predictions, targets: Targets) -> Score:
@@ -143,6 +151,61 @@ def _area(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float | 
     return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * others))
 
 
+def _auc_gains(better: Predictions, than: Predictions, targets: Targets) -> Losses:
+    """A pair of a row of the class and one of another adds the part of either row, as the pair's four orders
+    are ψ(b, b′) − ψ(t, t′) ± (ψ(b, t′) − ψ(t, b′)): no part depends on whether the other row is swapped.
+    """
+    classes = range(better.shape[1]) if better.shape[1] > 2 else [better.shape[1] - 1]
+    parts = [_area_gains(better[:, each], than[:, each], targets == each) for each in classes]
+    known = [part for part in parts if part is not None]
+    gains: Losses = np.mean(known, axis=0) if known else np.zeros(len(targets))
+    return gains
+
+
+def _area_gains(
+    better: NDArray[np.floating], than: NDArray[np.floating], positive: NDArray[np.bool_]
+) -> Losses | None:
+    positives = int(positive.sum())
+    others = len(positive) - positives
+    if not positives or not others:
+        return None
+    gains = np.zeros(len(positive))
+    for side, sign in ((positive, 1.0), (~positive, -1.0)):
+        pool = np.sort(np.concatenate([better[~side], than[~side]]))
+        gains[side] = sign * (_above(better[side], pool) - _above(than[side], pool))
+    return gains / (2 * positives * others)
+
+
+def _above(scores: NDArray[np.floating], ordered: NDArray[np.floating]) -> Losses:
+    """How many of the ordered ones each score is above; a tie is half of one."""
+    both = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
+    above: Losses = both / 2
+    return above
+
+
+def _class_counts(predictions: Predictions, targets: Targets) -> Counts:
+    """The last class is none of them."""
+    classes = predictions.shape[1] + 1
+    named = np.eye(classes, dtype=np.int64)[predictions.argmax(axis=1)]
+    wanted = np.eye(classes, dtype=np.int64)[targets]
+    return np.stack([named * wanted, named, wanted], axis=1)
+
+
+def _label_counts(predictions: Predictions, targets: Targets) -> Counts:
+    """All labels as one class."""
+    said = predictions >= _THRESHOLD
+    columns = [each.sum(axis=1) for each in (said & targets, said, targets)]
+    return np.stack(columns, axis=1)[:, :, None].astype(np.int64)
+
+
+def _mean_f1(counts: Counts) -> Losses:
+    """Of each [3, classes]: the mean over the classes that were named or to be named; 0 where none was."""
+    hit, there = counts[..., 0, :], counts[..., 1, :] + counts[..., 2, :]
+    each = 2 * hit / np.maximum(there, 1)
+    mean: Losses = each.sum(axis=-1) / np.maximum((there > 0).sum(axis=-1), 1)
+    return mean
+
+
 def _log_losses(predictions: Predictions, targets: Targets) -> Losses:
     """−log p of each row's class; of a row of no class, that of the least probability."""
     said = predictions[np.arange(len(targets)), np.maximum(targets, 0)].astype(np.float64)
@@ -211,10 +274,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         metric.name: metric
         for metric in (
             Metric("accuracy", True, _accuracy, _log_loss, 1.0, _errors),
-            Metric("macro_f1", True, _macro_f1, _log_loss, 1.0),
-            Metric("auc", True, _auc, _log_loss, 1.0),
+            Metric("macro_f1", True, _macro_f1, _log_loss, 1.0, row_counts=_class_counts, of_counts=_mean_f1),
+            Metric("auc", True, _auc, _log_loss, 1.0, row_gains=_auc_gains),
             Metric("log_loss", False, _log_loss, _log_loss, 0.0, _log_losses),
-            Metric("micro_f1", True, _micro_f1, _cross_entropy, 1.0),
+            Metric(
+                "micro_f1", True, _micro_f1, _cross_entropy, 1.0, row_counts=_label_counts, of_counts=_mean_f1
+            ),
             Metric("rmse", False, _rmse, _mean_square, 0.0, _squares, relative=True),
             Metric("mae", False, _mae, _mean_square, 0.0, _distances, relative=True),
             Metric("r2", True, _r2, _mean_square, 1.0, _squares),

@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from server.catalog.functions import Function
 from server.serving.calls import Call, Reply
 
-__all__ = ["AnsweredRow", "RecentAnswers", "Sample"]
+__all__ = ["FIRST", "AnsweredRow", "RecentAnswers", "Sample"]
 
 _ROWS_A_SECOND = 200
 _AT_A_TIME = 50
 _KEPT = 2_000
 _KEPT_BYTES = 2 << 20
-_FIRST = 500
+FIRST = 500
 _ROW_BYTES = 4_096
 _TEXT_LENGTH = 200
 _MOST_FUNCTIONS = 64
@@ -30,13 +30,15 @@ _FORGOTTEN_S = 86_400.0
 @dataclass(frozen=True, slots=True)
 class AnsweredRow:
     """row: of a table, as it came; b"" of everything else, and where it is large. length: of the input, in
-    bytes. value: what was answered, a short text or a number; None of other kinds.
+    bytes. value: what was answered, a short text or a number; None of other kinds. is_first: whether its
+    confidence is one of `Sample.first`.
     """
 
     row: bytes
     length: int
     value: str | float | None
     confidence: float | None
+    is_first: bool = False
 
 
 @dataclass(slots=True)
@@ -53,12 +55,13 @@ class Sample:
 
     def keep(self, row: AnsweredRow) -> None:
         """The oldest ones go for it."""
+        if row.confidence is not None and len(self.first) < FIRST:
+            self.first.append(row.confidence)
+            row = replace(row, is_first=True)
         self.recent.append(row)
         self.nbytes += len(row.row)
         while len(self.recent) > _KEPT or self.nbytes > _KEPT_BYTES:
             self.nbytes -= len(self.recent.popleft().row)
-        if row.confidence is not None and len(self.first) < _FIRST:
-            self.first.append(row.confidence)
 
 
 class RecentAnswers:

@@ -169,7 +169,8 @@ class Drift:
 
     def _of(self, sample: Sample) -> list[DriftOf]:
         function, recent = sample.function, list(sample.recent)
-        sure = [row.confidence for row in recent if row.confidence is not None]
+        # The first answers are no evidence that nothing has changed since.
+        sure = [row.confidence for row in recent if row.confidence is not None and not row.is_first]
         compared = {"confidence": ("its first answers", Reference.of(sample.first), sure)}
         trained = self._trained_on(function)
         if trained is not None:
@@ -179,7 +180,7 @@ class Drift:
             compared |= {what: (name, each, now[what]) for what, each in references.items() if what in now}
         found = []
         for what, (name, before, values) in sorted(compared.items()):
-            if not before.rows or all(value is None for value in values):
+            if not before.rows or (values and all(value is None for value in values)):
                 continue
             enough = min(before.rows, len(values)) >= _LEAST_ROWS
             index = before.index(values) if enough else None

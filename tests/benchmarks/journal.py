@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,15 +18,22 @@ from tests.benchmarks.report import RESULTS
 __all__ = ["Journal"]
 
 _CODE = Path(__file__).parents[2] / "server"
-_PACKAGES = ("scheduling", "placement")
 
 
 class Journal:
-    """Outcomes, as JSON has them, by key, on disk as they come. cases: the module of what is simulated."""
+    """Outcomes, as JSON has them, by key, on disk as they come. cases: the module of what is simulated,
+    with `packages` of the server.
+    """
 
-    def __init__(self, benchmark: str, cases: ModuleType, folder: Path = RESULTS) -> None:
+    def __init__(
+        self,
+        benchmark: str,
+        cases: ModuleType,
+        folder: Path = RESULTS,
+        packages: Sequence[str] = ("scheduling", "placement"),
+    ) -> None:
         folder.mkdir(exist_ok=True)
-        self._path = folder / f"{benchmark}-{_digest(cases)}.jsonl"
+        self._path = folder / f"{benchmark}-{_digest(cases, packages)}.jsonl"
         self.known: dict[str, Any] = {}
         if self._path.exists():
             whole, _, _ = self._path.read_text().rpartition("\n")  # a run may have ended within a line
@@ -48,9 +55,9 @@ class Journal:
         self.known.clear()
 
 
-def _digest(cases: ModuleType) -> str:
+def _digest(cases: ModuleType, packages: Sequence[str]) -> str:
     digest = hashlib.sha256(Path(cases.__file__ or "").read_bytes())
-    for package in _PACKAGES:
+    for package in packages:
         for path in sorted((_CODE / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

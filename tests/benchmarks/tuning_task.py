@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 from server.training.studies.hyperspace import HyperSpace
 
 Array = NDArray[np.float32]
-HIDDEN = (48, 32)
-BATCH_ROWS = 32
+HIDDEN = (32,)
+BATCH_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,22 @@ class Task:
 
 @dataclass
 class State:
-    """Weights and momentum, layer by layer; the weights alone are what another trial takes over."""
+    """All weights, layer by layer, and then all biases, in one row of numbers, and a momentum for each. The
+    weights alone are what another trial takes over. sizes: of the layers, the inputs first.
+    """
 
-    weights: list[Array]
-    biases: list[Array]
-    momentum: list[Array]
+    sizes: tuple[int, ...]
+    parameters: Array
+    momentum: Array
+
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.parameters).all())
 
 
 def space() -> HyperSpace:
     knobs = HyperSpace()
-    knobs.add_range_knob("learning_rate", "float", 1e-3, 1.0, log=True, default=0.02)
+    knobs.add_range_knob("learning_rate", "float", 1e-3, 1.0, log=True, default=0.05)
     knobs.add_range_knob("momentum", "float", 0.0, 0.99, default=0.9)
     knobs.add_range_knob("weight_decay", "float", 1e-6, 1e-1, log=True, default=1e-4)
     knobs.add_range_knob("dropout", "float", 0.0, 0.7, default=0.1)
@@ -69,20 +75,19 @@ def tasks(seed: int) -> list[Task]:
 def begin(task: Task, knobs: Mapping[str, float], random: np.random.Generator) -> State:
     sizes = (task.train.inputs.shape[1], *HIDDEN, task.classes)
     weights = [
-        random.normal(0.0, knobs["init_std"], (rows, columns)).astype(np.float32)
+        random.normal(0.0, knobs["init_std"], rows * columns).astype(np.float32)
         for rows, columns in itertools.pairwise(sizes)
     ]
-    biases = [np.zeros(columns, np.float32) for columns in sizes[1:]]
-    return fresh_momentum(weights, biases)
+    return _at_rest(sizes, np.concatenate([*weights, np.zeros(sum(sizes[1:]), np.float32)]))
 
 
-def fresh_momentum(weights: list[Array], biases: list[Array]) -> State:
-    return State(weights, biases, [np.zeros_like(each) for each in (*weights, *biases)])
+def warm(parent: State) -> State:
+    """The weights of another trial, without its momentum."""
+    return _at_rest(parent.sizes, parent.parameters.copy())
 
 
 def copy(state: State) -> State:
-    parts = (state.weights, state.biases, state.momentum)
-    return State(*([each.copy() for each in part] for part in parts))
+    return State(state.sizes, state.parameters.copy(), state.momentum.copy())
 
 
 def train_epoch(
@@ -94,58 +99,74 @@ def train_epoch(
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(task.train.labels))
+    inputs, labels = (
+        task.train.inputs[order],
+        np.eye(task.classes, dtype=np.float32)[task.train.labels[order]],
+    )
+    keep = np.float32(1 - knobs["dropout"])
+    # What a hidden unit's value is multiplied by, in each row.
+    kept = [
+        (random.random((len(order), width), np.float32) < keep).astype(np.float32) / keep
+        for width in state.sizes[1:-1]
+    ]
     momentum, decay = np.float32(knobs["momentum"]), np.float32(knobs["weight_decay"])
-    keep = 1 - knobs["dropout"]
+    weights, biases = _layers(state.sizes, state.parameters)
+    gradient = np.empty_like(state.parameters)
+    of_weights, of_biases = _layers(state.sizes, gradient)
+    decays = sum(each.size for each in weights)
     for first in range(0, len(order), BATCH_ROWS):
-        rows = order[first : first + BATCH_ROWS]
+        rows = slice(first, first + BATCH_ROWS)
         fall = 0.0 if cools is None else (epoch - 1 + first / len(order) - cools[0]) / (cools[1] - cools[0])
         rate = np.float32(knobs["learning_rate"] * 0.5 * (1 + math.cos(math.pi * fall)))
-        gradients = _gradients(state, task.train.inputs[rows], task.train.labels[rows], keep, random)
-        parameters = (*state.weights, *state.biases)
-        for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            if place < len(state.weights):
-                gradient = gradient + decay * parameter
-            velocity = state.momentum[place]
-            velocity *= momentum
-            velocity += gradient
-            parameter -= rate * velocity
+        layers = [inputs[rows]]
+        for place, masks in enumerate(kept):
+            layer = np.maximum(layers[-1] @ weights[place] + biases[place], 0)
+            layer *= masks[rows]
+            layers.append(layer)
+        error = _softmax(layers[-1] @ weights[-1] + biases[-1])
+        error -= labels[rows]
+        error /= np.float32(len(error))
+        for place in range(len(weights) - 1, -1, -1):
+            np.matmul(layers[place].T, error, out=of_weights[place])
+            np.add.reduce(error, axis=0, out=of_biases[place])
+            if place:
+                # Where dropout or the rectifier made zeros, nothing flows back.
+                error = error @ weights[place].T
+                error *= layers[place] > 0
+                error *= kept[place - 1][rows]
+        gradient[:decays] += decay * state.parameters[:decays]
+        state.momentum *= momentum
+        state.momentum += gradient
+        state.parameters -= rate * state.momentum
 
 
 def probabilities(state: State, rows: Rows) -> Array:
     """[n, classes]; a net that diverged gives equal chances to all."""
     layer = rows.inputs
-    for weights, biases in zip(state.weights[:-1], state.biases[:-1], strict=True):
-        layer = np.maximum(layer @ weights + biases, 0)
-    return _softmax(np.nan_to_num(layer @ state.weights[-1] + state.biases[-1], posinf=0, neginf=0))
+    weights, biases = _layers(state.sizes, state.parameters)
+    for of_layer, offsets in zip(weights[:-1], biases[:-1], strict=True):
+        layer = np.maximum(layer @ of_layer + offsets, 0)
+    return _softmax(np.nan_to_num(layer @ weights[-1] + biases[-1], posinf=0, neginf=0))
 
 
 def accuracy(scores: Array, rows: Rows) -> float:
     return float((scores.argmax(axis=1) == rows.labels).mean())
 
 
-def _gradients(
-    state: State, inputs: Array, labels: NDArray[np.int64], keep: float, random: np.random.Generator
-) -> list[Array]:
-    layers = [inputs]
-    for weights, biases in zip(state.weights[:-1], state.biases[:-1], strict=True):
-        layer = np.maximum(layers[-1] @ weights + biases, 0)
-        if keep < 1:
-            layer *= (random.random(layer.shape, np.float32) < keep) / np.float32(keep)
-        layers.append(layer)
-    error = _softmax(layers[-1] @ state.weights[-1] + state.biases[-1])
-    error[np.arange(len(labels)), labels] -= 1
-    error /= np.float32(len(labels))
-    of_weights: list[Array] = []
-    of_biases: list[Array] = []
-    for place in range(len(state.weights) - 1, -1, -1):
-        of_weights.insert(0, layers[place].T @ error)
-        of_biases.insert(0, error.sum(axis=0))
-        if place:
-            # Where dropout or the rectifier made zeros, nothing flows back.
-            error = (error @ state.weights[place].T) * (layers[place] > 0)
-            if keep < 1:
-                error /= np.float32(keep)
-    return [*of_weights, *of_biases]
+def _at_rest(sizes: tuple[int, ...], parameters: Array) -> State:
+    return State(sizes, parameters, np.zeros_like(parameters))
+
+
+def _layers(sizes: tuple[int, ...], parameters: Array) -> tuple[list[Array], list[Array]]:
+    """The weights and the biases of each layer, as views."""
+    weights, biases, at = [], [], 0
+    for rows, columns in itertools.pairwise(sizes):
+        weights.append(parameters[at : at + rows * columns].reshape(rows, columns))
+        at += rows * columns
+    for columns in sizes[1:]:
+        biases.append(parameters[at : at + columns])
+        at += columns
+    return weights, biases
 
 
 def _softmax(logits: Array) -> Array:
@@ -165,7 +186,7 @@ def _digits(seed: int) -> Task:
 def _synthetic(name: str, seed: int, *, noise: float) -> Task:
     """Ten smooth prototypes of 12x12 pixels, each in two forms; moved by up to two pixels, in noise."""
     random = np.random.default_rng((seed, 2))
-    count, side = 2700, 12
+    count, side = 2400, 12
     coarse = random.normal(size=(10, 2, 5, 5))
     prototypes = np.repeat(np.repeat(coarse, 3, axis=2), 3, axis=3)[..., :side, :side]
     labels = random.integers(10, size=count)
@@ -173,7 +194,7 @@ def _synthetic(name: str, seed: int, *, noise: float) -> Task:
     moves = random.integers(-2, 3, size=(count, 2))
     moved = [np.roll(image, tuple(move), axis=(0, 1)) for image, move in zip(images, moves, strict=True)]
     inputs = (np.stack(moved) + random.normal(scale=noise, size=(count, side, side))).reshape(count, -1)
-    return _split(name, Rows((inputs / (1 + noise)).astype(np.float32), labels), train=600, validation=600)
+    return _split(name, Rows((inputs / (1 + noise)).astype(np.float32), labels), train=400, validation=500)
 
 
 def _split(name: str, rows: Rows, *, train: int, validation: int) -> Task:

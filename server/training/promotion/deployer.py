@@ -254,7 +254,7 @@ class Deployer:
         if champion is not None:
             theirs = await self._champions_verdict(run, champion, verdict.rows)
             fair = await self._unseen(run, champion, members, verdict.rows)
-            found_better = await asyncio.to_thread(verdict.against, theirs, fair, clusters)
+            found_better = await asyncio.to_thread(verdict.against, theirs, fair, clusters, level)
             told = replace(told, p_value=found_better.p_value)
             if not found_better.is_won(level):
                 keys = [model.key for model in champion.members]

@@ -42,8 +42,17 @@ class Verdict(Protocol):
         """In which the value lies but for a chance of `level`."""
         ...
 
-    def against(self, champion: Any, fair: NDArray[np.bool_], clusters: Clusters | None) -> Match:  # noqa: ANN401  # of its own kind
-        """The test that these are no better than the champion, on the rows that are fair to both."""
+    def against(
+        self,
+        champion: Any,  # noqa: ANN401  # of its own kind
+        fair: NDArray[np.bool_],
+        clusters: Clusters | None,
+        level: float,
+    ) -> Match:
+        """The test that these are no better than the champion, on the rows that are fair to both.
+
+        level: the chance that it shall be able to tell.
+        """
         ...
 
 
@@ -67,8 +76,10 @@ class AnsweredRightly:
         """See `Verdict.interval`."""
         return interval(self.right, clusters, level)
 
-    def against(self, champion: AnsweredRightly, fair: NDArray[np.bool_], clusters: Clusters | None) -> Match:
-        """See `Verdict.against`."""
+    def against(
+        self, champion: AnsweredRightly, fair: NDArray[np.bool_], clusters: Clusters | None, level: float
+    ) -> Match:
+        """See `Verdict.against`; the test is exact at any level."""
         return match(self.right[fair], champion.right[fair], None if clusters is None else clusters[fair])
 
 
@@ -95,7 +106,9 @@ class ScoredAnswers:
         """See `Verdict.interval`."""
         return resampled_interval(self.metric, self.predictions, self.targets, clusters, level)
 
-    def against(self, champion: ScoredAnswers, fair: NDArray[np.bool_], clusters: Clusters | None) -> Match:
+    def against(
+        self, champion: ScoredAnswers, fair: NDArray[np.bool_], clusters: Clusters | None, level: float
+    ) -> Match:
         """See `Verdict.against`."""
         return swapped_match(
             self.metric,
@@ -103,4 +116,5 @@ class ScoredAnswers:
             champion.predictions[fair],
             self.targets[fair],
             None if clusters is None else clusters[fair],
+            level,
         )

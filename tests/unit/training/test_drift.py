@@ -105,6 +105,22 @@ async def test_what_has_changed_is_said_by_name_and_what_has_not_is_not(tmp_path
 
 
 @on_a_loop
+async def test_first_answers_are_not_compared_with_themselves(tmp_path: Path):
+    house = House(tmp_path, RANDOM.integers(20, 80, 3_000).tolist())
+
+    async def confidence() -> Any:
+        return next(each for each in await house.drift.look() if each.what == "confidence")
+
+    house.ask([30] * 400, confidence=0.9)
+    assert ((await confidence()).rows, (await confidence()).index) == (0, None), "there is nothing since"
+    house.ask([30] * 250, confidence=0.9)
+    assert ((await confidence()).rows, (await confidence()).index) == (150, None), "there is little since"
+    house.ask([30] * 200, confidence=0.6)
+    mixed = await confidence()
+    assert (mixed.rows, mixed.is_much) == (350, True), "the first 500 do not hide what came after them"
+
+
+@on_a_loop
 async def test_a_few_rows_say_nothing_yet(tmp_path: Path):
     house = House(tmp_path, RANDOM.integers(20, 80, 3_000).tolist())
     house.ask([75] * 50)

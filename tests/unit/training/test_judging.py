@@ -51,7 +51,8 @@ def test_a_clearly_smaller_error_wins_and_noise_does_not():
 def test_an_error_that_is_smaller_in_every_row_wins_at_any_look_and_by_one_row_at_none():
     champion, targets = numbers(4, 400, 1.0)
     better = targets[:, None] + 0.5 * (champion - targets[:, None])
-    assert swapped_match(RMSE, better, champion, targets).is_won(level_of(1_000))
+    late = level_of(1_000)
+    assert swapped_match(RMSE, better, champion, targets, level=late).is_won(late)
     one = champion.copy()
     one[0] = targets[0]
     assert swapped_match(RMSE, one, champion, targets).p_value > 0.4
@@ -102,3 +103,81 @@ def test_a_gain_counts_beyond_its_interval_alone():
     assert gains(RMSE, (targets + 0.8 * noise)[:, None], base, targets)
     other = np.random.default_rng(2).normal(0, 0.98, 200)
     assert not gains(RMSE, (targets + other)[:, None], base, targets)
+
+
+def classes_said(seed: int, rows: int, right: float, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of which that share is right, and the classes."""
+    random = np.random.default_rng(seed)
+    targets = random.integers(classes, size=rows)
+    said = np.where(random.random(rows) < right, targets, random.integers(classes, size=rows))
+    return np.eye(classes)[said] * 0.5 + random.random((rows, classes)) * 0.4, targets
+
+
+@pytest.mark.parametrize("name", ["macro_f1", "auc", "micro_f1", "rmse"])
+def test_what_is_far_better_wins_at_every_look(name: str):
+    metric = METRICS[name]
+    if name == "rmse":
+        champion, targets = numbers(1, 1_000, 1.0)
+        better = targets[:, None] + 0.3 * (champion - targets[:, None])
+    else:
+        better, targets = classes_said(3, 1_000, 0.9)
+        random = np.random.default_rng(4)
+        champion = better.copy()
+        worse = random.random(1_000) < 0.25
+        champion[worse] = random.random((int(worse.sum()), 4))
+        if name == "micro_f1":
+            targets = np.eye(4, dtype=bool)[targets]
+    for look in (1, 22, 365, 10_000):
+        level = level_of(look)
+        assert swapped_match(metric, better, champion, targets, level=level).is_won(level), look
+        assert not swapped_match(metric, champion, better, targets, level=level).is_won(level)
+
+
+@pytest.mark.parametrize("name", ["macro_f1", "auc", "micro_f1"])
+def test_the_chance_told_is_never_below_that_of_all_swaps(name: str, monkeypatch: pytest.MonkeyPatch):
+    metric = METRICS[name]
+    told = []
+    for seed in range(6):
+        better, targets = classes_said(seed, 40, 0.9, 3)
+        champion = better.copy()
+        champion[:10] = classes_said(seed + 100, 10, 0.3, 3)[0]
+        if name == "micro_f1":
+            targets = np.eye(3, dtype=bool)[targets]
+
+        def gain(swapped: np.ndarray, b: np.ndarray = better, c: np.ndarray = champion) -> float:
+            each = swapped[:, None]
+            return metric.of(np.where(each, c, b), targets) - metric.of(np.where(each, b, c), targets)  # noqa: B023  # called in this round
+
+        nothing = np.zeros(40, bool)
+        swaps = [np.concatenate([(number >> np.arange(10)) & 1 == 1, nothing[10:]]) for number in range(1024)]
+        seen = gain(nothing)
+        exact = np.mean([gain(swap) >= seen - 1e-12 for swap in swaps])
+        drawn = swapped_match(metric, better, champion, targets).p_value
+        bound = swapped_match(metric, better, champion, targets, level=1e-12).p_value
+        assert drawn == pytest.approx(exact, abs=0.02)
+        assert bound >= exact
+        told.append(bound)
+    assert min(told) < 0.5, "a bound that says nothing bounds nothing"
+
+
+def test_an_area_is_the_sum_of_its_rows_parts_whatever_is_swapped():
+    better, targets = classes_said(1, 60, 0.8, 3)
+    champion, _ = classes_said(2, 60, 0.5, 3)
+    champion[::7] = better[::7]
+    assert AUC.row_gains is not None
+    parts = AUC.row_gains(better, champion, targets)
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        each = random.integers(2, size=60).astype(bool)[:, None]
+        ours, theirs = np.where(each, champion, better), np.where(each, better, champion)
+        seen = AUC.of(ours, targets) - AUC.of(theirs, targets)
+        assert seen == pytest.approx(float(np.where(each[:, 0], -parts, parts).sum()), abs=1e-12)
+
+
+def test_an_interval_at_a_late_look_is_wider_than_what_few_draws_reach():
+    told, targets = classes_said(5, 200, 0.8)
+    first, late = (
+        resampled_interval(METRICS["macro_f1"], told, targets, level=level) for level in (0.05, 1e-9)
+    )
+    assert late[0] < first[0] < first[1] < late[1]
+    assert late[1] - late[0] > 2.5 * (first[1] - first[0])
