@@ -50,10 +50,9 @@ def swapped_match(
     places = places_of(len(targets), clusters)
     if metric.row_losses is not None:
         ahead = metric.row_losses(champion, targets) - metric.row_losses(challenger, targets)
-        return Match(_chance_of_sums(np.bincount(places, weights=ahead), level))
+        return Match(_chance_of_sums(ahead, places, level))
     if metric.row_gains is not None:
-        ahead = metric.row_gains(challenger, champion, targets)
-        return Match(_chance_of_sums(np.bincount(places, weights=ahead), level))
+        return Match(_chance_of_sums(metric.row_gains(challenger, champion, targets), places, level))
     if metric.row_counts is not None and metric.of_counts is not None:
         ours, theirs = (metric.row_counts(said, targets) for said in (challenger, champion))
         return Match(_chance_of_counts(metric, ours, theirs, places, level))
@@ -70,8 +69,11 @@ def swapped_match(
     return Match((1 + reached) / (1 + draws))
 
 
-def _chance_of_sums(ahead: NDArray[np.float64], level: float) -> float:
-    """The chance that sums of ±ahead, each sign a fair coin, are at least the sum that was seen."""
+def _chance_of_sums(of_rows: NDArray[np.float64], places: NDArray[np.intp], level: float) -> float:
+    """The chance that sums of ±ahead, each sign a fair coin, are at least the sum that was seen. ahead: of
+    clusters.
+    """
+    ahead = np.bincount(places, weights=of_rows).astype(np.float64)
     ahead = ahead[ahead != 0]
     if not len(ahead):
         return 1.0
