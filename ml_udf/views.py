@@ -25,7 +25,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "refit STRUCT(refitted_at TIMESTAMPTZ, reason VARCHAR, members VARCHAR[], rows BIGINT, "
         "number BIGINT))",
         "selection": "STRUCT(policy VARCHAR, gear BIGINT, gears BIGINT, price_per_device_second DOUBLE, "
-        "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE)",
+        "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE, measure VARCHAR)",
     },
     "models": {
         "name": "VARCHAR",

@@ -23,4 +23,5 @@ OBJECT_DETECTION = Task(
     rules=("weighted_boxes",),
     metrics=("map", "map_50"),
     threshold=0.0,
+    worth="map",
 )

@@ -22,6 +22,7 @@ def _multilabel(name: str, *forms: str) -> Task:
         rules=("mean",),
         metrics=("micro_f1",),
         threshold=0.5,
+        worth="micro_f1",
     )
 
 

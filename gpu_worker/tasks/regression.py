@@ -21,6 +21,7 @@ def _regression(name: str, *forms: str) -> Task:
         collector=_collector,
         rules=("mean", "weighted_mean"),
         metrics=("rmse", "mae", "r2"),
+        worth="r2",
     )
 
 

@@ -123,6 +123,8 @@ class Task:
     confidence: the column that `min_confidence` is about; without one there is no threshold, and no default.
     threshold: from which score on a class is answered, where a row may have several or none of them and
     nobody says otherwise; None where a row has one. models_of: tasks whose models do this one too.
+    worth: the metric, 1 at best and 0 where answers are worth nothing, by which members' answers are weighed
+    against their time; "" where that is how often they are right.
     """
 
     name: str
@@ -136,6 +138,7 @@ class Task:
     confidence: str | None = None
     threshold: float | None = None
     models_of: tuple[str, ...] = ()
+    worth: str = ""
 
     @property
     def value(self) -> ColumnSpec:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_worker.tasks import TASKS, Task, task_named
+from gpu_worker.tasks.metrics import METRICS
 from gpu_worker.tasks.thresholds import thresholds_from
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
 from server.ensemble.actor import ActorNetwork
 from server.ensemble.breakage import RefitNote
 from server.ensemble.by_plan import members_asked, richest_plan
-from server.ensemble.fit import Fit
+from server.ensemble.fit import ACCURACY, Fit
 from server.ensemble.one_by_one import is_worth_it_alone
 from server.ensemble.select import is_policy, select_members
 from server.errors import BadOption
@@ -53,6 +54,7 @@ _FIELDS = {
 }
 _PINNED = {"features"}  # found when it is deployed; in the body where that is an older specification
 _BY_DEFAULT = "value"  # selects members where nothing else is said, and evidence is there
+_BY_SUBSET = ("value", "gear", "slackfit", "async")  # need not know how sure an answer is
 _MAX_MEMBERS = 32
 _MAX_BATCH = 65_536
 
@@ -98,7 +100,7 @@ def function_of(
     models = [_model_named(key, catalog) for key in given["models"]]
     _check_alike(name, models)
     try:
-        names = select_members(given.get("select") or "all", [(each.name, each.accuracy) for each in models])
+        names = select_members(given.get("select") or "all", _strengths(models))
     except ValueError as exc:
         raise BadOption(f"function {name}: {exc}") from exc
     members = tuple(model for model in models if model.name in names)
@@ -241,6 +243,19 @@ def _check_alike(name: str, models: Sequence[ModelVersion]) -> None:
             )
 
 
+def _strengths(models: Sequence[ModelVersion]) -> list[tuple[str, float]]:
+    """By name, by what models are the better ones: accuracy, or their scores, if all have one of a kind."""
+    scores = [model.score or {} for model in models]
+    metric = METRICS.get(str(scores[0].get("metric")))
+    alike = metric is not None and all(score.get("metric") == metric.name for score in scores)
+    values = [score.get("value") for score in scores]
+    if any(model.accuracy for model in models) or metric is None or not alike or None in values:
+        return [(model.name, model.accuracy) for model in models]
+    return [
+        (model.name, metric.merit(float(str(value)))) for model, value in zip(models, values, strict=True)
+    ]
+
+
 def _check_fit(name: str, members: Sequence[ModelVersion], fit: Fit | None) -> None:
     for model in members if fit is not None else ():
         if fit is not None and model.name not in fit.members:
@@ -278,10 +293,11 @@ def _selectable(
 ) -> tuple[ModelVersion, ...]:
     """The members in the order of the fit. Raises `BadOption` where no policy can select among them."""
     policy, hint = given["select"], "say select: 'all', or deploy it from a training job anew"
-    if not task_named(given.get("task") or members[0].task).picks_one:
+    task = task_named(given.get("task") or members[0].task)
+    if not task.picks_one and policy not in _BY_SUBSET:
         raise BadOption(
             f"function {name}: {policy!r} selects by how sure members are of one class, and the answers to "
-            f"{members[0].task} are none; say select: 'all'"
+            f"{task.name} are none; say select: 'all', or one of {', '.join(_BY_SUBSET)}"
         )
     if len(members) < 2:
         raise BadOption(f"function {name}: {policy!r} selects among several members, and there is one")
@@ -295,10 +311,12 @@ def _selectable(
             f"function {name}: {policy!r} selects among the members that were fitted, "
             f"{', '.join(fit.members)}; name all of them and no other"
         )
-    if given.get("combine") != "log_pool":
+    if (rule := given.get("combine") or next(iter(task.rules), "")) != fit.rule:
         raise BadOption(
-            f"function {name}: {policy!r} reads the confidence of combine: 'log_pool', "
-            f"not of {given.get('combine', 'majority_vote')!r}"
+            f"function {name}: {policy!r} reads the confidence of combine: 'log_pool', not of {rule!r}"
+            if task.picks_one
+            else f"function {name}: {policy!r} goes by what the members' answers are worth together by "
+            f"combine: {fit.rule!r}, not by {rule!r}"
         )
     return tuple(sorted(members, key=lambda model: fit.members.index(model.name)))
 
@@ -327,6 +345,9 @@ def _actor(name: str, given: Mapping[str, Any], members: int) -> ActorNetwork | 
 def _fitted(function: Function, fit: Fit) -> dict[str, Any]:
     """What a fit says of a function's members together: on rows that it was not fitted on."""
     together = fit.of(fit.subset(model.name for model in function.members))
+    if fit.measure != ACCURACY:
+        worth = None if together is None else together.accuracy
+        return {"rows": fit.rows, "subsets": len(fit.subsets), "measure": fit.measure, "value": worth}
     return {
         "rows": fit.rows,
         "subsets": len(fit.subsets),

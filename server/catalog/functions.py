@@ -180,12 +180,13 @@ class Function:
 
     @property
     def held_out(self) -> dict[frozenset[str], float]:
-        """By the keys of members that were fitted together: how often they are right on other rows.
+        """By the keys of members that were judged together: how often they are right on other rows, or what
+        their answers are worth, where they are no classes.
 
         Empty where that is not known of the function's own rule.
         """
         fit = self.rule.fit
-        if fit is None or self.combine != "log_pool":
+        if fit is None or self.combine != fit.rule:
             return {}
         keys = {model.name: model.key for model in self.members}
         subsets = {tuple(fit.members[place] for place in each.members): each for each in fit.subsets}

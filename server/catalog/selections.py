@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from server.catalog.functions import Form, Function, ModelVersion
+from server.ensemble.fit import ACCURACY
 from server.ensemble.gearing import FollowedPlans
 from server.ensemble.plan import Plan
 from server.ensemble.selection import TYPICAL_ROWS
@@ -25,8 +26,9 @@ class Selection:
 
     gear: of so many `gears`, 0 the richest · price_per_device_second: right answers that a second of a device
     has to bring, by the present plan · expected_accuracy: of rows that are not cut short, by held-out rows,
-    or by labelled ones since the fit was made anew · device_seconds_a_row: in expectation, by l̂. None: there
-    is no plan, or it is not known.
+    or by labelled ones since the fit was made anew; where answers are no classes, what they are worth by the
+    `measure`, 1 at best (`ensemble/worths.py`), which else is None · device_seconds_a_row: in expectation, by
+    l̂. None: there is no plan, or it is not known.
     """
 
     policy: str
@@ -35,10 +37,14 @@ class Selection:
     price_per_device_second: float | None = None
     expected_accuracy: float | None = None
     device_seconds_a_row: float | None = None
+    measure: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the routes say it."""
-        return asdict(self)
+        told = asdict(self)
+        if self.measure is None:
+            del told["measure"]
+        return told
 
 
 class Followed(Protocol):
@@ -85,12 +91,21 @@ def selection_of(
             max(plan.prices, default=None),
             _expected(function, plan),
             plan.device_s,
+            _measure(function),
         )
     everybody = frozenset(model.key for model in function.members)
     alone = function.members[0].accuracy if len(function.members) == 1 else 0.0
     expected = function.held_out.get(everybody) or alone or None  # 0: nobody has measured it
     taken_s = sum(row_s(function, model, latency_of) for model in function.members)
-    return Selection(policy, expected_accuracy=expected, device_seconds_a_row=taken_s)
+    return Selection(
+        policy, expected_accuracy=expected, device_seconds_a_row=taken_s, measure=_measure(function)
+    )
+
+
+def _measure(function: Function) -> str | None:
+    """Of answers that are no classes, by what their worth was measured; else None."""
+    fit = function.rule.fit
+    return None if fit is None or fit.measure == ACCURACY or function.combine != fit.rule else fit.measure
 
 
 def _expected(function: Function, plan: Plan) -> float:

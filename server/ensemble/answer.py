@@ -115,6 +115,11 @@ class AnswerRule:
         errors = [*told.errors, *refused] if refused else told.errors
         return FunctionAnswer(rows, found.columns, errors, answered_by, found.defaulted)
 
+    @property
+    def _judged(self) -> Fit | None:
+        """What is known of its members on held-out rows, if that is of its own rule."""
+        return self.fit if self.fit is not None and self.combine == self.fit.rule else None
+
     def _vote(self, answer: MemberAnswer) -> Vote:
         name, accuracy = self.members[answer.model]
         columns = {column.name: column for column in answer.columns}
@@ -127,13 +132,13 @@ class AnswerRule:
         answered_by: Iterable[tuple[Sequence[int], str]],
         unknown: Iterable[int],
     ) -> list[float]:
-        """By row, how often such an answer is right; nan where that is not known, as of a vector.
+        """By row, how often such an answer is right, or what it is worth; nan: not known, as of a vector.
 
         columns: of so many rows each · answered_by: rows, and the members that answered them, as
         `FunctionAnswer` names them · unknown: rows at fault, and those that got the default answer
         """
         expected = [math.nan] * rows
-        if not self.task.picks_one:
+        if not self.task.picks_one and self._judged is None:
             return expected
         confidence = columns.get(self.task.confidence or "")
         sure: list[float] = [math.nan] * rows if confidence is None else list(confidence.values)
@@ -150,8 +155,9 @@ class AnswerRule:
 
         Counted on held-out rows, where the rule is the one that was fitted: of the rows that the members
         answered as surely, else of all rows. Of one member alone, by no fit, it is that member's accuracy.
+        Of answers that are no classes it is what the members' are worth together (worths.py).
         """
-        fit = self.fit if self.combine == "log_pool" else None
+        fit = self._judged
         if fit is None or not set(members) <= set(fit.members):
             alone = dict(self.members.values()).get(members[0], 0.0) if len(members) == 1 else 0.0
             return [alone or math.nan] * len(confidences)  # 0: nobody has measured it

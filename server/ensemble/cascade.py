@@ -87,6 +87,8 @@ def plan_on_worker(ensemble: Ensemble, policy: SelectionPolicy, shared_s: float)
     plans: Sequence[Plan] = getattr(policy, "plans", ())
     if not plans or shared_s <= 0 or ensemble.devices > 1 or not heeds_confidence(policy):
         return None
+    if not any(ensemble.evidence.edges.values()):  # rows are not told apart by what members say of them
+        return None
     plan = plans[economical(plans)]
     if any(len(choice.ask) > 1 for choice in plan.choices):
         return None

@@ -29,6 +29,8 @@ from server.ensemble.log_pool import (
 )
 
 __all__ = [
+    "ACCURACY",
+    "LOG_POOL",
     "Fit",
     "HeldOutRows",
     "Judged",
@@ -43,6 +45,8 @@ __all__ = [
 
 Subset = tuple[int, ...]  # places among the fit's members, ascending
 
+ACCURACY = "accuracy"
+LOG_POOL = "log_pool"
 _FORMAT = 1
 _FOLDS = 5
 _EVERY_SUBSET_UP_TO = 6  # members
@@ -72,6 +76,8 @@ class Fit:
     often the subsets are right by how sure they are, for plans (plan.py); None where that was not counted
     agreement: of each pair of members, how often both name the same class (agreement.py); () for not counted
     shifts: of each member, in the log of its weight in every subset; not kept: those of a context
+    rule: of combination, by which the subsets were judged; `log_pool` alone answers by what was fitted
+    measure: what the subsets' `accuracy` is: how often they are right, or a task's `worth` (worths.py)
     """
 
     members: tuple[str, ...]
@@ -82,6 +88,8 @@ class Fit:
     evidence: EvidenceStates | None = field(default=None, compare=False)
     shifts: tuple[float, ...] = ()
     agreement: tuple[float, ...] = field(default=(), compare=False)
+    rule: str = LOG_POOL
+    measure: str = ACCURACY
     _places: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _subsets: Mapping[Subset, SubsetFit] = field(init=False, repr=False, compare=False)
 
@@ -123,6 +131,7 @@ class Fit:
             "rows": self.rows,
             "classes": self.classes,
             **({"agreement": list(self.agreement)} if self.agreement else {}),
+            **({} if self.rule == LOG_POOL else {"rule": self.rule, "measure": self.measure}),
             "subsets": [
                 {
                     "members": list(each.members),
@@ -152,6 +161,8 @@ class Fit:
                 int(told["classes"]),
                 evidence,
                 agreement=_agreement(told.get("agreement", ()), len(told["members"])),
+                rule=str(told.get("rule", LOG_POOL)),
+                measure=str(told.get("measure", ACCURACY)),
             )
         except (KeyError, TypeError, OverflowError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc

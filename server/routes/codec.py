@@ -202,14 +202,15 @@ class Codec:
         """
         if limits == Limits():
             return None
-        if limits.min_accuracy is not None and not function.task.picks_one:
-            raise BadOption(
-                f"{function.name} answers {function.task.name}, which has no accuracy; ask for none"
-            )
         candidates = [MemberEstimate(m.key, m.accuracy, self.latency_of(m, form)) for m in function.members]
         rows = min(rows, function.max_batch)
         saved_s = self.saved_s(function, form, rows)
         accuracies = function.held_out
+        if limits.min_accuracy is not None and not function.task.picks_one and not accuracies:
+            raise BadOption(
+                f"{function.name} answers {function.task.name}, and what its members' answers are worth was "
+                "not measured on held-out rows; ask for no accuracy, or deploy it from a training job"
+            )
         if not accuracies:
             return _by_members(function, candidates, rows, limits, saved_s)
         planned = function.follows_plans and row_class == "interactive"
@@ -220,7 +221,8 @@ class Codec:
                 candidates, accuracies, rows, limits, workers=self.workers(), saved_s=saved_s
             )
         except ValueError as exc:
-            raise BadOption(f"{function.name}: {exc}") from exc
+            worth = "" if function.task.picks_one else f" (its accuracy is its {function.task.worth})"
+            raise BadOption(f"{function.name}: {exc}{worth}") from exc
         return chosen if planned or len(chosen) < len(candidates) else None
 
     def _plan_is_right(self, function: Function, form: Form, least: float | None) -> bool:

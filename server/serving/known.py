@@ -28,7 +28,8 @@ def combine_known(
 ) -> list[float]:
     """Combine what has come of each span, `reply` included, a batch of so many rows for one member.
 
-    By row of the batch, how probable the combined answer is; not a number for a row that is in no span.
+    By row of the batch, how probable the combined answer is, 0 where the task does not say; not a number for
+    a row that is in no span.
     by: another rule than the function's own. Raises ServiceError for an answer that cannot be used.
     """
     sure = [math.nan] * rows
@@ -50,11 +51,13 @@ def combine_known(
             for span in group:
                 span.known = (found, first)
                 first += span.rows
-        confidences = found.columns[function.task.confidence or "confidence"].values
+        confidence = found.columns.get(function.task.confidence or "")
         for span in group:
             assert span.known is not None, "it was just combined"
             first, at = span.known[1], span.found[member][1]
-            sure[at : at + span.rows] = confidences[first : first + span.rows]
+            sure[at : at + span.rows] = (
+                [0.0] * span.rows if confidence is None else confidence.values[first : first + span.rows]
+            )
     return sure
 
 

@@ -2,8 +2,9 @@
 
 G is the share of the offered rows that are answered rightly and in time. Four settings (ensembles_cases.py)
 on splits that nothing was tuned on (what was tried was tried on 0 to 7, and from 100 on). The same split
-gives every policy the same rows at the same times, so differences are paired, with 95 % intervals. Simulated:
-the very pool and policies that are to serve decide, the clock is not real.
+gives every policy the same rows at the same times, so differences are paired, with 95 % intervals. A run that
+was interrupted goes on where it was. Simulated: the very pool and policies that are to serve decide, the
+clock is not real.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -28,6 +29,7 @@ from server.ensemble.selection import (
     draws_lots,
     heeds_confidence,
 )
+from tests.benchmarks import ensembles_cases
 from tests.benchmarks.ensembles_actor import TRAINING, actor_of
 from tests.benchmarks.ensembles_cases import (
     ACTOR,
@@ -49,9 +51,11 @@ from tests.benchmarks.ensembles_cases import (
     run,
 )
 from tests.benchmarks.ensembles_data import split_of
+from tests.benchmarks.journal import Journal
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.schedule import half_width
 
+Job = tuple[Cell, int, int]  # cell, split, rows
 Figures = dict[tuple[Cell, str, str], list[float]]  # by cell, contender, measure: one of each split
 
 # What SERVING.md's study found in its own cells: value, and how far ahead of `gear` (of `async` in C).
@@ -71,43 +75,62 @@ _STUDY = {
 def main() -> None:
     flags = _parser().parse_args()
     began_s = time.perf_counter()
-    cells = QUICK if flags.quick else FULL
+    cells = [cell for cell in (QUICK if flags.quick else FULL) if cell.setting in flags.settings]
+    weak_cells = [cell for cell in IMPAIRED_CELLS if cell.setting in flags.settings]
     splits = range(flags.first, flags.first + (2 if flags.quick else flags.splits))
     rows = 1200 if flags.quick else flags.rows
     figures: Figures = {}
     bounds: dict[Cell, list[float | None]] = {}
+    journal = Journal("ensembles", ensembles_cases, packages=("ensemble", "scheduling"))
     with ProcessPoolExecutor(flags.jobs, initializer=_modest) as pool:
-        for family in sorted({setting.family for setting in SETTINGS.values()}):
+        for family in sorted({SETTINGS[name].family for name in flags.settings}):
             for accuracies in pool.map(_trained, [(family, number) for number in splits]):
                 console.print(f"{family}: members alone " + " ".join(f"{100 * a:.1f}" for a in accuracies))
         list(
             pool.map(
-                _trained, [(setting.family, number) for setting in SETTINGS.values() for number in TRAINING]
+                _trained, [(SETTINGS[name].family, number) for name in flags.settings for number in TRAINING]
             )
         )
-        list(pool.map(_actor, SETTINGS))  # trained, where it is not kept
-        jobs = [(cell, number, rows) for cell in cells for number in splits]
-        for (cell, _, _), (bound, found) in zip(jobs, pool.map(_one, jobs), strict=True):
+        list(pool.map(_actor, flags.settings))  # trained, where it is not kept
+
+        def simulated(
+            kind: str, one: Callable[[Job], Any], cells: Sequence[Cell]
+        ) -> Iterator[tuple[Cell, Any]]:
+            jobs = {
+                f"{kind}, {cell.title}, split {number}, {rows} rows": (cell, number, rows)
+                for cell in cells
+                for number in splits
+            }
+            left = {key: job for key, job in jobs.items() if key not in journal.known}
+            for _ in journal.keep(zip(left, pool.map(one, left.values()), strict=True)):
+                pass
+            return ((cell, journal.known[key]) for key, (cell, _, _) in jobs.items())
+
+        for cell, (bound, found) in simulated("all", _one, cells):
             bounds.setdefault(cell, []).append(bound)
-            for (name, measure), each in found.items():
-                figures.setdefault((cell, name, measure), []).append(each)
-        thrift = {name: list(pool.map(_thrift, [(name, number) for number in splits])) for name in SETTINGS}
-        weak_jobs = [(cell, number, rows) for cell in IMPAIRED_CELLS for number in splits]
+            for name, by_measure in found.items():
+                for measure, each in by_measure.items():
+                    figures.setdefault((cell, name, measure), []).append(each)
+        thrift = {
+            name: list(pool.map(_thrift, [(name, number) for number in splits])) for name in flags.settings
+        }
         impairments: Figures = {}
-        for (cell, _, _), worse in zip(weak_jobs, pool.map(_weak, weak_jobs), strict=True):
+        for cell, worse in simulated("impaired", _weak, weak_cells):
             for name, goodput in worse.items():
                 impairments.setdefault((cell, name, "G"), []).append(goodput)
-    for name in SETTINGS:
+    for name in flags.settings:
         _print_goodput(name, [cell for cell in cells if cell.setting == name], figures, bounds)
     _print_measures(cells, figures)
-    _print_impaired(impairments)
+    _print_impaired(weak_cells, impairments)
     targets = _targets(cells, figures, thrift)
     for what, figure, is_met in targets:
         console.print(f"{'met   ' if is_met else 'MISSED'}  {what}: {figure}", soft_wrap=True)
-    cost = _selection_cost(flags.first)
+    cost = _selection_cost(flags.first, flags.settings)
     console.print("selection, µs a row: " + ", ".join(f"{name} {us:.1f}" for name, us in cost.items()))
     took_s = time.perf_counter() - began_s
-    console.print(f"{len(jobs) * len(CONTENDERS):,} simulations of about {rows:,} rows in {took_s:.0f} s")
+    console.print(
+        f"{len(cells) * len(splits) * len(CONTENDERS):,} simulations of about {rows:,} rows in {took_s:.0f} s"
+    )
     write_json(
         "ensembles",
         {
@@ -121,6 +144,7 @@ def main() -> None:
             "cells": [_record(cell, figures, bounds[cell]) for cell in cells],
         },
     )
+    journal.forget()
 
 
 def _modest() -> None:
@@ -136,17 +160,17 @@ def _actor(name: str) -> None:
     actor_of(name)
 
 
-def _one(job: tuple[Cell, int, int]) -> tuple[float | None, dict[tuple[str, str], float]]:
+def _one(job: Job) -> tuple[float | None, dict[str, dict[str, float]]]:
+    """The fluid bound, and by contender and measure what was found."""
     cell, number, rows = job
-    found: dict[tuple[str, str], float] = {}
+    found: dict[str, dict[str, float]] = {}
     for contender in CONTENDERS:
         result = run(cell, contender, number, rows)
-        for measure, of in MEASURES.items():
-            found[contender.name, measure] = of(result)
+        found[contender.name] = {measure: of(result) for measure, of in MEASURES.items()}
     return fluid_bound(cell, number), found
 
 
-def _weak(job: tuple[Cell, int, int]) -> dict[str, float]:
+def _weak(job: Job) -> dict[str, float]:
     """G of value and gear where what they believe is wrong, or known from few rows."""
     cell, number, rows = job
     contenders = [impaired(policy, how) for how in IMPAIRMENTS for policy in ("gear", OURS)]
@@ -198,9 +222,9 @@ def _line(head: str, figures: Sequence[str]) -> None:
     console.print(f"{head:<38}{columns}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _print_impaired(figures: Figures) -> None:
+def _print_impaired(cells: Sequence[Cell], figures: Figures) -> None:
     _line("\nwhat is believed is wrong: G of gear, of value, ahead", list(IMPAIRMENTS))
-    for cell in IMPAIRED_CELLS:
+    for cell in cells:
         told = []
         for how in IMPAIRMENTS:
             gear, ours = (figures[cell, impaired(policy, how).name, "G"] for policy in ("gear", OURS))
@@ -291,11 +315,13 @@ class _Timed:
         return self._policy.combine(state, evidence)
 
 
-def _selection_cost(number: int, rows: int = 4000) -> dict[str, float]:
+def _selection_cost(number: int, settings: Sequence[str], rows: int = 4000) -> dict[str, float]:
     """µs a row of `value`'s decisions, and of pool and simulator with them, by setting."""
     contender = next(each for each in CONTENDERS if each.name == OURS)
     cost: dict[str, float] = {}
     for cell in (Cell("A", 1.5), Cell("C", R_U), Cell("D", 1.5)):
+        if cell.setting not in settings:
+            continue
         timed = _Timed(policy_of(cell.setting, number, contender))
         offered = run(cell, contender, number, rows, timed).offered
         began_s = time.process_time()
@@ -338,6 +364,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--splits", type=int, default=8)
     parser.add_argument("--first", type=int, default=10, help="number of the first split")
     parser.add_argument("--rows", type=int, default=4000, help="of each simulation")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     return parser
 

@@ -5,18 +5,19 @@ three peers of `make bench-ensembles` (real held-out answers to noisy digits, of
 on; a function has the split 10 + its number mod 8): the most accurate one has the cell's l(b), the others
 0.74 and 0.46 of it, as Rafiki's models have. Load is relative to the most accurate members alone. Batches
 are cut by `goodput`; the worker goes between functions where it brings the most right answers. The same seed
-gives every policy the same rows at the same times, so differences are paired, ± 95 %. Simulated: the very
-core that serves decides.
+gives every policy the same rows at the same times, so differences are paired, ± 95 %. A run that was
+interrupted goes on where it was. Simulated: the very core that serves decides.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 
 from rich.table import Table
@@ -33,6 +34,7 @@ from server.scheduling.simulation.simulator import (
     simulate,
 )
 from tests.benchmarks.ensembles_data import FittedSplit, fitted, split_of
+from tests.benchmarks.journal import Journal
 from tests.benchmarks.report import console, write_json
 from tests.benchmarks.schedule import grid_parser, half_width
 from tests.benchmarks.schedule_cases import (
@@ -75,15 +77,18 @@ def main() -> None:
         for policy in POLICIES
         for seed in range(flags.seeds)
     ]
-    outcomes: Outcomes = {}
+    journal = Journal("schedule-ensembles", sys.modules[__name__], packages=("ensemble", "scheduling"))
+    left = {key: job for job in jobs if (key := _key(*job)) not in journal.known}
     with ProcessPoolExecutor(flags.jobs, initializer=os.nice, initargs=(10,)) as pool:
         list(pool.map(_answers, SPLITS))
-        for done, ((cell, policy, _, _), outcome) in enumerate(
-            zip(jobs, pool.map(_one, jobs, chunksize=flags.seeds), strict=True), 1
-        ):
-            outcomes.setdefault((cell, policy), []).append(outcome)
+        found = pool.map(_one, left.values(), chunksize=flags.seeds)
+        told = ((key, astuple(each)) for key, each in zip(left, found, strict=True))
+        for done, _ in enumerate(journal.keep(told), len(jobs) - len(left) + 1):
             if done % 100 == 0:
                 console.print(f"{done:,} of {len(jobs):,} simulations", end="\r")
+    outcomes: Outcomes = {}
+    for job in jobs:
+        outcomes.setdefault((job[0], job[1]), []).append(Outcome(*journal.known[_key(*job)]))
     for l_hat in flags.l_hats:
         _print_groups(f"l̂ = {l_hat:g} · l", [cell for cell in chosen if cell.l_hat == l_hat], outcomes)
     _print_groups("all cells", chosen, outcomes)
@@ -113,6 +118,7 @@ def main() -> None:
             ],
         },
     )
+    journal.forget()
 
 
 def run(cell: Cell, policy: str, seed: int, rows: int) -> SimulationResult:
@@ -170,6 +176,10 @@ def _paces(split: int) -> list[float]:
     accuracies = _answers(split).accuracies
     order = sorted(range(len(accuracies)), key=lambda member: accuracies[member])
     return [PACES[order.index(member)] for member in range(len(accuracies))]
+
+
+def _key(cell: Cell, policy: str, seed: int, rows: int) -> str:
+    return f"{cell.title}, l_hat {cell.l_hat:g}, {policy}, seed {seed}, {rows} rows"
 
 
 def _nothing(rows: int) -> float:

@@ -246,7 +246,8 @@ def test_a_functions_own_thresholds_come_before_its_models(server: InferenceServ
             {"models": ["price", "dear"], "combine": "log_pool"},
             "'combine' must be one of mean, weighted_mean",
         ),
-        ({"models": ["price", "dear"], "select": "value"}, "selects by how sure members are of one class"),
+        ({"models": ["price", "dear"], "select": "exp3"}, "selects by how sure members are of one class"),
+        ({"models": ["price", "dear"], "select": "value"}, "and that was not counted"),
         ({"models": ["price", "tags"]}, "members must share their task"),
         ({"models": ["writer"], "combine": "mean"}, "leave 'combine' out"),
     ],
@@ -258,10 +259,10 @@ def test_what_a_task_does_not_know_is_refused_when_it_is_deployed(
         client.put("/v1/functions/udf_refused", body)
 
 
-def test_a_task_without_an_accuracy_is_asked_for_none(server: InferenceServer) -> None:
+def test_what_nobody_measured_is_asked_for_no_accuracy(server: InferenceServer) -> None:
     body = infer_body("[1, 1]", name="row", ml_udf_min_accuracy=0.5)
     reply = call(server.port, "POST", "/v2/models/udf_prices/infer", body)
-    assert (reply.status, "which has no accuracy" in reply.error) == (400, True)
+    assert (reply.status, "was not measured on held-out rows" in reply.error) == (400, True)
 
 
 def test_a_goal_that_is_short_leaves_somebody_to_answer(server: InferenceServer) -> None:

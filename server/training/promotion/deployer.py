@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.tasks import TASKS, Task
+from gpu_worker.tasks import TASKS, Task, task_named
 from gpu_worker.tasks.metrics import Metric
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
@@ -53,6 +53,7 @@ from server.training.promotion.selection import (
     subset_scores,
 )
 from server.training.promotion.verdict import AnsweredRightly, ScoredAnswers, Verdict
+from server.training.promotion.worth import worths_fit
 from server.training.recipes import Recipe, recipe_for
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
@@ -213,6 +214,9 @@ class Deployer:
             combination = combination.renamed(models)
             if combination.rule == "log_pool":
                 subsets |= combination.subset_accuracies()
+        fit = None if combination is None else combination.fit
+        if fit is None and asked is None:
+            fit = await asyncio.to_thread(worths_fit, task_named(run.spec.task), scores_of, labels)
         champion = await self._champion(run, function) if promote == "if_better" else None
         look, verdict = await self._look(run, members, alone_of, champion, combination)
         level = level_of(look.number)
@@ -272,7 +276,7 @@ class Deployer:
         deployed = await self._publisher.deploy(
             function,
             body if slo_ms is None else {**body, "slo_ms": slo_ms},
-            None if combination is None else combination.fit,
+            fit,
         )
         await asyncio.to_thread(self._repository.note_deployed, look.id, function, deployed.version)
         return replace(told, version=deployed.version, models=keys)

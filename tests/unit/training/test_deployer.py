@@ -306,6 +306,45 @@ def test_a_challenger_is_compared_with_a_champion_by_the_rule_that_it_answers_by
     assert deploy(house, house.run("better"), promote="if_better").promoted
 
 
+def test_members_that_answer_numbers_are_deployed_with_what_each_subset_is_worth(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    draw = np.random.default_rng(0)
+    targets = {split: draw.normal(50, 3, count) for split, count in (("validation", 400), ("test", 400))}
+    told = {
+        (name, split): each + draw.normal(0, spread, len(each))
+        for name, spread in (("one", 1.35), ("two", 1.32), ("three", 1.3))
+        for split, each in targets.items()
+    }
+
+    async def ask(message: Message) -> Message:
+        assert isinstance(message, Evaluate)
+        said = told[Path(message.start).name, message.split].astype(np.float32)
+        return Evaluated(1, [row.tobytes() for row in said], targets[message.split].tolist(), 0.001)
+
+    monkeypatch.setattr(house.workers, "ask", ask)
+    numbers = house.folder / "s.parquet"
+    splits = ["train"] * 40 + ["validation"] * 400 + ["test"] * 400
+    values = [50.0] * 40 + targets["validation"].tolist() + targets["test"].tolist()
+    rows = list(range(len(splits)))
+    columns = {"input": [str(at) for at in rows], "target": values, "split": splits, "component": rows}
+    pq.write_table(pa.table(columns), numbers)
+    run = house.run("one", "two", "three")
+    spec = JobSpec("food", task="tabular-regression", models=("ridge",))
+    run.spec, run.metric = spec, METRICS[str(spec.metric)]
+    run.job = house.repository.add_job("food", "s", spec.as_json())
+    told_of = deploy(house, run, select="ensemble")
+    (served,) = house.functions["udf_food"]
+    assert (told_of.combine, told_of.metric, served.combine) == ("", "rmse", "mean")
+    assert (served.fit.rule, served.fit.measure, served.fit.rows) == ("mean", "r2", 400)
+    assert len(served.members) >= 2
+    assert sorted(served.fit.members) == sorted(model.name for model in served.members)
+    variance = targets["validation"].var()
+    for each in served.fit.subsets:
+        names = "+".join(sorted(served.fit.members[place] for place in each.members))
+        assert each.accuracy == pytest.approx(1 - told_of.subsets[names] ** 2 / variance, abs=1e-5)
+
+
 def test_one_model_alone_is_fitted_to_nothing(house: House):
     house.workers.shares["good"] = 0.9
     told = deploy(house, house.run("good"))
