@@ -54,6 +54,7 @@ def recognise_timm(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
 
 def _options(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     options = dict(config.get("model_args") or {})
+    options.pop("num_classes", None)  # as many as its classifier gets here
     if config.get("global_pool"):
         options.setdefault("global_pool", config["global_pool"])
     check_options(options, f"'model_args' of {path}/config.json")
