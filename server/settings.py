@@ -164,7 +164,7 @@ class Settings:
     allow_remote: tuple[str, ...] = _setting(
         (),
         "URL below which models on other servers may be asked: rows leave for there; URL=FILE sends the key "
-        "that the file holds; may be repeated",
+        "that the file holds, as a bearer's token or, of 'api-key: KEY', by that header; may be repeated",
     )
     allow_remote_plain: bool = _setting(
         False, "let rows and keys leave this machine by http, without TLS, for what --allow-remote names"

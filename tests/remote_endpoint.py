@@ -21,8 +21,10 @@ class Endpoint:
     requests: bodies of the POSTs that came, in order. dropped: a client hung up before its reply.
     """
 
-    def __init__(self, port: int = 0, *, key: str = "") -> None:
+    def __init__(self, port: int = 0, *, key: str = "", key_header: str = "", query: str = "") -> None:
         self.key = key
+        self.key_header = key_header  # "": a bearer's token
+        self.query = query  # that each request must have
         self.before: Callable[[Handler], bool] = lambda handler: False
         self.answer: Callable[[dict[str, Any]], Any] | None = None  # of a chat: text, reply, or None as usual
         self.requests: list[dict[str, Any]] = []
@@ -135,9 +137,14 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def _may_ask(self) -> bool:
-        if not self.of.key or self.headers.get("Authorization") == f"Bearer {self.of.key}":
+        self.path, _, query = self.path.partition("?")
+        if query != self.of.query:
+            self.reply({"error": f"wrong query {query}"}, 400)
+            return False
+        header = self.of.key_header or "Authorization"
+        said = self.headers.get(header, "")
+        if not self.of.key or said == (self.of.key if self.of.key_header else f"Bearer {self.of.key}"):
             return True
-        said = self.headers.get("Authorization", "")
         self.reply({"error": f"wrong key {said}"}, 401)
         return False
 

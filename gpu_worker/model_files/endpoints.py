@@ -11,18 +11,39 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["AllowedEndpoints", "Endpoint", "EndpointRefused"]
+__all__ = ["NO_KEY", "AllowedEndpoints", "Endpoint", "EndpointKey", "EndpointRefused"]
 
 _HOST: Final = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _PATH: Final = re.compile(
     r"(/[A-Za-z0-9_.~!$&'()*+,;:@-]+)*"
 )  # no escapes: each way of writing is the only one
+_QUERY: Final = re.compile(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.:,-]*(&[A-Za-z0-9_.-]+=[A-Za-z0-9_.:,-]*)*")
+_SECRETS: Final = re.compile(r"key|token|secret|passw|pwd|sig|auth|credential|^code$|^se$", re.IGNORECASE)
+_HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+# Headers by which a request is sent, or that are said otherwise.
+_NO_KEY_HEADERS: Final = frozenset(
+    (
+        *("host", "connection", "content-length", "content-type", "content-encoding", "transfer-encoding"),
+        *(
+            "accept",
+            "accept-encoding",
+            "expect",
+            "upgrade",
+            "te",
+            "trailer",
+            "inference-header-content-length",
+        ),
+    )
+)
 _PORTS: Final = {"http": 80, "https": 443}
 _MOST_KEY_BYTES: Final = 8192
+
+
+_KEYS_LIE: Final = "a key lies in a file, ml-udf serve --allow-remote URL=KEYFILE"
 
 
 class EndpointRefused(ValueError):
@@ -30,13 +51,32 @@ class EndpointRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointKey:
+    """What an endpoint wants with each request; it stands in no message, and in no `repr`."""
+
+    word: str = field(default="", repr=False)
+    header: str = ""  # "": a bearer's token
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of a request; none without a key."""
+        if not self.word:
+            return {}
+        return {self.header: self.word} if self.header else {"Authorization": f"Bearer {self.word}"}
+
+
+NO_KEY: Final = EndpointKey()
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A URL without user, query or fragment. path: "" or "/a/b"."""
+    """A URL without user or fragment. path: "" or "/a/b". query: of each request, "" or "api-version=1"."""
 
     scheme: str
     host: str
     port: int
     path: str
+    query: str = ""
 
     @classmethod
     def parse(cls, url: object) -> Endpoint:
@@ -50,11 +90,9 @@ class Endpoint:
             raise ValueError(
                 "the URL of the endpoint cannot be read: it should be like https://host/v1"
             ) from None
-        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-            raise ValueError(
-                "the URL of an endpoint has no user, password or query: a key lies in a file, "
-                "ml-udf serve --allow-remote URL=KEYFILE"
-            )
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            raise ValueError(f"the URL of an endpoint has no user, password or fragment: {_KEYS_LIE}")
+        _check_query(parts.query)
         path = parts.path.rstrip("/")
         if parts.scheme not in _PORTS or not parts.hostname or not _HOST.fullmatch(parts.hostname):
             raise ValueError(
@@ -62,7 +100,7 @@ class Endpoint:
             )
         if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
             raise ValueError(f"the path of {url[:200]!r} is no plain one: no escapes, no '..'")
-        return cls(parts.scheme, parts.hostname.lower(), port or _PORTS[parts.scheme], path)
+        return cls(parts.scheme, parts.hostname.lower(), port or _PORTS[parts.scheme], path, parts.query)
 
     @property
     def origin(self) -> str:
@@ -81,13 +119,30 @@ class Endpoint:
         except ValueError:
             return False
 
+    def target(self, path: str) -> str:
+        """What is asked of the host for a path, with the query."""
+        return f"{path}?{self.query}" if self.query else path
+
     def is_below(self, other: Endpoint) -> bool:
-        """Whether it is the other, or lies below it."""
+        """Whether it is the other, or lies below it, whatever its query."""
         same = (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
         return same and (self.path == other.path or self.path.startswith(other.path + "/"))
 
     def __str__(self) -> str:
-        return self.origin + self.path
+        return self.origin + self.target(self.path)
+
+
+def _check_query(query: str) -> None:
+    """Raises `ValueError` for what is no plain list of NAME=VALUE, or may be a key; it is not repeated."""
+    if not query:
+        return
+    if not _QUERY.fullmatch(query):
+        raise ValueError(
+            "the query of an endpoint's URL must be NAME=VALUE, with & between several, no escapes"
+        )
+    for name in (each.partition("=")[0] for each in query.split("&")):
+        if _SECRETS.search(name):
+            raise ValueError(f"the query of an endpoint's URL may hold no {name[:100]!r}: {_KEYS_LIE}")
 
 
 class AllowedEndpoints:
@@ -102,6 +157,10 @@ class AllowedEndpoints:
         for each in prefixes:
             url, _, key_file = each.partition("=")
             endpoint = Endpoint.parse(url)
+            if endpoint.query or "?" in url:
+                raise ValueError(
+                    f"{endpoint.origin}{endpoint.path} is allowed whatever the query: leave it out"
+                )
             if key_file and not key_file.startswith(("/", "~")):
                 raise ValueError(f"the key file of {endpoint} must be an absolute path")
             self._allowed.append((endpoint, os.path.expanduser(key_file)))
@@ -122,14 +181,14 @@ class AllowedEndpoints:
             )
         return max(found, key=lambda pair: len(pair[0].path))[1]
 
-    def key_for(self, url: str) -> str:
-        """The key that is sent to that URL; "" for none. Raises `EndpointRefused`."""
+    def key_for(self, url: str) -> EndpointKey:
+        """The key that is sent to that URL. Raises `EndpointRefused`."""
         path = self.check(url)
-        return _read_key(path) if path else ""
+        return _read_key(path) if path else NO_KEY
 
 
-def _read_key(path: str) -> str:
-    """One word; never part of a message."""
+def _read_key(path: str) -> EndpointKey:
+    """One word, or `header: word`; never part of a message."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
@@ -141,7 +200,16 @@ def _read_key(path: str) -> str:
             text = file.read(_MOST_KEY_BYTES + 1)
     except OSError as exc:
         raise EndpointRefused(f"the key file {path} cannot be read: {exc.strerror}") from exc
-    key = text.strip()
-    if not key or len(text) > _MOST_KEY_BYTES or not key.isascii() or any(byte <= 32 for byte in key):
-        raise EndpointRefused(f"the key file {path} must hold one word of printable ASCII characters")
-    return key.decode()
+    header, colon, word = text.lstrip().partition(b": ")
+    if not colon:
+        header, word = b"", header
+    word = word.strip()
+    if not word or len(text) > _MOST_KEY_BYTES or not word.isascii() or any(byte <= 32 for byte in word):
+        raise EndpointRefused(
+            f"the key file {path} must hold one word of printable ASCII characters, "
+            "or the name of a header before it, such as api-key: WORD"
+        )
+    name = header.decode("ascii", "replace")
+    if name and (not _HEADER.fullmatch(name) or name.lower() in _NO_KEY_HEADERS):
+        raise EndpointRefused(f"the key file {path} names a header that carries no key")
+    return EndpointKey(word.decode(), name)

@@ -2,6 +2,7 @@
 
     picture ─ resize ─→ crop, or padding ─→ channels in order ─→ (x · scale − mean) / std
     text    ─ prefix ─→ lower case ─→ the tokenizer's file ─→ cut to `length` tokens
+    file    ─ its beginning and its end ─→ white space left out ─→ cut, or filled with `padding`
 
 Preprocessing is part of a model: another resize than the one it was trained with costs it its accuracy, and
 nothing says so. Pure, standard library only: the server reads manifests by this module too.
@@ -29,6 +30,7 @@ PLACES: Final = ("centre", "corner")
 MOST_SIDE: Final = 4096
 _MOST_TOKENS: Final = 1 << 20
 _MOST_PREFIX_CHARS: Final = 4096
+_MOST_FILE_BYTES: Final = 1 << 16  # of each end of a file: a batch of them is in memory at once
 
 Box = tuple[float, float, float, float]
 
@@ -84,10 +86,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """Of a picture: `Frame`'s fields and `scale`. Of a text: the rest.
+    """Of a picture: `Frame`'s fields and `scale`. Of a text: `tokenizer` to `prefix`. Of a file: the rest.
 
     scale: of a pixel from 0 to 255, before mean and std. tokenizer: a file of the model. length: tokens at
     most, 0 = as the tokenizer says. prefix: put before each text, such as "query: ".
+    first_bytes, last_bytes: of a file, as numbers; padding: the number of a byte that it lacks. strip_bytes:
+    within so many bytes white space is left out, at the start of the first and at the end of the last ones;
+    0 = nowhere. least_bytes: a file with fewer, after that, has no answer.
     """
 
     resize: str = "stretch"
@@ -101,6 +106,18 @@ class Preprocess:
     length: int = 0
     lower_case: bool = False
     prefix: str = ""
+    first_bytes: int = 0
+    last_bytes: int = 0
+    padding: int = 0
+    strip_bytes: int = 0
+    least_bytes: int = 0
+
+    @property
+    def file_ends(self) -> tuple[int, int] | None:
+        """How many bytes of a file's beginning and end are read; None where a row is no file's bytes."""
+        if not self.first_bytes and not self.last_bytes:
+            return None
+        return max(self.first_bytes, self.strip_bytes), max(self.last_bytes, self.strip_bytes)
 
     def frame(self, height: int, width: int) -> Frame:
         """The frame of pictures of that size."""
@@ -142,6 +159,11 @@ def preprocess_from(content: object) -> Preprocess:
         length=_whole(content, "length", _MOST_TOKENS),
         lower_case=_flag(content, "lower_case"),
         prefix=_text(content, "prefix", _MOST_PREFIX_CHARS),
+        first_bytes=_whole(content, "first_bytes", _MOST_FILE_BYTES),
+        last_bytes=_whole(content, "last_bytes", _MOST_FILE_BYTES),
+        padding=_whole(content, "padding", _MOST_FILE_BYTES),
+        strip_bytes=_whole(content, "strip_bytes", _MOST_FILE_BYTES),
+        least_bytes=_whole(content, "least_bytes", _MOST_FILE_BYTES),
     )
 
 

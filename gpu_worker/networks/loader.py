@@ -59,8 +59,12 @@ def check_input(manifest: Manifest, runtime: Runtime) -> None:
     if form not in runtime.forms:
         takes = ", ".join(sorted(runtime.forms))
         raise ModelUnusable(f"{manifest.directory}: the runtime {runtime.name!r} takes {takes}, not {form!r}")
-    if form not in _PLAIN_FORMS and not (manifest.input.height and manifest.input.width):
-        raise ModelUnusable(f"{manifest.directory}: 'input' needs 'height' and 'width'")
+    is_picture = form not in _PLAIN_FORMS and manifest.input.preprocess.file_ends is None
+    if is_picture and not (manifest.input.height and manifest.input.width):
+        raise ModelUnusable(
+            f"{manifest.directory}: 'input' needs 'height' and 'width' of its pictures, or where its rows "
+            "are any files' bytes, 'preprocess' with 'first_bytes' or 'last_bytes'"
+        )
 
 
 def warm_up(network: Network, manifest: Manifest, is_cancelled: IsCancelled = lambda: False) -> None:

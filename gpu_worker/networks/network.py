@@ -27,6 +27,7 @@ __all__ = [
     "Outputs",
     "ReportsFaults",
     "TakesEncoded",
+    "TakesFiles",
     "Texts",
     "TimesPasses",
     "UntilDeadline",
@@ -139,6 +140,16 @@ class TakesEncoded(Protocol):
     @property
     def takes_encoded(self) -> bool:
         """Whether it does; fixed once it is loaded."""
+        ...
+
+
+@runtime_checkable
+class TakesFiles(Protocol):
+    """A network whose rows may be any files: of each it is given the two ends."""
+
+    @property
+    def file_ends(self) -> tuple[int, int] | None:
+        """Bytes of the beginning and of the end that it reads; None where it takes no files after all."""
         ...
 
 

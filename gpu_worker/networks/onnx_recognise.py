@@ -18,10 +18,13 @@ import numpy as np
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.onnx_file import OnnxRefused, check_onnx
+from gpu_worker.model_files.preprocess import preprocess_from
 from gpu_worker.model_files.regular import open_regular
 from gpu_worker.networks.extras import first_line
+from gpu_worker.networks.file_input import FileInput
+from gpu_worker.networks.file_source import GRAPH_FILE, file_rules
 from gpu_worker.networks.recognised import Recognised
-from gpu_worker.tasks import task_named
+from gpu_worker.tasks import FILE_CLASSIFICATION, task_named
 
 __all__ = ["recognise_onnx"]
 
@@ -32,6 +35,7 @@ _THROUGH = frozenset(
 _ENDS = {"Softmax": "none", "Sigmoid": "none", "LogSoftmax": "softmax", "HardSigmoid": "none"}
 _MOST_SAME = 1e-3  # of a row alone and among others
 _TRIED_ROWS = 3
+_TRIED_FILE_BYTES = 1 << 17  # longer than both ends of any
 _MOST_NOISE = 1 << 28  # numbers of the pictures that it is tried with
 _MOST_NAMES = 1 << 16  # of columns or classes that nobody has named
 _PICTURE_TYPES = ("tensor(float)", "tensor(float16)", "tensor(uint8)", "tensor(double)")
@@ -49,10 +53,14 @@ class _Found:
 
 
 def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
-    """The model in an ONNX file; None for another file. wishes: fields of the manifest that are said.
+    """The model in an ONNX file, or in a folder that says how it reads files; None for any other.
 
-    Raises `ModelUnusable` with what is wrong with it, or still has to be said.
+    wishes: fields of the manifest that are said. Raises `ModelUnusable` with what is wrong with it, or still
+    has to be said.
     """
+    rules = file_rules(path)
+    if rules is not None:
+        path, wishes = path / GRAPH_FILE, _joined(rules, wishes)
     if not path.is_file() or path.suffix.lower() != ".onnx":
         return None
     try:
@@ -70,10 +78,22 @@ def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
     inputs = _inputs(found.model)
     if not inputs:
         raise ModelUnusable(f"{path} has no input")
-    is_picture = len(inputs) == 1 and len(_shape(inputs[0])) == 4
-    manifest = _of_pictures(found, inputs[0]) if is_picture else _of_rows(found, inputs)
+    how = (wishes.get("input") or {}).get("preprocess") or {}
+    if how.get("first_bytes") or how.get("last_bytes") or wishes.get("task") == FILE_CLASSIFICATION.name:
+        manifest = _of_files(found, inputs, how)
+    elif len(inputs) == 1 and len(_shape(inputs[0])) == 4:
+        manifest = _of_pictures(found, inputs[0])
+    else:
+        manifest = _of_rows(found, inputs)
     content: Path | bytes = found.model.SerializeToString() if found.is_changed else path
     return Recognised(manifest, {"model.onnx": (content, "weights")}, found.guesses)
+
+
+def _joined(rules: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a folder says, but for what its owner says otherwise."""
+    given = dict(wishes.get("input") or {})
+    preprocess = {**rules["input"]["preprocess"], **(given.get("preprocess") or {})}
+    return {**rules, **wishes, "input": {**given, "preprocess": preprocess}}
 
 
 # ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,11 +108,12 @@ def _of_pictures(found: _Found, given: Any) -> dict[str, Any]:  # noqa: ANN401  
     height, width = _size(found, sides, said_input)
     _free(found, given, axis, (height, width))
     said_outputs = dict(wishes.get("outputs") or {})
-    shapes = _output_shapes(found, (height, width), axis)
+    answers = _noise_answers(found, (height, width), axis)
+    shapes = {name: (1, *np.shape(answer)[1:]) for name, answer in answers.items()}
     task = str(wishes.get("task") or _task(found, shapes, said_outputs))
     manifest: dict[str, Any] = {"runtime": "onnx", "task": task}
     reads = task_named(task).reads
-    outputs = _outputs(found, reads, shapes, said_outputs)
+    outputs = _outputs(found, reads, shapes, said_outputs, answers)
     classes = list(wishes.get("classes") or ())
     if reads in ("scores", "boxes") and not classes:
         classes = _classes(found, reads, shapes, outputs)
@@ -179,22 +200,15 @@ def _answers_each_alone(model: Any, size: tuple[int, int], axis: int, channels: 
     return ""
 
 
-def _output_shapes(found: _Found, size: tuple[int, int], axis: int) -> dict[str, tuple[int, ...]]:
-    """Name → shape of each output for one picture, as it comes out."""
-    from gpu_worker.networks.onnx_network import first_passes
-
+def _noise_answers(found: _Found, size: tuple[int, int], axis: int) -> dict[str, Any]:
+    """Name → each output, as it comes out, for a picture of noise or as many as the graph takes."""
     session = _session(found.model)
     given = session.get_inputs()[0]
     rows = given.shape[0] if isinstance(given.shape[0], int) else 1
     channels = given.shape[axis] if isinstance(given.shape[axis], int) else 3
     shape = (channels, *size) if axis == 1 else (*size, channels)
-    noise = _noise(given.type, (rows, *shape))
-    with first_passes(f"{found.path}, shown a picture of {size[0]}×{size[1]},") as options:
-        answers = session.run(None, {given.name: noise}, options)
-    return {
-        str(output.name): (1, *np.shape(answer)[1:])
-        for output, answer in zip(session.get_outputs(), answers, strict=True)
-    }
+    feed = {str(given.name): _noise(given.type, (rows, *shape))}
+    return _answered(found, feed, f"shown a picture of {size[0]}×{size[1]}")
 
 
 def _task(found: _Found, shapes: Mapping[str, Sequence[int]], said: Mapping[str, Any]) -> str:
@@ -217,9 +231,13 @@ def _task(found: _Found, shapes: Mapping[str, Sequence[int]], said: Mapping[str,
 
 
 def _outputs(
-    found: _Found, reads: str, shapes: Mapping[str, Sequence[int]], said: dict[str, Any]
+    found: _Found,
+    reads: str,
+    shapes: Mapping[str, Sequence[int]],
+    said: dict[str, Any],
+    answers: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Which output gives what is read, and what makes probabilities of it."""
+    """Which output gives what is read, and what makes probabilities of it; answers: to noise."""
     outputs = dict(said)
     named = [outputs.get(field) for field in ("scores", "features", "values")]
     for name in filter(None, [*named, *(outputs.get("boxes") or ())]):
@@ -237,13 +255,21 @@ def _outputs(
             found.guesses.append(f"outputs.{reads}: {fitting[0]}, of {_told(shapes)}; --output {reads}=NAME")
         outputs[reads] = fitting[0]
     if reads == "scores" and not outputs.get("activation"):
-        end = _end_of(found.model, outputs["scores"])
-        outputs["activation"] = _ENDS.get(end, _activation(found))
-        found.guesses.append(
-            f"outputs.activation: {outputs['activation']}, since {outputs['scores']} comes of "
-            f"{end or 'an input'}"
-        )
+        name = outputs["scores"]
+        end = _end_of(found.model, name)
+        reason = f"{name} comes of {end or 'an input'}"
+        activation = _ENDS.get(end)
+        if activation is None and _are_probabilities(answers[name]):
+            activation, reason = "none", f"what {name} says of noise is positive and has the sum 1"
+        outputs["activation"] = activation or _activation(found)
+        found.guesses.append(f"outputs.activation: {outputs['activation']}, since {reason}")
     return outputs
+
+
+def _are_probabilities(answer: Any) -> bool:  # noqa: ANN401  # an array
+    """Whether each row has the sum 1, as after a softmax that the exporter took apart."""
+    lines = np.asarray(answer, np.float64).reshape(len(answer), -1)
+    return lines.shape[1] > 1 and bool((lines >= 0).all()) and np.allclose(lines.sum(1), 1, atol=_MOST_SAME)
 
 
 def _activation(found: _Found) -> str:
@@ -329,6 +355,28 @@ def _picture_input(
     if "resize" not in how:
         found.guesses.append("input: the picture is stretched to its size; --preprocess resize=…")
     return given | {"preprocess": how}
+
+
+# ── bytes of files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_files(found: _Found, inputs: Sequence[Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    if not how.get("first_bytes") and not how.get("last_bytes"):
+        width = (_shape(inputs[0])[1:] or [None])[0] or "so many"
+        raise ModelUnusable(
+            f"{found.path} takes {width} numbers of a file; say how many bytes of its beginning and of its "
+            "end they are: --preprocess first_bytes=N --preprocess last_bytes=N, and padding=N, strip_bytes=N"
+        )
+    reader = FileInput(_session(found.model).get_inputs(), preprocess_from(how), str(found.path))
+    feed, _ = reader.feed([reader.empty, _noise("tensor(uint8)", (_TRIED_FILE_BYTES,)).tobytes()])
+    answers = _answered(found, feed, "shown two files")
+    shapes = {name: np.shape(answer) for name, answer in answers.items()}
+    task = str(found.wishes.get("task") or FILE_CLASSIFICATION.name)
+    reads = task_named(task).reads
+    outputs = _outputs(found, reads, shapes, dict(found.wishes.get("outputs") or {}), answers)
+    classes = list(found.wishes.get("classes") or ()) or _classes(found, reads, shapes, outputs)
+    given = {"form": "path", "preprocess": dict(how)}
+    return {"runtime": "onnx", "task": task, "classes": classes, "outputs": outputs, "input": given}
 
 
 # ── rows of tables, and texts ────────────────────────────────────────────────────────────────────────────
@@ -456,6 +504,16 @@ def _noise(kind: str, shape: Sequence[int]) -> Any:  # noqa: ANN401  # an array
         return random.integers(0, 256, shape, np.uint8)
     types: dict[str, Any] = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
     return random.uniform(0, 1, shape).astype(types.get(kind, np.float32))
+
+
+def _answered(found: _Found, feed: Mapping[str, Any], shown: str) -> dict[str, Any]:
+    """Name → what each output is. Raises `ModelUnusable` where the graph fails, or never ends."""
+    from gpu_worker.networks.onnx_network import first_passes
+
+    session = _session(found.model)
+    with first_passes(f"{found.path}, {shown},") as options:
+        answers = session.run(None, dict(feed), options)
+    return {str(each.name): answer for each, answer in zip(session.get_outputs(), answers, strict=True)}
 
 
 def _numbers(shape: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ one input of numbers [n, columns]       the values in the order of the columns; 
 one input of strings [n, columns]       texts in that order; a missing one is ""
 an input for each column, by its name   [n, 1] or [n]: a number, a whole number, a truth value, a text
 one input of strings, of texts          [n] or [n, 1]
+one input of files' bytes               [n, bytes] (`networks.file_input`)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
+from gpu_worker.networks.file_input import FileInput
 from gpu_worker.networks.table import NamedColumn, RowInvalid, Table, TableColumn, values_of
 
 __all__ = ["COLUMNS_KEY", "RowInput", "row_input"]
@@ -51,6 +53,8 @@ class RowInput(Protocol):
 def row_input(session: onnxruntime.InferenceSession, manifest: Manifest, path: str) -> RowInput:
     """The way into a session. Raises `ModelUnusable` where its inputs are none of those above."""
     inputs = session.get_inputs()
+    if manifest.input.preprocess.file_ends is not None:
+        return FileInput(inputs, manifest.input.preprocess, path)
     if manifest.input.form == "text":
         return _TextInput(inputs, manifest, path)
     stored = session.get_modelmeta().custom_metadata_map.get(COLUMNS_KEY)

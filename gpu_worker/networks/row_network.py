@@ -1,4 +1,4 @@
-"""An ONNX graph of tables' rows, or of texts, as a `Network`: probabilities, values or features out.
+"""An ONNX graph of tables' rows, texts or files' bytes as a `Network`: probabilities, values, features out.
 
 What a row becomes is `row_inputs`'; what its answer is made of, `onnx_answers`'.
 """
@@ -19,7 +19,7 @@ from gpu_worker.networks.onnx_answers import Answers
 from gpu_worker.networks.onnx_network import first_passes, open_session
 from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.row_inputs import COLUMNS_KEY, row_input
-from gpu_worker.tasks.task import Reads
+from gpu_worker.tasks.task import FILE_FORMS, Reads
 
 __all__ = ["COLUMNS_KEY", "PROBABILITIES", "VALUES", "RowNetwork"]
 
@@ -33,7 +33,7 @@ _KNOWN: Final[Mapping[Reads, Sequence[str]]] = {
 
 
 class RowNetwork:
-    """The weights of `manifest`, or `content` where that is in memory, as a network of rows or texts.
+    """The weights of `manifest`, or `content` where that is in memory, as a network of rows, texts or files.
 
     Raises `ModelUnusable` when it is not a model of the agreed shape.
     """
@@ -43,7 +43,8 @@ class RowNetwork:
 
     def __init__(self, manifest: Manifest, device: Device, content: bytes | None = None) -> None:
         path = manifest.path_of_weights()
-        self.forms = frozenset((manifest.input.form,))
+        self.file_ends = manifest.input.preprocess.file_ends
+        self.forms = frozenset((manifest.input.form,) if self.file_ends is None else FILE_FORMS)
         self._path = path
         self._device = device.computes_on
         self._session = open_session(path, device, content)

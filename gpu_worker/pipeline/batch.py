@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from gpu_worker.errors import Cancelled
 from gpu_worker.model_cache import Resident
 from gpu_worker.model_files.preprocess import Frame
-from gpu_worker.networks.network import TakesEncoded, UntilDeadline
+from gpu_worker.networks.network import TakesEncoded, TakesFiles, UntilDeadline
 from gpu_worker.pipeline.asking import AskPlan
 from gpu_worker.pipeline.forward import Tally
 from gpu_worker.pipeline.intake import Decoding, Piece
@@ -64,6 +64,8 @@ class Batch:
         self._on_over = on_over
         networks = [model.network for model in residents]
         self._encoded = any(isinstance(each, TakesEncoded) and each.takes_encoded for each in networks)
+        ends = [each.file_ends for each in networks if isinstance(each, TakesFiles) and each.file_ends]
+        self._file_ends = (max(first for first, _ in ends), max(last for _, last in ends)) if ends else None
         self._is_unwanted = UntilDeadline(self.is_closed, ends_s)
         self._rows = rows
         self._piece_rows = piece_rows
@@ -93,6 +95,7 @@ class Batch:
             self._pieces += 1
             piece = Piece(start, rows, self.timer, with_shapes=self.tally.needs_shapes)
             piece.encoded = self._encoded
+            piece.file_ends = self._file_ends
             return piece
 
     def run(self, piece: Piece) -> None:

@@ -79,6 +79,7 @@ class Piece:
         "decoding",
         "encoded",
         "faults",
+        "file_ends",
         "pixels",
         "rows",
         "shapes",
@@ -106,6 +107,7 @@ class Piece:
         self.decoded_s = 0.0  # when its last row was decoded, on the clock of time.monotonic
         self.decoding = Decoding()
         self.encoded = False  # whether its rows become pictures as they are encoded, and no pixels
+        self.file_ends: tuple[int, int] | None = None  # of rows that are any files, how much is read
         self._lock = threading.Lock()
         self._slices_left = 0
 
@@ -232,6 +234,8 @@ class Intake:
     ) -> ReadRow:
         if piece.encoded:
             return lambda index, row: self._read_picture(piece, index, row, media if form == "path" else None)
+        if piece.file_ends is not None:
+            return lambda index, row: self._read_file(piece, index, row, media if form == "path" else None)
         if not frames:
             return lambda index, row: self._look_over(row, form)
         if form == "tensor":
@@ -274,6 +278,15 @@ class Intake:
         if not data.startswith(_PICTURES):
             raise RowFault("input_undecodable", "the bytes are not a JPEG or PNG image")
         piece.rows[index] = data
+
+    def _read_file(self, piece: Piece, index: int, row: bytes, media: MediaRoots | None) -> None:
+        """The row becomes what is read of the file at its path; bytes stay as they came."""
+        if media is None:
+            self._check_size(row)
+            return
+        if not isinstance(piece.rows, list):
+            piece.rows = list(piece.rows)
+        piece.rows[index] = media.read(row, max_bytes=self._max_input_bytes, ends=piece.file_ends)
 
     def _look_over(self, row: bytes, form: str) -> None:
         self._check_size(row)

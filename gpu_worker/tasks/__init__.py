@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gpu_worker.tasks.classification import (
+    FILE_CLASSIFICATION,
     IMAGE_CLASSIFICATION,
     TABULAR_CLASSIFICATION,
     TEXT_CLASSIFICATION,
@@ -23,6 +24,7 @@ from gpu_worker.tasks.regression import IMAGE_REGRESSION, TABULAR_REGRESSION, TE
 from gpu_worker.tasks.task import Collecting, Collector, ColumnSpec, Reads, Task
 
 __all__ = [
+    "FILE_CLASSIFICATION",
     "IMAGE_CLASSIFICATION",
     "IMAGE_EMBEDDING",
     "IMAGE_MULTILABEL",
@@ -52,6 +54,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             IMAGE_CLASSIFICATION,
             TEXT_CLASSIFICATION,
             TABULAR_CLASSIFICATION,
+            FILE_CLASSIFICATION,
             IMAGE_MULTILABEL,
             TEXT_MULTILABEL,
             TABULAR_MULTILABEL,

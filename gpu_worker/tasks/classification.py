@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from gpu_worker.tasks.task import IMAGE_FORMS, ROW_FORMS, TEXT_FORMS, Collecting, Collector, ColumnSpec, Task
+from gpu_worker.tasks.task import (
+    FILE_FORMS,
+    IMAGE_FORMS,
+    ROW_FORMS,
+    TEXT_FORMS,
+    Collecting,
+    Collector,
+    ColumnSpec,
+    Task,
+)
 from gpu_worker.wire.columns import TEXT
 
-__all__ = ["IMAGE_CLASSIFICATION", "TABULAR_CLASSIFICATION", "TEXT_CLASSIFICATION", "classification"]
+__all__ = [
+    "FILE_CLASSIFICATION",
+    "IMAGE_CLASSIFICATION",
+    "TABULAR_CLASSIFICATION",
+    "TEXT_CLASSIFICATION",
+    "classification",
+]
 
 
 def classification(name: str, *forms: str) -> Task:
@@ -37,3 +52,4 @@ def _collector(collecting: Collecting) -> Collector:
 IMAGE_CLASSIFICATION = classification("image-classification", *IMAGE_FORMS)
 TEXT_CLASSIFICATION = classification("text-classification", *TEXT_FORMS)
 TABULAR_CLASSIFICATION = classification("tabular-classification", *ROW_FORMS)
+FILE_CLASSIFICATION = classification("file-classification", *FILE_FORMS)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOX_NUMBERS",
+    "FILE_FORMS",
     "IMAGE_FORMS",
     "MOST_BOXES",
     "ROW_FORMS",
@@ -41,6 +42,7 @@ Activation = Literal["softmax", "sigmoid", "none"]
 IMAGE_FORMS = ("path", "image", "tensor")
 TEXT_FORMS = ("text",)
 ROW_FORMS = ("row",)
+FILE_FORMS = ("path", "image")  # the second is what the wire calls bytes
 
 BOX_NUMBERS = 6
 MOST_BOXES = 1000  # of a row: ten times what COCO counts

@@ -47,7 +47,8 @@ def import_model(
         list[str] | None,
         typer.Option(
             help="FIELD=VALUE, repeated: resize=short_side, size=256, interpolation=bicubic, channels=bgr, "
-            "scale=1, mean=0.5,0.5,0.5, std=…, fill=…, place=corner; of texts prefix, length, lower_case"
+            "scale=1, mean=0.5,0.5,0.5, std=…, fill=…, place=corner; of texts prefix, length, lower_case; "
+            "of files first_bytes=1024, last_bytes=1024, padding=256, strip_bytes=4096, least_bytes=8"
         ),
     ] = None,
     output: Annotated[
@@ -271,7 +272,7 @@ def _show(content: dict[str, Any], guesses: Sequence[str]) -> None:
     for field in ("task", "runtime", "architecture", "remote", "input", "outputs", "features"):
         if content.get(field):
             value = content[field]
-            if field == "input" and value.get("form") in _TRIED:  # no picture, so nothing of pixels
+            if field == "input" and not value.get("height"):  # no picture, so nothing of pixels
                 value = {name: each for name, each in value.items() if name not in _PIXELS}
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             console.print(f"{field:>12}  {shown}", highlight=False, markup=False, soft_wrap=True)

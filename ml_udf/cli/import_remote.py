@@ -31,14 +31,13 @@ def is_url(place: str) -> bool:
 
 def name_of(url: str, model: str) -> str:
     """A name that the model may have here."""
-    said = model or url.rstrip("/").rpartition("/")[2]
+    said = model or url.partition("?")[0].rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", said).lstrip("-.")[:100] or "model"
 
 
 def metadata_of(url: str, key_file: Path | None) -> dict[str, Any]:
     """What an OIP server says of the model at that URL; fails with what to do where it does not."""
-    key = token_of(key_file)
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, headers=_key_header(token_of(key_file)))
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}),
         _NoRedirects,
@@ -57,6 +56,14 @@ def metadata_of(url: str, key_file: Path | None) -> dict[str, Any]:
     if not isinstance(told, dict) or not told.get("inputs") or not told.get("outputs"):
         fail(f"{url} names no inputs and outputs", "…/v2/models/NAME is a model's URL")
     return told
+
+
+def _key_header(key: str | None) -> dict[str, str]:
+    """Of what a key file holds: a word is a bearer's token, `header: word` says its header."""
+    header, colon, word = (key or "").partition(": ")
+    if colon:
+        return {header: word.strip()}
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def manifest_of(

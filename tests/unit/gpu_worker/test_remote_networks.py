@@ -490,6 +490,24 @@ def test_a_key_is_sent_from_its_file_and_stands_in_no_message(tmp_path: Path) ->
     assert "--allow-remote URL=KEYFILE" in str(refused.value)
 
 
+def test_a_query_and_the_header_of_a_key_go_with_each_request(tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text(f"api-key: {KEY}\n")
+    key_file.chmod(0o600)
+    with endpoint(key=KEY, key_header="api-key", query="api-version=2024-10-21") as far:
+        engine = Engine(Settings(device="remote", allow_remote=(f"{far.url}={key_file}",)))
+        url = f"{far.url}/v1?api-version=2024-10-21"
+        try:
+            engine.load("chat", str(openai_model(tmp_path, far.url, remote={"url": url})))
+            assert engine.infer(["chat"], "text", [b"x"]).errors == []
+            far.key = "another-one"
+            answer = engine.infer(["chat"], "text", [b"x"])
+        finally:
+            engine.close()
+    assert "401" in answer.errors[0].message
+    assert KEY not in answer.errors[0].message
+
+
 def test_a_key_that_an_endpoint_sends_back_stands_in_no_message(tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     key_file.write_text(KEY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +36,12 @@ def test_a_manifest_says_where_a_model_is_and_the_rest_has_its_usual_value() -> 
         (manifest() | {"weights": "model.onnx"}, "no files of its own"),
         (manifest(url=""), "the URL of the endpoint is missing"),
         (manifest(url="ftp://example.org/v1"), "no URL of an endpoint"),
-        (manifest(url="https://user:hunter2@example.org/v1"), "no user, password or query"),
-        (manifest(url="https://example.org/v1?key=hunter2"), "no user, password or query"),
+        (manifest(url="https://user:hunter2@example.org/v1"), "no user, password or fragment"),
+        (manifest(url="https://example.org/v1?key=hunter2"), "may hold no 'key'"),
+        (manifest(url="https://example.org/v1?v=1&api-key=hunter2"), "may hold no 'api-key'"),
+        (manifest(url="https://example.org/v1?v=a%26b"), "no escapes"),
+        (manifest(url="https://example.org/v1?hunter2"), "must be NAME=VALUE"),
+        (manifest(url="https://example.org/v1#hunter2"), "no user, password or fragment"),
         (manifest(url="https://example.org/v1/../admin"), "no plain one"),
         (manifest(url="https://example.org/v1/%2e%2e/admin"), "no plain one"),
         (manifest(api_key="sk-1"), "a key is no part of a manifest"),
@@ -122,6 +127,58 @@ def test_a_prefix_that_is_none_is_refused(prefix: str) -> None:
 def test_an_endpoint_is_written_in_one_way() -> None:
     assert str(Endpoint.parse("HTTPS://Example.org:443/v1/")) == "https://example.org/v1"
     assert str(Endpoint.parse("http://[::1]:8000/v2")) == "http://[::1]:8000/v2"
+
+
+def test_a_query_goes_with_each_request_and_changes_nothing_of_what_is_allowed() -> None:
+    azure = Endpoint.parse("https://food.openai.azure.com/openai/deployments/small/?api-version=2024-10-21")
+    assert str(azure) == "https://food.openai.azure.com/openai/deployments/small?api-version=2024-10-21"
+    assert azure.target(azure.path + "/embeddings").endswith("/small/embeddings?api-version=2024-10-21")
+    allowed = AllowedEndpoints(("https://food.openai.azure.com/openai",))
+    assert allowed.check(str(azure)) == ""
+    with pytest.raises(ValueError, match="query"):
+        AllowedEndpoints(("https://example.org/v1?a=/keys/b",))
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        ("sk-1\n", {"Authorization": "Bearer sk-1"}),
+        ("api-key: sk-1\n", {"api-key": "sk-1"}),
+        ("X-Api-Key:  sk:1", {"X-Api-Key": "sk:1"}),
+        ("sk:1", {"Authorization": "Bearer sk:1"}),
+    ],
+)
+def test_a_key_file_may_name_the_header_of_its_key(
+    tmp_path: Path, content: str, headers: dict[str, str]
+) -> None:
+    (tmp_path / "key").write_text(content)
+    (tmp_path / "key").chmod(0o600)
+    found = AllowedEndpoints((f"https://example.org={tmp_path}/key",)).key_for("https://example.org/v1")
+    assert found.headers == headers
+    assert found.word not in repr(found)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "two words",
+        "Host: a",
+        "Content-Length: 1",
+        "a b: c",
+        "x\ny: c",
+        "api-key: ",
+        "api-key: a\r\nX: b",
+        "é: k",
+    ],
+)
+def test_a_key_file_that_would_change_the_request_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "key").write_text(content)
+    (tmp_path / "key").chmod(0o600)
+    with pytest.raises(EndpointRefused, match="key") as refused:
+        AllowedEndpoints((f"https://example.org={tmp_path}/key",)).key_for("https://example.org/v1")
+    assert "words" not in str(refused.value)
 
 
 SCHEMA = {

@@ -191,24 +191,3 @@ def test_other_folders_are_not_taken_for_static_embeddings(tmp_path: Path) -> No
     assert recognise(tmp_path, {}) is None
     assert recognise(tmp_path / "model.safetensors", {}) is None
     assert recognise(tmp_path / "none", {}) is None
-
-
-def test_wordllama_answers_as_its_own_library_and_quick_start_do(tmp_path: Path) -> None:
-    """The package carries its weights. README, Quick Start."""
-    wordllama = pytest.importorskip("wordllama", reason="pip install wordllama (19 MB with its weights)")
-    found = _recognised(Path(wordllama.__path__[0]))
-    network = _served(found, tmp_path)
-    assert found.reference is not None
-    assert _embedded(network, *(row.decode() for row in found.samples)) == pytest.approx(
-        found.reference(found.samples), abs=1e-6
-    )
-    query, *candidates = _embedded(
-        network,
-        "Machine learning methods",
-        "Introduction to neural networks",
-        "Foundations of neural science",
-        "Introduction to philosophy: logic",
-        "Cooking delicious pasta at home",
-    )
-    cosines = [float(query @ other / np.linalg.norm(query) / np.linalg.norm(other)) for other in candidates]
-    assert cosines == pytest.approx([0.3414, 0.2115, 0.1067, 0.0045], abs=0.01)
