@@ -23,7 +23,7 @@ from gpu_worker.model_files.regular import open_regular
 from gpu_worker.networks.extras import first_line
 from gpu_worker.networks.file_input import FileInput
 from gpu_worker.networks.file_source import GRAPH_FILE, file_rules
-from gpu_worker.networks.recognised import Recognised
+from gpu_worker.networks.recognised import Recognised, as_wished
 from gpu_worker.tasks import FILE_CLASSIFICATION, task_named
 
 __all__ = ["recognise_onnx"]
@@ -60,7 +60,7 @@ def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
     """
     rules = file_rules(path)
     if rules is not None:
-        path, wishes = path / GRAPH_FILE, _joined(rules, wishes)
+        path, wishes = path / GRAPH_FILE, {**rules, **wishes, "input": as_wished(rules["input"], wishes)}
     if not path.is_file() or path.suffix.lower() != ".onnx":
         return None
     try:
@@ -87,13 +87,6 @@ def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
         manifest = _of_rows(found, inputs)
     content: Path | bytes = found.model.SerializeToString() if found.is_changed else path
     return Recognised(manifest, {"model.onnx": (content, "weights")}, found.guesses)
-
-
-def _joined(rules: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a folder says, but for what its owner says otherwise."""
-    given = dict(wishes.get("input") or {})
-    preprocess = {**rules["input"]["preprocess"], **(given.get("preprocess") or {})}
-    return {**rules, **wishes, "input": {**given, "preprocess": preprocess}}
 
 
 # ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,14 +15,17 @@ _TIMM_CROP = 0.875  # of the short side, where its config does not say
 _CONVNEXT_WHOLE = 384  # from this size on ConvNeXT's pictures are stretched, below cropped
 
 
-def picture_input(config: Mapping[str, Any], guesses: list[str]) -> dict[str, Any]:
+def picture_input(
+    config: Mapping[str, Any], guesses: list[str], *, finds_boxes: bool = False
+) -> dict[str, Any]:
     """Of a preprocessor_config.json of transformers. Raises `ModelUnusable` where it says no size.
 
-    What is not said is guessed, and added to `guesses`.
+    finds_boxes: so that nothing of a picture may be cut off. What is not said is guessed, and added to
+    `guesses`.
     """
     preprocess: dict[str, Any] = {}
     size, crop = config.get("size"), config.get("crop_size")
-    side = _short_side(size)
+    side = None if finds_boxes else _short_side(size)
     if config.get("do_resize") is False:
         guesses.append("its pictures are not resized by the source; here they are stretched to its size")
     if side is not None and "crop_pct" in config and not config.get("do_center_crop"):
@@ -38,6 +41,12 @@ def picture_input(config: Mapping[str, Any], guesses: list[str]) -> dict[str, An
             )
     else:
         found = _sides(size) or _sides(crop)
+        if found is None and finds_boxes and (edge := _whole_number(size, "shortest_edge")):
+            found = edge, edge
+            guesses.append(
+                f"its pictures keep their shape at the source; here they are stretched to {edge}×{edge}, and "
+                "the boxes back; --size says another"
+            )
         if found is None:
             raise ModelUnusable(
                 f"preprocessor_config.json says no size of its pictures that is known: {size!r}"
@@ -87,6 +96,11 @@ def timm_input(config: Mapping[str, Any]) -> dict[str, Any]:
             "interpolation": interpolation if interpolation in _OF_PILLOW.values() else "bilinear",
         },
     }
+
+
+def _whole_number(size: object, name: str) -> int:
+    value = size.get(name) if isinstance(size, Mapping) else None
+    return value if isinstance(value, int) else 0
 
 
 def _short_side(size: object) -> int | None:

@@ -11,7 +11,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.regular import read_json
 from gpu_worker.networks.network import Floats
 
-__all__ = ["Recognised", "json_of"]
+__all__ = ["Recognised", "as_wished", "json_of"]
 
 
 @dataclass(slots=True)
@@ -31,6 +31,13 @@ class Recognised:
     reference: Callable[[Sequence[bytes]], Floats] | None = None
     bound: float = 1e-3
     samples: Sequence[bytes] = ()
+
+
+def as_wished(own: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """`input` as a source says it, but for what its owner says otherwise."""
+    said = dict(wishes.get("input") or {})
+    preprocess = {**(own.get("preprocess") or {}), **(said.pop("preprocess", None) or {})}
+    return {**own, **said, **({"preprocess": preprocess} if preprocess else {})}
 
 
 def json_of(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.picture_rules import timm_input
-from gpu_worker.networks.recognised import Recognised, json_of
+from gpu_worker.networks.recognised import Recognised, as_wished, json_of
 from gpu_worker.networks.timm_options import check_options
 
 __all__ = ["recognise_timm"]
@@ -35,7 +35,7 @@ def recognise_timm(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
     manifest: dict[str, Any] = {
         "runtime": "timm",
         "architecture": architecture,
-        "input": timm_input(said),
+        "input": as_wished(timm_input(said), wishes),
         "architecture_options": _options(config, path),
     }
     outputs = int(config.get("num_classes", said.get("num_classes", 0)) or 0)

@@ -21,6 +21,7 @@ from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import read_json
 from gpu_worker.networks.extras import first_line, required
 from gpu_worker.networks.network import Network
+from gpu_worker.networks.query_detector import QueryDetector
 from gpu_worker.networks.sequence_network import POOLINGS, Head, SequenceNetwork
 from gpu_worker.networks.text_tokenizer import TextRules, read_tokenizer
 from gpu_worker.networks.torch_network import TorchNetwork
@@ -44,6 +45,7 @@ _PICTURES: Mapping[str, str] = {
     "scores": "AutoModelForImageClassification",
     "values": "AutoModelForImageClassification",
     "features": "AutoModel",
+    "boxes": "AutoModelForObjectDetection",
 }
 # Parts that an embedding does not read, and checkpoints may lack.
 _UNREAD = ("pooler.",)
@@ -63,6 +65,8 @@ def load_transformers(
         )
     module, lacks = read_module(manifest, classes, features=reads == "features")
     activation = cast("Activation", manifest.outputs.activation or task.activation)
+    if reads == "boxes":
+        return QueryDetector(module, manifest, device)
     if not is_text:
         return TorchNetwork(
             _Pictures(module, features=reads == "features", has_pooler=not lacks),

@@ -18,13 +18,16 @@ import numpy as np
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.picture_rules import picture_input
-from gpu_worker.networks.recognised import Recognised, json_of
+from gpu_worker.networks.recognised import Recognised, as_wished, json_of
 from gpu_worker.networks.sentence_source import sentence_rules
 from gpu_worker.networks.transformers_config import most_positions, safe_config
+from gpu_worker.tasks import OBJECT_DETECTION
 
 __all__ = ["recognise_transformers"]
 
 _BOUND = 1e-4
+DETECTION = "detection"
+_LEAST_SCORE = 0.5  # of a box, as transformers' pipelines have it; queries do not overlap
 _TEXTS = (
     "The service was slow, and the laksa was worth the wait.",
     "ok",
@@ -54,8 +57,12 @@ def recognise_transformers(path: Path, wishes: Mapping[str, Any]) -> Recognised 
     }
     options: dict[str, Any] = {}
     if is_picture:
-        manifest["input"] = picture_input(json_of(path / "preprocessor_config.json"), guesses)
-        manifest["task"] = f"image-{kind}"
+        rules = json_of(path / "preprocessor_config.json")
+        own = picture_input(rules, guesses, finds_boxes=kind == DETECTION)
+        manifest["input"] = as_wished(own, wishes)
+        manifest["task"] = OBJECT_DETECTION.name if kind == DETECTION else f"image-{kind}"
+        if kind == DETECTION:
+            manifest["outputs"] = {"threshold": _LEAST_SCORE, "overlap": 1, **(wishes.get("outputs") or {})}
     else:
         rules, options = _text_rules(path, config, kind, guesses)
         if not (path / "tokenizer.json").is_file():
@@ -64,8 +71,8 @@ def recognise_transformers(path: Path, wishes: Mapping[str, Any]) -> Recognised 
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder) writes it"
             )
         files["tokenizer.json"] = (path / "tokenizer.json", "tokenizer")
-        wished = (wishes.get("input") or {}).get("preprocess") or {}
-        manifest["input"] = {"form": "text", "preprocess": {"tokenizer": "tokenizer.json", **rules, **wished}}
+        own = {"form": "text", "preprocess": {"tokenizer": "tokenizer.json", **rules}}
+        manifest["input"] = as_wished(own, wishes)
         manifest["task"] = f"text-{kind}"
     options |= wishes.get("architecture_options") or {}
     if options:
@@ -93,7 +100,9 @@ def _kind(architecture: str, config: Mapping[str, Any], path: Path) -> str:
                 raise ModelUnusable(f"{path} answers {labels} values a row, and a regression has one")
             return "regression"
         return "classification"
-    what = "its answers are no classes, value or embedding"
+    if architecture.endswith("ForObjectDetection"):
+        return DETECTION
+    what = "its answers are no classes, boxes, value or embedding"
     writes = architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
     is_bare = architecture.endswith("Model") or not architecture
     if (path / "modules.json").is_file() or (is_bare and not writes):

@@ -320,3 +320,90 @@ def test_what_writes_texts_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["GPT2LMHeadModel"]}))
     with pytest.raises(ModelUnusable, match="OpenAI-compatible server"):
         _recognised(folder)
+
+
+def _detector(folder: Path, module: Any, **rules: Any) -> Path:
+    module.save_pretrained(folder)
+    own = {"size": {"height": 32, "width": 48}, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(own | rules))
+    return folder
+
+
+def _yolos() -> Any:
+    torch.manual_seed(0)
+    config = transformers.YolosConfig(
+        image_size=[32, 48], patch_size=8, num_detection_tokens=7, initializer_range=0.5, **SIZES
+    )
+    config.id2label = {0: "laksa", 1: "pizza", 2: "satay"}
+    return transformers.YolosForObjectDetection(config).eval()
+
+
+def _rt_detr() -> Any:
+    torch.manual_seed(1)
+    backbone = transformers.RTDetrResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic"
+    )
+    backbone.out_features = ["stage2", "stage3", "stage4"]
+    config = transformers.RTDetrConfig(
+        backbone_config=backbone,
+        **dict.fromkeys(("encoder_hidden_dim", "d_model"), 16),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 24),
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+        num_queries=9,
+        decoder_layers=2,
+        encoder_in_channels=[16, 24, 32],
+        decoder_in_channels=[16, 16, 16],
+        num_denoising=0,
+        id2label={0: "laksa", 1: "pizza"},
+    )
+    return transformers.RTDetrForObjectDetection(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "sides", "has_no_object"), [(_yolos, (32, 48), True), (_rt_detr, (64, 96), False)]
+)
+def test_objects_are_found_where_transformers_finds_them(
+    tmp_path: Path, make: Any, sides: tuple[int, int], *, has_no_object: bool
+) -> None:
+    module = make()
+    size = {"height": sides[0], "width": sides[1]}
+    found = _recognised(_detector(tmp_path / "source", module, size=size), outputs={"threshold": 0.0})
+    assert found.manifest["task"] == "object-detection"
+    assert found.manifest["classes"][:2] == ["laksa", "pizza"]
+    assert found.manifest["outputs"] == {"threshold": 0.0, "overlap": 1}
+    network = _served(found, tmp_path)
+    height, width = found.manifest["input"]["height"], found.manifest["input"]["width"]
+    pixels = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)
+    shown = torch.from_numpy(((pixels / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2).astype(np.float32))
+    with torch.inference_mode():
+        told = module(pixel_values=shown)
+    scores = torch.softmax(told.logits, -1)[..., :-1] if has_no_object else torch.sigmoid(told.logits)
+    answers = _answers(network, "object-detection", pixels).reshape(2, -1, 6)
+    for row in range(2):
+        best, label = scores[row].max(-1)
+        order = torch.argsort(-best, stable=True)
+        centre = told.pred_boxes[row][order] * torch.tensor([width, height, width, height])
+        corners = torch.cat([centre[:, :2] - centre[:, 2:] / 2, centre[:, :2] + centre[:, 2:] / 2], 1)
+        ours = answers[row][: len(order)]
+        assert ours[:, 4] == pytest.approx(best[order].numpy(), abs=1e-4)
+        assert ours[:, :4] == pytest.approx(corners.numpy(), abs=1e-2)  # in pixels
+        assert ours[:, 5].tolist() == label[order].tolist()
+        assert not answers[row][len(order) :].any()
+
+
+def test_a_detectors_pictures_are_stretched_and_never_cropped(tmp_path: Path) -> None:
+    size = {"shortest_edge": 40, "longest_edge": 66}
+    folder = _detector(tmp_path / "source", _yolos(), size=size)
+    found = _recognised(folder)
+    assert (found.manifest["input"]["height"], found.manifest["input"]["width"]) == (40, 40)
+    assert any("stretched to 40×40, and the boxes back" in guess for guess in found.guesses)
+    assert found.manifest["outputs"] == {"threshold": 0.5, "overlap": 1}
+    wished = _recognised(folder, input={"height": 24, "width": 32}, outputs={"threshold": 0.3})
+    assert (wished.manifest["input"]["height"], wished.manifest["input"]["width"]) == (24, 32)
+    _served(wished, tmp_path)
+
+
+def test_a_detector_of_other_classes_is_refused(tmp_path: Path) -> None:
+    folder = _detector(tmp_path / "source", _yolos())
+    with pytest.raises(ModelUnusable, match=r"tells 4 classes apart.*names 2"):
+        _served(_recognised(folder, classes=["a", "b"]), tmp_path)
