@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
@@ -35,22 +37,32 @@ class RetrainingRepository:
             return None if row is None else _retraining(row)
 
     @retried
-    def put(self, retraining: Retraining) -> None:
-        """Store it, in place of what was stored of its function."""
+    def amend(
+        self, function: str, change: Callable[[Retraining | None], Retraining | None]
+    ) -> Retraining | None:
+        """Store what `change` makes of it, and give that back; None changes nothing. Whoever else amends it
+        waits meanwhile. `change` may be called twice, and waits for nothing.
+        """
         with Session(self._engine) as session:
-            session.merge(
-                RetrainingRow(
-                    function=retraining.function,
-                    every_s=retraining.every_s,
-                    budget=retraining.budget,
-                    roles=None if retraining.roles is None else {"roles": list(retraining.roles)},
-                    next_at=retraining.next_at,
-                    job=retraining.job,
-                    outcome=retraining.outcome,
-                    ended_at=retraining.ended_at,
+            row = session.get(RetrainingRow, function, with_for_update=True)
+            changed = change(None if row is None else _retraining(row))
+            if changed is not None:
+                session.merge(
+                    RetrainingRow(
+                        function=changed.function,
+                        every_s=changed.every_s,
+                        budget=changed.budget,
+                        roles=None if changed.roles is None else {"roles": list(changed.roles)},
+                        next_at=changed.next_at,
+                        job=changed.job,
+                        outcome=changed.outcome,
+                        ended_at=changed.ended_at,
+                        owner=changed.owner,
+                        leased_until=changed.leased_until,
+                    )
                 )
-            )
-            session.commit()
+                session.commit()
+            return changed
 
     @retried
     def remove(self, function: str) -> None:
@@ -72,4 +84,6 @@ def _retraining(row: RetrainingRow) -> Retraining:
         row.job,
         row.outcome,
         None if row.ended_at is None else utc(row.ended_at),
+        row.owner,
+        None if row.leased_until is None else utc(row.leased_until),
     )

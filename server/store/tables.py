@@ -229,6 +229,8 @@ class RetrainingRow(Base):
     job: Mapped[int | None] = mapped_column(Integer)
     outcome: Mapped[str] = mapped_column(Text)
     ended_at: Mapped[datetime | None]
+    owner: Mapped[str | None] = mapped_column(String(100))
+    leased_until: Mapped[datetime | None]
 
 
 class LookRow(Base):

@@ -3,8 +3,10 @@
     due → the query is run again → a job, which begins with the champion's knobs → deployed if_better
 
 What is asked, and where each stands, lies in the registry: a server that was stopped goes on. A time that
-passed while it was down is made up for once. Every comparison is a look at the test rows, counted and paid
-for as any other (`promotion.champion`).
+passed while it was down is made up for once. Of several servers on one registry one does what is due, by a
+lease (`catalog.retraining`): where it goes, another begins what was due within `LEASE_S`, and begins anew
+what it was training after `ORPHAN_S`, as a job's files are its own. Every comparison is a look at the test
+rows, counted and paid for as any other (`promotion.champion`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
+import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
-from server.catalog.retraining import Retraining
+from server.catalog.retraining import LEASE_S, Retraining
 from server.errors import BadOption, Overloaded, ServiceError, UnknownFunction
 from server.store.retraining import RetrainingRepository
 from server.store.training import TrainingRepository
@@ -39,6 +44,8 @@ __all__ = ["Retrainings", "every_of"]
 log = logging.getLogger("ml_udf.server.training")
 
 _LOOK_S = 2.0
+_RENEW_S = LEASE_S / 3
+_HOLD_ON = timedelta(seconds=LEASE_S / 2)
 _MOST_S = 10 * 365 * 86_400.0
 _EVERY = re.compile(r"\s*(\d{1,6})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -58,7 +65,7 @@ def every_of(given: object) -> float | None:
 
 
 class Retrainings:
-    """`now`: aware, in UTC."""
+    """`now`: aware, in UTC. owner: this server, among all that share the registry; None = by its process."""
 
     def __init__(
         self,
@@ -70,6 +77,7 @@ class Retrainings:
         deployer: Deployer,
         tasks: Tasks | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        owner: str | None = None,
     ) -> None:
         self._repository = repository
         self._jobs = training_repository
@@ -79,11 +87,13 @@ class Retrainings:
         self._deployer = deployer
         self._tasks = tasks or Tasks()
         self._now = now
-        self._changing = asyncio.Lock()  # of what is stored; nobody works while it is held
+        self._owner = owner or f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._held: set[str] = set()  # functions
 
     def start(self) -> None:
         """Begin to look for what is due."""
         self._tasks.always("retrain", self._watch)
+        self._tasks.always("retrain", self._keep, "leases of retrainings")
 
     async def close(self) -> None:
         """Stop; jobs under way are the training service's."""
@@ -100,48 +110,85 @@ class Retrainings:
         await asyncio.to_thread(self._champion, function)
         every_s = every_of(every)
         text = "" if budget is None else str(budget_of(budget))
-        async with self._changing:
-            known = await asyncio.to_thread(self._repository.find, function)
-            asked = replace(
-                known or Retraining(function),
-                every_s=every_s,
-                budget=text,
-                roles=None if roles is None else tuple(roles),
-                next_at=self._now(),
-            )
-            await asyncio.to_thread(self._repository.put, asked)
+        now, names = self._now(), None if roles is None else tuple(roles)
+
+        def order(known: Retraining | None) -> Retraining:
+            known = known or Retraining(function)
+            return replace(known, every_s=every_s, budget=text, roles=names, next_at=now)
+
+        asked = await asyncio.to_thread(self._repository.amend, function, order)
+        assert asked is not None
         return asked
 
     async def forget(self, function: str) -> None:
         """Never train it again by itself; a job that runs goes on. Raises `UnknownFunction`."""
-        async with self._changing:
-            if await asyncio.to_thread(self._repository.find, function) is None:
-                raise UnknownFunction(f"function {function!r} is not trained again by itself")
-            await asyncio.to_thread(self._repository.remove, function)
+        if await asyncio.to_thread(self._repository.find, function) is None:
+            raise UnknownFunction(f"function {function!r} is not trained again by itself")
+        await asyncio.to_thread(self._repository.remove, function)
 
     async def step(self) -> None:
         """Deploy what has ended, begin what is due. What is ordered meanwhile stands."""
         for each in await self.all():
-            known = await asyncio.to_thread(self._repository.find, each.function)
+            if not each.is_due(self._now()):
+                continue
+            known = each if self._holds(each) else await self._claimed(each.function)
             if known is None:
                 continue
-            if known.job is not None:
-                after = await self._looked_at(known, known.job)
-            elif known.next_at is not None and known.next_at <= self._now():
-                after = await self._begun(known)
-            else:
-                continue
+            job = known.job
+            after = await self._begun(known) if job is None else await self._looked_at(known, job)
             if after != known:
                 await self._note(known, after)
 
+    async def renew(self) -> None:
+        """Hold on to what this server is at; what it has lost meanwhile is another's."""
+        for function in sorted(self._held):
+            if await self._claimed(function) is None:
+                log.warning("another server retrains function=%s", function)
+
+    def _holds(self, known: Retraining) -> bool:
+        """Whether this server holds it for a while yet, so that nothing need be written."""
+        until = known.leased_until
+        return known.owner == self._owner and until is not None and until > self._now() + _HOLD_ON
+
+    async def _claimed(self, function: str) -> Retraining | None:
+        """A retraining that this server holds from now on, if there is work and no other does it."""
+        runs_here = self._training.runs
+
+        def claim(known: Retraining | None) -> Retraining | None:
+            if known is None:
+                return None
+            mine = known.job is not None and runs_here(known.job)
+            return known.held_by(self._owner, self._now(), runs_here=mine)
+
+        claimed = await asyncio.to_thread(self._repository.amend, function, claim)
+        (self._held.discard if claimed is None else self._held.add)(function)
+        return claimed
+
     async def _note(self, before: Retraining, after: Retraining) -> None:
-        """Store what became of one, beside what was asked of it since; of one that was forgotten nothing."""
-        async with self._changing:
-            asked = await asyncio.to_thread(self._repository.find, before.function)
-            if asked is not None:
-                next_at = after.next_at if asked.next_at == before.next_at else asked.next_at
-                asked = replace(asked, job=after.job, outcome=after.outcome, ended_at=after.ended_at)
-                await asyncio.to_thread(self._repository.put, replace(asked, next_at=next_at))
+        """Store what became of one, beside what was asked of it since; of one that was forgotten, or that
+        another server holds now, nothing.
+        """
+
+        def became(asked: Retraining | None) -> Retraining | None:
+            if asked is None or asked.owner != self._owner:
+                return None
+            next_at = after.next_at if asked.next_at == before.next_at else asked.next_at
+            told = replace(
+                asked, job=after.job, outcome=after.outcome, ended_at=after.ended_at, next_at=next_at
+            )
+            return told if told.job is not None else replace(told, owner=None, leased_until=None)
+
+        stored = await asyncio.to_thread(self._repository.amend, before.function, became)
+        if stored is None or stored.job is None:
+            self._held.discard(before.function)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                await self.renew()
+            except (SQLAlchemyError, OSError, ServiceError) as error:
+                log.error("leases of retrainings not renewed reason=%r", str(error))
 
     async def _watch(self) -> None:
         while True:
@@ -188,15 +235,20 @@ class Retrainings:
             ) from error
 
     async def _adopted(self, function: str) -> Job | None:
-        """A job that was begun for it before a crash, and not noted any more."""
+        """A job that was begun for it before a crash, and not noted; one that is not here is lost."""
         running = await asyncio.to_thread(self._jobs.jobs, (*ACTIVE, PAUSED))
-        return next((job for job in running if job.spec.get("retrains") == function), None)
+        ours = (job for job in running if job.state == PAUSED or self._training.runs(job.id))
+        return next((job for job in ours if job.spec.get("retrains") == function), None)
 
     async def _looked_at(self, known: Retraining, job: int) -> Retraining:
         """The same, with what came of its job if that has ended."""
         over = replace(known, job=None, ended_at=self._now())
         try:
             ended = await asyncio.to_thread(self._jobs.job, job)
+            if ended.state in ACTIVE and not self._training.runs(job):
+                said = f"job {job} was lost with the server that ran it; another is begun"
+                log.warning("retrained anew function=%s: %s", known.function, said)
+                return replace(over, outcome=said, next_at=self._now())
             if ended.state in (*ACTIVE, PAUSED):
                 return known
             if ended.state != "done":
@@ -209,6 +261,8 @@ class Retrainings:
             return replace(over, outcome=f"job {job} was not deployed: {error}")
         try:
             champion, _ = await asyncio.to_thread(self._champion, known.function)
+            if await self._claimed(known.function) is None:
+                return known  # it took so long that another server has taken it over
             told = await self._deployer.deploy(
                 run, known.function, promote="if_better", slo_ms=champion.slo_ms
             )

@@ -112,6 +112,10 @@ class Training:
         log.info("job begun job=%d dataset=%s snapshot=%s", job.id, job.dataset, job.snapshot)
         return job
 
+    def runs(self, job: int) -> bool:
+        """Whether it runs here, or will once its records can be written."""
+        return job in self._running or job in self.troubles
+
     async def cancel(self, job: int) -> Job:
         """Stop a job; its best checkpoints stay, and can be deployed. Raises `UnknownFunction`.
 

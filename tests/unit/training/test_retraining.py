@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from server.catalog.retraining import Retraining
 from server.errors import BadOption, Overloaded, UnknownFunction
 from server.store.database import migrate, open_database
 from server.store.retraining import RetrainingRepository
@@ -57,11 +58,28 @@ class House:
         spec = {"name": "churn", "task": "tabular-classification", "source": self.source}
         self.jobs.add_snapshot("churn", spec, {"id": snapshot, "classes": [], "file": "f"})
 
-    def opened(self) -> Retrainings:
-        """The service of a server that has just been started."""
+    def opened(self, owner: str = "one", has_files: bool = True) -> Retrainings:
+        """The service of a server that has just been started. has_files: of the jobs that others began."""
         catalog = SimpleNamespace(is_function="udf_churn".__eq__, versions=lambda name: [self.champion])
         it = cast(Any, self)
-        return Retrainings(self.repository, self.jobs, cast(Any, catalog), it, it, it, now=lambda: self.now)
+        began: set[int] = set()
+
+        async def start(form: dict[str, Any]) -> Any:
+            job = await self.start(form)
+            began.add(job.id)
+            return job
+
+        training = SimpleNamespace(start=start, job=self.job, runs=lambda job: has_files or job in began)
+        return Retrainings(
+            self.repository,
+            self.jobs,
+            cast(Any, catalog),
+            it,
+            cast(Any, training),
+            it,
+            now=lambda: self.now,
+            owner=owner,
+        )
 
     async def newest(self, dataset: str) -> Any:
         return self.jobs.snapshot(dataset)
@@ -146,10 +164,127 @@ async def test_a_job_that_was_begun_and_not_noted_is_not_begun_twice(house: Hous
     await house.retrainings.ask("udf_churn", None, None, None)
     due = house.told
     await house.retrainings.step()
-    house.repository.put(due)  # as a crash before the note left it
+    house.repository.amend("udf_churn", lambda _: due)  # as a crash before the note left it
     await house.opened().step()
     assert len(house.started) == 1
     assert house.told.job == 2
+
+
+@on_a_loop
+async def test_of_two_servers_on_one_registry_one_trains_and_deploys(house: House) -> None:
+    house.rows("s2")
+    one, other = house.opened("one"), house.opened("other")
+    await other.ask("udf_churn", "1 day", None, None)
+
+    async def looks(server: Retrainings) -> None:
+        for _ in range(5):
+            await server.step()
+
+    await asyncio.gather(looks(one), looks(other))
+    assert len(house.started) == 1
+    house.jobs.set_job(2, "done")
+    await asyncio.gather(looks(one), looks(other))
+    assert len(house.deployed) == 1
+    assert (house.told.owner, house.told.job) == (None, None), "what is done is nobody's"
+    house.now += timedelta(days=1)
+    house.champion.version = 4
+    await other.step()
+    assert house.told.owner == "other", "whoever looks first"
+
+
+@on_a_loop
+async def test_a_job_that_runs_for_hours_is_held_by_who_renews_its_lease(house: House) -> None:
+    house.rows("s2")
+    one, other = house.opened("one"), house.opened("other", has_files=False)
+    await one.ask("udf_churn", None, None, None)
+    await one.step()
+    for _ in range(60):
+        house.now += timedelta(seconds=10)
+        await one.renew()
+        await one.step()
+        await other.renew()
+        await other.step()
+    assert (house.told.owner, len(house.started)) == ("one", 1)
+
+
+@on_a_loop
+async def test_what_a_dead_server_was_at_is_taken_over_within_a_minute(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    one, other = house.opened("one"), house.opened("other", has_files=False)
+    await one.ask("udf_churn", None, None, None)
+    refresh = house.refresh
+
+    async def killed(dataset: str, roles: Any, caller: str) -> Any:
+        raise asyncio.CancelledError
+
+    house.refresh = killed  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await one.step()
+    house.refresh = refresh  # type: ignore[method-assign]
+    house.now += timedelta(seconds=29)
+    await other.step()
+    assert (house.told.owner, house.started) == ("one", [])
+    house.now += timedelta(seconds=1)
+    await other.step()
+    assert (house.told.owner, len(house.started)) == ("other", 1), "nothing had begun: after 30 s"
+
+    third = house.opened("third", has_files=False)
+    house.now += timedelta(seconds=59)
+    await third.step()
+    assert house.told.job == 2, "its server may come back and go on with it"
+    house.now += timedelta(seconds=1)
+    await third.step()
+    assert "job 2 was lost with the server that ran it" in house.told.outcome
+    await third.step()
+    assert (house.told.owner, house.told.job, len(house.started)) == ("third", 3, 2)
+    await other.step()
+    await other.renew()
+    house.jobs.set_job(2, "done")
+    await other.step()
+    assert house.deployed == [], "who has lost it deploys nothing"
+    house.jobs.set_job(3, "done")
+    await third.step()
+    assert len(house.deployed) == 1
+
+
+@on_a_loop
+async def test_who_wakes_after_its_lease_was_taken_deploys_and_notes_nothing(house: House) -> None:
+    house.source = "warehouse"
+    house.rows("s2")
+    one, other = house.opened("one"), house.opened("other")
+    await one.ask("udf_churn", None, None, None)
+    refresh = house.refresh
+
+    async def slow(dataset: str, roles: Any, caller: str) -> Any:
+        house.refresh = refresh  # type: ignore[method-assign]
+        house.now += timedelta(seconds=31)
+        await other.step()
+        return await refresh(dataset, roles, caller)
+
+    house.refresh = slow  # type: ignore[method-assign]
+    await one.step()
+    assert house.told.owner == "other"
+    await one.renew()
+    assert house.told.owner == "other"
+
+
+def test_who_may_hold_a_retraining_is_a_function_of_its_state_and_the_time() -> None:
+    due = Retraining("f", next_at=START)
+    early, late = START - timedelta(seconds=1), START + timedelta(days=1)
+    assert due.held_by("one", early, runs_here=False) is None, "there is nothing to do yet"
+    held = due.held_by("one", START, runs_here=False)
+    assert held is not None
+    assert (held.owner, held.leased_until) == ("one", START + timedelta(seconds=30))
+    assert held.held_by("other", START + timedelta(seconds=29), runs_here=False) is None
+    assert held.held_by("other", START + timedelta(seconds=30), runs_here=False) is not None
+    assert held.held_by("one", late, runs_here=False) is not None
+    training = replace(held, job=7, next_at=None)
+    at = START + timedelta(seconds=31)
+    assert training.held_by("other", at, runs_here=False) is None, "who ran it comes first"
+    assert training.held_by("restarted", at, runs_here=True) is not None
+    assert training.held_by("other", START + timedelta(seconds=60), runs_here=False) is not None
+    assert Retraining("f").held_by("one", late, runs_here=True) is None
 
 
 @on_a_loop
