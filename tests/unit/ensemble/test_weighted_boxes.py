@@ -69,6 +69,35 @@ def test_the_order_of_the_members_changes_nothing() -> None:
             assert one.score == pytest.approx(other.score)
 
 
+def test_the_authors_own_example_is_fused_as_their_code_fuses_it() -> None:
+    # The README of ensemble-boxes (Solovyev); the numbers are what its 1.0.9 gives, all members alike.
+    first = [
+        box(0.9, 0.00, 0.51, 0.81, 0.91, label="0"),
+        box(0.8, 0.10, 0.31, 0.71, 0.61, label="1"),
+        box(0.2, 0.01, 0.32, 0.83, 0.93, label="0"),
+        box(0.4, 0.02, 0.53, 0.11, 0.94, label="1"),
+        box(0.7, 0.03, 0.24, 0.12, 0.35, label="1"),
+    ]
+    second = [
+        box(0.5, 0.04, 0.56, 0.84, 0.92, label="1"),
+        box(0.8, 0.12, 0.33, 0.72, 0.64, label="1"),
+        box(0.7, 0.38, 0.66, 0.79, 0.95, label="1"),
+        box(0.3, 0.08, 0.49, 0.21, 0.89, label="0"),
+    ]
+    fused = fused_boxes([first, second], same=0.5)
+    assert [(each.label, round(each.score, 6)) for each in fused] == [
+        ("1", 0.8),
+        ("0", 0.55),
+        ("1", 0.35),
+        ("1", 0.35),
+        ("1", 0.25),
+        ("1", 0.2),
+        ("0", 0.15),
+    ]
+    assert fused[0].corners == pytest.approx((0.11, 0.32, 0.715, 0.625))
+    assert fused[1].corners == pytest.approx((0.00181818, 0.47545454, 0.81363636, 0.91363636), abs=1e-7)
+
+
 def test_no_boxes_at_all_are_none() -> None:
     assert fused_boxes([[], []]) == []
 

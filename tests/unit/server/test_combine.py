@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -185,6 +185,34 @@ def test_members_answer_by_the_weights_of_exactly_those_that_answered() -> None:
         assert labels_of(told) == [CLASSES[int(expected.argmax())]]
         assert confidences_of(told) == pytest.approx([expected.max()])
     assert labels_of(combine("log_pool", [scored("m1", SURE), scored("m2", UNSURE)], CLASSES, FIT)) == ["b"]
+
+
+def weighed(*weights: float) -> Fit:
+    return Fit(("m1", "m2"), (1.0, 1.0), (SubsetFit((0, 1), weights, 0.9, 0.2),), 100, 3)
+
+
+def test_the_pool_is_the_product_of_probabilities_each_to_its_weight() -> None:
+    # √.8 · .2, √.15 · .45, √.05 · .35 = .17889, .17428, .07826, of .43143 together
+    told = combine("log_pool", [scored("m1", SURE), scored("m2", UNSURE)], CLASSES, weighed(0.5, 1.0))
+    assert answered(told) == pytest.approx([0.41464, 0.40397, 0.18139], abs=2e-5)
+
+
+def test_what_all_learn_may_be_learned_before_or_after_pooling() -> None:
+    """Genest 1984, "A characterization theorem for externally Bayesian groups": by weights of sum 1."""
+
+    def pooled(first: list[float], second: list[float]) -> NDArray[np.float64]:
+        pair = [scored("m1", first), scored("m2", second)]
+        return answered(combine("log_pool", pair, CLASSES, weighed(0.3, 0.7))).astype(np.float64)
+
+    def updated(told: Sequence[float] | NDArray[np.float64]) -> list[float]:
+        posterior = np.array(told) * likelihood
+        known: list[float] = (posterior / posterior.sum()).tolist()
+        return known
+
+    likelihood = np.array([0.2, 0.9, 0.4])
+    before, after = updated(pooled(SURE, UNSURE)), pooled(updated(SURE), updated(UNSURE))
+    assert after.tolist() == pytest.approx(before, abs=1e-6)
+    assert pooled(SURE, SURE).tolist() == pytest.approx(SURE, abs=1e-6), "who agree say what each says"
 
 
 def test_the_order_in_which_members_answered_changes_nothing() -> None:
