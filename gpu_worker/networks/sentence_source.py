@@ -11,7 +11,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.regular import read_regular
 from gpu_worker.networks.recognised import json_of
 
-__all__ = ["MODULES_FILE", "sentence_modules", "sentence_rules"]
+__all__ = ["MODULES_FILE", "dense_folders", "sentence_modules", "sentence_rules"]
 
 MODULES_FILE = "modules.json"
 _OWN = "sentence_transformers."
@@ -27,13 +27,21 @@ _POOLINGS = {
 _WORDS = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
 
 
+def dense_folders(path: Path) -> list[Path]:
+    """Those of its Dense modules, in their order. Raises `ModelUnusable`."""
+    return [path / folder for kind, folder in sentence_modules(path) if kind == "Dense"]
+
+
 def sentence_rules(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`input.preprocess` and `architecture_options`. Raises `ModelUnusable` for other modules."""
     modules = sentence_modules(path)
     kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+    rest = [kind for kind in kinds[2:] if kind != "Dense"]
+    is_in_order = rest == [] or (rest == ["Normalize"] and kinds[-1] == "Normalize")
+    if kinds[:2] != ["Transformer", "Pooling"] or not is_in_order:
         raise ModelUnusable(
-            f"{path} is made of {', '.join(kinds)}; a Transformer, a Pooling and a Normalize can be served"
+            f"{path} is made of {', '.join(kinds)}; a Transformer, a Pooling, then Dense layers and a "
+            "Normalize can be served"
         )
     rules: dict[str, Any] = {}
     own = path / modules[0][1] / "sentence_bert_config.json"

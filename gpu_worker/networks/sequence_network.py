@@ -30,7 +30,8 @@ _MORE_TOKENS = 8  # so many: more would compute padding for nothing
 class SequenceNetwork:
     """module(tokens, mask), both int64 [n, length], gives [n, outputs], or of `features` [n, length, width].
 
-    Texts of like length run together, the rest is padding. pooling, normalise: of features.
+    Texts of like length run together, the rest is padding. Of features: pooling, dense (layers behind it),
+    normalise.
     """
 
     forms = frozenset(("text",))
@@ -47,6 +48,7 @@ class SequenceNetwork:
         weights: nn.Module,
         activation: Activation = "none",
         pooling: str = "mean",
+        dense: nn.Module | None = None,
         normalise: bool = False,
         padding: int = 0,
     ) -> None:
@@ -57,10 +59,13 @@ class SequenceNetwork:
         self._head = head
         self._activation = activation
         self._pooling = pooling
+        self._dense = None if dense is None else dense.eval().requires_grad_(False).to(self._device)
         self._normalise = normalise
         self._padding = padding
         self._weight_bytes: int = sum(
-            tensor.numel() * tensor.element_size() for tensor in (*weights.parameters(), *weights.buffers())
+            tensor.numel() * tensor.element_size()
+            for part in (weights, *([] if dense is None else [dense]))
+            for tensor in (*part.parameters(), *part.buffers())
         )
         self.features_width = 0  # known once it is warm, as the next
         self.values_width = 0
@@ -119,6 +124,8 @@ class SequenceNetwork:
         found = self._module(torch.from_numpy(tokens).to(self._device), on_device).float()
         if self._head == "features":
             found = pooled(found, on_device, self._pooling)
+            if self._dense is not None:
+                found = self._dense(found)
             if self._normalise:
                 found = torch.nn.functional.normalize(found, dim=1)
         numbers: Floats = found.cpu().numpy()

@@ -19,6 +19,7 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import read_json
+from gpu_worker.networks.dense_layers import read_dense
 from gpu_worker.networks.extras import first_line, required
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.query_detector import QueryDetector
@@ -107,6 +108,10 @@ def _of_texts(
         found: Tensor = getattr(module(input_ids=tokens, attention_mask=mask), output)
         return found
 
+    dense: nn.Sequential | None = None
+    if head == "features" and manifest.architecture_options.get("dense"):
+        own = int(getattr(config, "hidden_size", 0) or 0)
+        dense = read_dense(manifest.path_of_role("dense"), manifest.architecture_options["dense"], own)
     return SequenceNetwork(
         run,
         tokenizer,
@@ -115,6 +120,7 @@ def _of_texts(
         weights=module,
         activation=activation,
         pooling=pooling,
+        dense=dense,
         normalise=bool(manifest.architecture_options.get("normalise", False)),
         padding=padding if isinstance(padding, int) and 0 <= padding < known else 0,
     )

@@ -4,7 +4,7 @@ config.json               the architecture, its classes, what kind of problem it
 model.safetensors         weights; or several files, and model.safetensors.index.json
 tokenizer.json            of texts; tokenizer_config.json: how long they may be
 preprocessor_config.json  of pictures: size, crop, mean, std
-modules.json              sentence-transformers: pooling, normalised, length, prompts
+modules.json              sentence-transformers: pooling, dense layers, normalised, length, prompts
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu_worker.errors import ModelUnusable
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.picture_rules import picture_input
 from gpu_worker.networks.recognised import Recognised, as_wished, json_of
-from gpu_worker.networks.sentence_source import sentence_rules
+from gpu_worker.networks.sentence_source import dense_folders, sentence_rules
 from gpu_worker.networks.transformers_config import most_positions, safe_config
 from gpu_worker.tasks import OBJECT_DETECTION
 
@@ -74,12 +74,20 @@ def recognise_transformers(path: Path, wishes: Mapping[str, Any]) -> Recognised 
         own = {"form": "text", "preprocess": {"tokenizer": "tokenizer.json", **rules}}
         manifest["input"] = as_wished(own, wishes)
         manifest["task"] = f"text-{kind}"
+    width = 0
+    if kind == "embedding" and not is_picture and (path / "modules.json").is_file():
+        folders = dense_folders(path)
+        if folders:
+            from gpu_worker.networks.dense_layers import gathered
+
+            content, options["dense"], width = gathered(folders)
+            files["dense.safetensors"] = (content, "dense")
     options |= wishes.get("architecture_options") or {}
     if options:
         manifest["architecture_options"] = options
     if kind == "embedding":
         manifest["features"] = {
-            "width": int(config.get("hidden_size") or (config.get("hidden_sizes") or [0])[-1])
+            "width": width or int(config.get("hidden_size") or (config.get("hidden_sizes") or [0])[-1])
         }
     elif kind != "regression":
         manifest["classes"] = _classes(config, wishes, guesses)

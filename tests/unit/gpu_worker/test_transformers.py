@@ -160,6 +160,71 @@ def test_sentences_are_embedded_as_by_their_own_modules(
         assert answer == pytest.approx((vector / vector.norm()).numpy(), abs=1e-4)
 
 
+def _with_dense(folder: Path, *layers: tuple[int, int, str]) -> list[Any]:
+    """Writes Dense modules between the pooling and the normalising of a folder; gives their tensors."""
+    from safetensors.torch import save_file
+
+    modules = json.loads((folder / "modules.json").read_text())
+    found = []
+    for place, (inputs, outputs, activation) in enumerate(layers, 2):
+        own = folder / f"{place}_Dense"
+        own.mkdir()
+        tensors = {"linear.weight": torch.randn(outputs, inputs), "linear.bias": torch.randn(outputs)}
+        save_file(tensors, own / "model.safetensors")
+        config = {"in_features": inputs, "out_features": outputs, "bias": True}
+        (own / "config.json").write_text(json.dumps(config | {"activation_function": activation}))
+        kind = "sentence_transformers.models.Dense"
+        modules.insert(-1, {"idx": place, "name": str(place), "path": own.name, "type": kind})
+        found.append((tensors["linear.weight"], tensors["linear.bias"]))
+    modules[-1] |= {"idx": len(modules) - 1, "name": str(len(modules) - 1)}
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return found
+
+
+def test_dense_layers_stand_between_pooling_and_normalising(tmp_path: Path) -> None:
+    pooling = {"pooling_mode_mean_tokens": True}
+    plain = _served(_recognised(_sentence_transformer(tmp_path / "plain", pooling)), tmp_path / "a")
+    folder = _sentence_transformer(tmp_path / "source", pooling)
+    (first, shift), (second, again) = _with_dense(
+        folder,
+        (16, 24, "torch.nn.modules.activation.Tanh"),
+        (24, 8, "torch.nn.modules.linear.Identity"),
+    )
+    found = _recognised(folder)
+    assert found.manifest["features"] == {"width": 8}
+    assert found.manifest["architecture_options"]["dense"] == ["Tanh", "Identity"]
+    network = _served(found, tmp_path / "b")
+    rows = [text.encode() for text in TEXTS if text]
+    plain._normalise = False  # type: ignore[attr-defined]  # what it pools, as it is
+    pooled = torch.from_numpy(_answers(plain, "text-embedding", rows))
+    expected = torch.tanh(pooled @ first.T + shift) @ second.T + again
+    expected = expected / expected.norm(dim=1, keepdim=True)
+    assert _answers(network, "text-embedding", rows) == pytest.approx(expected.numpy(), abs=1e-4)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize(
+    ("activation", "file", "reason"),
+    [
+        ("os.system", "model.safetensors", r"the activation 'os\.system'"),
+        ("torch.nn.modules.activation.Tanh", "pytorch_model.bin", r"pytorch_model\.bin may hold code"),
+    ],
+)
+def test_a_dense_layer_brings_no_code(tmp_path: Path, activation: str, file: str, reason: str) -> None:
+    folder = _sentence_transformer(tmp_path / "source", {"pooling_mode_mean_tokens": True})
+    _with_dense(folder, (16, 8, activation))
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / file)
+    with pytest.raises(ModelUnusable, match=reason):
+        _recognised(folder)
+
+
+def test_dense_layers_of_another_width_are_refused(tmp_path: Path) -> None:
+    folder = _sentence_transformer(tmp_path / "source", {"pooling_mode_mean_tokens": True})
+    _with_dense(folder, (12, 8, "torch.nn.modules.activation.Tanh"))
+    with pytest.raises(ModelUnusable, match="does not hold its 1 dense layers"):
+        _served(_recognised(folder), tmp_path)
+
+
 def test_a_prompt_stands_before_each_text(tmp_path: Path) -> None:
     folder = _sentence_transformer(
         tmp_path / "source",
