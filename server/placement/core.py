@@ -152,7 +152,8 @@ class Placement:
         self.serve_no_more(name)
         served = self._served[name] = ServedFunction(self._met([group])[0], goal_s, in_part)
         for key in group:
-            self._model(key).functions[name] = served
+            model = self._model(key)
+            model.functions[name], model.state = served, None
         for key, latency_s in zip(group, latencies_s, strict=False):
             self._model(key).latency_s = (latency_s, max_batch)
 
@@ -424,14 +425,15 @@ class Placement:
     def loaded(self, now_s: float, name: str, key: str, size_bytes: int, load_s: float) -> None:
         """The model is there, and has said how much it takes."""
         worker, model = self._workers[name], self._model(key)
-        model.size_bytes = size_bytes
+        model.size_bytes, model.state = size_bytes, None
         model.deaths = model.failures = 0
         self._used_bytes.clear()
         self._models.loaded(key, worker.device, size_bytes, load_s)
         moving = worker.moving
         for_rows = moving is not None and moving.loading == key and moving.for_rows
         resident = {**worker.resident, key: Residence(now_s, load_s, for_rows, used=False)}
-        self._place(replace(worker, resident=resident))
+        offers = tuple(group for group in worker.offers if not resident.keys() >= set(group))
+        self._place(replace(worker, resident=resident, offers=offers))
         self._refused[name].pop(key, None)
         self._unsettle(key)
 
@@ -595,12 +597,13 @@ class Placement:
     def _pass_over(self) -> None:
         """Offers that the policy has left lie, with the link idle and nobody wanting anything, are over."""
         for name, worker in self._workers.items():
-            held = self.resident(name)
-            left = [group for group in worker.offers if not held.issuperset(group)]
-            if worker.moving is None:
-                if not self._open:
-                    left = []
+            if worker.moving is not None or not worker.offers:
+                continue
+            left: tuple[GroupKeys, ...] = ()
+            if self._open:
                 times = self._refused[name]
-                left = [group for group in left if all(times[key] <= _REFUSALS for key in group)]
+                if not times:
+                    continue
+                left = tuple(g for g in worker.offers if all(times[key] <= _REFUSALS for key in g))
             if len(left) != len(worker.offers):
-                self._workers[name] = replace(worker, offers=tuple(left))
+                self._workers[name] = replace(worker, offers=left)

@@ -7,7 +7,7 @@ there may be thousands of models.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, ItemsView, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from server.placement.link import LoadTimes
@@ -47,7 +47,6 @@ class KnownModel:
     latency_s: tuple[Callable[[int], float], int] | None = None
     row_s: float = 0.0  # of a batch of four, by what policies last saw
     state: ModelState | None = None
-    seen_in: int = 0  # the epoch of that
 
     @property
     def score(self) -> float:
@@ -65,14 +64,36 @@ class KnownModel:
         self.state = None
 
 
+class _LoadsOf(Mapping[str, float]):
+    """Kind of device → what loading a model there should take. Every load changes that: it is asked anew."""
+
+    __slots__ = ("_key", "_kinds", "_size_bytes", "_times")
+
+    def __init__(self, key: str, size_bytes: int, kinds: Set[str], times: LoadTimes) -> None:
+        self._key = key
+        self._size_bytes = size_bytes
+        self._kinds = kinds
+        self._times = times
+
+    def __getitem__(self, device: str) -> float:
+        if device not in self._kinds:
+            raise KeyError(device)
+        return self._times.expected_s(self._key, device, self._size_bytes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+
 class KnownModels(Mapping[str, ModelState]):
     """All models that were heard of, and what loads of them take."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownModel] = {}
         self._load_times = LoadTimes()
-        self._kinds: frozenset[str] = frozenset()  # of devices
-        self._epoch = 0  # counts what changes all models' states
+        self._kinds: set[str] = set()  # of devices
 
     def met(self, key: str) -> KnownModel:
         """The model; nothing is known of a new one."""
@@ -92,29 +113,24 @@ class KnownModels(Mapping[str, ModelState]):
     def loaded(self, key: str, device: str, size_bytes: int, load_s: float) -> None:
         """A load on that kind of device took so long: what others should take is another, too."""
         self._load_times.observe(key, device, size_bytes, load_s)
-        self._epoch += 1
 
     def device_met(self, device: str) -> None:
         """There is such a kind of device."""
-        self._kinds |= {device}
-        self._epoch += 1
+        self._kinds.add(device)
 
     def __getitem__(self, key: str) -> ModelState:
         model = self._known[key]
-        if model.state is None or model.seen_in != self._epoch:
+        if model.state is None:
             fixed_s, row_s = _line(model.latency_s)
             functions = model.functions.values()
-            model.seen_in, model.row_s = self._epoch, fixed_s / 4 + row_s
+            model.row_s = fixed_s / 4 + row_s
             model.state = ModelState(
                 size_bytes=model.size_bytes,
                 last_used_s=model.last_used_s,
                 deaths=model.deaths,
                 failures=model.failures,
                 dismissed=model.dismissed,
-                load_s={
-                    device: self._load_times.expected_s(key, device, model.size_bytes)
-                    for device in self._kinds
-                },
+                load_s=_LoadsOf(key, model.size_bytes, self._kinds, self._load_times),
                 arrivals=model.arrivals,
                 arrived_s=model.arrived_s,
                 rows=model.rows,

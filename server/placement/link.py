@@ -19,6 +19,7 @@ class Link:
 
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._line: tuple[float, float] | None = None
 
     def observe(self, size_bytes: int, took_s: float) -> None:
         """A model of that size took so long."""
@@ -27,9 +28,15 @@ class Link:
         self._weight, self._x, self._y, self._xx, self._xy = (
             _KEPT * old + one for old, one in zip(sums, new, strict=True)
         )
+        self._line = None
 
     def line(self) -> tuple[float, float]:
         """(fixed seconds, seconds per byte), neither below 0."""
+        if self._line is None:
+            self._line = self._fitted()
+        return self._line
+
+    def _fitted(self) -> tuple[float, float]:
         if not self._weight:
             return _FIRST_FIXED_S, _FIRST_S_PER_BYTE
         mean_x, mean_y = self._x / self._weight, self._y / self._weight
@@ -65,7 +72,10 @@ class LoadTimes:
     def expected_s(self, model: str, device: str, size_bytes: int) -> float:
         """What loading it there should take."""
         own_s = self._own_s.get((model, device))
-        return own_s if own_s is not None else self._links.get(device, _FIRST).expected_s(size_bytes)
+        if own_s is not None:
+            return own_s
+        fixed_s, per_byte_s = self._links.get(device, _FIRST).line()
+        return fixed_s + per_byte_s * size_bytes
 
 
 _FIRST = Link()

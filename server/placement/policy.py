@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 __all__ = [
@@ -49,8 +49,12 @@ class Capacity:
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Whether models of these sizes fit together."""
-        return (not self.capacity_bytes or sum(sizes) <= self.capacity_bytes) and (
-            not self.max_models or len(sizes) <= self.max_models
+        return self.holds(sum(sizes), len(sizes))
+
+    def holds(self, total_bytes: int, models: int) -> bool:
+        """Whether so many models fit that take so much together."""
+        return (not self.capacity_bytes or total_bytes <= self.capacity_bytes) and (
+            not self.max_models or models <= self.max_models
         )
 
 
@@ -135,7 +139,10 @@ class ModelState:
 
     def arrivals_per_s(self, now_s: float) -> float:
         """The rate at which rows come for it."""
-        return self.arrivals * math.exp(min(0.0, (self.arrived_s - now_s) / FADE_S)) / FADE_S
+        if not self.arrivals:
+            return 0.0
+        age_s = now_s - self.arrived_s
+        return self.arrivals * math.exp(-age_s / FADE_S) / FADE_S if age_s > 0 else self.arrivals / FADE_S
 
     def rows_s(self, rows: int) -> float:
         """What so many rows take in batches as large as may be."""
@@ -222,17 +229,19 @@ class PlacementState:
 
     def size_bytes(self, key: str) -> int:
         """Of a model; 0 while it is not known."""
-        model = self.models.get(key)
-        return model.size_bytes if model is not None else 0
+        return self.models[key].size_bytes if key in self.models else 0
+
+    def bytes_on(self, worker: WorkerPlaces) -> int:
+        """Of what the worker holds."""
+        found = self.used_bytes.get(worker.name)
+        return sum(map(self.size_bytes, worker.resident)) if found is None else found
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, of which `from_json` makes the same state."""
         visits = self.visits
         return {
             "workers": {name: _plain_worker(worker) for name, worker in self.workers.items()},
-            "models": {
-                key: {**asdict(model), "goal_s": _finite(model.goal_s)} for key, model in self.models.items()
-            },
+            "models": {key: _plain_model(model) for key, model in self.models.items()},
             "wishes": [{**asdict(wish), "without": sorted(wish.without)} for wish in self.wishes],
             "waited_for": [[list(group), _plain_rows(rows)] for group, rows in self.waited_for.items()],
             "apart": self.apart,
@@ -311,6 +320,11 @@ def _worker_of(plain: Mapping[str, Any]) -> WorkerPlaces:
         ),
         offers=tuple(tuple(group) for group in plain["offers"]),
     )
+
+
+def _plain_model(model: ModelState) -> dict[str, Any]:
+    plain = {one.name: getattr(model, one.name) for one in fields(model)}
+    return {**plain, "load_s": dict(model.load_s), "goal_s": _finite(model.goal_s)}
 
 
 def _model_of(plain: Mapping[str, Any]) -> ModelState:

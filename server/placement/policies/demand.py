@@ -144,13 +144,14 @@ def taken_up(state: PlacementState, worker: WorkerPlaces) -> list[PlacementActio
     """
     if not worker.offers:
         return []
-    held = [state.size_bytes(key) for key in worker.resident]
+    used_bytes = state.bytes_on(worker)
     for group in sorted(worker.offers, key=lambda group: group not in state.waited_for):
         missing = [key for key in group if key not in worker.resident]
         # A model that kills its workers must not keep all others from being served.
         if not missing or any(key in state.models and state.models[key].is_deadly for key in group):
             continue
-        if worker.capacity.fits([*held, *(state.size_bytes(key) for key in missing)]):
+        then_bytes = used_bytes + sum(map(state.size_bytes, missing))
+        if worker.capacity.holds(then_bytes, len(worker.resident) + len(missing)):
             return [Fetch(worker.name, missing[0], "there was room")]
     return []
 

@@ -7,7 +7,7 @@ Knows no worker and no link.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from server.placement.policies.lru import LeastRecentlyUsed
@@ -67,7 +67,7 @@ def _check(decision: object, state: PlacementState) -> None:
         raise ValueError(f"{decision!r} is no PlacementDecision")
     if decision.memory is not None and not isinstance(decision.memory, Mapping):
         raise ValueError(f"{decision.memory!r} is no memory: a mapping of plain values")
-    held: dict[str, dict[str, None]] = {}
+    left: dict[str, set[str]] = {}  # by worker, of what it held
     loading: set[str] = set()
     for action in decision.actions:
         if action.worker not in state.workers:
@@ -80,20 +80,22 @@ def _check(decision: object, state: PlacementState) -> None:
             continue
         if worker.moving is not None or worker.name in loading:
             raise ValueError(f"{action}: the worker's link is busy")
-        held.setdefault(worker.name, dict.fromkeys(worker.resident))
+        gone = left.setdefault(worker.name, set())
         if isinstance(action, Evict):
-            if action.model not in held[worker.name]:
+            if action.model not in worker.resident or action.model in gone:
                 raise ValueError(f"{action}: the model is not there")
-            del held[worker.name][action.model]
+            gone.add(action.model)
         else:
-            _check_load(action, worker, held[worker.name], state)
+            _check_load(action, worker, gone, state)
             loading.add(worker.name)
 
 
-def _check_load(action: Fetch, worker: WorkerPlaces, held: dict[str, None], state: PlacementState) -> None:
+def _check_load(action: Fetch, worker: WorkerPlaces, left: Collection[str], state: PlacementState) -> None:
     if action.model not in state.models:
         raise ValueError(f"{action}: there is no such model")
-    if action.model in held:
+    if action.model in worker.resident and action.model not in left:
         raise ValueError(f"{action}: the model is there already")
-    if not worker.capacity.fits([state.size_bytes(key) for key in (*held, action.model)]):
+    held_bytes = state.bytes_on(worker) - sum(map(state.size_bytes, left))
+    models = len(worker.resident) - len(left) + 1
+    if not worker.capacity.holds(held_bytes + state.size_bytes(action.model), models):
         raise ValueError(f"{action}: there is no room for it")

@@ -14,7 +14,7 @@ fills free room when nothing better is to be loaded. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
@@ -48,6 +48,7 @@ _FLOOR = 0.05  # the share of the link's time within which no model starves
 _FEWEST_WANTED = 4
 _MARGIN = 0.5  # of a load, by which it should begin sooner than it must
 _AGAIN_S = 0.005  # when to ask again while something may soon be worth a load
+_ROUNDING = 1e-9  # far more than sums and products of a dozen numbers are off
 _SELDOM_S = 0.05  # while nobody waits for anything that runs nowhere
 
 
@@ -138,11 +139,17 @@ class ValueOfResidency:
             if best is not None:
                 return best
         turns, spare = self._turns(worth, workers[0].device, loading)
+        wanted = [g for g in worth.wanted if not worth.is_coming(g) and loading.isdisjoint(g)]
         for worker in workers:
-            for unit, group in self._candidates(worth, worker, turns, loading):
+            for unit, group in self._candidates(worth, worker, wanted, turns):
                 least = 0.0 if best is None else best.score
                 most_s = turns.get(group, spare)
                 best = self._plan(worth, worker, unit, group, least, most_s, loading) or best
+            if self.prefetch:
+                least = 0.0 if best is None else best.score
+                for unit in self._unasked(worth, worker, least):
+                    least = 0.0 if best is None else best.score
+                    best = self._plan(worth, worker, unit, unit, least, spare, loading) or best
         if best is None or best.rows <= 0:
             most_s = math.inf if best is None else spare
             best = self._for_late_rows(worth, workers, loading, most_s) or best
@@ -185,11 +192,14 @@ class ValueOfResidency:
         return spare_s(awaited, len(state.workers))
 
     def _candidates(
-        self, worth: Worth, worker: WorkerPlaces, turns: Mapping[GroupKeys, float], loading: Set[str]
+        self,
+        worth: Worth,
+        worker: WorkerPlaces,
+        wanted: Sequence[GroupKeys],
+        turns: Mapping[GroupKeys, float],
     ) -> Iterator[tuple[GroupKeys, GroupKeys]]:
-        """What may be loaded next, each with the group whose rows wait for it."""
+        """What may be loaded next for rows that wait, each with the group whose rows those are."""
         state = worth.state
-        wanted = [g for g in worth.wanted if not worth.is_coming(g) and loading.isdisjoint(g)]
         if len(wanted) > _WANTED:
 
             def first(group: GroupKeys) -> float:
@@ -204,10 +214,11 @@ class ValueOfResidency:
             yield from _units(worth, worker, group)
         if self.savable:
             yield from ((group, group) for group in worth.behind)
-        if not self.prefetch:
-            return
-        for unit in dict.fromkeys([*worth.sought(worker.device, _SOUGHT), *self._copies(worth, worker)]):
-            yield unit, unit
+
+    def _unasked(self, worth: Worth, worker: WorkerPlaces, least: float) -> Iterable[GroupKeys]:
+        """What may be loaded next for nobody, as far as it may bring more than `least` rows a second."""
+        sought = worth.sought(worker.device, _SOUGHT) if worth.most_sought > (1 - _ROUNDING) * least else ()
+        return dict.fromkeys([*sought, *self._copies(worth, worker)])
 
     def _copies(self, worth: Worth, worker: WorkerPlaces) -> Iterator[GroupKeys]:
         state = worth.state
@@ -223,7 +234,7 @@ class ValueOfResidency:
                 for key in listed
                 if worth.has(there, key) and not worth.has(worker, key) and worth.may_come_unasked(key)
             ]
-            busiest = nlargest(_COPIES, able, key=lambda key: worth.models[key].arrivals_per_s(worth.now_s))
+            busiest = nlargest(_COPIES, able, key=worth.rate_of_late)
             yield from ((key,) for key in busiest)
 
     def _plan(
@@ -302,10 +313,9 @@ class ValueOfResidency:
     ) -> list[Leaving] | None:
         """Who leaves so that all that is missing fits; None where that cannot be."""
         state, capacity = worth.state, worker.capacity
-        held = state.used_bytes.get(worker.name)
-        if held is None:
-            held = sum(worth.size_bytes(key) for key in worker.resident)
-        bytes_over = held + sum(worth.size_bytes(key) for key in missing) - capacity.capacity_bytes
+        bytes_over = (
+            state.bytes_on(worker) + sum(worth.size_bytes(key) for key in missing) - capacity.capacity_bytes
+        )
         models_over = len(worker.resident) + len(missing) - capacity.max_models
         bytes_over = bytes_over if capacity.capacity_bytes else 0
         models_over = models_over if capacity.max_models else 0
@@ -313,11 +323,7 @@ class ValueOfResidency:
             return []
         due = worth.ahead if not is_waited_for and missing[0] not in worth.ahead else {}
         for all_of_them in (False, True):
-            may_leave = worth.may_leave(worker, all_of_them=all_of_them, also_busy=is_ordered)
-            if any(one.rows for one in may_leave):
-                may_leave = sorted(
-                    may_leave, key=lambda one: (one.rows / (4 * load_s) + one.worth) / one.size
-                )
+            may_leave = worth.may_leave(worker, load_s, all_of_them=all_of_them, also_busy=is_ordered)
             found: list[Leaving] = []
             freed = 0
             for one in may_leave:
@@ -441,6 +447,8 @@ def _needed(
     state: PlacementState, leaving: list[Leaving], bytes_left: int, models_left: int
 ) -> list[Leaving]:
     """Those that have to leave: what others have made room for is put back, what is worth most first."""
+    if len(leaving) < 2:
+        return leaving
     kept: list[Leaving] = []
     for one in sorted(leaving, key=lambda one: -one.worth):
         size = state.size_bytes(one.key)

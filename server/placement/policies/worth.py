@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import nlargest
+from heapq import merge, nlargest
+from typing import TypeVar
 
-from server.placement.policy import FADE_S, GroupKeys, ModelState, PlacementState, WorkerPlaces
+from server.placement.policy import FADE_S, GroupKeys, PlacementState, WorkerPlaces
 
 __all__ = ["Leaving", "Worth", "over"]
 
@@ -34,6 +35,12 @@ def over(demand: float) -> float:
     return max(0.0, 1 - 0.9 / demand) if demand > 0 else 0.0
 
 
+def _lost(absent_s: float, batch_s: float, goal_s: float) -> float:
+    """The share of a model's rows that miss their goal while it is away."""
+    lost = (absent_s + batch_s - goal_s) / absent_s if absent_s > 0 else 0.0
+    return 1.0 if lost > 1.0 else max(lost, _LEAST)
+
+
 @dataclass(slots=True)
 class Leaving:
     """A model that may leave: rows that wait for it, its worth in rows a second, its size, all as a cost."""
@@ -44,15 +51,21 @@ class Leaving:
     size: int
 
 
-class _Seen(dict[str, ModelState]):
-    """Models as they are at one moment; each is made by the core when it is first looked at."""
+# Worth a byte, place in the list, key, rows that wait, worth, bytes: sorts by worth a byte.
+_Ranked = tuple[float, int, str, int, float, int]
+_Asked = TypeVar("_Asked", bound=Hashable)
+_Answer = TypeVar("_Answer")
 
-    def __init__(self, models: Mapping[str, ModelState]) -> None:
+
+class _Found(dict[_Asked, _Answer]):
+    """What was found before; `find` is asked once for each."""
+
+    def __init__(self, find: Callable[[_Asked], _Answer]) -> None:
         super().__init__()
-        self._models = models
+        self._find = find
 
-    def __missing__(self, key: str) -> ModelState:
-        found = self[key] = self._models[key]
+    def __missing__(self, asked: _Asked) -> _Answer:
+        found = self[asked] = self._find(asked)
         return found
 
 
@@ -63,18 +76,24 @@ class Worth:
         self, state: PlacementState, now_s: float, *, rates: bool = True, chain: bool = True
     ) -> None:
         self.state = state
-        self.models = _Seen(state.models)
+        self.models = _Found(state.models.__getitem__)  # each is made by the core when it is first looked at
         self.now_s = now_s
         self._rates = rates
         self._chain = chain
+        workers = state.workers.values()
+        # By worker what is there, and what of it leaves.
+        self._there = [
+            (worker.name, worker.resident, worker.moving.evicting if worker.moving is not None else ())
+            for worker in workers
+        ]
         self._keep: dict[tuple[GroupKeys, str], float] = {}
-        self._load_s: dict[tuple[str, str], float] = {}
-        self._sizes: dict[str, int] = {}
+        self._keep_alone: _Found[str, dict[str, float]] = _Found(lambda device: {})
+        self._load_s: _Found[str, dict[str, float]] = _Found(lambda device: {})
+        self._rate: dict[str, float] = {}
         self._held_by: dict[GroupKeys, list[str]] = {}
         self._sought: dict[str, list[GroupKeys]] = {}
-        self._may_leave: dict[tuple[str, bool, bool], list[Leaving]] = {}
+        self._ranked: dict[tuple[str, bool, bool], tuple[list[_Ranked], list[_Ranked]]] = {}
         self._runs: dict[GroupKeys, bool] = {}
-        workers = state.workers.values()
         self._coming = {w.moving.loading for w in workers if w.moving is not None and not w.moving.aborted}
         # (worker, model) → in how many seconds it is there.
         self._there_in_s = {
@@ -93,7 +112,7 @@ class Worth:
 
     def holders(self, key: str) -> list[str]:
         """The workers that have it."""
-        return [name for name, worker in self.state.workers.items() if self.has(worker, key)]
+        return [name for name, held, leaving in self._there if key in held and key not in leaving]
 
     def is_coming(self, keys: GroupKeys) -> bool:
         """Whether one of them is on its way to some worker."""
@@ -107,13 +126,10 @@ class Worth:
         """Whether rows of the group are being answered somewhere."""
         found = self._runs.get(group)
         if found is None:
-            workers = self.state.workers.values()
-            if len(group) == 1:
-                found = any(self.has(worker, group[0]) for worker in workers)
-            elif self.in_part(group):
-                found = any(self.has(worker, key) for worker in workers for key in group)
+            if self.in_part(group):
+                found = any(self.holders(key) for key in group)
             else:
-                found = any(all(self.has(worker, key) for key in group) for worker in workers) or (
+                found = bool(self._holding(group)) or (
                     self.is_apart(group) and all(self.holders(key) for key in group)
                 )
             self._runs[group] = found
@@ -141,22 +157,20 @@ class Worth:
 
     def size_bytes(self, key: str) -> int:
         """Of a model; 0 while it is not known."""
-        found = self._sizes.get(key)
-        if found is None:
-            found = self._sizes[key] = self.state.size_bytes(key)
-        return found
+        return self.models[key].size_bytes if key in self.models or key in self.state.models else 0
 
     # ── what is asked for ─────────────────────────────────────────────────────────────────────────────
 
     def load_s(self, keys: Collection[str], device: str) -> float:
         """What it takes to load them there."""
+        known = self._load_s[device]
         found = 0.0
         for key in keys:
-            one_s = self._load_s.get((key, device))
+            one_s = known.get(key)
             if one_s is None:
                 is_known = key in self.state.models
                 one_s = self.models[key].load_s.get(device, _FIRST_LOAD_S) if is_known else 0.0
-                self._load_s[key, device] = one_s
+                known[key] = one_s
             found += one_s
         return found
 
@@ -188,11 +202,7 @@ class Worth:
 
     def rate(self, key: str, load_s: float) -> float:
         """Rows a second that come for a model, in the time of two of its loads."""
-        model = self.models[key]
-        if self._rates:
-            rate = model.arrivals_per_s(self.now_s)
-        else:
-            rate = math.exp((model.arrived_s - self.now_s) / FADE_S) / FADE_S if model.rows else 0.0
+        rate = self.rate_of_late(key)
         due = self.ahead.get(key)
         if due is None or load_s <= 0:
             return rate
@@ -201,25 +211,63 @@ class Worth:
         rows = visit + rate * (horizon_s - until_s) if until_s <= horizon_s else visit * horizon_s / until_s
         return probability * rows / horizon_s + (1 - probability) * rate
 
+    def rate_of_late(self, key: str) -> float:
+        """Rows a second that came for a model; what counts if rates do not: when the last one did."""
+        found = self._rate.get(key)
+        if found is None:
+            model = self.models[key]
+            if self._rates:
+                found = model.arrivals_per_s(self.now_s)
+            else:
+                found = math.exp((model.arrived_s - self.now_s) / FADE_S) / FADE_S if model.rows else 0.0
+            self._rate[key] = found
+        return found
+
     def keep(self, group: GroupKeys, device: str) -> float:
         """Rows a second that are lost while the group has to be loaded again: what it is worth to have it."""
+        if len(group) == 1:
+            alone = self._keep_alone[device].get(group[0])
+            return alone if alone is not None else self.keep_each(group, device)[0]
         found = self._keep.get((group, device))
         if found is None:
             load_s = self.load_s(group, device)
-            others = len(self.wanted) - (group in self.state.waited_for and not self.runs(group))
-            absent_s = 2 * load_s + self._mean_load_s * max(0, others) / max(1, len(self.state.workers))
-            if len(group) == 1:  # nearly always; and nothing is asked as often as this
-                model = self.models[group[0]]
-                rate = self.rate(group[0], load_s) * model.share
-                batch_s, goal_s = model.batch_s(4), model.goal_s
-            else:
-                models = [self.models[key] for key in group]
-                rate = min(self.rate(key, load_s) * self.models[key].share for key in group)
-                batch_s = sum(model.batch_s(4) for model in models)
-                goal_s = min(model.goal_s for model in models)
-            lost = (absent_s + batch_s - goal_s) / absent_s if absent_s > 0 else 0.0
-            found = self._keep[group, device] = rate * min(1.0, max(_LEAST, lost))
+            models = [self.models[key] for key in group]
+            rate = min(self.rate(key, load_s) * self.models[key].share for key in group)
+            absent_s = 2 * load_s + self._behind_s(group in self.wanted)
+            lost = _lost(absent_s, sum(model.batch_s(4) for model in models), min(m.goal_s for m in models))
+            found = self._keep[group, device] = rate * lost
         return found
+
+    def keep_each(self, keys: Iterable[str], device: str) -> list[float]:
+        """The same of each of these models alone: nothing is asked as often as this."""
+        known, loads_s = self._keep_alone[device], self._load_s[device]
+        models, ahead, unserved = self.models, self.ahead, self._unserved_alone
+        behind_s = self._behind_s(False)
+        found = []
+        for key in keys:
+            worth = known.get(key)
+            if worth is None:
+                model, load_s = models[key], loads_s.get(key)
+                if load_s is None:
+                    load_s = self.load_s((key,), device)
+                absent_s = 2 * load_s + (behind_s if key not in unserved else self._behind_s(True))
+                rate = self.rate(key, load_s) if key in ahead else self.rate_of_late(key)
+                worth = 0.0
+                if rate:
+                    worth = rate * model.share * _lost(absent_s, model.batch_s(4), model.goal_s)
+                known[key] = worth
+            found.append(worth)
+        return found
+
+    def _behind_s(self, is_wanted: bool) -> float:
+        """What a link loads first of what is wanted: of one group less, if that is the one in question."""
+        others = len(self.wanted) - is_wanted
+        return self._mean_load_s * max(0, others) / max(1, len(self.state.workers))
+
+    @cached_property
+    def _unserved_alone(self) -> set[str]:
+        """Models that are wanted by themselves."""
+        return {group[0] for group in self.wanted if len(group) == 1}
 
     def may_come_unasked(self, key: str) -> bool:
         """Whether it may be loaded though nobody waits for it."""
@@ -230,16 +278,32 @@ class Worth:
         """Of what is held nowhere, and no rows wait for, those worth most a second of the link."""
         found = self._sought.get(device)
         if found is None:
-            ahead = [key for key in self.ahead if not self.holders(key)]
-            asked = {key for group in self.wanted for key in group}
-            keys = [key for key in {*self.state.sought, *ahead} - asked if self.may_come_unasked(key)]
+            keys = [key for key in self._may_be_sought if self.may_come_unasked(key)]
             if len(keys) > most:
+                loads_s = self._load_s[device]
                 worths = {
-                    key: self.keep((key,), device) / max(1e-6, self.load_s((key,), device)) for key in keys
+                    key: worth / max(1e-6, loads_s[key])
+                    for key, worth in zip(keys, self.keep_each(keys, device), strict=True)
                 }
-                keys = nlargest(most, keys, key=lambda key: worths[key])
+                keys = nlargest(most, keys, key=worths.__getitem__)
             found = self._sought[device] = [self.unit_of(key) for key in keys]
         return found
+
+    @cached_property
+    def _may_be_sought(self) -> set[str]:
+        """Models that are held nowhere, and that no rows wait for."""
+        ahead = [key for key in self.ahead if not self.holders(key)]
+        asked = {key for group in self.wanted for key in group}
+        return {*self.state.sought, *ahead} - asked
+
+    @cached_property
+    def most_sought(self) -> float:
+        """What is worth no less than any of these, in rows a second: all of its rows; inf = not known."""
+        if self.ahead or any(
+            len(group) > 1 for key in self.state.sought for group in self.models[key].groups
+        ):
+            return math.inf
+        return max((self.rate_of_late(key) for key in self.state.sought), default=0.0)
 
     def unit_of(self, key: str) -> GroupKeys:
         """What has to be there for the model to be of use: itself, or all of its group."""
@@ -344,8 +408,11 @@ class Worth:
         """The workers that have all of it."""
         found = self._held_by.get(group)
         if found is None:
-            workers = self.state.workers.items()
-            found = [name for name, one in workers if all(self.has(one, key) for key in group)]
+            if len(group) == 1:
+                found = self.holders(group[0])
+            else:
+                workers = self.state.workers.items()
+                found = [name for name, one in workers if all(self.has(one, key) for key in group)]
             self._held_by[group] = found
         return found
 
@@ -400,49 +467,86 @@ class Worth:
     # ── who may leave ─────────────────────────────────────────────────────────────────────────────────
 
     def may_leave(
-        self, worker: WorkerPlaces, *, all_of_them: bool = False, also_busy: bool = False
-    ) -> list[Leaving]:
-        """The models of a worker, those that are worth least a byte first, with what their leaving costs.
+        self, worker: WorkerPlaces, load_s: float, *, all_of_them: bool = False, also_busy: bool = False
+    ) -> Iterator[Leaving]:
+        """The models of a worker, the cheapest a byte to leave first, for a load that takes so long.
 
         Of many, only such as may be worth least are looked at, unless `all_of_them`. Not those that run, nor
         those that were loaded for rows which have not been sent yet, unless `also_busy`.
         """
-        found = self._may_leave.get((worker.name, all_of_them, also_busy))
-        if found is None:
-            running = self.state.running.get(worker.name, frozenset())
-            found = [
-                self._leaving(worker, key)
-                for key in self._looked_at(worker, all_of_them)
-                if also_busy or (key not in running and not self._is_pinned(worker, key))
-            ]
-            found.sort(key=lambda one: one.worth / one.size)
-            self._may_leave[worker.name, all_of_them, also_busy] = found
-        return found
+        ranked = self._ranked.get((worker.name, all_of_them, also_busy))
+        if ranked is None:
+            ranked = self._rank(worker, all_of_them, also_busy)
+            self._ranked[worker.name, all_of_them, also_busy] = ranked
+        unasked, asked = ranked
+        if not asked:
+            return (Leaving(*one[2:]) for one in unasked)
+        costs = sorted(
+            ((rows / (4 * load_s) + worth) / size, *one) for one in asked for rows, worth, size in [one[3:]]
+        )
+        return (Leaving(*one[3:]) for one in merge(costs, ((one[0], *one) for one in unasked)))
 
-    def _looked_at(self, worker: WorkerPlaces, all_of_them: bool) -> Iterator[str]:
+    def _rank(
+        self, worker: WorkerPlaces, all_of_them: bool, also_busy: bool
+    ) -> tuple[list[_Ranked], list[_Ranked]]:
+        """Those that no rows wait for, those worth least a byte first; and the others, in no order."""
+        keys = self._looked_at(worker, all_of_them)
+        if not also_busy:
+            running = self.state.running.get(worker.name, frozenset())
+            keys = [key for key in keys if key not in running and not self._is_pinned(worker, key)]
+        unasked: list[_Ranked] = []
+        asked: list[_Ranked] = []
+        for place, (key, keep) in enumerate(zip(keys, self.keep_each(keys, worker.device), strict=True)):
+            model = self.models[key]
+            size = max(1, model.size_bytes)
+            rows, worth = 0, keep
+            others = (
+                [name for name in self.holders(key) if name != worker.name] if key in self._copied else ()
+            )
+            if others:
+                worth = self._worth_of_copy(worker, key, others)
+            elif (groups := model.groups) and len(groups[0]) > 1 and not self._is_of_use(groups):
+                worth = 0.0  # without the others
+            elif key in self._asked:
+                rows = self.waiting_for(key)
+            (asked if rows else unasked).append((worth / size, place, key, rows, worth, size))
+        unasked.sort()
+        return unasked, asked
+
+    def _looked_at(self, worker: WorkerPlaces, all_of_them: bool) -> list[str]:
         resident = worker.resident
         coldest = self.state.coldest.get(worker.name)
         if all_of_them or coldest is None or len(resident) <= _LOOKED_AT:
-            yield from (key for key in resident if self.has(worker, key))
-            return
+            return [key for key in resident if self.has(worker, key)]
         listed = dict.fromkeys([*coldest, *self.ahead])
-        yield from (key for key in listed if self.has(worker, key))
+        return [key for key in listed if self.has(worker, key)]
 
     def _is_pinned(self, worker: WorkerPlaces, key: str) -> bool:
         there = worker.resident[key]
         return there.for_rows and not there.used and self.now_s - there.since_s <= _PINNED_S
 
-    def _leaving(self, worker: WorkerPlaces, key: str) -> Leaving:
-        state = self.state
-        size = max(1, self.size_bytes(key))
-        others = [name for name in self.holders(key) if name != worker.name] if len(state.workers) > 1 else []
-        if others:
-            rate = self.rate(key, self.load_s((key,), worker.device))
-            share = rate * self.row_s(key) / (len(others) * (len(others) + 1))
-            demand = sum(state.demand.get(name, 0.0) for name in others) / len(others) + share
-            worth = max(rate * over(demand), _COPY * self.keep((key,), worker.device))
-            return Leaving(key, 0, worth, size)
-        groups = self.models[key].groups or ((key,),)
-        if (key,) not in groups and not any(self.runs(group) or self.is_coming(group) for group in groups):
-            return Leaving(key, 0, 0.0, size)  # of no use without the others
-        return Leaving(key, self.waiting_for(key), self.keep((key,), worker.device), size)
+    def _worth_of_copy(self, worker: WorkerPlaces, key: str, others: Sequence[str]) -> float:
+        """What those lose who hold it, too, if its rows are theirs alone."""
+        rate = self.rate(key, self.load_s((key,), worker.device))
+        share = rate * self.row_s(key) / (len(others) * (len(others) + 1))
+        demand = sum(self.state.demand.get(name, 0.0) for name in others) / len(others) + share
+        return max(rate * over(demand), _COPY * self.keep((key,), worker.device))
+
+    def _is_of_use(self, groups: Sequence[GroupKeys]) -> bool:
+        """Whether a member of these groups answers rows: alone, or with the others, if they are there."""
+        return any(len(group) == 1 or self.runs(group) or self.is_coming(group) for group in groups)
+
+    @cached_property
+    def _copied(self) -> set[str]:
+        """Models that more than one worker holds."""
+        seen: set[str] = set()
+        copied: set[str] = set()
+        for _, held, _ in self._there:
+            copied.update(seen.intersection(held))
+            seen.update(held)
+        return copied
+
+    @cached_property
+    def _asked(self) -> set[str]:
+        """Models that rows wait for."""
+        return {key for group in self.state.waited_for for key in group}

@@ -177,3 +177,35 @@ def test_a_size_that_was_learned_elsewhere_while_a_load_was_under_way_is_news_to
     assert len(core.steps(0.0, {})[0]) == 2
     core.loaded(0.0, "w", "a", 40, 0.05)
     assert core.refused("v", "a", 40)
+
+
+def test_what_one_load_teaches_of_a_kind_of_device_is_seen_of_all_models_at_once() -> None:
+    core = placement()
+    for key in ("a", "b"):
+        core.know(key, size_bytes=100)
+    core.loaded(0.0, "w", "a", 100, 0.4)
+    before_s = core.state(0.0, {}).models["b"].load_s["cpu"]
+    core.loaded(1.0, "w", "a", 100, 0.8)
+    assert before_s == pytest.approx(0.4)
+    assert core.state(1.0, {}).models["b"].load_s["cpu"] > before_s
+    assert dict(core.state(1.0, {}).models["b"].load_s) == core.state(1.0, {}).models["b"].load_s
+
+
+def test_what_policies_saw_of_a_model_is_not_shown_again_once_it_has_changed() -> None:
+    core = placement()
+    core.know("a", size_bytes=10)
+    assert core.state(0.0, {}).models["a"].size_bytes == 10
+    core.loaded(0.0, "w", "a", 30, 0.1)
+    assert core.state(0.0, {}).models["a"].size_bytes == 30
+    core.serve("f", ("a",), 0.5)
+    assert core.state(0.0, {}).models["a"].goal_s == 0.5
+    assert core.state(0.0, {}).used_bytes == {"w": 30}
+
+
+def test_an_offer_is_over_once_its_models_are_there() -> None:
+    core = placement()
+    core.offer(("a",))
+    assert core.is_offered(("a",))
+    carry_out(core)
+    assert core.is_resident(("a",))
+    assert not core.is_offered(("a",))
