@@ -70,7 +70,8 @@ class HyperConf:
     budget: "10 minutes", "200 epochs" or "30 trials". metric: by which trials are compared; class_weight:
     "balanced" lets rare classes weigh as much as frequent ones. knobs: a hyper-space as JSON, hooks and all;
     patience, delta: when a trial ends, and which gain is worth a checkpoint. refit: whether what is deployed
-    is taught the validation rows as well; None = where that is quick.
+    is taught the validation rows as well; None = where that is quick. backbone: a registered model on whose
+    features heads are learnt.
     visibility: "public" lets jobs on other datasets begin from what this one finds; pretrained: whether this
     one begins from what others have made public.
     """
@@ -91,6 +92,7 @@ class HyperConf:
     delta: float | None = None
     max_trials: int | None = None
     refit: bool | None = None
+    backbone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ class Train:
             "delta": hyper.delta,
             "max_trials": hyper.max_trials,
             "refit": hyper.refit,
+            "backbone": hyper.backbone,
         }
         with _calls(self._how) as calls:
             calls.push(dataset, _parts(self._data))

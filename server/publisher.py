@@ -23,6 +23,7 @@ from server.placement.residency import Residency
 from server.serving.dispatcher import Dispatcher
 from server.serving.learned_state import with_feedback
 from server.store.artifacts import Artifacts
+from server.store.backbones import check_backbone
 from server.store.manifest import check_name, model_from_manifest
 from server.store.repository import SERVED_DEPLOYMENTS, Repository
 from server.supervision import Tasks
@@ -271,6 +272,7 @@ class Publisher:
         try:
             if self._remote is not None:
                 self._remote.check(model_from_manifest(manifest, directory))
+            await asyncio.to_thread(check_backbone, self._catalog, model_from_manifest(manifest, directory))
             model = await asyncio.to_thread(self._repository.add_model, manifest, directory)
         except Exception:
             if directory not in known:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+from safetensors.numpy import save_file
 
 from gpu_worker.networks.encoders import Scaled
 from gpu_worker.networks.row_network import COLUMNS_KEY
@@ -27,10 +28,12 @@ __all__ = [
     "boxes_model",
     "brightness_model",
     "colours_model",
+    "eyes_model",
     "generation_model",
     "price_model",
     "tags_model",
     "text_value_model",
+    "words_model",
 ]
 
 SIDE = 16  # of the pictures that they take
@@ -83,6 +86,38 @@ def colours_model(directory: Path, name: str = "colours", *, sharpness: float = 
     ]
     constants = {"half": np.array([0.5], np.float32), "times": np.array([sharpness], np.float32)}
     return _saved(directory, name, _picture(nodes, constants), more, task="image-multilabel", classes=COLOURS)
+
+
+def eyes_model(directory: Path, name: str = "eyes", *, times: float = 1.0, **more: Any) -> Path:
+    """image-embedding: how much there is of each colour, from 0 to `times`."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("Mul", ["mean", "times"], ["out"]),
+    ]
+    picture = _picture(nodes, {"times": np.array([times], np.float32)})
+    told = {"features": {"output": "out", "width": 3}, **more}
+    return _saved(directory, name, picture, told, task="image-embedding", classes=[])
+
+
+def words_model(directory: Path, words: Sequence[str], name: str = "words", **more: Any) -> Path:
+    """text-embedding: the mean of the text's words, each of which is a direction of its own."""
+    vectors = np.concatenate([np.zeros((1, len(words))), np.eye(len(words))]).astype(np.float32)
+    tokens = {word: at for at, word in enumerate(["[UNK]", *words])}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": tokens, "unk_token": "[UNK]"},
+    }
+    told = {"task": "text-embedding", "runtime": "static", "classes": [], "input": {"form": "text"}, **more}
+    folder = write_manifest(directory, name, **told, features={"width": len(words)})
+    save_file({"embeddings": vectors}, folder / "table.safetensors")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    files = [
+        {"name": file, "sha256": hashlib.sha256((folder / file).read_bytes()).hexdigest(), "role": role}
+        for file, role in (("table.safetensors", "weights"), ("tokenizer.json", "tokenizer"))
+    ]
+    return _changed(folder, files=files)
 
 
 def boxes_model(directory: Path, name: str = "quadrants", *, shift: float = 0.0, **more: Any) -> Path:

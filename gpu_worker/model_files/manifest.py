@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.backbone import Backbone, backbone_from
 from gpu_worker.model_files.file_list import ModelFile, files_from
 from gpu_worker.model_files.outputs import OutputSpec, outputs_from
 from gpu_worker.model_files.preprocess import MOST_SIDE, PLAIN, Frame, Preprocess, preprocess_from
@@ -98,6 +99,7 @@ class Manifest:
     outputs: OutputSpec = field(default_factory=OutputSpec)
     files: tuple[ModelFile, ...] = ()
     remote: RemoteSpec | None = None  # where it is, of one behind another server
+    backbone: Backbone | None = None  # what it stands on, of a head
     thresholds: Mapping[str, float] = field(default_factory=dict)
     content: str = ""
 
@@ -149,6 +151,7 @@ class Manifest:
                 ("files", [file.to_json() for file in self.files], len(self.files) > 1),
                 ("thresholds", dict(self.thresholds), bool(self.thresholds)),
                 ("content", self.content, bool(self.content)),
+                ("backbone", self.backbone and self.backbone.to_json(), self.backbone is not None),
             )
             if is_said
         }
@@ -201,6 +204,7 @@ def _parse(directory: str, content: dict[str, Any]) -> Manifest:
         features=_parse_features(content.get("features") or {}),
         outputs=outputs_from(content.get("outputs")),
         remote=remote,
+        backbone=backbone_from(content),
         thresholds=thresholds_from(content.get("thresholds"), classes),
         content=JSON if remote and remote.schema else _parse_content(content.get("content") or ""),
     )

@@ -33,7 +33,7 @@ _MOST_JSON_BYTES = 8 << 20
 MOST_FEATURES = 65_536  # numbers of an embedding
 FORMAT = 1
 FORMS = ("path", "image", "tensor", "text", "row")
-RUNTIMES = ("torch", "onnx", "static", "xgboost", "lightgbm", "transformers", "timm", "oip", "openai")
+RUNTIMES = ("torch", "onnx", "static", "xgboost", "lightgbm", "transformers", "timm", "head", "oip", "openai")
 COLUMN_KINDS = ("number", "text", "boolean", "date", "timestamp", "timestamptz")
 
 # O_NONBLOCK: opening a FIFO waits for somebody to write; opening a device or a terminal may do anything.

@@ -31,9 +31,13 @@ _WARM_UP_ROWS = (1, 64)  # one row, and a piece of a CPU's size
 def import_runtime(manifest: Manifest) -> None:
     """Imports the libraries that `load_network` needs for such a model, if they are not there yet.
 
-    Raises `ModelUnusable` where they are not installed.
+    Raises `ModelUnusable` where they are not installed, or what the model stands on is not there.
     """
-    runtime_of(manifest).import_modules()
+    runtime = runtime_of(manifest)
+    runtime.import_modules()
+    below = runtime.below(manifest)
+    if below is not None:
+        import_runtime(below)
 
 
 def load_network(manifest: Manifest, device: Device, *, allow_import: bool = False) -> Network:

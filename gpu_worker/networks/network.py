@@ -26,6 +26,7 @@ __all__ = [
     "Network",
     "Outputs",
     "ReportsFaults",
+    "StandsOnBackbone",
     "TakesEncoded",
     "TakesFiles",
     "Texts",
@@ -164,6 +165,20 @@ class GivesFeatures(Protocol):
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, features_width] of what `scores` takes, and raises as it does."""
+        ...
+
+
+@runtime_checkable
+class StandsOnBackbone(Protocol):
+    """A network that reads the features of another one, which other networks may read too."""
+
+    @property
+    def backbone(self) -> GivesFeatures:
+        """The same object for all that stand on it."""
+        ...
+
+    def of_features(self, features: Floats, reads: Reads) -> Floats:
+        """What is read of it, of rows whose features [n, width] its backbone gave."""
         ...
 
 

@@ -17,12 +17,13 @@ from typing import Any, Literal, Protocol
 
 from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.backbone import HEAD
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.recognised import Recognised
 from gpu_worker.zoo import HASHING
 
-__all__ = ["RUNTIMES", "Held", "Runtime", "files_bytes", "runtime_of"]
+__all__ = ["RUNTIMES", "Held", "Runtime", "files_bytes", "runs_torch", "runtime_of"]
 
 # How a model gets into a device's memory (gpu_worker/tiers/loads.py):
 #   tensors  its weights are laid out once, kept in the host's memory, and copied under the network
@@ -65,7 +66,8 @@ class Runtime:
 
     forms: of the rows that its models may take. imports: modules that `load` needs, imported where a load may
     take its time; extra: of ml_udf, whose packages they are. nbytes: the least that a model takes of the
-    device. is_torch: of one that is `made`, whether torch runs its passes. recognise(path, wishes): what a
+    device. is_torch: of one that is `made`, whether torch runs its passes. below: the model that one of its
+    models stands on. recognise(path, wishes): what a
     file or folder is, where it is of this runtime, else None; wishes: what its owner said of it, as fields of
     a manifest.
     """
@@ -79,6 +81,7 @@ class Runtime:
     nbytes: Callable[[Manifest], int] = files_bytes
     prepare: Callable[[], None] = lambda: None
     is_torch: bool = False
+    below: Callable[[Manifest], Manifest | None] = lambda _: None
     recognise: Recognise | None = None
 
     def import_modules(self) -> None:
@@ -103,6 +106,13 @@ def runtime_of(manifest: Manifest) -> Runtime:
         known = ", ".join(RUNTIMES)
         raise ModelUnusable(f"the runtime {manifest.runtime!r} is not known here; there are: {known}")
     return found
+
+
+def runs_torch(manifest: Manifest) -> bool:
+    """Whether torch runs a model's passes, or those of what it stands on. Raises `ModelUnusable`."""
+    runtime = runtime_of(manifest)
+    below = runtime.below(manifest)
+    return runtime.is_torch or runtime.held == "tensors" or (below is not None and runs_torch(below))
 
 
 # ── torch: a named architecture and safetensors ──────────────────────────────────────────────────────────
@@ -148,6 +158,21 @@ def _hashing_bytes(manifest: Manifest) -> int:
     from gpu_worker.networks.hashing import Hashing
 
     return Hashing.from_options(manifest.classes, manifest.architecture_options).resident_bytes
+
+
+# ── heads: a small ONNX file over another model's features ───────────────────────────────────────────────
+
+
+def _head_bytes(manifest: Manifest) -> int:
+    from gpu_worker.networks.head_network import head_bytes
+
+    return head_bytes(manifest)
+
+
+def _below_head(manifest: Manifest) -> Manifest:
+    from gpu_worker.networks.head_network import below_head
+
+    return below_head(manifest)
 
 
 # ── modules that make a network of a model's folder themselves ───────────────────────────────────────────
@@ -249,6 +274,15 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 prepare=_draw_once,
                 is_torch=True,
                 recognise=_recognise_by("timm_source", "recognise_timm"),
+            ),
+            Runtime(
+                HEAD,
+                _PICTURES | {"text"},
+                "made",
+                ("gpu_worker.networks.head_network",),
+                _load_by("head_network", "load_head"),
+                nbytes=_head_bytes,
+                below=_below_head,
             ),
         )
     }

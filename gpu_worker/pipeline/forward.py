@@ -19,6 +19,7 @@ from gpu_worker.networks.network import (
     IsCancelled,
     Outputs,
     ReportsFaults,
+    StandsOnBackbone,
     TimesPasses,
     reading,
     width_of,
@@ -27,6 +28,7 @@ from gpu_worker.pipeline.asking import ENOUGH, AskPlan, log_floored
 from gpu_worker.pipeline.intake import Piece
 from gpu_worker.tasks import Collecting, Collector, task_named
 from gpu_worker.tasks.boxes import in_picture
+from gpu_worker.tasks.task import Reads
 from gpu_worker.wire.protocol import MemberAnswer, RowError
 
 __all__ = ["Tally"]
@@ -41,6 +43,31 @@ class _Member:
     collector: Collector
     is_placed: bool  # whether it answers places in the picture, as its input shows it
     pass_s: Callable[[], float | None] | None  # of this thread's last pass, where the device says so itself
+    reads: Reads
+    shared: StandsOnBackbone | None = None  # where another member stands on the same backbone
+
+
+class _Seen:
+    """What backbones saw in the rows of one piece: each row passes through one of them once."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._features: dict[int, Floats] = {}
+        self._known: dict[int, NDArray[np.bool_]] = {}
+
+    def of(
+        self, member: StandsOnBackbone, piece: Piece, resident: Resident, good: np.ndarray, stop: IsCancelled
+    ) -> tuple[Floats, int]:
+        """The features of the rows `good`, and how many of them had to be passed for it."""
+        backbone = member.backbone
+        key = id(backbone)  # the member keeps it alive
+        known = self._known.setdefault(key, np.zeros(self._rows, np.bool_))
+        new = good[~known[good]]
+        if len(new):
+            found = backbone.features(_inputs(piece, resident, new), stop)
+            features = self._features.setdefault(key, np.zeros((self._rows, found.shape[1]), np.float32))
+            features[new], known[new] = found, True
+        return self._features[key][good], len(new)
 
 
 class Tally:
@@ -61,6 +88,7 @@ class Tally:
         plan: AskPlan | None = None,
     ) -> None:
         self._members = [_member(resident, rows, outputs, task) for resident in residents]
+        _share_passes(self._members)
         self._plan = plan
         self._answered = np.zeros(rows if plan else 0, np.intp)
         self.errors: list[RowError] = []
@@ -79,9 +107,10 @@ class Tally:
             return
         if not len(good):
             return
+        seen = _Seen(len(piece.rows))
         for number, member in enumerate(self._members, 1):
             with piece.timer.part(number):
-                good, _ = self._add_member(member, piece, good, is_cancelled)
+                good, _ = self._add_member(member, piece, good, seen, is_cancelled)
 
     def _follow(self, plan: AskPlan, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled) -> None:
         """Runs the good rows through one model after the other, the fullest pass first."""
@@ -90,12 +119,13 @@ class Tally:
         wanted[good] = plan.first
         answered = np.zeros(count, np.intp)
         logs: dict[int, Floats] = {}  # by place: of all rows of the piece
+        seen = _Seen(count)
         while len(waiting := wanted[wanted != ENOUGH]):
             place = int(np.bincount(waiting).argmax())
             rows = np.flatnonzero(wanted == place)
             wanted[rows] = ENOUGH
             with piece.timer.part(place + 1):
-                rows, found = self._add_member(self._members[place], piece, rows, is_cancelled)
+                rows, found = self._add_member(self._members[place], piece, rows, seen, is_cancelled)
                 told = logs.setdefault(place, np.zeros((count, found.shape[1]), np.float32))
                 told[rows] = log_floored(found)
                 answered[rows] |= 1 << place
@@ -106,19 +136,26 @@ class Tally:
         self._answered[piece.start : piece.start + count] = answered
 
     def _add_member(
-        self, member: _Member, piece: Piece, good: np.ndarray, is_cancelled: IsCancelled
+        self, member: _Member, piece: Piece, good: np.ndarray, seen: _Seen, is_cancelled: IsCancelled
     ) -> tuple[np.ndarray, Floats]:
         """Runs the rows `good` of the piece through one model: those that it could answer, and how."""
         resident = member.resident
-        inputs = _inputs(piece, resident, good)
         began_s = time.monotonic()
-        found = member.run(inputs, is_cancelled)
+        passed = len(good)
+        if member.shared is None:
+            inputs = _inputs(piece, resident, good)
+            began_s = time.monotonic()
+            found = member.run(inputs, is_cancelled)
+        else:
+            features, passed = seen.of(member.shared, piece, resident, good, is_cancelled)
+            found = member.shared.of_features(features, member.reads)
         took_s = member.pass_s() if member.pass_s else None
         if took_s is None:
             took_s = time.monotonic() - began_s
         with self._lock:
             self.forward_s += took_s
-        resident.observe(len(good), took_s)
+        if passed == len(good):  # else it says little of what its rows take
+            resident.observe(len(good), took_s)
         if member.pass_s:
             resident.overlapped.passed(len(good), took_s)
             if piece.decoding.all_s:
@@ -186,7 +223,20 @@ def _member(resident: Resident, rows: int, outputs: Sequence[str], task: str) ->
     )
     is_placed = asked.reads == "boxes" and resident.frame is not None
     pass_s = network.pass_s if isinstance(network, TimesPasses) else None
-    return _Member(resident, reading(network, asked.reads), asked.collector(collecting), is_placed, pass_s)
+    run, collector = reading(network, asked.reads), asked.collector(collecting)
+    return _Member(resident, run, collector, is_placed, pass_s, asked.reads)
+
+
+def _share_passes(members: Sequence[_Member]) -> None:
+    """Notes which of them stand on a backbone that another one stands on too."""
+    heads = [
+        (member, network)
+        for member in members
+        if isinstance(network := member.resident.network, StandsOnBackbone)
+    ]
+    for member, network in heads:
+        if sum(other.backbone is network.backbone for _, other in heads) > 1:
+            member.shared = network
 
 
 def _in_picture(resident: Resident, boxes: Floats, pictures: NDArray[np.int64]) -> Floats:

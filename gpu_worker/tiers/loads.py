@@ -32,7 +32,7 @@ from gpu_worker.networks.hashing import Hashing
 from gpu_worker.networks.loader import check_input, warm_up
 from gpu_worker.networks.moved import LeavesDevice, MovesWeights, Weights
 from gpu_worker.networks.network import IsCancelled, Network, check
-from gpu_worker.networks.runtimes import Held, runtime_of
+from gpu_worker.networks.runtimes import Held, runs_torch, runtime_of
 from gpu_worker.settings import Settings
 from gpu_worker.threads import Threads
 from gpu_worker.tiers.arriving import Arriving, Damaged
@@ -486,7 +486,7 @@ class Loads:
     # ── of a file: the load is the making of a session, which has its weights for itself ────────────────
 
     def _itself(self, load: _Load) -> Made:
-        if runtime_of(load.manifest).is_torch:
+        if runs_torch(load.manifest):
             self._before_torch(self._making)
         if load.manifest.files:
             self._identify(load)

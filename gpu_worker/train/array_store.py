@@ -4,7 +4,8 @@
                        else write → renamed into place
 
 What is mapped is the kernel's to keep in memory or not; a process holds the rows it works on. The folder is
-bounded in bytes: what was opened least lately goes first. Knows no texts and no tables.
+bounded in bytes: what was opened least lately goes first; what a process that was killed has begun goes after
+a day. Knows no texts and no tables.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +31,8 @@ __all__ = ["ArrayStore", "ArrayWriter", "Arrays"]
 _MOST_BYTES = 16 << 30  # of one dataset
 _TRIES = 3  # another process may throw a folder away before it is opened
 _FACTS = "arrays.json"
+_COMING = ".coming-"
+_ABANDONED_S = 86_400.0  # without a byte more: whoever wrote it was killed
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -90,7 +94,7 @@ class ArrayStore:
 
     def _make(self, place: Path, write: Callable[[ArrayWriter], None]) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        coming = Path(tempfile.mkdtemp(prefix=".coming-", dir=self._folder))
+        coming = Path(tempfile.mkdtemp(prefix=_COMING, dir=self._folder))
         try:
             with ArrayWriter(coming) as writer:
                 write(writer)
@@ -101,6 +105,9 @@ class ArrayStore:
         self._make_room(place)
 
     def _make_room(self, newest: Path) -> None:
+        for coming in self._folder.glob(f"{_COMING}*"):
+            if time.time() - _written(coming) > _ABANDONED_S:
+                shutil.rmtree(coming, ignore_errors=True)
         known = [place for place in self._folder.iterdir() if not place.name.startswith(".")]
         sizes = {place: _size(place) for place in known}
         over = sum(sizes.values()) - self._most_bytes
@@ -131,6 +138,13 @@ def _size(place: Path) -> int:
     with contextlib.suppress(OSError):
         return sum(file.stat().st_size for file in place.iterdir())
     return 0
+
+
+def _written(place: Path) -> float:
+    """When something was last written there, in Unix time."""
+    with contextlib.suppress(OSError):
+        return max(path.stat().st_mtime for path in (place, *place.iterdir()))
+    return time.time()
 
 
 def _opened(place: Path) -> float:

@@ -153,7 +153,7 @@ def has_converged(estimator: Estimator) -> bool:
     """
     if isinstance(estimator, LogisticRegression):
         return int(max(estimator.n_iter_)) < int(estimator.max_iter)
-    return isinstance(estimator, Ridge)
+    return isinstance(estimator, Ridge) or bool(getattr(estimator, "has_converged", False))
 
 
 def frozen(estimator: Estimator) -> Estimator:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,7 @@ from gpu_worker.zoo import LINEAR_TEXT, TABULAR, TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import TextModule
 
 if TYPE_CHECKING:
+    from gpu_worker.train.embeddings import EmbeddedRows
     from gpu_worker.train.linear_texts import LinearSpec, SparseTexts
     from gpu_worker.train.tabular import TableSnapshot
 
@@ -31,6 +33,7 @@ __all__ = ["Learners", "train_spec"]
 
 _MOST_HELD = 16
 _OF_A_TRIAL = ("architecture", "epochs", "seed")
+_NO_KNOBS = ("backbone",)
 _CHOICES = ("dates", "categories", "texts")
 
 
@@ -46,15 +49,29 @@ class Learners:
     most_bytes: int = 2 << 30
     _snapshots: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
-    def load(self, raw: Spec) -> None:
-        """Import what trials of that architecture need."""
-        if raw.get("architecture") in TABULAR:
+    def load(self, raw: Spec, snapshot: str, objective: Objective, should_stop: Callable[[], bool]) -> None:
+        """Import what trials of that architecture need, and compute what all of a snapshot share.
+
+        Raises as `begin`, and `Cancelled`.
+        """
+        if raw.get("backbone"):
+            import_module("gpu_worker.train.tabular_learner")
+            self._embedded(snapshot, raw, objective, should_stop)
+        elif raw.get("architecture") in TABULAR:
             import_module("gpu_worker.train.tabular_learner")
         elif raw.get("architecture") == LINEAR_TEXT:
             import_module("gpu_worker.train.linear_texts")
 
     def begin(self, raw: Spec, snapshot: str, objective: Objective, start: str, start_epoch: int) -> Learner:
         """A trial that has done `start_epoch` epochs. Raises `WorkerError`, `ValueError`, `OSError`."""
+        if raw.get("backbone"):
+            from gpu_worker.train.linear_heads import head_made
+            from gpu_worker.train.tabular_learner import TabularLearner, TabularSpec
+
+            head = TabularSpec(**_tabular(raw)[0])
+            embedded = self._embedded(snapshot, raw, objective)
+            making = partial(head_made, objective=objective)
+            return TabularLearner(head, embedded, objective, making, embedded.skipped)
         if raw.get("architecture") in TABULAR:
             from gpu_worker.train.tabular_learner import TabularLearner, TabularSpec
 
@@ -87,6 +104,11 @@ class Learners:
         self, raw: Spec, snapshot: str, objective: Objective, start: str, split: str
     ) -> Evaluation | None:
         """What the checkpoint `start` answers to a split; None for an empty one. Raises as `begin`."""
+        if raw.get("backbone"):
+            from gpu_worker.train.tabular_learner import evaluated as head_evaluated
+
+            told = head_evaluated(self._embedded(snapshot, raw, objective), split, start)
+            return told if len(told.targets) else None
         if raw.get("architecture") in TABULAR:
             from gpu_worker.train.tabular import read_table
             from gpu_worker.train.tabular_learner import evaluated, table_of
@@ -132,6 +154,29 @@ class Learners:
                 )
 
         found: SnapshotFile = self._held(key, read)
+        return found
+
+    def _embedded(
+        self,
+        path: str,
+        raw: Spec,
+        objective: Objective,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> EmbeddedRows:
+        from gpu_worker.train.embeddings import Embedder, Reading, backbone_of, read_embedded
+
+        backbone, directory = backbone_of(raw)
+        reading = Reading(self.read, self.max_pixels)
+        embedder = Embedder(backbone, directory, self.device, reading, self.allow_import)
+
+        def stops() -> bool:
+            self.on_step()
+            return should_stop()
+
+        found: EmbeddedRows = self._held(
+            (path, "embedded", backbone.sha256, objective.task.name, objective.classes),
+            lambda: read_embedded(path, objective, embedder, stops),
+        )
         return found
 
     def _sparse(self, path: str, linear: LinearSpec, objective: Objective) -> SparseTexts:
@@ -185,5 +230,6 @@ def _tabular(raw: Spec) -> tuple[Spec, dict[str, bool]]:
     """The fields of a `TabularSpec`, and those of `ColumnChoices`; whatever is neither is a knob."""
     own: Spec = {name: raw[name] for name in _OF_A_TRIAL if name in raw}
     choices: dict[str, bool] = {name: bool(raw[name]) for name in _CHOICES if name in raw}
-    knobs = {name: value for name, value in raw.items() if name not in own and name not in choices}
+    told = (*own, *choices, *_NO_KNOBS)
+    knobs = {name: value for name, value in raw.items() if name not in told}
     return own | {"knobs": knobs}, choices

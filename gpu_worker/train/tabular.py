@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from gpu_worker.networks.network import Floats
 from gpu_worker.networks.row_network import COLUMNS_KEY
 from gpu_worker.networks.table import Table, TableColumn, values_of
+from gpu_worker.tasks.metrics import Targets
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.snapshot import NO_CLASS, SPLITS
 from gpu_worker.train.table_fit import ALL_COLUMNS, ColumnChoices, FittedTable, fit_table
 
-__all__ = ["LabelledRows", "TableSnapshot", "read_table"]
+__all__ = ["LabelledRows", "TableSnapshot", "read_table", "rows_of"]
 
 _BATCH_ROWS = 20_000
 
@@ -31,11 +32,11 @@ _BATCH_ROWS = 20_000
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledRows:
     """numbers: float32 [n, width]; labels: int64 [n], indices into the classes, or `NO_CLASS`; of a table
-    without classes float64 [n], the numbers that are to be told.
+    without classes float64 [n], the numbers that are to be told; of rows with several labels bool [n, k].
     """
 
     numbers: Floats
-    labels: NDArray[np.int64] | NDArray[np.float64]
+    labels: Targets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,20 +48,35 @@ class TableSnapshot:
     classes: int
     nbytes = 0  # of this process's memory: all is mapped
 
-    def rows(self, *splits: str) -> LabelledRows:
-        """The rows of train, validation or test; of several, those of one after those of the other.
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return self.table.width
 
-        Raises `ValueError`.
-        """
-        for split in splits:
-            if split not in self.parts:
-                raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(self.parts))}")
-        if len(splits) == 1:
-            return self.parts[splits[0]]
-        parts = [self.parts[split] for split in splits]
-        return LabelledRows(
-            np.concatenate([part.numbers for part in parts]), np.concatenate([part.labels for part in parts])
-        )
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What a model's file says of its rows."""
+        return {COLUMNS_KEY: self.table.as_json()}
+
+    def rows(self, *splits: str) -> LabelledRows:
+        """See `rows_of`."""
+        return rows_of(self.parts, *splits)
+
+
+def rows_of(parts: Mapping[str, LabelledRows], *splits: str) -> LabelledRows:
+    """The rows of train, validation or test; of several, those of one after those of the other.
+
+    Raises `ValueError`.
+    """
+    for split in splits:
+        if split not in parts:
+            raise ValueError(f"there is no split {split!r}; there are {', '.join(sorted(parts))}")
+    if len(splits) == 1:
+        return parts[splits[0]]
+    found = [parts[split] for split in splits]
+    return LabelledRows(
+        np.concatenate([part.numbers for part in found]), np.concatenate([part.labels for part in found])
+    )
 
 
 def read_table(

@@ -1,4 +1,4 @@
-"""scikit-learn's estimators, a few trees or iterations an epoch, written as ONNX.
+"""scikit-learn's estimators, a few trees or iterations an epoch, written as ONNX: of tables, and of features.
 
 A checkpoint holds the columns with the model (`networks.row_network`), and is run by ONNX Runtime once it is
 written: what the validation rows said of the estimator, the file says too. It cannot be trained on: trials
@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
@@ -30,6 +30,7 @@ from gpu_worker.train.boosted_onnx import boosted_onnx, exact_in_float32
 from gpu_worker.train.estimators import (
     HIST_BOOSTED,
     Estimator,
+    Fit,
     Taught,
     answers_of,
     frozen,
@@ -37,8 +38,9 @@ from gpu_worker.train.estimators import (
     made,
 )
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, row_time
+from gpu_worker.train.linear_heads import LinearHead, linear_onnx
 from gpu_worker.train.loop import TrainingStopped
-from gpu_worker.train.tabular import LabelledRows, TableSnapshot
+from gpu_worker.train.tabular import LabelledRows
 
 __all__ = ["TabularLearner", "TabularSpec", "evaluated", "table_of"]
 
@@ -62,20 +64,45 @@ class TabularSpec:
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Rows(Protocol):
+    """What is learnt of: numbers and targets by split. width: numbers of a row. properties: of its file."""
+
+    @property
+    def width(self) -> int: ...  # as said above
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    def rows(self, *splits: str) -> LabelledRows: ...
+
+
+Making: TypeAlias = Callable[..., tuple[Estimator, Fit]]
+
+
 class TabularLearner:
-    """See `Learner`. Raises `ValueError` for knobs that the estimator does not have."""
+    """See `Learner`. making: as `estimators.made`.
+
+    Raises `ValueError` for knobs that the estimator does not have.
+    """
 
     suffix = ".onnx"
-    skipped = 0
 
-    def __init__(self, spec: TabularSpec, snapshot: TableSnapshot, objective: Objective) -> None:
+    def __init__(
+        self,
+        spec: TabularSpec,
+        snapshot: Rows,
+        objective: Objective,
+        making: Making = made,
+        skipped: int = 0,
+    ) -> None:
         self.epoch = 0
+        self.skipped = skipped
         self._metric = objective.metric
         self._snapshot = snapshot
         knobs = dict(spec.knobs)
         if objective.class_weight != "none":
             knobs.pop("class_weight", None)  # rare classes would weigh twice as much as they are to
-        self._estimator, self._fit = made(
+        self._estimator, self._fit = making(
             spec.architecture, spec.seed, knobs, tells_numbers=not objective.classes
         )
         train = snapshot.rows(*objective.taught)
@@ -113,9 +140,8 @@ class TabularLearner:
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`. Raises `ModelUnusable` where ONNX would answer otherwise."""
         estimator = self._best if best else self._estimator
-        table = self._snapshot.table
-        model = self._as_onnx(estimator, table.width)
-        onnx.helper.set_model_props(model, {COLUMNS_KEY: table.as_json()})
+        model = self._as_onnx(estimator, self._snapshot.width)
+        onnx.helper.set_model_props(model, dict(self._snapshot.properties))
         with open(path, "wb") as file:
             file.write(model.SerializeToString())
             file.flush()
@@ -123,6 +149,8 @@ class TabularLearner:
         self._compare(estimator, _runner(path))
 
     def _as_onnx(self, estimator: Estimator, width: int) -> onnx.ModelProto:
+        if isinstance(estimator, LinearHead):
+            return linear_onnx(estimator, _OPSETS)
         if isinstance(estimator, HIST_BOOSTED):
             exact_in_float32(estimator)
             return boosted_onnx(estimator, width, _OPSETS)
@@ -159,7 +187,7 @@ def table_of(path: str) -> Table:
     return Table.from_json(stored)
 
 
-def evaluated(snapshot: TableSnapshot, split: str, start: str) -> Evaluation:
+def evaluated(snapshot: Rows, split: str, start: str) -> Evaluation:
     """What the checkpoint `start` answers to a split, by ONNX Runtime."""
     rows = snapshot.rows(split)
     run = _runner(start)

@@ -57,7 +57,7 @@ from gpu_worker.wire.protocol import (
 
 if TYPE_CHECKING:
     from gpu_worker.tasks.metrics import Targets
-    from gpu_worker.train.learner import Learner
+    from gpu_worker.train.learner import Learner, Objective
     from gpu_worker.train.learners import Learners
 
 __all__ = ["main"]
@@ -110,10 +110,12 @@ class Trials:
     def _train(self, message: TrainEpoch) -> EpochTrained:
         from gpu_worker.train.loop import TrainingStopped
 
-        self._known().load(message.spec)  # takes seconds, once: of no trial's time
+        objective = _objective(message)
+        # Takes seconds, or the passes of a backbone, once: of no trial's time.
+        self._known().load(message.spec, message.snapshot, objective, lambda: self._stepped(message.id))
         began_s = time.monotonic()
         is_first = message.epoch == message.start_epoch + 1
-        learner = self._begin(message) if is_first else self._trials.get(message.trial)
+        learner = self._begin(message, objective) if is_first else self._trials.get(message.trial)
         if learner is None or learner.epoch != message.epoch - 1:
             raise BadRequest(f"the trial {message.trial} is not here at epoch {message.epoch - 1}")
         try:
@@ -149,12 +151,7 @@ class Trials:
         self._step()
         return self.media.read(row, max_bytes=self.max_input_bytes)
 
-    def _begin(self, message: TrainEpoch) -> Learner:
-        from gpu_worker.train.learner import Objective
-
-        objective = Objective.of(
-            message.task, message.classes, message.metric, message.class_weight, refits=message.refits
-        )
+    def _begin(self, message: TrainEpoch, objective: Objective) -> Learner:
         learner = self._known().begin(
             message.spec, message.snapshot, objective, message.start, message.start_epoch
         )
@@ -228,6 +225,14 @@ class Trials:
                 digests.append("")
                 errors.append(asdict(RowError(index, fault.code, fault.message)))
         return Inspected(message.id, digests, errors)
+
+
+def _objective(message: TrainEpoch) -> Objective:
+    from gpu_worker.train.learner import Objective
+
+    return Objective.of(
+        message.task, message.classes, message.metric, message.class_weight, refits=message.refits
+    )
 
 
 def _told(targets: Targets) -> list[Any]:

@@ -70,6 +70,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
             ("delta", "NULL"),
             ("max_trials", "NULL"),
             ("refit", "NULL"),
+            ("backbone", "NULL"),
         ),
         "({}->>'id')::BIGINT",
     ),

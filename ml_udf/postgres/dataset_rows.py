@@ -38,6 +38,7 @@ _SENT: dict[str, tuple[str, str]] = {
     "timestamptz": ("timestamptz", "(extract(epoch from {}) * 1000000)::pg_catalog.int8"),
 }
 _TEXT = ("string", "{}::pg_catalog.text")
+_JSON_TEXT = ("string", "pg_catalog.to_jsonb({})::pg_catalog.text")
 
 _TYPES = """
     SELECT t.oid, coalesce(b.typname, t.typname)::pg_catalog.text AS name
@@ -154,6 +155,8 @@ class DatasetRows:
             # As a key it keeps its precision; models see such numbers, and learn them, as floats.
             is_exact = kind == "numeric" and name == key
             sent, sql = _TEXT if is_exact else _SENT.get(kind, _TEXT)
+            if name == target and kind.startswith("_"):  # an array: labels of a row
+                sent, sql = _JSON_TEXT
             columns.append((name, sent, sql.format(f"dataset.{quoted(name)}")))
         return columns
 

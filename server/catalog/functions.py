@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from gpu_worker.model_files.backbone import Backbone
 from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.preprocess import PLAIN, Preprocess
 from gpu_worker.tasks import ColumnSpec, Task, task_named
@@ -95,6 +96,7 @@ class ModelVersion:
     last_used_at: float = 0.0  # Unix time; 0 = never
     rows_per_s: float = 0.0  # of late, when it was last used
     endpoint: str = ""  # the URL of a model behind another server
+    backbone: Backbone | None = None  # the model that it stands on, of a head
     concurrency: int = 0  # requests that this takes at a time
     key: str = field(init=False, repr=False, compare=False)  # its name on the workers
 

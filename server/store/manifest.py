@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.model_files.backbone import backbone_from
 from gpu_worker.model_files.file_list import files_from
 from gpu_worker.model_files.outputs import outputs_from
 from gpu_worker.model_files.preprocess import preprocess_from
@@ -51,6 +52,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         files = files_from(manifest)
         outputs_from(manifest.get("outputs"))
         remote = remote_from(manifest)
+        backbone = backbone_from(manifest)
     except ValueError as exc:
         raise BadOption(f"model.json of {name}: {exc}") from exc
     task = task_named(_text(manifest, "task", name))
@@ -70,6 +72,7 @@ def model_from_manifest(manifest: Mapping[str, Any], directory: Path) -> ModelVe
         features=_features(manifest.get("features"), name, task),
         endpoint="" if remote is None else remote.url,
         concurrency=0 if remote is None else remote.concurrency,
+        backbone=backbone,
         score=_score(manifest.get("score"), name),
         thresholds=_thresholds(manifest.get("thresholds"), classes, name),
         content=_content(manifest.get("content"), name, is_json=remote is not None and bool(remote.schema)),

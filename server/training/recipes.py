@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from gpu_worker.model_files.backbone import HEAD
 from gpu_worker.tasks import (
     IMAGE_CLASSIFICATION,
+    IMAGE_MULTILABEL,
+    IMAGE_REGRESSION,
     TABULAR_CLASSIFICATION,
     TABULAR_REGRESSION,
     TEXT_CLASSIFICATION,
+    TEXT_MULTILABEL,
+    TEXT_REGRESSION,
+    Task,
     task_named,
 )
 from gpu_worker.tasks.metrics import METRICS, Metric, metric_named
@@ -45,7 +51,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """models: in the order in which they are tried. defaults: those of a job while nothing is known.
+    """models: in the order in which they are tried; none of a task that is learnt on a backbone alone.
+    defaults: those of a job while nothing is known.
 
     policies: the default first. suffix: of its checkpoints' files. pausable: whether trials go on from one.
     form: of the rows that its functions take. runtime: of model.json. pictures: whether its inputs are paths
@@ -98,11 +105,15 @@ class Recipe:
         return f"model{self.suffix}"
 
 
-def recipe_for(name: str) -> Recipe:
-    """Raises `BadOption`."""
+def recipe_for(name: str, *, on_backbone: bool = False) -> Recipe:
+    """on_backbone: of heads on a frozen backbone. Raises `BadOption`."""
     if name not in RECIPES:
         raise BadOption(f"'task' must be one of {', '.join(RECIPES)}, not {name!r}")
-    return RECIPES[name]
+    if not on_backbone:
+        return RECIPES[name]
+    if name not in HEADS:
+        raise BadOption(f"models of {name} stand on no backbone; leave 'backbone' out")
+    return HEADS[name]
 
 
 def regression_beside(name: str) -> str | None:
@@ -192,6 +203,25 @@ def _ridge() -> HyperSpace:
     return space
 
 
+def _head() -> HyperSpace:
+    # Features are scaled, and often more than rows: what holds down the weights must be able to hold much.
+    space = HyperSpace()
+    space.add_range_knob("C", "float", 1e-5, 1e1, log=True, default=1e-2)
+    return space
+
+
+def _class_head() -> HyperSpace:
+    space = _head()
+    space.add_categorical_knob("class_weight", "string", ["none", "balanced"], default="none")
+    return space
+
+
+def _number_head() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("alpha", "float", 1e-1, 1e5, log=True, default=1e2)
+    return space
+
+
 def _logistic_regression() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("C", "float", 1e-3, 1e2, log=True, default=1.0)
@@ -264,6 +294,51 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 columns=True,
                 networks=False,
             ),
+            # What sees pictures as numbers is not learnt of numbers: these need a backbone.
+            Recipe(IMAGE_REGRESSION.name, "path", {}, (), ("study",), pictures=True),
+            Recipe(IMAGE_MULTILABEL.name, "path", {}, (), ("study",), pictures=True),
+            Recipe(TEXT_REGRESSION.name, "text", {}, (), ("study",)),
+            Recipe(TEXT_MULTILABEL.name, "text", {}, (), ("study",)),
         )
     }
 )
+
+
+def _heads(task: Task, form: str, models: Mapping[str, Model]) -> Recipe:
+    return Recipe(
+        task.name,
+        form,
+        models,
+        (next(iter(models)),),
+        ("study",),
+        HEAD,
+        ".onnx",
+        pausable=False,
+        pictures=form == "path",
+        networks=False,
+    )
+
+
+_CLASS_HEADS = {
+    "logistic_regression": Model("linear", _class_head, is_convex=True),
+    "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting, is_costly=True),
+}
+_LABEL_HEADS = {"logistic_regression": Model("linear", _head, is_convex=True)}
+_NUMBER_HEADS = {
+    "ridge": Model("linear", _number_head, is_convex=True),
+    "hist_gradient_boosting": Model("boosted trees", _hist_gradient_boosting, is_costly=True),
+}
+HEADS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        task.name: _heads(task, form, models)
+        for task, form, models in (
+            (IMAGE_CLASSIFICATION, "path", _CLASS_HEADS),
+            (IMAGE_MULTILABEL, "path", _LABEL_HEADS),
+            (IMAGE_REGRESSION, "path", _NUMBER_HEADS),
+            (TEXT_CLASSIFICATION, "text", _CLASS_HEADS),
+            (TEXT_MULTILABEL, "text", _LABEL_HEADS),
+            (TEXT_REGRESSION, "text", _NUMBER_HEADS),
+        )
+    }
+)
+"""How heads on a frozen backbone are learnt, by task; the first of the models is the default."""

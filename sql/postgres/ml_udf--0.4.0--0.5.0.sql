@@ -333,15 +333,16 @@ CREATE FUNCTION ml_udf.train(
     patience integer DEFAULT NULL,          -- epochs without a gain that end a trial
     delta double precision DEFAULT NULL,    -- gain that is worth a checkpoint, of the policy costudy
     max_trials integer DEFAULT NULL,        -- of each model
-    refit boolean DEFAULT NULL              -- whether what is deployed is taught the validation rows as well
+    refit boolean DEFAULT NULL,             -- whether what is deployed is taught the validation rows as well
+    backbone text DEFAULT NULL              -- registered model on whose features heads are learnt: NAME, NAME/VERSION
 ) RETURNS bigint
     LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $python$
 if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
-return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size, "visibility": visibility, "pretrained": pretrained, "metric": metric, "class_weight": class_weight, "knobs": knobs, "patience": patience, "delta": delta, "max_trials": max_trials, "refit": refit}, server)
+return GD["ml_udf"].train("train", {"dataset": dataset, "task": task, "models": models, "budget": budget, "policy": policy, "advisor": advisor, "max_epochs": max_epochs, "seed": seed, "size": size, "visibility": visibility, "pretrained": pretrained, "metric": metric, "class_weight": class_weight, "knobs": knobs, "patience": patience, "delta": delta, "max_trials": max_trials, "refit": refit, "backbone": backbone}, server)
 $python$;
-COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer, boolean) IS
+COMMENT ON FUNCTION ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer, boolean, text) IS
     'begins to train on a dataset and returns at once: the job''s id, for ml_udf.jobs, ml_udf.trials and ml_udf.deploy';
 
 -- PUBLIC
@@ -360,7 +361,7 @@ COMMENT ON FUNCTION ml_udf.extend(bigint, text, text) IS
     'goes on with a job that has ended, with so much in all, in the unit of its budget';
 
 REVOKE ALL ON FUNCTION
-    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer, boolean),
+    ml_udf.train(text, text, text[], text, text, text, integer, integer, integer, text, boolean, text, text, text, jsonb, integer, double precision, integer, boolean, text),
     ml_udf.extend(bigint, text, text)
     FROM PUBLIC;
 DO $do$

@@ -37,7 +37,6 @@ from server.training.jobs.saturation import Tried, has_stalled, is_outrun, shows
 from server.training.jobs.spec import JobSpec
 from server.training.jobs.steps import BEGIN_S, StepWatch, probed
 from server.training.jobs.turns import Turns
-from server.training.recipes import recipe_for
 from server.training.studies.journal import MasterLock, open_journal, read_journal
 from server.training.studies.ledger import as_begun, recorded
 from server.training.studies.messages import Assignment, NoWorkYet, Progress, StudyOver, StudySpec, Verdict
@@ -64,7 +63,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Run:
-    """`folder` is the training folder of the home; `tell` hears of every epoch.
+    """`folder` is the training folder of the home, beside its models; `tell` hears of every epoch.
 
     `open` makes it the one that trains, `look` one that only reads what was found.
     """
@@ -80,11 +79,12 @@ class Run:
     ) -> None:
         self.job = job
         self.spec = JobSpec.from_json(job.spec)
-        self.metric = metric_named(self.spec.metric or recipe_for(self.spec.task).metrics[0])
+        self.metric = metric_named(self.spec.metric or self.spec.recipe.metrics[0])
         self.snapshot = snapshot
         self._datasets = folder / "datasets"
         self.file = self.file_of(snapshot)
-        self._task = recipe_for(self.spec.task)
+        self._task = self.spec.recipe
+        self._models = folder.parent / "models"
         self._parameters = parameters.of(job.id, self._task.suffix)
         self._journal = folder / "studies" / f"job-{job.id}.journal"
         self._tell = tell
@@ -106,6 +106,17 @@ class Run:
         self.stopped: dict[str, StudyOver] = {}
         self.trouble = ""  # why nothing can be stored now
         self.ending = False  # its end is being noted; it takes no more orders
+
+    @property
+    def backbone_folder(self) -> Path | None:
+        """Where the model lies on which its heads stand; None where it trains no heads."""
+        on = self.spec.backbone
+        return None if on is None else self._models / str(on["name"]) / str(on["version"])
+
+    def trial_spec(self, model: str, given: Assignment) -> dict[str, Any]:
+        """What a worker is sent of a trial."""
+        spec, folder = self.spec.train_spec(model, given), self.backbone_folder
+        return spec if folder is None else spec | {"backbone": {**spec["backbone"], "directory": str(folder)}}
 
     def file_of(self, snapshot: Snapshot) -> Path:
         """Where a snapshot's rows lie."""
@@ -416,7 +427,7 @@ class Run:
         return TrainEpoch(
             0,
             trial=name,
-            spec=self.spec.train_spec(model, given),
+            spec=self.trial_spec(model, given),
             snapshot=str(self.file),
             classes=list(self.snapshot.facts["classes"]),
             start=start,

@@ -19,8 +19,10 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_worker.tasks.metrics import Metric
+from server.catalog.catalog import Catalog
 from server.catalog.jobs import ACTIVE, PAUSED, Job, Snapshot
 from server.errors import BadOption, NoSpace, Overloaded, ServiceError, UnknownFunction
+from server.store.backbones import backbone_named
 from server.store.training import TrainingRepository
 from server.supervision import Tasks
 from server.training.checkpoints.parameters import ParameterStore
@@ -51,7 +53,7 @@ _STORAGE = (OSError, SQLAlchemyError, NoSpace, Overloaded)
 
 
 class Training:
-    """`folder` is the training folder of the home."""
+    """`folder` is the training folder of the home; `catalog` has the models that heads may stand on."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Training:
         folder: Path,
         parameters: ParameterStore,
         trainers: Trainers,
+        catalog: Catalog,
         tasks: Tasks | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
@@ -66,6 +69,7 @@ class Training:
         self._folder = folder
         self._parameters = parameters
         self._trainers = trainers
+        self._catalog = catalog
         self._running: dict[int, Run] = {}
         self._ended: dict[int, Run] = {}
         self._tasks = tasks or Tasks()
@@ -96,8 +100,12 @@ class Training:
         if form.get("task") not in (None, snapshot.spec["task"]):
             raise BadOption(f"dataset {dataset} is for {snapshot.spec['task']}, not {form['task']!r}")
         asked = {**form, "task": snapshot.spec["task"]}
+        recipe = recipe_for(asked["task"], on_backbone=asked.get("backbone") is not None)
+        if asked.get("backbone") is not None:
+            found = await asyncio.to_thread(backbone_named, self._catalog, asked["backbone"], recipe.form)
+            asked["backbone"] = found.to_json()
         if not asked.get("models"):
-            asked["models"] = await self._chosen(recipe_for(asked["task"]))
+            asked["models"] = await self._chosen(recipe)
         wanted = asked.pop("pretrained", None) or False
         if not isinstance(wanted, bool):
             raise BadOption(f"'pretrained' must be true or false, not {wanted!r}")
@@ -347,7 +355,7 @@ class Training:
 
     async def _pretrained(self, spec: JobSpec, snapshot: Snapshot) -> dict[str, Origin]:
         """For each model the best checkpoint of the newest job that shares it. Raises `BadOption`."""
-        if not recipe_for(spec.task).pausable:
+        if not spec.recipe.pausable:
             raise BadOption(f"models of {spec.task} share no weights; leave 'pretrained' out")
         found: dict[str, Origin] = {}
         for job in warm_start_jobs(await asyncio.to_thread(self._repository.jobs), spec.task, spec.dataset):

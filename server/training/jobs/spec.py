@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from gpu_worker.model_files.backbone import HEAD, backbone_from
 from server.errors import BadOption
 from server.training.datasets.leakage import Origin
 from server.training.jobs.budget import DEFAULT, Budget, budget_of
-from server.training.recipes import AUGMENT, DEFAULT_TASK, recipe_for
+from server.training.recipes import AUGMENT, DEFAULT_TASK, Recipe, recipe_for
 from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import NO_LIMIT, Advice, Assignment, StudyPolicy, StudySpec
@@ -41,7 +42,8 @@ class JobSpec:
     once they have chosen it; None = where that is quick. visibility: whether later jobs on other datasets may
     begin from what this one finds. pretrained: for some of the models the checkpoint, of another job, from
     which those trials begin that would begin from random weights. first: for some of the models, the knobs
-    that a study begins with. retrains: the function that the job was begun for, by itself.
+    that a study begins with. backbone: the model whose features heads are learnt on, as `Backbone.to_json`
+    has it; None = models are learnt whole. retrains: the function that the job was begun for, by itself.
     """
 
     dataset: str
@@ -65,10 +67,21 @@ class JobSpec:
     visibility: Visibility = "private"
     pretrained: Mapping[str, Origin] | None = None
     first: Mapping[str, Mapping[str, KnobValue]] | None = None
+    backbone: Mapping[str, Any] | None = None
     retrains: str = ""
 
     def __post_init__(self) -> None:
-        task = recipe_for(self.task)
+        if self.backbone is not None:
+            try:
+                backbone_from({"runtime": HEAD, "backbone": self.backbone})
+            except ValueError as exc:
+                raise BadOption(str(exc)) from exc
+        task = self.recipe
+        if not task.models:
+            raise BadOption(
+                f"{self.task} is learnt by a head on the features of another model: say backbone => 'NAME', "
+                f"a registered embedding model of {task.form}s"
+            )
         object.__setattr__(self, "models", self.models or task.defaults)
         object.__setattr__(self, "policy", self.policy or task.policies[0])
         object.__setattr__(self, "metric", self.metric or task.metrics[0])
@@ -152,7 +165,7 @@ class JobSpec:
                 model: StudySpec(
                     name=f"job {job} {model}",
                     space=self.space(model),
-                    policy=self.policy or recipe_for(self.task).policies[0],
+                    policy=self.policy or self.recipe.policies[0],
                     advisor=self.advisor,
                     budget_epochs=epochs[model] or NO_LIMIT,
                     budget_s=seconds,
@@ -166,12 +179,17 @@ class JobSpec:
                     seed=self.seed,
                     snapshot=snapshot,
                     lease_s=lease_s,
-                    metric=self.metric or recipe_for(self.task).metrics[0],
+                    metric=self.metric or self.recipe.metrics[0],
                 )
                 for model in self.models
             }
         except (TypeError, ValueError) as exc:
             raise BadOption(str(exc)) from exc
+
+    @property
+    def recipe(self) -> Recipe:
+        """How its models are trained. Raises `BadOption`."""
+        return recipe_for(self.task, on_backbone=self.backbone is not None)
 
     @property
     def budget(self) -> Budget:
@@ -180,17 +198,13 @@ class JobSpec:
 
     def _cool_epochs(self, model: str) -> int:
         """Trees and regressions have no learning rate that falls; trees cannot be paused for it either."""
-        recipe = recipe_for(self.task)
+        recipe = self.recipe
         cools = recipe.pausable and not recipe.models[model].is_convex
         return min(_COOL_EPOCHS, self.max_epochs // 3) if cools else 0
 
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
-        space = (
-            recipe_for(self.task).models[model].space()
-            if self.knobs is None
-            else HyperSpace.from_json(self.knobs)
-        )
+        space = self.recipe.models[model].space() if self.knobs is None else HyperSpace.from_json(self.knobs)
         begins = (self.first or {}).get(model)
         return space if begins is None else _beginning_with(begins, space)
 
@@ -206,9 +220,9 @@ class JobSpec:
             "epochs": assignment.start_epoch + assignment.epochs,
             "seed": assignment.seed,
         }
-        recipe = recipe_for(self.task)
+        recipe = self.recipe
         if not recipe.networks:
-            return knobs | spec
+            return knobs | spec | ({} if self.backbone is None else {"backbone": dict(self.backbone)})
         spec["schedule"] = "constant"
         if assignment.cool_from is not None:
             spec |= {"schedule": "cool_down", "cool_from": assignment.cool_from}

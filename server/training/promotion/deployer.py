@@ -222,7 +222,7 @@ class Deployer:
         level = level_of(look.number)
         clusters = await asyncio.to_thread(_clusters, run.file, "test", verdict.rows)
         low, high = await asyncio.to_thread(verdict.interval, clusters, level)
-        recipe = recipe_for(run.spec.task)
+        recipe = run.spec.recipe
         baseline = await asyncio.to_thread(
             baseline_of, run.file, recipe.target, run.snapshot.facts["classes"], metric
         )
@@ -361,10 +361,10 @@ class Deployer:
         champion = self._catalog.versions(function)[-1]
         if list(champion.classes) != list(run.snapshot.facts["classes"]):
             raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
-        task = recipe_for(run.spec.task)
         for model in champion.members:
-            weights = model.directory / task.weights
-            if model.task != task.name or model.runtime != task.runtime or not weights.is_file():
+            task = _recipe_of(run, model)
+            is_ours = model.task == task.name and model.runtime == task.runtime
+            if not is_ours or not _weights(run, model).is_file():
                 raise BadOption(f"{model.key} cannot be compared: it was not trained here; promote 'always'")
             if model.input.columns != _columns(run):
                 raise BadOption(f"function {function} takes other columns; promote the new one 'always'")
@@ -381,10 +381,9 @@ class Deployer:
             for look in looks:
                 if (look.snapshot, look.members, look.rows) == (run.snapshot.id, name, rows) and look.right:
                     return AnsweredRightly(look.answered_rightly())
-        weights = recipe_for(run.spec.task).weights
         answers = await asyncio.gather(
             *(
-                self._scores(run, _spec_of(model, manifest), model.directory / weights, "test")
+                self._scores(run, _spec_of(model, manifest), _weights(run, model), "test")
                 for model, manifest in zip(champion.members, manifests, strict=True)
             )
         )
@@ -447,12 +446,12 @@ class Deployer:
         )
         answer = expect(await self._trainers.ask(message), Evaluated)
         rows = np.array([np.frombuffer(row, np.float32) for row in answer.predictions])
-        targets = _targets(recipe_for(run.spec.task), answer.targets, rows)
+        targets = _targets(run.spec.recipe, answer.targets, rows)
         return _Answer(rows, targets, answer.row_s)
 
     async def _register(self, run: Run, model: str, candidate: Candidate, score: float) -> ModelVersion:
         """score: of the validation rows, by the job's metric."""
-        task = recipe_for(run.spec.task)
+        task = run.spec.recipe
         accuracy = score if run.metric.name == _ACCURACY else 0.0
         manifest = {
             "format": 1,
@@ -462,7 +461,7 @@ class Deployer:
             "architecture": candidate.model,
             "architecture_options": _spec(run, candidate).get("architecture_options", {}),
             "classes": list(run.snapshot.facts["classes"]),
-            "input": _input(run),
+            "input": await asyncio.to_thread(_input, run),
             "weights": task.weights,
             "accuracy": round(accuracy, 6),
             "score": {"metric": run.metric.name, "value": score},
@@ -478,6 +477,8 @@ class Deployer:
                 "pretrained": (run.spec.pretrained or {}).get(candidate.model),
             },
         }
+        if run.spec.backbone is not None:
+            manifest["backbone"] = dict(run.spec.backbone)
         path = await run.weights(candidate.digest)
         with path.open("rb") as weights:
             return await self._publisher.register(manifest, weights)
@@ -485,7 +486,7 @@ class Deployer:
 
 def _verdict(run: Run, tested: Tested, rule: Combine, fit: Fit | None) -> Verdict:
     """What test rows say of members that answer by a rule, by the job's metric."""
-    has_classes = recipe_for(run.spec.task).target == "class"
+    has_classes = run.spec.recipe.target == "class"
     right = tested.right(rule, fit) if has_classes else np.zeros(0, np.bool_)
     if run.metric.name == _ACCURACY:
         return AnsweredRightly(right)
@@ -556,6 +557,15 @@ def _chosen(
         if combination.rule == rule or rule != "log_pool":
             return chosen, combination
         rule = combination.rule
+
+
+def _recipe_of(run: Run, model: ModelVersion) -> Recipe:
+    """How a model of the run's task was trained."""
+    return recipe_for(run.spec.task, on_backbone=model.backbone is not None)
+
+
+def _weights(run: Run, model: ModelVersion) -> Path:
+    return model.directory / _recipe_of(run, model).weights
 
 
 def _rule_of(champion: Function) -> Combine:
@@ -649,8 +659,11 @@ def _columns(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _input(run: Run) -> dict[str, Any]:
-    """The `input` of a trained model's manifest."""
-    form = recipe_for(run.spec.task).form
+    """The `input` of a trained model's manifest: of a head, that of its backbone. Blocking."""
+    if run.backbone_folder is not None:
+        below: dict[str, Any] = json.loads((run.backbone_folder / "model.json").read_bytes())["input"]
+        return below
+    form = run.spec.recipe.form
     if form == "path":
         return {"form": form, "height": run.spec.size, "width": run.spec.size, **_NORMAL}
     if form == "row":
@@ -671,10 +684,13 @@ def _spec_of(model: ModelVersion, manifest: Mapping[str, Any]) -> dict[str, Any]
         spec["size"] = model.input.height
     if manifest.get("architecture_options"):
         spec["architecture_options"] = manifest["architecture_options"]
+    if model.backbone is not None:
+        below = model.directory.parent.parent / model.backbone.name / str(model.backbone.version)
+        spec["backbone"] = {**model.backbone.to_json(), "directory": str(below)}
     return spec
 
 
 def _spec(run: Run, candidate: Candidate) -> dict[str, Any]:
     trial = candidate.trial
     given = Assignment(trial.number, dict(trial.knobs), trial.seed, None, 0, max(1, len(trial.scores)))
-    return run.spec.train_spec(candidate.model, given)
+    return run.trial_spec(candidate.model, given)

@@ -18,7 +18,6 @@ from gpu_worker.tasks.metrics import Score
 from gpu_worker.wire.protocol import CheckpointStored, EpochTrained, Failed, ForgetTrial, StoreCheckpoint
 from server.errors import ServiceError
 from server.training.jobs.run import Run
-from server.training.recipes import recipe_for
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
 from server.training.trainers import Ask, Trainers
@@ -42,7 +41,7 @@ def is_refit_unasked(run: Run, model: str, trial: Trial, checkpoint: Checkpoint)
     splits = run.snapshot.facts["splits"]
     rows = int(splits["train"]) + int(splits["validation"])
     share = checkpoint.epoch / max(1, len(trial.scores)) * rows / max(1, int(splits["train"]))
-    return recipe_for(run.spec.task).models[model].refits and pays(rows, trial.took_s * share)
+    return run.spec.recipe.models[model].refits and pays(rows, trial.took_s * share)
 
 
 class Refits:

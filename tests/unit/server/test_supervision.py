@@ -13,6 +13,7 @@ import pytest
 
 import server
 from server.app import create_app
+from server.catalog.catalog import Catalog
 from server.settings import Settings
 from server.store.training import TrainingRepository
 from server.supervision import Backoff, Supervisor
@@ -217,7 +218,12 @@ def test_training_goes_on_after_a_bug_in_its_work(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(Training, "_work", lambda *_: work())
         trainers = Trainers(cast(WorkerListener, Quiet()), 1.0)
         training = Training(
-            cast(TrainingRepository, None), tmp_path, cast(ParameterStore, None), trainers, supervisor.tasks()
+            cast(TrainingRepository, None),
+            tmp_path,
+            cast(ParameterStore, None),
+            trainers,
+            cast(Catalog, None),
+            supervisor.tasks(),
         )
         trainers.worker_up(FakeWorker())
         await asyncio.wait_for(work.runs.wait(), 5)

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Engine
 
@@ -28,6 +28,8 @@ from gpu_worker.wire.protocol import (
     TrainEpoch,
     TrainingProbed,
 )
+from server.catalog.catalog import Catalog
+from server.catalog.functions import Function, ModelVersion
 from server.catalog.jobs import Job
 from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
@@ -231,7 +233,10 @@ async def house(
         spec = {**SPEC, "name": dataset, "task": task}
         await asyncio.to_thread(repository.add_snapshot, dataset, spec, FACTS)
     trainers = Trainers(Nobody(), 5.0)
-    training = Training(repository, folder, ParameterStore(folder / "checkpoints"), trainers, lease_s=lease_s)
+    catalog = Catalog(cast(Callable[[ModelVersion], Function], None))  # without a model
+    training = Training(
+        repository, folder, ParameterStore(folder / "checkpoints"), trainers, catalog, lease_s=lease_s
+    )
     await training.restore()
     crew = list(workers) or [FakeTrainer()]
     for worker in crew:
