@@ -55,6 +55,9 @@ def export_model(
         if told.difference is None
         else f"its answers differ by {told.difference:.2g} at most"
     )
+    below = told.manifest.backbone
+    if below is not None:
+        compared += f"; it is a head on {below.key}: export and register that too, by that name"
     console.print(
         f"{folder}: {told.manifest.weights}, model.json; {compared}", highlight=False, soft_wrap=True
     )

@@ -28,7 +28,16 @@ from server.errors import BadOption
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import StudyPolicy
 
-__all__ = ["AUGMENT", "DEFAULT_TASK", "RECIPES", "Model", "Recipe", "recipe_for", "regression_beside"]
+__all__ = [
+    "AUGMENT",
+    "DEFAULT_TASK",
+    "HEADS",
+    "RECIPES",
+    "Model",
+    "Recipe",
+    "recipe_for",
+    "regression_beside",
+]
 
 DEFAULT_TASK = IMAGE_CLASSIFICATION.name
 AUGMENT = ("shift", "zoom", "colour", "flip")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from ml_udf.cli.app import app
+from ml_udf.errors import MlUdfError
 from tests.engines import DuckDb, Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.task_models import eyes_model, words_model
@@ -82,7 +86,9 @@ def metric_of(sql: Engine, function: str, dataset: str, metric: str) -> float:
     return float(value)
 
 
-def test_photos_learn_classes_numbers_and_labels_on_one_backbone(sql: Engine, house: InferenceServer) -> None:
+def test_photos_learn_classes_numbers_and_labels_on_one_backbone(
+    sql: Engine, house: InferenceServer, tmp_path: Path
+) -> None:
     called = f"heads_{sql.name}"
     job = trained(
         sql,
@@ -132,6 +138,34 @@ def test_photos_learn_classes_numbers_and_labels_on_one_backbone(sql: Engine, ho
     stored = json.loads((house.home / "models" / told["models"][0] / "model.json").read_text())
     assert stored["runtime"] == "head"
     assert (stored["backbone"]["name"], stored["backbone"]["version"]) == ("eyes", 1)
+    _leaves_with_a_word_of_its_backbone(told["models"][0], house, tmp_path)
+    with house.client() as client:
+        client.post("/v2/repository/models/eyes/unload", {})
+        ((right,),) = sql.query(f"SELECT count(*) FROM seen WHERE {called}_class(p) = label")
+        client.post("/v2/repository/models/eyes/load", {})
+    assert right == ROWS, "heads keep the backbone that is unloaded by its own name"
+
+
+def _leaves_with_a_word_of_its_backbone(model: str, house: InferenceServer, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["export", model, str(tmp_path / "out"), f"--endpoint={house.url}"])
+    assert told.exit_code == 0, told.output
+    assert "it is a head on eyes/1: export and register that too" in told.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.onnx"]
+    with house.client() as client:
+        with pytest.raises(MlUdfError, match="is a head on the model gone/1, which is not here"):
+            client.post("/register", {"directory": str(_copy(tmp_path, "gone", {"name": "gone"}))})
+        with pytest.raises(MlUdfError, match="was trained on another model than the eyes/1"):
+            client.post("/register", {"directory": str(_copy(tmp_path, "other", {"sha256": "0" * 64}))})
+
+
+def _copy(tmp_path: Path, name: str, backbone: dict[str, Any]) -> Path:
+    """The exported head, with another backbone."""
+    folder = tmp_path / name
+    shutil.copytree(tmp_path / "out", folder)
+    manifest = json.loads((folder / "model.json").read_text())
+    manifest |= {"name": name, "version": 1, "backbone": manifest["backbone"] | backbone}
+    (folder / "model.json").write_text(json.dumps(manifest))
+    return folder
 
 
 def test_texts_learn_labels_and_numbers_on_a_backbone(sql: Engine) -> None:
@@ -200,6 +234,6 @@ def test_what_cannot_be_learnt_on_a_backbone_says_why(sql: Engine) -> None:
         ("tags[4:] AS tags", "there is nothing to learn"),
         ("label AS tags", "is no list of texts in some rows"),
         ("NULL::text[] AS tags", "is NULL in 120 rows"),
-        ("ARRAY['a', NULL] AS tags", "is no list of texts in some rows"),
+        ("ARRAY[label, NULL] AS tags", "is no list of texts in some rows"),
     ):
         assert said in refused("tags", "image-multilabel", on_eyes, f"SELECT p, {target} FROM seen")

@@ -21,6 +21,7 @@ import pytest
 from tests.engines import Engine, SqlError, make_engine
 from tests.inference_server import InferenceServer, inference_server
 from tests.models import image_model
+from tests.task_models import eyes_model
 from tests.training_data import draw_photos
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +123,7 @@ def reader(
         made = home / "made"
         server.deploy(image_model(made, "food_squeezenet"), "udf_food_name")
         server.deploy(made / "food_squeezenet" / "1", "udf_food_bytes")
+        server.deploy(eyes_model(made, "efficientnet"))
         engine = make_engine(request.param, server.url, request, [])
         typist = Reader(engine, server, photos)
         typist.makes_tables(labelled)

@@ -77,6 +77,7 @@ class House:
         stored = self.repository.snapshot("food", snapshot)
         run = SimpleNamespace(job=job, spec=spec, snapshot=stored, trials=known, weights=weights)
         run.metric = METRICS[str(spec.metric)]
+        run.trial_spec, run.backbone_folder = spec.train_spec, None
         run.file = self.folder / f"{snapshot}.parquet"
         run.file_of = lambda of: self.folder / f"{of.id}.parquet"
         return cast("Run", run)
@@ -138,6 +139,7 @@ class Publisher:
             runtime=manifest["runtime"],
             architecture=manifest["architecture"],
             input=SimpleNamespace(columns=(), height=0),
+            backbone=None,
         )
         self.models[model.key] = model
         return model

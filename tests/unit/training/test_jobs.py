@@ -11,7 +11,7 @@ from server.errors import BadOption
 from server.training.checkpoints.parameters import needed
 from server.training.jobs.budget import budget_of
 from server.training.jobs.spec import JobSpec
-from server.training.recipes import RECIPES, Recipe
+from server.training.recipes import HEADS, RECIPES, Recipe
 from server.training.studies.messages import Assignment
 from server.training.studies.trial import Checkpoint, Trial
 
@@ -121,13 +121,34 @@ def test_a_budget_without_its_unit_or_amount_is_refused(budget: str) -> None:
         JobSpec.from_json({"dataset": "d", "budget": budget})
 
 
-@pytest.mark.parametrize("task", RECIPES.values(), ids=RECIPES)
+BACKBONE = {"name": "eyes", "version": 1, "sha256": "0" * 64}
+WHOLE = [recipe for recipe in RECIPES.values() if recipe.models]
+
+
+@pytest.mark.parametrize("task", [*WHOLE, *HEADS.values()], ids=lambda task: f"{task.name} {task.runtime}")
 def test_every_model_of_a_task_has_knobs_and_the_tasks_own_policy(task: Recipe) -> None:
-    spec = JobSpec("d", task.name, tuple(task.models))
+    spec = JobSpec("d", task.name, tuple(task.models), backbone=BACKBONE if task.runtime == "head" else None)
+    assert spec.recipe is task
     assert spec.policy == task.policies[0]
     assert JobSpec.from_json(spec.as_json()) == spec
     for model in task.models:
         assert spec.space(model).knobs()
+
+
+def test_a_heads_trial_is_told_its_backbone_and_nothing_of_pictures() -> None:
+    form = {"dataset": "d", "task": "image-regression", "backbone": BACKBONE}
+    spec = JobSpec.from_json(form)
+    assert spec.models == ("ridge",), "one that takes seconds"
+    told = spec.train_spec("ridge", Assignment(0, {"alpha": 3.0}, 5, None, 0, 6))
+    assert told == {"alpha": 3.0, "architecture": "ridge", "epochs": 6, "seed": 5, "backbone": BACKBONE}
+    with pytest.raises(BadOption, match="must name some of ridge"):
+        JobSpec.from_json({**form, "models": ["small_cnn"]})
+    with pytest.raises(BadOption, match=r"'backbone\.sha256'"):
+        JobSpec.from_json({**form, "backbone": {**BACKBONE, "sha256": None}})
+    with pytest.raises(BadOption, match="stand on no backbone"):
+        JobSpec.from_json({**form, "task": "tabular-regression"})
+    with pytest.raises(BadOption, match="say backbone => 'NAME'"):
+        JobSpec.from_json({"dataset": "d", "task": "image-regression"})
 
 
 @pytest.mark.parametrize("policy", ["branch", "costudy"])
