@@ -132,8 +132,9 @@ def test_a_head_is_served_as_it_was_learnt(home: Path, task: str, tmp_path: Path
     outputs = ["value"] if task == "image-regression" else ["scores"]
     answer = engine.infer(["h"], "path", [row.encode() for row in rows], outputs=outputs)
     (column,) = answer.members[0].columns
-    kind = np.float64 if task == "image-regression" else np.float32
-    served = np.frombuffer(column.data, kind).reshape(len(rows), -1)
+    assert not isinstance(column.data, list)
+    kind = "<f8" if task == "image-regression" else "<f4"
+    served = np.frombuffer(column.data, kind).reshape(len(rows), -1).astype(np.float64)
     np.testing.assert_allclose(served, found.predictions, atol=1e-5)
 
 
