@@ -163,16 +163,13 @@ def _hashing_bytes(manifest: Manifest) -> int:
 # ── heads: a small ONNX file over another model's features ───────────────────────────────────────────────
 
 
-def _head_bytes(manifest: Manifest) -> int:
-    from gpu_worker.networks.head_network import head_bytes
+def _of_head(name: str) -> Callable[[Manifest], Any]:
+    """The function of that name, of the module that knows heads."""
 
-    return head_bytes(manifest)
+    def told(manifest: Manifest) -> Any:  # noqa: ANN401  # as the function says
+        return getattr(importlib.import_module("gpu_worker.networks.head_network"), name)(manifest)
 
-
-def _below_head(manifest: Manifest) -> Manifest:
-    from gpu_worker.networks.head_network import below_head
-
-    return below_head(manifest)
+    return told
 
 
 # ── modules that make a network of a model's folder themselves ───────────────────────────────────────────
@@ -281,8 +278,8 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 "made",
                 ("gpu_worker.networks.head_network",),
                 _load_by("head_network", "load_head"),
-                nbytes=_head_bytes,
-                below=_below_head,
+                nbytes=_of_head("head_bytes"),
+                below=_of_head("below_head"),
             ),
         )
     }
