@@ -9,11 +9,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from ml_udf.cli.console import ALLOW_PLAIN, ENDPOINT, SSLROOTCERT, TOKEN_FILE, asking, console, fail
 from ml_udf.cli.import_remote import is_url, manifest_of, metadata_of, name_of
+from ml_udf.cli.try_model import show_answers
 from ml_udf.client import Client
 from ml_udf.registration import register_model
 
@@ -21,6 +23,8 @@ __all__ = ["import_model", "registered"]
 
 _NUMBERS = ("mean", "std", "fill")
 _PIXELS = ("height", "width", "mean", "std")
+_TRIED_MODEL = "model"
+_SHOWN_CLASSES = 5
 _TRIED = {"row": "'[…]'", "text": "'…'"}  # by the form of its rows; of pictures, files
 
 
@@ -82,6 +86,14 @@ def import_model(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="show what would be registered, and stop")
     ] = False,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="FILE|TEXT|ROW",
+            help="show what it answers to this, here, before it is registered; repeated",
+        ),
+    ] = None,
     endpoint: ENDPOINT = "http://127.0.0.1:8080",
     token_file: TOKEN_FILE = None,
     allow_plain: ALLOW_PLAIN = False,
@@ -91,6 +103,8 @@ def import_model(
 
     ml-udf import squeezenet.onnx --classes imagenet.txt --preprocess resize=short_side
 
+    ml-udf import squeezenet.onnx --classes imagenet.txt --dry-run --try china.jpg
+
     ml-udf import http://127.0.0.1:8000/v2/models/food --task text-classification --classes laksa,pizza
 
     ml-udf import --openai http://127.0.0.1:8000/v1 --model small --task text-classification --classes yes,no
@@ -99,6 +113,11 @@ def import_model(
     if width is not None:
         wishes["features"] = {"width": width}
     if openai is not None or (place is not None and is_url(place)):
+        if tries:
+            fail(
+                "--try asks a model's own files, and this one is elsewhere",
+                "import it, then: ml-udf try NAME …",
+            )
         url = openai or place or ""
         remote: dict[str, Any] = {"model": remote_model, "prompt": prompt, "system": system}
         remote |= {"input": remote_input, "schema": None if schema is None else _schema(schema)}
@@ -120,10 +139,12 @@ def import_model(
     except ModuleNotFoundError as exc:
         fail(f"{exc.name} is missing", "pip install 'ml_udf[worker,import]'")
     model = name or _name_of(path)
-    with tempfile.TemporaryDirectory(prefix="ml-udf-import-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ml-udf-import-") as home:
+        folder = Path(home) / "models" / _TRIED_MODEL / "1"  # as `local:` has a model
+        folder.mkdir(parents=True)
         try:
             found = recognised(path, wishes)
-            manifest = staged(found, model, Path(folder))
+            manifest = staged(found, model, folder)
             told = checked(manifest, found)
         except WorkerError as exc:
             fail(str(exc))
@@ -135,10 +156,13 @@ def import_model(
             console.print(
                 f"as its source: {told.rows} rows differ by {told.difference:.2g}, and {told.bound:g} may be"
             )
+        if tries:
+            with asking(f"local:{quote(home)}?device=cpu", None, False, None) as client:
+                show_answers(client, _TRIED_MODEL, tries, _SHOWN_CLASSES)
         if dry_run:
             return
         with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
-            reply = registered(client, content, Path(folder))
+            reply = registered(client, content, folder)
     _say_registered(reply, content)
 
 

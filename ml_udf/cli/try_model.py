@@ -14,7 +14,7 @@ from ml_udf.client import Client
 from ml_udf.client.transport import HttpRequest
 from ml_udf.oip import InferRequest, RequestedOutput, Tensor, encode_request
 
-__all__ = ["try_model"]
+__all__ = ["show_answers", "try_model"]
 
 _FILES = ("image", "image_path")  # inputs of which the command line names files
 _LOAD_S = 120.0
@@ -37,11 +37,16 @@ def try_model(
     ml-udf try squeezenet china.jpg flower.jpg
     """
     with asking(endpoint, token_file, allow_plain, sslrootcert) as client:
-        told = client.get(f"/v2/models/{quote(model, safe='')}")
-        takes = {told["inputs"][0]["name"], *(told.get("parameters") or {}).get("inputs", {})}
-        name = next((each for each in ("image", "text", "row") if each in takes), told["inputs"][0]["name"])
-        rows = [_file(each) if name in _FILES else each.encode() for each in inputs]
-        answers = _answers(client, model, told, name, rows)
+        show_answers(client, model, inputs, top)
+
+
+def show_answers(client: Client, model: str, inputs: Sequence[str], top: int) -> None:
+    """Prints what a model answers: of each input the columns of its task. Raises `MlUdfError`."""
+    told = client.get(f"/v2/models/{quote(model, safe='')}")
+    takes = {told["inputs"][0]["name"], *(told.get("parameters") or {}).get("inputs", {})}
+    name = next((each for each in ("image", "text", "row") if each in takes), told["inputs"][0]["name"])
+    rows = [_file(each) if name in _FILES else each.encode() for each in inputs]
+    answers = _answers(client, model, told, name, rows)
     classes = (told.get("parameters") or {}).get("classes") or []
     for place, given in enumerate(inputs):
         console.print(given, style="bold", highlight=False, markup=False, soft_wrap=True)
@@ -57,6 +62,7 @@ def _answers(
     request = InferRequest(
         [Tensor.of_bytes(name, list(rows))],
         [RequestedOutput(each, binary=False) for each in (*columns, "error")],
+        parameters={"binary_data_output": False},
     )
     body, headers = encode_request(request)
     path = f"/v2/models/{quote(model, safe='')}/infer"

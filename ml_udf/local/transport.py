@@ -386,7 +386,8 @@ def _function_row(function: LocalFunction) -> dict[str, Any]:
 
 
 def _binary(asked: InferRequest) -> InferRequest:
-    asked.parameters["binary_data_output"] = True  # nothing is gained by text between two functions
+    # Nothing is gained by text between two functions, unless somebody wants to read it.
+    asked.parameters.setdefault("binary_data_output", True)
     return asked
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from ml_udf.cli.app import app
@@ -33,6 +35,31 @@ def test_an_option_that_means_nothing_is_named(tmp_path: Path, options: list[str
     assert found.exit_code == 1
     assert not isinstance(found.exception, ValueError | KeyError | TypeError)
     assert said in " ".join(found.output.split())
+
+
+def test_a_model_is_tried_before_it_is_registered(tmp_path: Path) -> None:
+    path, photo = tmp_path / "model.onnx", tmp_path / "a photo.png"
+    path.write_bytes(mean_of_channels().SerializeToString())
+    Image.new("RGB", (8, 8), (200, 30, 30)).save(photo)
+    options = ["--dry-run", "--classes", "a,b,c,d", "--try", str(photo)]
+    found = CliRunner().invoke(app, ["import", str(path), *options])
+    assert found.exit_code == 0, found.output
+    assert "a photo.png" in found.output
+    assert re.search(r"label: [abcd]\n +confidence: 0\.\d{4}", found.output)
+    missing = CliRunner().invoke(app, ["import", str(path), *options, "--try", "no.png"])
+    assert missing.exit_code == 1
+    assert "no.png cannot be read" in missing.output
+    (tmp_path / "words.png").write_text("no picture")
+    wrong = CliRunner().invoke(app, ["import", str(path), *options, "--try", str(tmp_path / "words.png")])
+    assert wrong.exit_code == 0
+    assert "not a JPEG or PNG" in wrong.output
+
+
+def test_a_model_that_is_elsewhere_is_not_tried_here() -> None:
+    said = ["--model", "m", "--task", "text-generation", "--try", "x"]
+    found = CliRunner().invoke(app, ["import", "--openai", "http://127.0.0.1:1/v1", *said])
+    assert found.exit_code == 1
+    assert "ml-udf try NAME" in found.output
 
 
 def test_a_dry_run_shows_what_would_be_registered(tmp_path: Path) -> None:
