@@ -21,7 +21,7 @@ from ml_udf.config import Options
 from ml_udf.postgres.binary import flat_reals
 from ml_udf.scoring import Asking, ScoreProgress, ScoreRequest, score
 from ml_udf.scoring.binding import bound
-from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog
+from ml_udf.scoring.postgres_catalog import Parameter, PostgresCatalog, Reals
 from ml_udf.scoring.postgres_store import PostgresStore
 from ml_udf.scoring.resolving import resolved
 
@@ -65,17 +65,17 @@ def lost_connection(error: Exception) -> bool:
     return (getattr(error, "sqlstate", None) or "08").startswith(("08", "57P"))
 
 
-class _Reals(bytes):
+class _FlatReals(bytes):
     """A real[] in PostgreSQL's binary format."""
 
 
-class _RealsDumper(Dumper):
+class _FlatRealsDumper(Dumper):
     """Sends it as it is."""
 
     format = Format.BINARY
     oid = psycopg.adapters.types["float4"].array_oid
 
-    def dump(self, obj: _Reals) -> Buffer:
+    def dump(self, obj: _FlatReals) -> Buffer:
         """The very bytes."""
         return obj
 
@@ -86,7 +86,7 @@ class _Connection:
     Error: type[Exception] = psycopg.Error
 
     def __init__(self, connection: psycopg.Connection) -> None:
-        connection.adapters.register_dumper(_Reals, _RealsDumper)
+        connection.adapters.register_dumper(_FlatReals, _FlatRealsDumper)
         self._cursor = psycopg.RawCursor(connection, row_factory=dict_row)
 
     def rows(self, query: str, *parameters: Parameter) -> list[dict[str, Any]]:
@@ -97,9 +97,11 @@ class _Connection:
         """How many rows a statement changed."""
         return self._executed(query, parameters).rowcount
 
-    def reals(self, vectors: Sequence[array[float]]) -> bytes | None:
-        """In the binary format: a vector's text takes about twelve times as long as its numbers."""
-        return _Reals(flat_reals(vectors))
+    def reals(self, vectors: Sequence[array[float]]) -> Reals:
+        """One array of all numbers, of which each vector is a slice."""
+        width = len(vectors[0])
+        one = f"({{parameter}}::real[])[{{at}} * {width} + 1 : ({{at}} + 1) * {width}]"
+        return Reals(_FlatReals(flat_reals(vectors)), one)
 
     def commit(self) -> None:
         """Nothing to do: every statement has committed."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from ml_udf.errors import WrongType
 
-__all__ = ["MOST_DIMENSIONS", "PGVECTOR", "binary", "flat_reals", "is_binary"]
+__all__ = ["MOST_DIMENSIONS", "PGVECTOR", "binary", "binary_reals", "flat_reals", "is_binary", "reals_of"]
 
 PGVECTOR = "vector"  # the type of that extension, whatever its schema
 MOST_DIMENSIONS = 16_000  # of its values
@@ -42,10 +42,33 @@ def binary(value: Sequence[Any], sql_type: str) -> bytes:
 
 def flat_reals(vectors: Iterable[array[float]]) -> bytes:
     """The numbers of vectors of float32, one vector after the other, as one `real[]`."""
+    words = _network_words(vectors)
+    return _of_words(words, *_ELEMENTS["real[]"][1:]) if words else binary((), "real[]")
+
+
+def binary_reals(vectors: Sequence[array[float]]) -> bytes:
+    """Vectors of float32, all of one width above 0, each as a `real[]`, one after the other."""
+    _, size, oid = _ELEMENTS["real[]"]
+    width = len(vectors[0])
+    head, elements = _head(oid, width), _elements(_network_words(vectors), size)
+    step = (_WORD + size) * width
+    return b"".join([head + elements[at : at + step] for at in range(0, len(elements), step)])
+
+
+def reals_of(value: bytes) -> list[float]:
+    """The numbers of a `real[]` without NULLs, one at least. Raises `WrongType` for what is none."""
+    _, size, oid = _ELEMENTS["real[]"]
+    length, rest = divmod(len(value) - len(_head(oid, 0)), _WORD + size)
+    if length < 1 or rest or not value.startswith(_head(oid, length)):
+        raise WrongType("the bytes are no real[] in PostgreSQL's binary format")
+    return [number for _, number in struct.iter_unpack(">If", value[-length * (_WORD + size) :])]
+
+
+def _network_words(vectors: Iterable[array[float]]) -> array[int]:
     words = array("I", b"".join(vectors))
     if sys.byteorder == "little":
         words.byteswap()
-    return _of_words(words, *_ELEMENTS["real[]"][1:]) if words else binary((), "real[]")
+    return words
 
 
 def _binary_texts(texts: Sequence[str]) -> bytes:
@@ -93,6 +116,14 @@ def _binary_array(numbers: Sequence[float], sql_type: str) -> bytes:
 
 
 def _of_words(words: array[int], size: int, oid: int) -> bytes:
+    return _head(oid, len(words) * _WORD // size) + _elements(words, size)
+
+
+def _head(oid: int, length: int) -> bytes:
+    return struct.pack(">iiIii", 1, 0, oid, length, 1)
+
+
+def _elements(words: array[int], size: int) -> bytes:
     """Elements of `size` bytes in network order, moved as words: whatever their order in memory."""
     width = size // _WORD
     length = len(words) // width
@@ -100,4 +131,4 @@ def _of_words(words: array[int], size: int, oid: int) -> bytes:
     elements[:: width + 1] = array("I", struct.pack(">I", size) * length)
     for at in range(width):
         elements[at + 1 :: width + 1] = words[at::width]
-    return struct.pack(">iiIii", 1, 0, oid, length, 1) + elements.tobytes()
+    return elements.tobytes()

@@ -11,6 +11,7 @@ from typing import Any
 
 from ml_udf.client.column import Value
 from ml_udf.postgres.backend import Asked, Backend
+from ml_udf.postgres.binary import reals_of
 from ml_udf.postgres.definitions import Definitions, FunctionDefinition
 from ml_udf.postgres.endpoints import Endpoints
 from ml_udf.postgres.evaluation import Evaluation
@@ -207,6 +208,11 @@ class Session:
     def score_table(self, given: Mapping[str, Any]) -> dict[str, int]:
         """`ml_udf.score_table`: see `Scoring.run`."""
         return self._scoring.run(given)
+
+    @reported
+    def reals(self, vector: bytes) -> list[float]:
+        """The numbers of a `real[]` in PostgreSQL's binary format."""
+        return reals_of(vector)
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ml_udf.client.answer_type import AnswerKind
@@ -11,9 +12,9 @@ from ml_udf.quoting import qualified
 from ml_udf.scoring.layout import ColumnDef, Source
 from ml_udf.scoring.names import split_name
 
-__all__ = ["Parameter", "PostgresCatalog", "Sql"]
+__all__ = ["Parameter", "PostgresCatalog", "Reals", "Sql"]
 
-Parameter: TypeAlias = str | Sequence[str | None] | bytes
+Parameter: TypeAlias = str | bytes
 
 _TABLES = {"r", "p", "f"}  # plain, partitioned, foreign
 _INDEXED = {"r", "p"}
@@ -40,24 +41,35 @@ _KEYS = """
       AND i.indpred IS NULL AND i.indexprs IS NULL"""
 
 
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """Vectors in PostgreSQL's binary format: a vector's text takes about twelve times as long as its numbers.
+
+    one: the SQL of a vector as a `real[]`, by {parameter} and by {at}, its number from 0
+    """
+
+    parameter: bytes
+    one: str
+
+
 class Sql(Protocol):
-    """A connection to PostgreSQL. Its errors are `Error`, and have a `sqlstate`."""
+    """A connection to PostgreSQL. Its errors are `Error`, and have a `sqlstate`.
+
+    $1, … are texts, whatever they are cast to, or what `reals` gave.
+    """
 
     Error: type[Exception]
 
     def rows(self, query: str, *parameters: Parameter) -> list[dict[str, Any]]:
-        """The rows of a query; $1, … are text or text[], or what `reals` gave."""
+        """The rows of a query."""
         ...
 
     def change(self, query: str, *parameters: Parameter) -> int:
         """How many rows a statement changed."""
         ...
 
-    def reals(self, vectors: Sequence[array[float]]) -> bytes | None:
-        """The numbers of vectors of float32, one after the other, as a parameter that is one real[].
-
-        None where this connection takes texts alone.
-        """
+    def reals(self, vectors: Sequence[array[float]]) -> Reals | None:
+        """Vectors of float32, all of one width, as numbers. None where this connection takes texts alone."""
         ...
 
     def commit(self) -> None:

@@ -8,7 +8,6 @@ search_path of the one who asks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ml_udf.client.function_info import FunctionInfo
 from ml_udf.client.statement import Outcome
@@ -18,7 +17,7 @@ from ml_udf.scoring.pages import Key, Page
 from ml_udf.scoring.postgres_catalog import Parameter, Sql
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.resolving import unfit
-from ml_udf.scoring.texts import columns_of, float_width, sample_texts
+from ml_udf.scoring.texts import array_literal, columns_of, float_width, sample_texts, text_of
 
 __all__ = ["PostgresStore"]
 
@@ -107,18 +106,18 @@ class PostgresStore:
         """The statement, and its parameters: vectors as numbers where the connection takes such."""
         kind = self._layout.value_type
         vectors = [answer.value for answer in answers if answer.value is not None]
-        width = float_width(vectors, kind)
-        reals = self._sql.reals(vectors) if width else None
+        reals = self._sql.reals(vectors) if float_width(vectors, kind) else None
         if reals is None:
-            return self._queries.write(), columns_of(page, answers, kind, "{}")
+            texts = [text_of(answer.value, kind) for answer in answers]
+            return self._queries.write(), columns_of(page, answers, texts)
         numbers = map(str, range(len(vectors)))
-        told = [each if each.value is None else replace(each, value=next(numbers)) for each in answers]
-        return self._queries.write(width=width), [*columns_of(page, told, "text", "{}"), reals]
+        told = [None if answer.value is None else next(numbers) for answer in answers]
+        return self._queries.write(vector=reals.one), [*columns_of(page, answers, told), reals.parameter]
 
     def check_values(self, info: FunctionInfo) -> None:
         """See that answers fit into their column. Raises `WrongType`."""
         kind = self._layout.value_type
-        samples = sample_texts(info, kind, "{}")
+        samples = array_literal(sample_texts(info, kind, "{}"))
         try:
             self._sql.rows(f"SELECT count(v::{kind}) FROM unnest($1::text[]) AS v", samples)
         except self._sql.Error as error:

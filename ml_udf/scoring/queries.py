@@ -43,14 +43,14 @@ class Queries:
         order = ", ".join(f"s.{quoted(column.name)}" for column in layout.key)
         return f"SELECT {listed} {self._due_rows(after, True)} ORDER BY {order} LIMIT {rows}"
 
-    def write(self, answers: str | None = None, width: int = 0) -> str:
+    def write(self, answers: str | None = None, vector: str | None = None) -> str:
         """Store answers: $1, … are the key's columns, hashes, values, confidences, errors; all text[].
 
         answers  a relation that has them instead, as columns k0, k1, …, h, v, c, e
-        width    of vectors: then a value is the number of its vector, from 0, in one more parameter, a real[]
-                 that holds so many numbers of each
+        vector   the SQL of a value by {at} and {parameter}: then values are numbers of vectors, {at}, and one
+                 more parameter has those
         """
-        source = self._answers(width) if answers is None else f"{quoted(answers)} AS a"
+        source = self._answers(vector) if answers is None else f"{quoted(answers)} AS a"
         return self._update(source) if self._layout.beside else self._upsert(source)
 
     def create(self) -> str:
@@ -114,14 +114,13 @@ class Queries:
         column = f"{table}.{quoted(self._layout.input.name)}"
         return f"md5({column}{'' if self._layout.input.kind == 'bytes' else '::text'})::uuid"
 
-    def _answers(self, width: int) -> str:
+    def _answers(self, vector: str | None) -> str:
         names = [*(f"k{at}" for at in range(len(self._layout.key))), "h", "v", "c", "e"]
         columns = ", ".join(f"unnest(${at + 1}::text[]) AS {name}" for at, name in enumerate(names))
-        if not width:
+        if vector is None:
             return f"(SELECT {columns}) AS a"
-        vectors, at = f"(${len(names) + 1}::real[])", "v::integer"
-        vector = f"{vectors}[{at} * {width} + 1 : ({at} + 1) * {width}] AS v"
-        listed = ", ".join(vector if name == "v" else name for name in names)
+        value = vector.format(at="v::integer", parameter=f"${len(names) + 1}")
+        listed = ", ".join(f"{value} AS v" if name == "v" else name for name in names)
         return f"(SELECT {listed} FROM (SELECT {columns}) AS told) AS a"
 
     def _stored(self) -> dict[str, str]:

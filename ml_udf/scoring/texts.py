@@ -16,7 +16,7 @@ from ml_udf.client.vectors import vector_text
 from ml_udf.errors import WrongType
 from ml_udf.scoring.pages import Page
 
-__all__ = ["columns_of", "float_width", "sample_texts", "text_of"]
+__all__ = ["array_literal", "columns_of", "float_width", "sample_texts", "text_of"]
 
 _LISTS = {"text[]", "character varying[]"}
 _PGVECTOR = {"vector", "halfvec"}
@@ -27,7 +27,7 @@ def text_of(value: Any, sql_type: str, brackets: str = "{}") -> str | None:  # n
     """One answer for a column of `sql_type`; `brackets` are those of the engine's array literals."""
     if isinstance(value, str) and brackets == "{}" and sql_type in _LISTS:
         with contextlib.suppress(WrongType):  # the column's own error will say it
-            return _array_literal(labels_of(value))
+            return array_literal(labels_of(value))
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -80,21 +80,21 @@ def sample_texts(info: FunctionInfo, sql_type: str, brackets: str) -> list[str]:
     return [text_of(sample, sql_type, brackets) or ""]
 
 
-def _array_literal(texts: Sequence[str]) -> str:
-    """As PostgreSQL reads an array of texts."""
-    quoted = ['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
-    return "{" + ",".join(quoted) + "}"
-
-
-def columns_of(
-    page: Page, answers: Sequence[Outcome], value_type: str, brackets: str
-) -> list[list[str | None]]:
-    """What `Queries.write` takes: the key's columns, hashes, values, confidences, errors."""
-    columns: list[list[str | None]] = [list(column) for column in zip(*page.keys, strict=True)]
-    return [
-        *columns,
-        list(page.hashes),
-        [text_of(answer.value, value_type, brackets) for answer in answers],
-        [text_of(answer.confidence, "", brackets) for answer in answers],
+def columns_of(page: Page, answers: Sequence[Outcome], values: Sequence[str | None]) -> list[str]:
+    """What `Queries.write` takes: the key's columns, hashes, values, confidences, errors, each a `text[]`."""
+    columns: list[Sequence[str | None]] = [
+        *zip(*page.keys, strict=True),
+        page.hashes,
+        values,
+        [None if answer.confidence is None else repr(answer.confidence) for answer in answers],
         [None if a.error is None else f"{a.error.code}: {a.error.message}" for a in answers],
     ]
+    return [array_literal(column) for column in columns]
+
+
+def array_literal(texts: Sequence[str | None]) -> str:
+    """A `text[]` as PostgreSQL reads it, which takes it less than the elements one by one."""
+    together = "".join(filter(None, texts))
+    if '"' in together or "\\" in together:
+        texts = [t and t.replace("\\", "\\\\").replace('"', '\\"') for t in texts]
+    return "{" + ",".join(["NULL" if text is None else f'"{text}"' for text in texts]) + "}"

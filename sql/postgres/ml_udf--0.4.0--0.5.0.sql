@@ -32,6 +32,25 @@ $function$;
 COMMENT ON FUNCTION ml_udf.similarity(real[], real[]) IS
     'cosine of the angle between two vectors, from -1 to 1; NULL where one is NULL or all zeros';
 
+-- PRIVATE. A vector of its binary format, as array_send gives it. The plan node receives the bytes of many, which
+-- the twin hands on; without it the numbers are made one by one.
+CREATE FUNCTION ml_udf._reals(vector bytea) RETURNS real[]
+    LANGUAGE plpython3u STABLE STRICT
+    SET search_path = pg_catalog, pg_temp
+AS $python$
+if "ml_udf" not in GD: plpy.execute("SELECT ml_udf._boot()")
+return GD["ml_udf"].reals(vector)
+$python$;
+-- PRIVATE. Its twin.
+CREATE FUNCTION ml_udf._reals_batch(vectors bytea[]) RETURNS bytea[]
+    LANGUAGE sql STABLE STRICT
+    SET search_path = pg_catalog, pg_temp
+AS $function$ SELECT vectors $function$;
+COMMENT ON FUNCTION ml_udf._reals(bytea) IS 'private: a vector of its binary format';
+COMMENT ON FUNCTION ml_udf._reals_batch(bytea[]) IS 'private: many, for the plan node, which receives them';
+REVOKE ALL ON FUNCTION ml_udf._reals(bytea), ml_udf._reals_batch(bytea[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ml_udf._reals(bytea), ml_udf._reals_batch(bytea[]) TO ml_udf_reader;
+
 -- ── What trials and deployments score ──────────────────────────────────────────────────────────────
 
 -- metric: by which the job's trials are compared, and what the scores are values of; test_low and test_high

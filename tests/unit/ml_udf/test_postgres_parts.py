@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ml_udf.client.statement import Outcome
 from ml_udf.errors import BadOption, InputNotFound, WrongType
 from ml_udf.postgres.binary import binary as binary_form
-from ml_udf.postgres.binary import flat_reals
+from ml_udf.postgres.binary import binary_reals, flat_reals, reals_of
 from ml_udf.postgres.latency_histogram import LatencyHistogram
 from ml_udf.postgres.values import composite, fitted
 from ml_udf.postgres.wrapper import Wrapper
@@ -99,6 +99,21 @@ def test_a_vector_in_binary_is_a_header_and_each_number_with_its_size(
 def test_vectors_one_after_the_other_are_one_array(vectors: list[list[float]]) -> None:
     flat = flat_reals([array("f", vector) for vector in vectors])
     assert flat == binary_form([number for vector in vectors for number in vector], "real[]")
+
+
+@given(
+    vectors=st.integers(1, 5).flatmap(
+        lambda width: st.lists(
+            st.lists(st.floats(width=32), min_size=width, max_size=width), min_size=1, max_size=4
+        )
+    )
+)
+def test_vectors_one_after_the_other_are_arrays_each_and_read_back(vectors: list[list[float]]) -> None:
+    made = binary_reals([array("f", vector) for vector in vectors])
+    each = [binary_form(vector, "real[]") for vector in vectors]
+    assert made == b"".join(each)
+    for vector, value in zip(vectors, each, strict=True):
+        assert reals_of(value) == pytest.approx(vector, nan_ok=True)
 
 
 @given(texts=st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), max_size=5))

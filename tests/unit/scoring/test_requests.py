@@ -14,7 +14,7 @@ from ml_udf.scoring.names import found_name, split_name
 from ml_udf.scoring.pages import next_rows
 from ml_udf.scoring.queries import Queries
 from ml_udf.scoring.request import rescore_of
-from ml_udf.scoring.texts import float_width, text_of
+from ml_udf.scoring.texts import array_literal, float_width, text_of
 
 
 @pytest.mark.parametrize(
@@ -139,3 +139,15 @@ def test_a_version_is_a_literal_that_nothing_leaves():
     assert "IS DISTINCT FROM E'1''; --'" in Queries(layout, "1'; --").count(None)
     # Where standard_conforming_strings is off, a backslash would take the quote behind it along.
     assert "IS DISTINCT FROM E'1\\\\''; --'" in Queries(layout, "1\\'; --").count(None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "literal"),
+    [
+        ([], "{}"),
+        ([None, "", "NULL", "a,b", "{x}"], '{NULL,"","NULL","a,b","{x}"}'),
+        (['"', "\\", "ä\n"], '{"\\"","\\\\","ä\n"}'),
+    ],
+)
+def test_texts_are_written_as_postgresql_reads_an_array(texts: list[str | None], literal: str):
+    assert array_literal(texts) == literal
