@@ -254,7 +254,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                     "inception": Model("branched", _image),
                 },
                 ("small_cnn", "squeezenet", "resnet"),
-                ("branch", "costudy", "study"),
+                ("asha", "branch", "costudy", "study"),
                 pictures=True,
             ),
             Recipe(
@@ -267,7 +267,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                     "character_rnn": Model("recurrent", _text, is_costly=True),
                 },
                 ("tfidf_linear", "fasttext"),
-                ("study", "branch", "costudy"),
+                ("study", "asha", "branch", "costudy"),
             ),
             Recipe(
                 TABULAR_CLASSIFICATION.name,

@@ -39,12 +39,12 @@ from tests.benchmarks.tuning_task import (
 
 WORKER = "worker"
 MOST_MEMBERS = 8
-# What a contender changes of the study that ships, by its name: "asha" is `branch` without its
-# branches, "branch-late" has them for the last third.
+# What a contender changes of the study that ships, by its name: "branch-late" has its branches for the last
+# third of the budget.
 POLICIES: dict[str, dict[str, Any]] = {
     "study": {"policy": "study"},
     "costudy": {"policy": "costudy"},
-    "asha": {"policy": "branch", "cold_share": 1.0},
+    "asha": {"policy": "asha"},
     "branch": {"policy": "branch"},
     "branch-late": {"policy": "branch", "cold_share": 0.65},
 }

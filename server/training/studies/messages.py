@@ -35,7 +35,7 @@ __all__ = [
 
 NO_LIMIT = 10**9  # of epochs: more than anybody trains
 
-StudyPolicy = Literal["study", "costudy", "branch"]
+StudyPolicy = Literal["study", "costudy", "asha", "branch"]
 Advice = Literal["random", "grid", "gp", "tpe"]
 TrialState = Literal["running", "waiting", "paused", "finished", "failed"]
 
@@ -66,7 +66,7 @@ class StudySpec:
     delta: gain over the best score that is worth a checkpoint (Algorithm 2). alpha: the chance of a cold
     start, times alpha_decay for each finished trial, never below alpha_least. lease_s: a worker that
     reports nothing for so long has lost its trial. grid_points: for each range knob of the `grid` advisor.
-    `cold_share`, `eta`, `explore`, `sigma`: of `branch`; see there.
+    eta: of `asha` and `branch`; cold_share, explore, sigma: of `branch`; see there.
 
     Raises ValueError for values out of range.
     """

@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage
 from gpu_worker.tasks.metrics import metric_named
 from server.training.studies.branch import BRANCH
 from server.training.studies.costudy import COSTUDY
+from server.training.studies.halving import ASHA
 from server.training.studies.independent import INDEPENDENT
 from server.training.studies.ledger import Ledger
 from server.training.studies.messages import (
@@ -45,7 +46,12 @@ __all__ = ["Master", "StudySpec", "progress_of"]
 _SAME_ERRORS = 3  # at the start, that end a study: what comes next would meet it too
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
-_RULES: Mapping[StudyPolicy, Rules] = {"study": INDEPENDENT, "costudy": COSTUDY, "branch": BRANCH}
+_RULES: Mapping[StudyPolicy, Rules] = {
+    "study": INDEPENDENT,
+    "costudy": COSTUDY,
+    "asha": ASHA,
+    "branch": BRANCH,
+}
 
 
 class Master:

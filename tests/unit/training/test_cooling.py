@@ -14,7 +14,7 @@ from server.training.studies.study import Master
 from server.training.studies.trial import Checkpoint
 from tests.unit.training.simulation import run, spec_of
 
-POLICIES = ["study", "costudy", "branch"]
+POLICIES = ["study", "costudy", "asha", "branch"]
 
 
 def cooling(policy: str, **fields: Any) -> StudySpec:
@@ -89,7 +89,7 @@ def test_branches_rungs_compare_trials_whose_rate_has_not_fallen() -> None:
 def test_a_trial_suspended_while_it_cools_goes_on_along_the_same_fall(policy: str) -> None:
     master = Master(cooling(policy, patience=2, max_epochs=9, eta=9, cold_share=0.0), InMemoryStorage())
     given = assigned(master)
-    while given.epochs < 9:
+    while given.start_epoch + given.epochs < 9:
         trained(master, given, [0.1])
         given = assigned(master)
     trained(master, given, [0.5, 0.4, 0.4])

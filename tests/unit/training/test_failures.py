@@ -17,7 +17,7 @@ from server.training.studies.study import Master
 from server.training.studies.trial import Trial
 from tests.unit.training.simulation import inputs, run, spec_of
 
-POLICIES = ["study", "costudy", "branch"]
+POLICIES = ["study", "costudy", "asha", "branch"]
 
 
 def master_of(policy: str = "study", **fields: Any) -> Master:

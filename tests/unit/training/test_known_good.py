@@ -31,7 +31,7 @@ def with_defaults() -> HyperSpace:
 KNOWN_GOOD = {"learning_rate": 0.01, "dropout": 0.1, "layers": 2, "letter": "b", "kernel": "poly"}
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 @pytest.mark.parametrize("advisor", ["random", "grid", "gp", "tpe"])
 def test_the_first_trial_takes_the_defaults_and_no_later_one_does(policy: Any, advisor: Any) -> None:
     spec = StudySpec("s", with_defaults(), policy=policy, advisor=advisor, budget_epochs=60)

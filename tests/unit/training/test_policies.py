@@ -1,4 +1,4 @@
-"""CoStudy's warm starts and branch's rungs, promotions and branches."""
+"""CoStudy's warm starts, ASHA's rungs and promotions, and branches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from optuna.storages import InMemoryStorage
 
 from server.training.studies import advisors
-from server.training.studies.branch import rungs
 from server.training.studies.costudy import alpha
+from server.training.studies.halving import rungs
 from server.training.studies.messages import Assignment, Verdict
 from server.training.studies.policy import on_plateau
 from server.training.studies.study import Master
@@ -65,8 +65,21 @@ def test_rungs_divide_the_longest_trial(longest, eta, expected):
     assert rungs(longest, eta) == expected
 
 
-def test_branch_promotes_the_best_third_from_each_rung():
-    master = finished("branch", budget_epochs=400, cold_share=1.0)
+@pytest.mark.parametrize("advisor", ["random", "tpe"])
+def test_asha_is_branch_without_its_branches(advisor):
+    asha = finished("asha", budget_epochs=200, advisor=advisor)
+    branch = finished("branch", budget_epochs=200, advisor=advisor, cold_share=1.0)
+    assert [trial.as_json() for trial in asha.trials()] == [trial.as_json() for trial in branch.trials()]
+    assert not any(trial.warm for trial in asha.trials())
+
+
+def test_asha_of_few_trials_ends_when_none_may_rise():
+    master = finished("asha", budget_epochs=1_000, max_trials=9)
+    assert sorted(len(trial.scores) for trial in master.trials()) == [1] * 6 + [3, 3, 9]
+
+
+def test_asha_promotes_the_best_third_from_each_rung():
+    master = finished("asha", budget_epochs=400)
     cold = [trial for trial in master.trials() if not trial.warm]
     for rung in (1, 3, 9):
         reached = [trial for trial in cold if len(trial.scores) >= rung]
@@ -153,7 +166,7 @@ def test_a_branch_goes_on_while_it_improves_on_itself_though_it_is_behind_its_pa
     assert master.report("w", 1, 8, 0.81, 0.0) is Verdict.STOP
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 @pytest.mark.parametrize("advisor", ["random", "tpe", "gp"])
 def test_the_same_seed_and_the_same_order_of_messages_give_the_same_checkpoints(policy, advisor):
     runs = []

@@ -69,7 +69,7 @@ def whole(master: Master, budget: int) -> None:
     assert progress.best_score == max(kept.score for kept in stored)
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_master_replaced_after_every_message_runs_the_same_study(policy):
     spec = spec_of(policy, advisor="tpe", budget_epochs=70)
     steady = Master(spec, InMemoryStorage())
@@ -89,7 +89,7 @@ def test_a_master_replaced_after_every_message_runs_the_same_study(policy):
     assert reborn.progress() == steady.progress()
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_master_killed_at_any_write_leaves_a_study_that_ends_whole(policy, after):
     budget = 25
@@ -122,7 +122,7 @@ def run_from(master: Master, name: str, store: ParameterStore, now_s: float) -> 
     return worker
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_worker_killed_at_any_message_leaves_its_inputs_to_another(policy):
     budget = 25
     spec = spec_of(policy, budget_epochs=budget, lease_s=5, max_epochs=9)
@@ -241,7 +241,7 @@ class Doomed:
         return handled
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_process_killed_with_kill_9_at_any_message_leaves_a_study_that_ends_whole(tmp_path, policy):
     """Master and worker in one process, which is killed for good, journal, lock and all."""
     budget = 12

@@ -29,7 +29,7 @@ def first_in_first_out_s(pieces_s: Sequence[float], workers: int) -> float:
     return max(free_s)
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 def test_workers_wait_for_the_master_less_than_a_twentieth_of_their_time(tmp_path, policy, workers):
     master = Master(spec_of(policy, budget_epochs=150, lease_s=1e6), open_journal(str(tmp_path / "journal")))

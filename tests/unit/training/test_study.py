@@ -120,7 +120,7 @@ def test_a_plateau_ends_a_trial_after_its_patience():
     assert verdicts == [Verdict.CONTINUE] * 3 + [Verdict.STOP]
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_study_trains_its_budget_to_the_epoch(policy, workers):
     master = master_of(policy, budget_epochs=50)
@@ -132,7 +132,7 @@ def test_a_study_trains_its_budget_to_the_epoch(policy, workers):
     assert not any(trial.worker for trial in progress.trials)
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_study_ends_after_its_trials_too(policy):
     master = master_of(policy, budget_epochs=1000, max_trials=6)
     run(master, 2)
@@ -227,7 +227,7 @@ def test_a_trial_that_kills_its_workers_is_given_up():
     assert "silent for 1 s" in master.trials()[0].reason
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_study_whose_budget_was_lost_to_crashes_still_ends_with_a_model(policy):
     master = master_of(policy, budget_epochs=1, max_epochs=5)
     first = assigned(master, "dead")
@@ -280,7 +280,7 @@ def test_a_put_counts_only_while_it_is_better_by_delta_than_what_came_first():
     assert master.progress().best_checkpoint == "of two"
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_study_opened_again_is_the_same_study(tmp_path, policy):
     place = str(tmp_path / "journal")
     master = Master(spec_of(policy, budget_epochs=15), open_journal(place))
@@ -347,7 +347,7 @@ def test_optuna_sees_cold_and_warm_trials_apart_with_their_scores():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"policy": "best"}, "policy must be one of study, costudy, branch"),
+        ({"policy": "best"}, "policy must be one of study, costudy, asha, branch"),
         ({"advisor": "oracle"}, "advisor must be one of"),
         ({"budget_epochs": 0}, "budget_epochs must be at least 1"),
         ({"alpha": 1.5}, "alpha must be from 0 to 1"),
@@ -361,7 +361,7 @@ def test_a_bad_study_is_refused_by_name(fields, message):
         StudySpec.from_json({"name": "s", "space": small_space().as_json()} | fields)
 
 
-@pytest.mark.parametrize("policy", ["study", "costudy", "branch"])
+@pytest.mark.parametrize("policy", ["study", "costudy", "asha", "branch"])
 def test_a_trial_that_was_suspended_goes_on_where_it_stood_on_any_worker(policy):
     master = master_of(policy, max_epochs=9, patience=5, budget_epochs=100)
     given = assigned(master, "one")

@@ -47,7 +47,7 @@ def test_the_tests_of_all_tasks_have_one_pair_a_seed() -> None:
     results: Results = {}
     for seed in range(8):
         for task, gain in (("easy", 0.2), ("hard", -0.1)):
-            for contender, right in (("branch random", 0.5 + gain), ("study random", 0.5)):
+            for contender, right in (("asha random", 0.5 + gain), ("study random", 0.5)):
                 told = outcome_of(contender, task, seed, right)
                 results.setdefault((contender, task), []).append(told)
     for measure in ("ensemble", "best", "over_time", "stopped"):
