@@ -23,7 +23,7 @@ VIEWS: Mapping[str, Mapping[str, str]] = {
         "feedback": "STRUCT(rows BIGINT, learns BOOLEAN, recent_rows BIGINT, accuracy DOUBLE, "
         "by_member MAP(VARCHAR, DOUBLE), weights MAP(VARCHAR, DOUBLE), "
         "refit STRUCT(refitted_at TIMESTAMPTZ, reason VARCHAR, members VARCHAR[], rows BIGINT, "
-        "number BIGINT))",
+        "number BIGINT), rmse DOUBLE, rmse_by_member MAP(VARCHAR, DOUBLE))",
         "selection": "STRUCT(policy VARCHAR, gear BIGINT, gears BIGINT, price_per_device_second DOUBLE, "
         "expected_accuracy DOUBLE, device_seconds_a_row DOUBLE, measure VARCHAR)",
     },

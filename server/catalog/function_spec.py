@@ -360,7 +360,7 @@ def feedback_form(function: Function) -> dict[str, Any] | None:
     """What labelled rows say of a function: of the last of them, who was right; None where there are none.
 
     weights: of all its members together, by which it answers now; None where nothing is learned. refit: when
-    the fit was last made anew, and why; None for never.
+    the fit was last made anew, and why; None for never. Of numbers there is no accuracy, but the RMSE.
     """
     known, fit = function.feedback, function.rule.fit
     if known is None:
@@ -369,10 +369,17 @@ def feedback_form(function: Function) -> dict[str, Any] | None:
     if function.learns and fit is not None:
         together = fit.subset(known.members)
         weights = dict(zip([fit.members[place] for place in together], fit.weights(together), strict=True))
+    numbers: dict[str, Any] = {}
+    if function.answers_numbers:
+        own, *each = known.errors or (None,) * (1 + len(known.members))
+        numbers = {"rmse": own, "rmse_by_member": dict(zip(known.members, each, strict=True))}
+        if function.is_taught:
+            weights = {name: function.rule.weights.get(name, 1.0) for name in known.members}
     return {
+        **numbers,
         "rows": known.rows,
-        "learns": function.learns,
-        "recent_rows": len(known.recent),
+        "learns": function.is_taught,
+        "recent_rows": len(known.squares) if function.answers_numbers else len(known.recent),
         "accuracy": known.accuracy,
         "by_member": known.by_member,
         "weights": weights,

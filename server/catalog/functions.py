@@ -157,7 +157,7 @@ class Function:
             self.default,
             None if self.fit is None else adapted(self.refit or self.fit, self.feedback),
             self._applied_thresholds(),
-            error_weights({model.name: model.score for model in self.members}),
+            error_weights({model.name: model.score for model in self.members}, self._squares()),
         )
         set_field("rule", rule)
         set_field("follows_plans", is_policy(self.select) and len(self.members) > 1)
@@ -169,9 +169,29 @@ class Function:
         models = [model.thresholds for model in self.members]
         return thresholds_of(self.task, self.classes, models, self.thresholds)
 
+    def _squares(self) -> dict[str, tuple[float, ...]]:
+        """By member, its squared errors on the last labels of numbers."""
+        known = self.feedback
+        if known is None or not known.squares:
+            return {}
+        of_members = list(zip(*known.squares, strict=True))[1:]
+        return dict(zip(known.members, of_members, strict=True))
+
+    @property
+    def answers_numbers(self) -> bool:
+        """Whether an answer errs by so much, and is not right or wrong."""
+        return self.task.reads == "values"
+
+    @property
+    def is_taught(self) -> bool:
+        """Whether labels change its answers."""
+        if self.answers_numbers:
+            return len(self.members) > 1 and self.combine == "weighted_mean"
+        return self.learns
+
     @property
     def learns(self) -> bool:
-        """Whether feedback changes its answers: several members, by a rule that has weights to be learned."""
+        """Whether labels of classes change its answers: several members, whose rule has weights to learn."""
         return len(self.members) > 1 and self.combine == "log_pool" and self.fit is not None
 
     @property
@@ -200,7 +220,7 @@ class Function:
 
     @property
     def takes_feedback(self) -> bool:
-        """Whether labels may be given for its rows: it is no bare model, and answers classes."""
+        """Whether its answers have ids by which labels are given: it is no bare model, and names classes."""
         return not self.bare and bool(self.classes) and self.task.picks_one
 
     @property

@@ -31,6 +31,7 @@ __all__ = [
     "begun_anew",
     "learned",
     "learned_in",
+    "learned_numbers",
     "shifts_in",
 ]
 
@@ -44,7 +45,10 @@ _SLOWLY = 0.02  # of the way to everybody's weights, a labelled row
 _ALIKE = 20  # rows: a context that gives several of so many counts for one of them
 _LEAST = 1e-30  # of a probability: a member that rules the label out counts as very wrong, not as infinitely
 
+_LARGEST_SQUARE = 1e300
+
 Weights = tuple[float, ...]
+Squares = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Feedback:
     fit's order; None where nothing is learned · taught: labels that have taught, of inputs that had one too
     fresh: of them, those since the fit was last made anew · refit: when and why that was; None for never
     selection: the `state` that the selection `policy` of that name has learned; None where it learns nothing
+    squares: where answers are numbers, of the last 100 labels the squared error of the function's answer and
+    of each member's; `recent` is empty then, as nobody is right or wrong
     """
 
     members: tuple[str, ...]
@@ -67,6 +73,7 @@ class Feedback:
     fresh: int = 0
     refit: RefitNote | None = None
     selection: Mapping[str, Any] | None = None
+    squares: tuple[Squares, ...] = ()
 
     @property
     def refits(self) -> int:
@@ -101,6 +108,14 @@ class Feedback:
         """The same of each member."""
         return {name: self._share(1 + place) for place, name in enumerate(self.members)}
 
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Where answers are numbers, the RMSE over the last 100 labels: the function's, and each member's.
+
+        () where there are none.
+        """
+        return tuple(math.sqrt(sum(each) / len(each)) for each in zip(*self.squares, strict=True))
+
     def _share(self, bit: int) -> float | None:
         return sum(each >> bit & 1 for each in self.recent) / len(self.recent) if self.recent else None
 
@@ -117,6 +132,7 @@ class Feedback:
             "fresh": self.fresh,
             "refit": None if self.refit is None else self.refit.to_json(),
             **({} if self.selection is None else {"selection": dict(self.selection)}),
+            **({} if not self.squares else {"squares": [list(each) for each in self.squares]}),
         }
 
     @classmethod
@@ -138,6 +154,7 @@ class Feedback:
                 int(kept.get("fresh", kept["rows"])),
                 None if (note := kept.get("refit")) is None else RefitNote.from_json(note),
                 _selection(kept.get("selection")),
+                tuple(tuple(map(_square, each)) for each in kept.get("squares", ())[-RECENT_ROWS:]),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{exc!r} is missing or wrong") from exc
@@ -146,6 +163,8 @@ class Feedback:
             raise ValueError("its weights are those of other subsets than were fitted")
         if found.slow is not None and len(found.slow) != len(members):
             raise ValueError("its slow mean is that of other members")
+        if any(len(each) != 1 + len(members) for each in found.squares):
+            raise ValueError("its errors are those of other members")
         if found.refit is not None and len(found.refit.expected) != len(members):
             raise ValueError("what is expected is of other members")
         return found
@@ -209,6 +228,31 @@ def learned(
     Raises ValueError for shapes that do not fit and a label that is no class.
     """
     return _learned(feedback, None, fit, probabilities, labels, answered, new)[0]
+
+
+def learned_numbers(
+    feedback: Feedback, values: ArrayLike, targets: Sequence[float], *, new: int | None = None
+) -> Feedback:
+    """What is known after these rows of numbers.
+
+    values: [1 + members, rows], the function's answers and those of each of the feedback's members. targets:
+    [rows], what was right. new: as in `learned`. A value that is no number errs as far as can be.
+
+    Raises ValueError for shapes that do not fit.
+    """
+    told, truth = np.asarray(values, np.float64), np.asarray(targets, np.float64)
+    if told.shape != (1 + len(feedback.members), *truth.shape) or truth.ndim != 1:
+        raise ValueError(f"values are {list(told.shape)} and targets {list(truth.shape)}: no feedback")
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.nan_to_num((told - truth) ** 2, nan=_LARGEST_SQUARE, posinf=_LARGEST_SQUARE)
+    rows = np.minimum(squares, _LARGEST_SQUARE).T[-RECENT_ROWS:].tolist()
+    return replace(
+        feedback,
+        rows=feedback.rows + (len(truth) if new is None else new),
+        squares=(*feedback.squares, *(tuple(map(rounded, row)) for row in rows))[-RECENT_ROWS:],
+        taught=feedback.taught + len(truth),
+        fresh=feedback.fresh + len(truth),
+    )
 
 
 def learned_in(
@@ -338,6 +382,12 @@ def _descended(
 
 def _selection(kept: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if kept is None else {"policy": str(kept["policy"]), "state": dict(kept["state"])}
+
+
+def _square(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST_SQUARE:
+        raise ValueError(f"{value!r} is no squared error")
+    return float(value)
 
 
 def _weight(value: object) -> float:

@@ -46,7 +46,7 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
         {
             "function": function.name,
             "version": function.version,
-            "learns": function.learns,
+            "learns": function.is_taught,
             "outcomes": list(given.outcomes),
             "errors": [
                 {"row": row, "code": error.code, "message": error.message}
@@ -58,6 +58,8 @@ async def give_feedback(services: ServicesOf, request: Request) -> Response:
 
 async def _by_input(services: Services, request: Request, function: Function, body: dict[str, Any]) -> Given:
     form = _form(function, body.get("input"))
+    if function.answers_numbers and isinstance(body.get("labels"), list):
+        body["labels"] = [repr(each) if type(each) in (int, float) else each for each in body["labels"]]
     inputs, labels = _columns(services, body, "inputs")
     context = services.contexts.digest(function.name, body.get("context"))
     rows = await asyncio.to_thread(_rows, form, inputs)

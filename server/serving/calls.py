@@ -63,7 +63,7 @@ class Call:
             form,
             rows,
             sum(map(len, rows)),
-            outputs=("scores",),
+            outputs=() if function.answers_numbers else ("scores",),
             deadline_s=deadline_s,
             row_class="bulk",
             members=tuple(member.key for member in function.members),

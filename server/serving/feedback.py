@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from gpu_worker.wire.protocol import RowError
 from server.catalog.functions import Form, Function
 from server.ensemble.combine import Vote, combine
-from server.ensemble.feedback import Feedback, learned, learned_in
+from server.ensemble.feedback import Feedback, learned, learned_in, learned_numbers
 from server.ensemble.learning import taught
 from server.ensemble.log_pool import at_temperatures
 from server.ensemble.selection import SelectionPolicy
@@ -118,6 +119,8 @@ class FeedbackService:
         `repeated` when they are given again.
         """
         _check(function)
+        if function.answers_numbers:
+            labels = [None if label is None else _as_number(label) or label for label in labels]
         labelled = await asyncio.to_thread(_labelled, function, form, rows, labels, context)
         outcomes, new = await self._new(function, labelled, labels)
         most = min(_ROWS_A_PART, _rows_at_once(function))
@@ -150,6 +153,11 @@ class FeedbackService:
         id is short, and what it says is a number for each class and member.
         """
         _check(function)
+        if function.answers_numbers:
+            raise BadOption(
+                f"{function.name} answers {function.task.name}, whose predictions have no ids; give the "
+                "inputs and what was right"
+            )
         most = _rows_at_once(function)
         outcomes: list[str | None] = []
         errors: dict[int, RowError] = {}
@@ -204,7 +212,8 @@ class FeedbackService:
         """What each member says of the rows. Raises `Overloaded` where not all have answered them."""
         call = Call.of_all_members(function, form, rows, caller=caller)
         reply = await self._calls.ask(call, receive, time.monotonic())
-        scores = np.zeros((len(function.members), len(rows), len(function.classes)), np.float32)
+        width, kind = (1, np.float64) if function.answers_numbers else (len(function.classes), np.float32)
+        scores: NDArray[np.floating[Any]] = np.zeros((len(function.members), len(rows), width), kind)
         for first, told in reply.told:
             found = scores_told(function, told)
             if found is None:
@@ -236,8 +245,13 @@ class FeedbackService:
         if not fine:
             return
         told = [(part[number][0], str(labels[part[number][1]])) for number in fine]
-        answered = [] if function.learns else _answered(function, said, fine, told)
-        kept = await self._taught(function, told, said.scores[:, fine], answered, context)
+        scores, answered = said.scores, list[bool]()
+        if function.answers_numbers:
+            own = np.array(said.reply.columns["value"].values, np.float64)[None, :, None]
+            scores = np.concatenate([own, scores])
+        elif not function.learns:
+            answered = _answered(function, said, fine, told)
+        kept = await self._taught(function, told, scores[:, fine], answered, context)
         for number, what in zip(fine, kept, strict=True):
             outcomes[part[number][1]] = what
 
@@ -245,14 +259,15 @@ class FeedbackService:
         self,
         function: Function,
         labelled: Sequence[tuple[str, str]],
-        probabilities: NDArray[np.float32],
+        probabilities: NDArray[np.floating[Any]],
         right: Sequence[bool],
         context: str,
     ) -> Sequence[str]:
         """Keep labels of inputs, (digest, label), and learn from them; what became of each.
 
-        probabilities: what each member said, [members, rows, classes], uncalibrated. right: whether the
-        function's answers were, where it learns nothing.
+        probabilities: what each member said, [members, rows, classes], uncalibrated; of numbers the values
+        of the function and of each member, [1 + members, rows, 1]. right: whether the function's answers
+        were, where it learns nothing.
         """
         rows = [
             LabelledRow(
@@ -263,8 +278,12 @@ class FeedbackService:
             )
             for number, (digest, label) in enumerate(labelled)
         ]
-        place_of = {label: place for place, label in enumerate(function.classes)}
-        truth = [place_of[label] for _, label in labelled]
+        truth: Sequence[Any]
+        if function.answers_numbers:
+            truth = [float(label) for _, label in labelled]
+        else:
+            place_of = {label: place for place, label in enumerate(function.classes)}
+            truth = [place_of[label] for _, label in labelled]
         answered = None if function.learns else right
         keep = self._repository.keep
         policy = await self._learned_state.learner(function)
@@ -295,7 +314,7 @@ class FeedbackService:
         function: Function,
         policy: SelectionPolicy,
         labelled: Sequence[tuple[str, str]],
-        probabilities: NDArray[np.float32],
+        probabilities: NDArray[np.floating[Any]],
         truth: Sequence[int],
         context: str,
     ) -> _Observed:
@@ -319,7 +338,7 @@ class FeedbackService:
 class _Said:
     """What members said of rows: [members, rows, classes], uncalibrated; and the function's reply."""
 
-    scores: NDArray[np.float32]
+    scores: NDArray[np.floating[Any]]
     reply: Reply
 
 
@@ -338,7 +357,7 @@ class _LearnedElsewhere(Exception):
 
 def _rows_at_once(function: Function) -> int:
     """Of which what all members say is held at a time."""
-    return max(1, _NUMBERS_AT_ONCE // (len(function.members) * len(function.classes)))
+    return max(1, _NUMBERS_AT_ONCE // (len(function.members) * max(1, len(function.classes))))
 
 
 def _temperatures(function: Function) -> list[float]:
@@ -352,12 +371,12 @@ def _temperatures(function: Function) -> list[float]:
 def _learn(
     function: Function,
     probabilities: NDArray[np.floating[Any]],
-    truth: Sequence[int],
+    truth: Sequence[Any],
     answered: Sequence[bool] | None,
     observed: _Observed | None,
     name: str,
 ) -> Learn:
-    """probabilities: [members, rows, classes], uncalibrated. name: of the context; "" for none.
+    """probabilities, truth: as in `_taught`. name: of the context; "" for none.
 
     observed: by the selection policy that learns; None where none does.
     """
@@ -378,6 +397,8 @@ def _learn(
         if observed is not None and (before.taught, tuple(teaching)) != (observed.taught, observed.teaching):
             raise _LearnedElsewhere
         told = probabilities[:, list(teaching)], [truth[row] for row in teaching]
+        if function.answers_numbers:
+            return Learned(learned_numbers(before, told[0][:, :, 0], told[1], new=new).to_json())
         right = None if answered is None else [answered[row] for row in teaching]
         context = None
         if fit is None or not name:
@@ -418,7 +439,7 @@ def _selection(
 def _check(function: Function) -> None:
     if function.bare:
         raise BadOption(f"{function.name} is a model; feedback is given on a function, which may learn of it")
-    if not function.classes or function.task.column("scores") is None:
+    if not function.answers_numbers and (not function.classes or function.task.column("scores") is None):
         raise BadOption(f"{function.name} answers {function.task.name}, which has no labels to give")
 
 
@@ -438,7 +459,10 @@ def _labelled(
             continue
         if isinstance(row, RowError):
             errors[place] = row
-        elif label not in classes:
+        elif function.answers_numbers and _as_number(label) is None:
+            said = f"{label[:_SHOWN]!r} is no number, and {function.name} answers numbers"
+            errors[place] = RowError(place, _UNKNOWN_LABEL, said)
+        elif not function.answers_numbers and label not in classes:
             errors[place] = RowError(place, _UNKNOWN_LABEL, _no_class(function, label))
         else:
             of_input.setdefault(input_digest(form, row, context), []).append(place)
@@ -469,6 +493,15 @@ def _told(
         told[place] = found
         of_input.setdefault(found.digest, []).append(place)
     return told, _Labelled(of_input, errors)
+
+
+def _as_number(label: str) -> str | None:
+    """A number, however it is written, in one way; None for what is none, and for one without an end."""
+    try:
+        number = float(label)
+    except ValueError:
+        return None
+    return repr(number) if math.isfinite(number) and "_" not in label else None
 
 
 def _no_class(function: Function, label: str) -> str:

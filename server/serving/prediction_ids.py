@@ -176,16 +176,17 @@ def input_digest(form: Form, row: bytes, context: str) -> str:
 
 
 def scores_told(function: Function, told: Answer) -> Scores | None:
-    """What each member said, [members, rows, classes], in the function's order; None unless all did."""
+    """What each member said, [members, rows, classes], in the function's order; None unless all did.
+
+    Of numbers: [members, rows, 1], float64.
+    """
+    wanted, kind = ("value", "<f8") if function.answers_numbers else ("scores", "<f4")
     columns = {
-        member.model: column
-        for member in told.members
-        for column in member.columns
-        if column.name == "scores"
+        member.model: column for member in told.members for column in member.columns if column.name == wanted
     }
     if columns.keys() != {member.key for member in function.members}:
         return None
     each = (columns[member.key] for member in function.members)
     return np.stack(
-        [np.frombuffer(column.data, "<f4").reshape(column.rows, -1) for column in each]  # type: ignore[arg-type]  # numbers
+        [np.frombuffer(column.data, kind).reshape(column.rows, -1) for column in each]  # type: ignore[arg-type]  # numbers
     )

@@ -74,6 +74,8 @@ def server(open_folder: Path, pictures: Path) -> Iterator[InferenceServer]:
         running.deploy(brightness_model(made, "dazzled", dazzled=True), "udf_dazzled")
         with running.client() as client:
             client.put("/v1/functions/udf_prices", {"models": ["price", "dear"]})
+            for name in ("udf_learned_duckdb", "udf_learned_postgres"):
+                client.put(f"/v1/functions/{name}", {"models": ["price", "dear"], "combine": "weighted_mean"})
             client.put("/v1/functions/udf_fused", {"models": ["quadrants", "shifted"]})
             client.put("/v1/functions/udf_lenient", {"models": ["soft"]})
             client.put("/v1/functions/udf_strict", {"models": ["soft"], "thresholds": {"red": 0.95}})
@@ -346,6 +348,39 @@ def test_boxes_are_evaluated_by_mean_average_precision(engine: DuckDb, pictures:
     query = f"SELECT '{pictures}/dark.png' AS p, 'a plate' AS drawn"
     with pytest.raises(SqlError, match="is no list of boxes"):
         engine.query(f"SELECT * FROM ml_udf.evaluate('udf_boxes', $${query}$$, target := 'drawn')")
+
+
+@pytest.mark.parametrize("engine_name", ["duckdb", "postgres"])
+def test_labels_of_numbers_in_sql_teach_who_errs_less(
+    engine_name: str, server: InferenceServer, request: pytest.FixtureRequest
+) -> None:
+    function = f"udf_learned_{engine_name}"
+    made = make_engine(engine_name, server.url, request, [function])
+    try:
+        asked = f"SELECT {function}(10, 1)"
+        assert made.query(asked) == [(31.0,)]
+        label = "SELECT ml_udf.feedback('{}', '[' || g || ', 1]', (2.0 * g + 1)::text) FROM {} AS t(g)"
+        series = "generate_series(1, 40)"
+        told = made.query(label.format(function, series))
+        assert told == [("counted",)] * 40
+        ((value,),) = made.query(asked)
+        assert value == pytest.approx(21.0, abs=1e-3), "the other one says 41"
+        assert made.query(label.format(function, series)) == [("repeated",)] * 40
+        of = f"FROM ml_udf.functions WHERE name = '{function}'"
+        field = (
+            "feedback.rmse_by_member['price']"
+            if engine_name == "duckdb"
+            else ("(feedback->'rmse_by_member'->>'price')::float8")
+        )
+        assert made.query(f"SELECT {field} {of}") == [(0.0,)]
+        with pytest.raises(SqlError, match="is no number"):
+            made.query(f"SELECT ml_udf.feedback('{function}', '[1, 1]', 'dear')")
+    finally:
+        made.close()
+    body = {"function": function, "inputs": ["[500, 1]", "[600, 1]"], "labels": [1001, 1201.0]}
+    with server.client() as client:
+        told = client.post("/v1/feedback", body)
+    assert (told["outcomes"], told["learns"]) == (["counted"] * 2, True)
 
 
 def test_a_bad_row_fails_the_statement_in_sql(engine: DuckDb, pictures: Path) -> None:

@@ -16,7 +16,7 @@ import server.serving.feedback as feedback_module
 from gpu_worker.wire.protocol import Answer, RowError
 from server.catalog.catalog import Catalog
 from server.catalog.function_spec import feedback_form
-from server.catalog.functions import Function
+from server.catalog.functions import Function, ModelVersion
 from server.ensemble.contexts import Context
 from server.ensemble.evidence import evidence_of_subsets
 from server.ensemble.fit import Fit, SubsetFit
@@ -110,14 +110,22 @@ class Dispatched:
 class Place:
     """A server's service over a registry with one function, `f`; of several each is `beside` the first."""
 
-    def __init__(self, database: Engine, *, is_beside: bool = False, **fields: Any) -> None:
+    def __init__(
+        self,
+        database: Engine,
+        *models: ModelVersion,
+        is_beside: bool = False,
+        members: Any = None,
+        **fields: Any,
+    ) -> None:
         self.database = database
         self.repository = Repository(database, Path("/home"))
         if not is_beside:
             self.repository.deploy("f", {}, fit=FIT.to_json())
         self.catalog = Catalog(lambda model: function(model, name=model.name, bare=True))
-        self.catalog.add_function(function(*MEMBERS, **{"combine": "log_pool", "fit": FIT, **fields}), 2)
-        self.members, self.dispatched, self.metrics = Members(), Dispatched(), Metrics()
+        fields = fields if models else {"combine": "log_pool", "fit": FIT, **fields}
+        self.catalog.add_function(function(*(models or MEMBERS), **fields), 2)
+        self.members, self.dispatched, self.metrics = members or Members(), Dispatched(), Metrics()
         self.contexts, self.ids = Contexts(b"key"), PredictionIds(b"key")
         labels = FeedbackRepository(database)
         self.learned_state = LearnedState(
