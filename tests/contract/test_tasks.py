@@ -361,8 +361,7 @@ def test_labels_of_numbers_in_sql_teach_who_errs_less(
         assert made.query(asked) == [(31.0,)]
         label = "SELECT ml_udf.feedback('{}', '[' || g || ', 1]', (2.0 * g + 1)::text) FROM {} AS t(g)"
         series = "generate_series(1, 40)"
-        told = made.query(label.format(function, series))
-        assert told == [("counted",)] * 40
+        assert made.query(label.format(function, series)) == [("counted",)] * 40
         ((value,),) = made.query(asked)
         assert value == pytest.approx(21.0, abs=1e-3), "the other one says 41"
         assert made.query(label.format(function, series)) == [("repeated",)] * 40

@@ -274,7 +274,7 @@ def test_requests_at_once_are_both_learned(place: Place) -> None:
 
 
 def test_a_function_that_is_gone_when_its_members_have_answered_keeps_nothing(place: Place) -> None:
-    place.members.before_answers = lambda: place.repository.delete_function("f")  # type: ignore[assignment]
+    place.members.before_answers = lambda: place.repository.delete_function("f")
     with pytest.raises(VersionGone):
         place.give(labelled(3))
     assert place.dispatched.functions == []
