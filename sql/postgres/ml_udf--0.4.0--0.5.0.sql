@@ -338,7 +338,7 @@ CREATE FUNCTION ml_udf.train(
     task text DEFAULT NULL,                 -- that of the dataset, if it is named
     models text[] DEFAULT NULL,             -- such as resnet, fasttext, random_forest; NULL = the task's
     budget text DEFAULT NULL,               -- '10 minutes', '200 epochs' or '30 trials', of all models together
-    policy text DEFAULT NULL,               -- branch, costudy, study; NULL = the task's
+    policy text DEFAULT NULL,               -- asha, branch, costudy, study; NULL = the task's
     advisor text DEFAULT 'random',          -- random, grid, gp, tpe
     max_epochs integer DEFAULT NULL,        -- of one trial
     seed integer DEFAULT 0,
