@@ -9,7 +9,7 @@ import pytest
 
 from ml_udf.cli.pg_sandbox import Sandbox
 from tests.postgres.fixtures import Engine
-from tests.postgres.scored import call
+from tests.postgres.scored import call, refused
 from tests.typed_server import TypedServer, typed_server, vector_of
 
 ROWS = 40
@@ -86,6 +86,20 @@ def test_without_the_plan_node_they_are_texts(texts: Engine) -> None:
 def test_a_column_of_another_type_takes_their_text(texts: Engine) -> None:
     texts.query("ALTER TABLE texts ALTER v TYPE float8[]")
     assert call(texts, "output => 'v'", SCORE) == (30, 5, 0)
+    assert_scored(texts, "texts", "v", "v_error")
+
+
+@pytest.mark.usefixtures("none_one_by_one")
+def test_pgvectors_type_takes_them_where_its_dimension_is_theirs(texts: Engine) -> None:
+    if not texts.query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        pytest.skip("PGVECTOR NOT TESTED: it is not installed")
+    texts.query("CREATE EXTENSION IF NOT EXISTS vector; ALTER TABLE texts ALTER v TYPE vector(3)")
+    state, told = refused(texts, SCORE + ", output => 'v')")
+    assert state == "42804"
+    assert "do not fit into column v (vector(3))" in told
+    texts.query("ALTER TABLE texts ALTER v TYPE vector(4)")
+    assert call(texts, "output => 'v'", SCORE) == (30, 5, 0)
+    texts.query("ALTER TABLE texts ALTER v TYPE real[]")
     assert_scored(texts, "texts", "v", "v_error")
 
 
