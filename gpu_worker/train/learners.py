@@ -184,7 +184,7 @@ class Learners:
 
         ngrams = ngrams_of(linear, objective)
         found: SparseTexts = self._held(
-            (path, ngrams), lambda: read_sparse(path, objective.classes, ngrams, self.on_step)
+            (path, ngrams, objective.task.name), lambda: read_sparse(path, objective, ngrams, self.on_step)
         )
         return found
 

@@ -1,4 +1,4 @@
-"""Linear models of texts: fitted by scikit-learn over sparse n-grams, written as the zoo's `TfidfLinear`.
+"""Linear models of texts: classes, labels, numbers. Fitted over sparse n-grams, written as `TfidfLinear`.
 
     snapshot ─ NGrams, once for each ─→ arrays on disk ─→ sparse matrix ─ an epoch = 25 iterations ─→ weights
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,18 +19,19 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from scipy.sparse import csr_matrix
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from gpu_worker.errors import BadRequest
 from gpu_worker.model_files.saving import write_tensors
+from gpu_worker.networks.network import activated
+from gpu_worker.tasks.metrics import Targets
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
-from gpu_worker.train.estimators import has_converged
 from gpu_worker.train.learner import EpochResult, Evaluation, Objective, Spec, row_time
 from gpu_worker.train.loop import TrainingStopped
-from gpu_worker.train.snapshot import NO_CLASS, SPLITS
+from gpu_worker.train.regressions import regression_for, told_by
+from gpu_worker.train.snapshot import SPLITS
 from gpu_worker.train.table_fit import matrix_of
+from gpu_worker.train.targets import learnt_targets
 from gpu_worker.zoo.ngrams import NGrams, Ragged, idf_of, joined, tfidf
 from gpu_worker.zoo.tfidf_linear import TfidfLinear
 
@@ -47,19 +47,19 @@ __all__ = [
 
 _TEXTS = 4_096  # hashed at a time
 _ITERATIONS = 25
-_KNOBS = ("C",)
+_KNOBS = ("C", "alpha")
 _NOT_OURS = ("batch_rows", "cool_from", "epochs", "learning_rate", "schedule", "seed", "size", "augment")
 
 
 @dataclass(frozen=True, slots=True)
 class SparseTexts:
-    """The n-grams of each split's texts, mapped from disk, and their labels: indices, or `NO_CLASS`."""
+    """The n-grams of each split's texts, mapped from disk, and their targets: see `learnt_targets`."""
 
     ngrams: NGrams
-    parts: dict[str, tuple[Ragged, NDArray[np.int64]]]
+    parts: dict[str, tuple[Ragged, Targets]]
     nbytes = 0  # of this process's memory: all is mapped
 
-    def rows(self, *splits: str) -> tuple[Ragged, NDArray[np.int64]]:
+    def rows(self, *splits: str) -> tuple[Ragged, Targets]:
         """Those of train, validation or test; of several, those of one after those of the other.
 
         Raises `ValueError`.
@@ -97,21 +97,19 @@ def linear_spec(raw: Spec) -> LinearSpec:
 
 
 def read_sparse(
-    path: str, classes: Sequence[str], ngrams: NGrams, on_step: Callable[[], None] = lambda: None
+    path: str, objective: Objective, ngrams: NGrams, on_step: Callable[[], None] = lambda: None
 ) -> SparseTexts:
     """The texts of a snapshot as n-grams: read and hashed once, then mapped from disk. Raises `OSError`."""
-    index = {label: at for at, label in enumerate(classes)}
 
     def write(arrays: ArrayWriter) -> None:
         ended = dict.fromkeys(SPLITS, 0)
 
-        def append(split: str, texts: Sequence[str], targets: Sequence[str]) -> None:
+        def append(split: str, texts: Sequence[str], targets: Sequence[Any]) -> None:
             found = ngrams.of(texts)
             arrays.append(f"{split}.places", found.places.astype(np.int32))
             arrays.append(f"{split}.counts", found.counts.astype(np.int32))
             arrays.append(f"{split}.ends", ended[split] + found.ends)
-            labels = [index.get(target, NO_CLASS) for target in targets]
-            arrays.append(f"{split}.labels", np.array(labels, np.int64))
+            arrays.append(f"{split}.labels", learnt_targets(objective, targets))
             ended[split] += len(found.places)
 
         for split in SPLITS:  # of each, were it empty
@@ -124,7 +122,8 @@ def read_sparse(
                     rows = [row for row, side in enumerate(splits) if side == split]
                     append(split, [texts[row] for row in rows], [targets[row] for row in rows])
 
-    mapped, _ = ArrayStore(path).open(json.dumps(["sparse texts", repr(ngrams), list(classes)]), write)
+    key = json.dumps(["sparse texts", repr(ngrams), objective.task.name, list(objective.classes)])
+    mapped, _ = ArrayStore(path).open(key, write)
     parts = {
         split: (
             Ragged(mapped[f"{split}.places"], mapped[f"{split}.counts"], mapped[f"{split}.ends"]),
@@ -146,7 +145,7 @@ class LinearTextLearner:
     ) -> None:
         self.epoch = start_epoch
         self._metric = objective.metric
-        self._classes = len(objective.classes)
+        self._outputs = _outputs(objective)
         train, self._labels = texts.rows(*objective.taught)
         buckets = texts.ngrams.buckets
         self._idf = idf_of(train, buckets)
@@ -155,12 +154,12 @@ class LinearTextLearner:
         self._train = self._matrix(train)
         validation, self._targets = texts.rows("validation")
         self._validation = self._matrix(validation)
-        self._regression = LogisticRegression(
-            random_state=spec.seed,
-            warm_start=True,
-            max_iter=_ITERATIONS,
-            class_weight=None if objective.class_weight == "none" else objective.class_weight,
-            **spec.knobs,
+        self._regression = regression_for(
+            objective,
+            seed=spec.seed,
+            iterations=_ITERATIONS,
+            knobs=spec.knobs,
+            class_weight=objective.class_weight,
         )
         if start:
             self._begin_from(start)
@@ -171,18 +170,17 @@ class LinearTextLearner:
         """See `Learner.learn`; it stops before it begins."""
         if should_stop():
             raise TrainingStopped(f"training stopped after epoch {self.epoch}")
-        with threadpool_limits(1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it goes on in the next epoch
+        with threadpool_limits(1):
             self._regression.fit(self._train, self._labels)
-            told = self._regression.predict_proba(self._train)
-            answers = self._regression.predict_proba(self._validation)
+            told = told_by(self._regression, self._train)
+            answers = told_by(self._regression, self._validation)
         score = self._metric.score(answers, self._targets)
         self.epoch += 1
         known = (score.merit, -(score.loss or 0.0))
         if known > self._best:
             self._best, self._best_weights = known, self._weights()
         loss = self._metric.loss(told, self._labels)
-        return EpochResult(loss, score, has_converged(self._regression))
+        return EpochResult(loss, score, self._regression.has_converged)
 
     def write(self, path: str, *, best: bool) -> None:
         """See `Learner.write`."""
@@ -195,29 +193,23 @@ class LinearTextLearner:
         return matrix_of(found, tfidf(found, self._idf), len(self._idf))[:, self._known]
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        """Those of `TfidfLinear`. Of two classes the regression has one row: the second's over the first."""
-        rows, biases = self._regression.coef_, self._regression.intercept_
-        if len(rows) == 1:
-            rows, biases = np.vstack([0 * rows, rows]), np.concatenate([[0.0], biases])
-        weight = np.zeros((len(self._idf), self._classes), np.float32)
-        weight[self._known] = rows.T
+        """Those of `TfidfLinear`."""
+        weight = np.zeros((len(self._idf), self._outputs), np.float32)
+        weight[self._known] = self._regression.weights
         return {
             "idf": torch.from_numpy(self._idf),
             "weight": torch.from_numpy(weight),
-            "bias": torch.from_numpy(np.asarray(biases, np.float32)),
+            "bias": torch.from_numpy(np.asarray(self._regression.bias, np.float32)),
         }
 
     def _begin_from(self, start: str) -> None:
         stored = load_file(start)
         weight, bias = stored.get("weight"), stored.get("bias")
-        if weight is None or bias is None or weight.shape != (len(self._idf), self._classes):
+        if weight is None or bias is None or weight.shape != (len(self._idf), self._outputs):
             return
-        rows, biases = weight.numpy()[self._known].T, bias.numpy()
-        if self._classes == 2:
-            rows, biases = rows[1:] - rows[:1], biases[1:] - biases[:1]
-        self._regression.coef_ = rows.astype(np.float64)
-        self._regression.intercept_ = biases.astype(np.float64)
-        self._regression.classes_ = np.arange(self._classes)
+        self._regression.begin(
+            weight.numpy()[self._known].astype(np.float64), bias.numpy().astype(np.float64)
+        )
 
 
 def evaluated(texts: SparseTexts, objective: Objective, split: str, start: str) -> Evaluation:
@@ -225,15 +217,14 @@ def evaluated(texts: SparseTexts, objective: Objective, split: str, start: str) 
     stored = load_file(start)
     found, targets = texts.rows(split)
     idf, weight, bias = (stored.get(name) for name in ("idf", "weight", "bias"))
-    wanted = (texts.ngrams.buckets, len(objective.classes))
+    wanted = (texts.ngrams.buckets, _outputs(objective))
     if idf is None or weight is None or bias is None or weight.shape != wanted:
         raise BadRequest(f"the checkpoint {start} is not of tfidf_linear with these knobs")
     matrix = matrix_of(found, tfidf(found, idf.numpy()), texts.ngrams.buckets)
 
     def run(rows: slice) -> NDArray[np.float32]:
-        logits = torch.from_numpy(np.asarray(matrix[rows] @ weight.numpy() + bias.numpy()))
-        answered: NDArray[np.float32] = logits.softmax(dim=1).numpy().astype(np.float32)
-        return answered
+        logits = np.asarray(matrix[rows] @ weight.numpy() + bias.numpy(), np.float32)
+        return activated(logits, objective.task.activation)
 
     return Evaluation(run(slice(None)), targets, row_time(run, len(targets)))
 
@@ -242,6 +233,10 @@ def ngrams_of(spec: LinearSpec, objective: Objective) -> NGrams:
     """Those that its module reads. Raises `BadRequest` for options that cannot be."""
     try:
         with torch.device("meta"):
-            return TfidfLinear(len(objective.classes), **spec.options).ngrams
+            return TfidfLinear(_outputs(objective), **spec.options).ngrams
     except (TypeError, ValueError) as exc:
         raise BadRequest(f"architecture_options of 'tfidf_linear': {exc}") from exc
+
+
+def _outputs(objective: Objective) -> int:
+    return len(objective.classes) or 1  # a value

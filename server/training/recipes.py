@@ -167,6 +167,16 @@ def _n_grams() -> HyperSpace:
 def _tfidf() -> HyperSpace:
     space = HyperSpace()
     space.add_range_knob("C", "float", 0.3, 100.0, log=True, default=10.0)
+    return _n_gram_choices(space)
+
+
+def _tfidf_numbers() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("alpha", "float", 0.01, 30.0, log=True, default=1.0)
+    return _n_gram_choices(space)
+
+
+def _n_gram_choices(space: HyperSpace) -> HyperSpace:
     space.add_categorical_knob("words", "integer", [1, 2], group="architecture", default=2)
     space.add_categorical_knob("characters", "integer", [0, 4, 5], group="architecture", default=0)
     return space
@@ -306,8 +316,20 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             # What sees pictures as numbers is not learnt of numbers: these need a backbone.
             Recipe(IMAGE_REGRESSION.name, "path", {}, (), ("study",), pictures=True),
             Recipe(IMAGE_MULTILABEL.name, "path", {}, (), ("study",), pictures=True),
-            Recipe(TEXT_REGRESSION.name, "text", {}, (), ("study",)),
-            Recipe(TEXT_MULTILABEL.name, "text", {}, (), ("study",)),
+            Recipe(
+                TEXT_REGRESSION.name,
+                "text",
+                {"tfidf_linear": Model("linear", _tfidf_numbers, is_convex=True)},
+                ("tfidf_linear",),
+                ("study",),
+            ),
+            Recipe(
+                TEXT_MULTILABEL.name,
+                "text",
+                {"tfidf_linear": Model("linear", _tfidf, is_convex=True)},
+                ("tfidf_linear",),
+                ("study",),
+            ),
         )
     }
 )

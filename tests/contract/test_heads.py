@@ -197,6 +197,25 @@ def test_texts_learn_labels_and_numbers_on_a_backbone(sql: Engine) -> None:
     assert off < 0.5
 
 
+def test_texts_learn_labels_and_numbers_without_a_backbone(sql: Engine) -> None:
+    called = f"text_words_{sql.name}"
+    query = "SELECT t, tags FROM seen"
+    job = trained(sql, f"{called}_l", query, "tags", "t", "text-multilabel", "budget => '3 trials'")
+    assert deployed(sql, f"{called}_tags", job)["test_score"] > 0.9
+    ((kind,),) = sql.query(f"SELECT {typed(sql)}({called}_tags(t)) FROM seen LIMIT 1")
+    assert kind in ("VARCHAR[]", "text[]")
+    query = "SELECT t, grams FROM seen"
+    job = trained(sql, f"{called}_n", query, "grams", "t", "text-regression", "budget => '3 trials'")
+    told = deployed(sql, f"{called}_grams", job)
+    assert told["test_score"] < 0.5 * told["baseline"]
+    ((off,),) = sql.query(f"SELECT avg(abs({called}_grams(t) - grams)) FROM seen")
+    assert off < 0.5
+
+
+def typed(sql: Engine) -> str:
+    return "typeof" if isinstance(sql, DuckDb) else "pg_typeof"
+
+
 def models(sql: Engine, *names: str) -> str:
     listed = ", ".join(f"'{name}'" for name in names)
     return f"[{listed}]" if isinstance(sql, DuckDb) else f"ARRAY[{listed}]"

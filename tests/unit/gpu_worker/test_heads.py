@@ -30,7 +30,7 @@ from gpu_worker.networks.head_network import HeadNetwork
 from gpu_worker.networks.loader import load_network, warm_up, weights_bytes
 from gpu_worker.train.learner import Objective
 from gpu_worker.train.learners import Learners
-from gpu_worker.train.linear_heads import LinearClasses, LinearNumbers
+from gpu_worker.train.linear_heads import head_made
 from tests.models import write_manifest
 from tests.task_models import eyes_model, words_model
 
@@ -317,22 +317,30 @@ def test_a_linear_head_is_that_of_scikit_learn():
     random = np.random.default_rng(0)
     numbers = random.normal(3.0, 1.0, (200, 5)).astype(np.float32) * np.array([1, 10, 0.1, 1, 0], np.float32)
     targets = (numbers[:, :1] + random.normal(0, 1, (200, 3)) > 3).astype(bool)
-    ours = LinearClasses(3, has_labels=True, seed=0, knobs={"C": 0.5})
+    ours, _ = head_made(
+        "logistic_regression", 0, {"C": 0.5}, tells_numbers=False, objective=objective_of("image-multilabel")
+    )
     for _ in range(5):
         ours.fit(numbers, targets)
     scaled = (numbers - numbers.mean(0)) / np.where(numbers.std(0) > 0, numbers.std(0), 1)
     theirs = OneVsRestClassifier(LogisticRegression(C=0.5, max_iter=500)).fit(scaled, targets)
     np.testing.assert_allclose(ours.predict_proba(numbers), theirs.predict_proba(scaled), atol=1e-3)
     assert ours.has_converged
-    with pytest.raises(TypeError):
-        LinearNumbers(seed=0, knobs={"C": 1})
+    with pytest.raises(ValueError, match="a linear model of image-regression"):
+        head_made("ridge", 0, {"C": 1}, tells_numbers=True, objective=objective_of("image-regression"))
+    with pytest.raises(ValueError, match="no head 'hist_gradient_boosting' that tells labels"):
+        head_made(
+            "hist_gradient_boosting", 0, {}, tells_numbers=False, objective=objective_of("image-multilabel")
+        )
 
 
 def test_labels_of_all_rows_or_of_none_are_known_to_be_so():
     numbers = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     targets = np.zeros((40, 3), bool)
     targets[:, 0], targets[:, 1] = True, numbers[:, 0] > 0
-    head = LinearClasses(3, has_labels=True, seed=0, knobs={})
+    head, _ = head_made(
+        "logistic_regression", 0, {}, tells_numbers=False, objective=objective_of("image-multilabel")
+    )
     head.fit(numbers, targets)
     said = head.predict_proba(numbers)
     assert said[:, 0].min() > 0.95

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 from gpu_worker.device import find_device
 from gpu_worker.errors import BadRequest
+from gpu_worker.networks.network import reading
 from gpu_worker.networks.text_network import TextNetwork
 from gpu_worker.tasks import TEXT_CLASSIFICATION
 from gpu_worker.tasks.metrics import METRICS
@@ -132,3 +134,40 @@ def test_a_refit_knows_the_words_of_validation_rows(tmp_path: Path):
         sure[refits] = float(found.predictions[0, 1])
     assert sure[False] == pytest.approx(0.5, abs=0.1)
     assert sure[True] > 0.8
+
+
+@pytest.mark.parametrize("task", ["text-multilabel", "text-regression"])
+def test_labels_and_numbers_are_learnt_of_words_and_served_so(task, tmp_path: Path):
+    words = ["awful", "lovely", "blue"]
+    sets = [[word for at, word in enumerate(words) if number >> at & 1] for number in range(8)]
+    rows = [(f"tea {' '.join(sets[number % 8])} {number}", sets[number % 8]) for number in range(240)]
+    has_labels = task == "text-multilabel"
+    # `never` is a label of no training row, as one that appears later is.
+    targets = [json.dumps(found) if has_labels else 2.0 * len(found) - 1 for _, found in rows]
+    splits = [("train", "train", "train", "validation", "test")[number % 5] for number in range(240)]
+    snapshot = str(tmp_path / "snapshot.parquet")
+    pq.write_table(
+        pa.table({"input": [text for text, _ in rows], "target": targets, "split": splits}), snapshot
+    )
+    objective = Objective.of(task, [*sorted(words), "never"] if has_labels else [])
+    knobs = {"C": 10.0} if has_labels else {"alpha": 0.1}
+    given = {"architecture": "tfidf_linear", "epochs": 3, "seed": 0, **knobs}
+    learner = learners().begin(given, snapshot, objective, "", 0)
+    result = learner.learn(lambda: False)
+    assert result.converged
+    path = str(tmp_path / "model.safetensors")
+    learner.write(path, best=True)
+    found = learners().evaluate(given, snapshot, objective, path, "test")
+    assert found is not None
+    score = objective.metric.of(found.predictions, found.targets)
+    assert score == 1.0 if has_labels else score < 0.7, "RMSE, of numbers from -1 to 5"
+    assert not has_labels or found.predictions[:, -1].max() < 0.01
+    module = TfidfLinear(len(objective.classes) or 1)
+    module.load_state_dict(load_file(path))
+    network = TextNetwork(module, find_device("cpu", threads=1), objective.task.activation)
+    network.warm_up(1)
+    tested = [text.encode() for text, split in zip(texts, splits, strict=True) if split == "test"]
+    served = reading(network, objective.task.reads)(tested, lambda: False)
+    np.testing.assert_allclose(np.asarray(served, np.float64), found.predictions, atol=1e-5)
+    again = learners().begin(given, snapshot, objective, path, 1)
+    assert again.learn(lambda: False).score.value == pytest.approx(result.score.value, abs=1e-3)
