@@ -55,7 +55,7 @@ class Folded(Protocol):
 def told_by(regression: Folded, numbers: Numbers) -> Matrix:
     """[n, k]: probabilities of classes or labels, or numbers."""
     sums = np.asarray(numbers @ regression.weights + regression.bias)
-    return activated(sums, regression.activation)  # type: ignore[arg-type, return-value]  # of any floats
+    return activated(sums, regression.activation)  # type: ignore[return-value]  # of any floats
 
 
 def regression_for(

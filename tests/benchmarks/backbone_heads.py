@@ -82,9 +82,10 @@ def ours(server: InferenceServer, name: str, rows: Rows) -> tuple[float, float, 
     return float(told["test_accuracy"]), took_s, str(file), int(ended["trials"])
 
 
-def theirs(weights: str, snapshot: str) -> tuple[float, float]:
+def theirs(weights: Path, snapshot: str) -> tuple[float, float]:
     """The same of a practitioner, who tunes nothing and so learns of the validation rows too."""
     import torch
+    from safetensors.torch import load_file
 
     from gpu_worker.networks.torch_network import without_classifier
     from gpu_worker.zoo.efficientnet_lite import EfficientNetLite0
@@ -92,7 +93,7 @@ def theirs(weights: str, snapshot: str) -> tuple[float, float]:
     torch.set_num_threads(1)
     began_s = time.monotonic()
     module = EfficientNetLite0(1000).eval()
-    module.load_state_dict(torch.load(weights, weights_only=True))
+    module.load_state_dict(load_file(weights))
     body = without_classifier(module)
     assert body is not None
     rows = pq.read_table(snapshot, columns=["input", "target", "split"]).to_pylist()
@@ -146,12 +147,13 @@ def _measured(
     place: int,
 ) -> None:
     found = []
+    weights = server.home / "models" / "efficientnet" / "1" / "model.safetensors"
     for seed in range(flags.seeds):
         photos = folder / f"photos-{place}-{seed}"
         photos.mkdir()
         rows = draw(photos, flags.rows, seed)
         accuracy, took_s, snapshot, trials = ours(server, f"d{place}_{seed}", rows)
-        by_hand, by_hand_s = theirs(flags.weights, snapshot)
+        by_hand, by_hand_s = theirs(weights, snapshot)
         found.append((accuracy, took_s, by_hand, by_hand_s))
         print(
             f"{what}, seed {seed}: ours {accuracy:.1%} in {took_s:.0f} s ({trials} trials), "

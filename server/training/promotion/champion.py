@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.ensemble.fit import Fit
+from server.training.promotion.label_thresholds import moved_to_half
 from server.training.promotion.selection import Combine, answers_of, mean_of, pooled_of
 
 __all__ = ["Match", "Tested", "interval", "level_of", "match"]
@@ -35,11 +36,20 @@ Clusters = NDArray[np.int64]  # for each test row, what it is one observation wi
 
 
 class Tested:
-    """What members answered to the test rows, whose labels are known: float32 [n, width] of each."""
+    """What members answered to the test rows, whose labels are known: float32 [n, width] of each.
 
-    def __init__(self, scores: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> None:
+    thresholds: [width], from which on labels are answered; None = one half, or rows have one class.
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, NDArray[Any]],
+        labels: NDArray[Any],
+        thresholds: NDArray[np.float64] | None = None,
+    ) -> None:
         self.scores = scores
         self.labels = labels
+        self._thresholds = thresholds
 
     def right(self, combine: Combine = "mean", fit: Fit | None = None) -> Right:
         """For each row, whether the members together answer it rightly. fit: of members of these names."""
@@ -54,7 +64,8 @@ class Tested:
         names = list(self.scores)
         if combine == "log_pool" and fit is not None:
             return pooled_of(names, self.scores, fit)
-        return mean_of(names, self.scores)
+        mean = mean_of(names, self.scores)
+        return mean if self._thresholds is None else moved_to_half(mean, self._thresholds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.tasks import TASKS, Task, task_named
 from gpu_worker.tasks.metrics import Metric
+from gpu_worker.tasks.thresholds import thresholds_of
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
 from server.catalog.functions import Function, ModelVersion
@@ -43,12 +44,14 @@ from server.training.jobs.run import Run
 from server.training.promotion.baseline import Baseline, baseline_of
 from server.training.promotion.champion import Tested, level_of
 from server.training.promotion.combination import Combination, choose_combination
+from server.training.promotion.label_thresholds import chosen_thresholds, thresholds_by_label
 from server.training.promotion.refit import Refits
 from server.training.promotion.selection import (
     Combine,
     Scores,
     SelectedMembers,
     accuracy_of,
+    mean_of,
     select_ensemble,
     subset_scores,
 )
@@ -218,7 +221,11 @@ class Deployer:
         if fit is None and asked is None:
             fit = await asyncio.to_thread(worths_fit, task_named(run.spec.task), scores_of, labels)
         champion = await self._champion(run, function) if promote == "if_better" else None
-        look, verdict = await self._look(run, members, alone_of, champion, combination)
+        thresholds = None
+        if run.spec.recipe.target == "labels":
+            together = mean_of(list(scores_of), scores_of)
+            thresholds = await asyncio.to_thread(chosen_thresholds, together, labels)
+        look, verdict = await self._look(run, members, alone_of, champion, combination, thresholds)
         level = level_of(look.number)
         clusters = await asyncio.to_thread(_clusters, run.file, "test", verdict.rows)
         low, high = await asyncio.to_thread(verdict.interval, clusters, level)
@@ -264,7 +271,7 @@ class Deployer:
                 keys = [model.key for model in champion.members]
                 return replace(told, version=champion.version, models=keys, promoted=False)
         registered = [
-            await self._register(run, model, candidate, alone_of[model])
+            await self._register(run, model, candidate, alone_of[model], thresholds)
             for model, candidate in members.items()
         ]
         keys = [model.key for model in registered]
@@ -299,10 +306,12 @@ class Deployer:
         alone: Mapping[str, float],
         champion: Function | None,
         combination: Combination | None,
+        thresholds: NDArray[np.float64] | None = None,
     ) -> tuple[Look, Verdict]:
         """What the members answer to the test rows; what was looked at before is no other look.
 
-        members, alone: by the names that the models will have. combination: how several of them answer. Of a
+        members, alone: by the names that the models will have. combination: how several of them answer.
+        thresholds: from which on labels are answered. Of a
         look it is stored which rows were answered rightly; any other metric than accuracy has them answered
         again.
         """
@@ -322,7 +331,7 @@ class Deployer:
                 *(self._answered(run, candidate, "test") for candidate in members.values())
             )
             scores = {member: answer.predictions for member, answer in zip(members, answers, strict=True)}
-            tested = Tested(scores, answers[0].targets)
+            tested = Tested(scores, answers[0].targets, thresholds)
             verdict = await asyncio.to_thread(_verdict, run, tested, rule, fit)
             best = max(members, key=lambda member: run.metric.merit(alone[member]))
             best_single = run.metric.of(scores[best], tested.labels)
@@ -389,7 +398,9 @@ class Deployer:
         )
         names = [model.name for model in champion.members]
         scores = {name: answer.predictions for name, answer in zip(names, answers, strict=True)}
-        tested = Tested(scores, answers[0].targets)
+        told = [model.thresholds for model in champion.members]
+        limits = thresholds_of(champion.task, champion.classes, told, champion.thresholds)
+        tested = Tested(scores, answers[0].targets, np.array(limits) if limits else None)
         return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit)
 
     async def _unseen(
@@ -449,8 +460,15 @@ class Deployer:
         targets = _targets(run.spec.recipe, answer.targets, rows)
         return _Answer(rows, targets, answer.row_s)
 
-    async def _register(self, run: Run, model: str, candidate: Candidate, score: float) -> ModelVersion:
-        """score: of the validation rows, by the job's metric."""
+    async def _register(
+        self,
+        run: Run,
+        model: str,
+        candidate: Candidate,
+        score: float,
+        thresholds: NDArray[np.float64] | None = None,
+    ) -> ModelVersion:
+        """score: of the validation rows, by the job's metric. thresholds: of all members' labels together."""
         task = run.spec.recipe
         accuracy = score if run.metric.name == _ACCURACY else 0.0
         manifest = {
@@ -465,6 +483,7 @@ class Deployer:
             "weights": task.weights,
             "accuracy": round(accuracy, 6),
             "score": {"metric": run.metric.name, "value": score},
+            "thresholds": dict(thresholds_by_label(thresholds, run.snapshot.facts["classes"])),
             "trained": {
                 "job": run.job.id,
                 "snapshot": run.snapshot.id,

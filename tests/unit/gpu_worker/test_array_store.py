@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -98,3 +99,15 @@ def test_arrays_are_their_owners_alone(snapshot: str):
     folder = Path(snapshot).parent / ".arrays"
     for path in (folder, *folder.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_a_killed_process_left_goes_after_a_day(snapshot: str):
+    folder = Path(snapshot).parent / ".arrays"
+    for name, age_s in ((".coming-old", 90_000), (".coming-now", 60)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "numbers").write_bytes(b"half")
+        written = time.time() - age_s
+        for path in (folder / name / "numbers", folder / name):
+            os.utime(path, (written, written))
+    ArrayStore(snapshot).open("a", numbers(5, []))
+    assert sorted(path.name for path in folder.glob(".coming-*")) == [".coming-now"]

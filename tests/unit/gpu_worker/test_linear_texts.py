@@ -146,9 +146,8 @@ def test_labels_and_numbers_are_learnt_of_words_and_served_so(task, tmp_path: Pa
     targets = [json.dumps(found) if has_labels else 2.0 * len(found) - 1 for _, found in rows]
     splits = [("train", "train", "train", "validation", "test")[number % 5] for number in range(240)]
     snapshot = str(tmp_path / "snapshot.parquet")
-    pq.write_table(
-        pa.table({"input": [text for text, _ in rows], "target": targets, "split": splits}), snapshot
-    )
+    texts = [text for text, _ in rows]
+    pq.write_table(pa.table({"input": texts, "target": targets, "split": splits}), snapshot)
     objective = Objective.of(task, [*sorted(words), "never"] if has_labels else [])
     knobs = {"C": 10.0} if has_labels else {"alpha": 0.1}
     given = {"architecture": "tfidf_linear", "epochs": 3, "seed": 0, **knobs}
