@@ -19,10 +19,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.extras import first_line
 from gpu_worker.networks.recognised import json_of
 
-__all__ = ["gathered", "read_dense"]
+__all__ = ["dense_of", "gathered"]
 
 _WEIGHTS_FILE: Final = "model.safetensors"
 _ACTIVATIONS: Final[Mapping[str, type[nn.Module]]] = {
@@ -66,13 +67,18 @@ def gathered(folders: Sequence[Path]) -> tuple[bytes, list[str], int]:
     return save(tensors), names, len(tensors[f"{len(folders) - 1}.weight"])
 
 
-def read_dense(path: str, names: object, width: int) -> nn.Sequential:
-    """The layers of a model's own file, for vectors of `width` numbers. Raises `ModelUnusable`."""
+def dense_of(manifest: Manifest) -> nn.Sequential | None:
+    """The layers of a model's own file; None where it names none. Raises `ModelUnusable`."""
+    names = manifest.architecture_options.get("dense")
+    if not names:
+        return None
+    path = manifest.path_of_role("dense")
     if not isinstance(names, list) or any(name not in _ACTIVATIONS for name in names):
         raise ModelUnusable(f"'architecture_options.dense' must list some of {', '.join(_ACTIVATIONS)}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     try:
         stored = load_file(path)
+        width = stored["0.weight"].shape[1]
         for place, name in enumerate(names):
             weight, bias = stored[f"{place}.weight"], stored.get(f"{place}.bias")
             linear = nn.Linear(width, len(weight), bias=bias is not None, dtype=torch.float32)

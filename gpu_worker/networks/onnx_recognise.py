@@ -24,6 +24,7 @@ from gpu_worker.networks.extras import first_line
 from gpu_worker.networks.file_input import FileInput
 from gpu_worker.networks.file_source import GRAPH_FILE, file_rules
 from gpu_worker.networks.recognised import Recognised, as_wished
+from gpu_worker.networks.transformers_source import recognise_token_graph
 from gpu_worker.tasks import FILE_CLASSIFICATION, task_named
 
 __all__ = ["recognise_onnx"]
@@ -53,7 +54,7 @@ class _Found:
 
 
 def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
-    """The model in an ONNX file, or in a folder that says how it reads files; None for any other.
+    """The model in an ONNX file, or in a folder that says how it reads files or texts; None for any other.
 
     wishes: fields of the manifest that are said. Raises `ModelUnusable` with what is wrong with it, or still
     has to be said.
@@ -61,6 +62,8 @@ def recognise_onnx(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
     rules = file_rules(path)
     if rules is not None:
         path, wishes = path / GRAPH_FILE, {**rules, **wishes, "input": as_wished(rules["input"], wishes)}
+    if path.is_dir():
+        return recognise_token_graph(path, wishes)
     if not path.is_file() or path.suffix.lower() != ".onnx":
         return None
     try:

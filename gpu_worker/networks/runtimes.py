@@ -138,6 +138,10 @@ def _load_onnx(manifest: Manifest, device: Device, *, content: bytes | None, all
     from gpu_worker.networks.onnx_network import OnnxNetwork
     from gpu_worker.networks.row_network import RowNetwork
 
+    if manifest.input.form == "text" and manifest.input.preprocess.tokenizer:
+        from gpu_worker.networks.onnx_sequence import OnnxSequence
+
+        return OnnxSequence(manifest, device, content)
     if manifest.input.form in ("row", "text") or manifest.input.preprocess.file_ends is not None:
         return RowNetwork(manifest, device, content)
     return OnnxNetwork(manifest, device, content)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.device import Device
+from gpu_worker.errors import ModelUnusable
+from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.networks.network import Floats, Inputs, IsCancelled, activated
 from gpu_worker.networks.parts import in_parts_that_fit
 from gpu_worker.networks.text_tokenizer import TextTokenizer
 from gpu_worker.tasks.task import Activation
 
-__all__ = ["POOLINGS", "Head", "SequenceNetwork", "pooled"]
+__all__ = ["POOLINGS", "Head", "SequenceNetwork", "pooled", "pooling_of"]
 
 # What the module gives: of each text its classes, or a value, or of each token a vector.
 Head = Literal["scores", "values", "features"]
@@ -76,7 +78,10 @@ class SequenceNetwork:
         return self._weight_bytes + self._tokenizer.resident_bytes
 
     def warm_up(self, rows: int) -> Floats:
-        """What the module gives of `rows` short texts; of one that is as long as may be, too."""
+        """What the module gives of `rows` short texts; of one that is as long as may be, too.
+
+        Raises `ModelUnusable` where the layers behind it take other vectors.
+        """
         if rows == 1:
             self._answered([b"warm up " * max(1, self._tokenizer.most_tokens)])
         found = self._answered([b"warm up"] * rows)
@@ -125,11 +130,26 @@ class SequenceNetwork:
         if self._head == "features":
             found = pooled(found, on_device, self._pooling)
             if self._dense is not None:
+                takes = next(self._dense.parameters()).shape[1]
+                if takes != found.shape[1]:
+                    raise ModelUnusable(
+                        f"the model's dense layers take {takes} numbers, and a text has {found.shape[1]}"
+                    )
                 found = self._dense(found)
             if self._normalise:
                 found = torch.nn.functional.normalize(found, dim=1)
         numbers: Floats = found.cpu().numpy()
         return activated(numbers, self._activation)
+
+
+def pooling_of(manifest: Manifest) -> str:
+    """What `architecture_options` say, or the mean. Raises `ModelUnusable`."""
+    said = str(manifest.architecture_options.get("pooling", "mean"))
+    if said not in POOLINGS:
+        raise ModelUnusable(
+            f"{manifest.directory}: the pooling {said!r} is not known; there are {', '.join(POOLINGS)}"
+        )
+    return said
 
 
 def pooled(vectors: Tensor, mask: Tensor, pooling: str) -> Tensor:

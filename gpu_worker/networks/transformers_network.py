@@ -19,11 +19,11 @@ from gpu_worker.device import Device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.manifest import Manifest
 from gpu_worker.model_files.regular import read_json
-from gpu_worker.networks.dense_layers import read_dense
+from gpu_worker.networks.dense_layers import dense_of
 from gpu_worker.networks.extras import first_line, required
 from gpu_worker.networks.network import Network
 from gpu_worker.networks.query_detector import QueryDetector
-from gpu_worker.networks.sequence_network import POOLINGS, Head, SequenceNetwork
+from gpu_worker.networks.sequence_network import Head, SequenceNetwork, pooling_of
 from gpu_worker.networks.text_tokenizer import TextRules, read_tokenizer
 from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.networks.transformers_config import most_positions, safe_config
@@ -84,11 +84,7 @@ def _of_texts(
     manifest: Manifest, module: nn.Module, device: Device, head: Head, activation: Activation
 ) -> SequenceNetwork:
     said = manifest.input.preprocess
-    pooling = str(manifest.architecture_options.get("pooling", "mean"))
-    if pooling not in POOLINGS:
-        raise ModelUnusable(
-            f"{manifest.directory}: the pooling {pooling!r} is not known; there are {', '.join(POOLINGS)}"
-        )
+    pooling = pooling_of(manifest)
     config: Any = module.config
     known = int(getattr(config, "vocab_size", None) or 0)
     # A token or a place that the module does not have ends an accelerator's process.
@@ -108,10 +104,6 @@ def _of_texts(
         found: Tensor = getattr(module(input_ids=tokens, attention_mask=mask), output)
         return found
 
-    dense: nn.Sequential | None = None
-    if head == "features" and manifest.architecture_options.get("dense"):
-        own = int(getattr(config, "hidden_size", 0) or 0)
-        dense = read_dense(manifest.path_of_role("dense"), manifest.architecture_options["dense"], own)
     return SequenceNetwork(
         run,
         tokenizer,
@@ -120,7 +112,7 @@ def _of_texts(
         weights=module,
         activation=activation,
         pooling=pooling,
-        dense=dense,
+        dense=dense_of(manifest) if head == "features" else None,
         normalise=bool(manifest.architecture_options.get("normalise", False)),
         padding=padding if isinstance(padding, int) and 0 <= padding < known else 0,
     )

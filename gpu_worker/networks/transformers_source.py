@@ -23,7 +23,7 @@ from gpu_worker.networks.sentence_source import dense_folders, sentence_rules
 from gpu_worker.networks.transformers_config import most_positions, safe_config
 from gpu_worker.tasks import OBJECT_DETECTION
 
-__all__ = ["recognise_transformers"]
+__all__ = ["recognise_token_graph", "recognise_transformers"]
 
 _BOUND = 1e-4
 DETECTION = "detection"
@@ -34,25 +34,60 @@ _TEXTS = (
     "Ein längerer Satz mit Umlauten, Zahlen (42) und einem ☃.",
     "word " * 700,
 )
+_GRAPHS = ("model.onnx", "onnx/model.onnx")
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 _SANE_LENGTH = 1 << 20  # tokenizers say 10^30 where they know of none
 
 
 def recognise_transformers(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
     """A folder with a config.json that names a model_type. Raises `ModelUnusable`, with what is missing."""
+    config = _config(path)
+    if config is None:
+        return None
+    files = _weights(path) | {"config.json": (path / "config.json", "config")}
+    return _recognised(path, config, wishes, files, "transformers")
+
+
+def recognise_token_graph(path: Path, wishes: Mapping[str, Any]) -> Recognised | None:
+    """Such a folder whose weights are an ONNX graph, or have one beside them where that runtime is asked for.
+
+    Raises `ModelUnusable`, with what is missing.
+    """
+    graph = next((path / name for name in _GRAPHS if (path / name).is_file()), None)
+    has_others = any((path / name).is_file() for name in _SAFETENSORS)
+    if graph is None or (has_others and wishes.get("runtime") != "onnx"):
+        return None
+    config = _config(path)
+    if config is None:
+        return None
+    if (path / "preprocessor_config.json").is_file():
+        raise ModelUnusable(f"{path} holds a graph of pictures: import {graph} itself")
+    return _recognised(path, config, wishes, {"model.onnx": (graph, "weights")}, "onnx")
+
+
+def _config(path: Path) -> dict[str, Any] | None:
+    """That of a folder of transformers, without what would fetch code. Raises `ModelUnusable`."""
     if not (path / "config.json").is_file():
         return None
     config = json_of(path / "config.json")
     if not isinstance(config.get("model_type"), str) or config["model_type"] == "model2vec":
         return None
-    config = safe_config(config, str(path / "config.json"))
+    return safe_config(config, str(path / "config.json"))
+
+
+def _recognised(
+    path: Path,
+    config: Mapping[str, Any],
+    wishes: Mapping[str, Any],
+    files: dict[str, tuple[Path | bytes, str]],
+    runtime: str,
+) -> Recognised:
     architecture = str((config.get("architectures") or [""])[0])
     guesses: list[str] = []
-    files = _weights(path)
-    files["config.json"] = (path / "config.json", "config")
     is_picture = (path / "preprocessor_config.json").is_file()
     kind = _kind(architecture, config, path)
     manifest: dict[str, Any] = {
-        "runtime": "transformers",
+        "runtime": runtime,
         "architecture": architecture or config["model_type"],
     }
     options: dict[str, Any] = {}
@@ -91,7 +126,10 @@ def recognise_transformers(path: Path, wishes: Mapping[str, Any]) -> Recognised 
         }
     elif kind != "regression":
         manifest["classes"] = _classes(config, wishes, guesses)
-    reference = None if is_picture else _reference(path, manifest)
+    if runtime == "onnx" and wishes.get("outputs"):
+        manifest["outputs"] = dict(wishes["outputs"])
+    has_reference = runtime == "transformers" and not is_picture
+    reference = _reference(path, manifest) if has_reference else None
     samples = [] if is_picture else [text.encode() for text in _TEXTS]
     return Recognised(manifest, files, guesses, reference, _BOUND, samples)
 
