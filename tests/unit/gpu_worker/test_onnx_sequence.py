@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.importing import checked, recognised, staged
@@ -18,7 +19,6 @@ from gpu_worker.tasks import task_named
 from tests.unit.gpu_worker import test_transformers as hugging_face
 from tests.unit.gpu_worker.recognising import CPU
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="pip install 'ml_udf[transformers]'")
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
