@@ -337,7 +337,15 @@ async def _running(
             SnapshotLimits(settings.max_dataset_rows, settings.max_dataset_bytes),
         )
         parameters = ParameterStore(folder / "checkpoints", storage.archive, settings.parameters_hot_bytes)
-        jobs = Training(trained, folder, parameters, trainers, catalog, supervisor.tasks())
+        jobs = Training(
+            trained,
+            folder,
+            parameters,
+            trainers,
+            catalog,
+            supervisor.tasks(),
+            allow_import=settings.allow_import,
+        )
         stack.push_async_callback(taken.close)
         stack.push_async_callback(jobs.close)
         await jobs.restore()

@@ -5,6 +5,7 @@ The worker builds the models: the zoo's for images and texts, scikit-learn's for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 DEFAULT_TASK = IMAGE_CLASSIFICATION.name
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 AUGMENT = ("shift", "zoom", "colour", "flip")
 
 
@@ -107,6 +109,20 @@ class Recipe:
     def families(self) -> dict[str, str]:
         """Of each model that a job may take unasked, in the order in which they are tried."""
         return {name: model.family for name, model in self.models.items() if not model.is_costly}
+
+    @property
+    def takes_own(self) -> bool:
+        """Whether a job may name an architecture of one's own, as package.module:attribute."""
+        return self.pictures and self.networks and self.runtime == "torch" and self.has_classes
+
+    def takes(self, name: object) -> bool:
+        """Whether a job may name that model."""
+        own = self.takes_own and isinstance(name, str) and _IMPORT_PATH.fullmatch(name) is not None
+        return name in self.models or own
+
+    def model(self, name: str) -> Model:
+        """The model of that name; one of one's own is like no other, and tuned as pictures' are."""
+        return self.models[name] if name in self.models else Model(name, _image)
 
     @property
     def weights(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Iterator[InferenceServer]:
-    with inference_server(tmp_path_factory.mktemp("home"), media_roots=[pictures]) as running:
+    with inference_server(
+        tmp_path_factory.mktemp("home"), media_roots=[pictures], flags=["--allow-import"]
+    ) as running:
         yield running
 
 
@@ -133,6 +136,35 @@ def test_all_that_a_job_may_be_told_reaches_it_from_the_sdk(server: InferenceSer
     spec = spec_of(server, job.id)
     assert {name: spec[name] for name in told} == told
     assert (spec["models"], spec["budget_trials"], spec["knobs"]) == (["small_cnn"], 2, SPACE)
+
+
+OWN = "gpu_worker.zoo.small_cnn:SmallCnn"  # any callable of the number of classes, and of options
+
+
+def test_an_architecture_of_ones_own_is_trained_and_served_by_its_import_path(
+    engine: Engine, pictures: Path
+) -> None:
+    name = f"pictures_{engine.name}"
+    rows = ", ".join(f"('{path}', '{path.parent.name}')" for path in sorted(pictures.glob("*/*.png")))
+    engine.query(
+        f"SELECT ml_udf.create_dataset('{name}', $$SELECT * FROM (VALUES {rows}) AS t(path, label)$$,"
+        " target => 'label', key => 'path')"
+    )
+    space = [{"name": "width", "dtype": "integer", "list": [8], "group": "architecture"}]
+    ((job,),) = engine.query(
+        f"SELECT ml_udf.train('{name}', models => {listed(engine, OWN)}, budget => '1 trials',"
+        f" max_epochs => 1, size => 16, knobs => '{json.dumps(space)}')"
+    )
+    until_s = time.monotonic() + 400  # a training process begins last on a machine that others use too
+    while (told := engine.query(f"SELECT state, reason FROM ml_udf.jobs WHERE id = {job}"))[0][
+        0
+    ] == "running":
+        assert time.monotonic() < until_s, "the job did not end"
+        time.sleep(0.2)
+    assert told[0][0] == "done", told
+    engine.query(f"SELECT ml_udf.deploy('udf_{name}', job => {job})")
+    ((label,),) = engine.query(f"SELECT ml_udf.predict('udf_{name}', '{next(pictures.glob('a/*.png'))}')")
+    assert label in ("a", "b")
 
 
 @pytest.mark.parametrize(

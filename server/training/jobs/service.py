@@ -64,7 +64,10 @@ class Training:
         catalog: Catalog,
         tasks: Tasks | None = None,
         lease_s: float = LEASE_S,
+        *,
+        allow_import: bool = False,
     ) -> None:
+        """allow_import: whether a job may name an architecture by import path, whose code is then run."""
         self._repository = repository
         self._folder = folder
         self._parameters = parameters
@@ -74,6 +77,7 @@ class Training:
         self._ended: dict[int, Run] = {}
         self._tasks = tasks or Tasks()
         self._lease_s = lease_s
+        self._allow_import = allow_import
         self._orders: dict[int, asyncio.Lock] = {}  # one after the other, of a job
         self._endings: dict[int, asyncio.Task[None]] = {}
         self.troubles: dict[int, str] = {}  # why jobs that run have not begun yet
@@ -110,6 +114,12 @@ class Training:
         if not isinstance(wanted, bool):
             raise BadOption(f"'pretrained' must be true or false, not {wanted!r}")
         spec = JobSpec.from_json(asked)
+        barred = [model for model in spec.models if ":" in model and not self._allow_import]
+        if barred:
+            raise BadOption(
+                f"the model {barred[0]!r} is an import path, which runs code; "
+                "start the server with --allow-import to permit it"
+            )
         if wanted:
             spec = replace(spec, pretrained=await self._pretrained(spec, snapshot))
         job = await asyncio.to_thread(self._repository.add_job, spec.dataset, snapshot.id, spec.as_json())

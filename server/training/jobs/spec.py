@@ -33,7 +33,8 @@ _COOL_EPOCHS = 5
 class JobSpec:
     """What a job was asked for; its budget is shared by its models evenly. Raises `BadOption`.
 
-    models, policy: empty and None = the task's own. budget_s, budget_epochs, budget_trials: one of them is
+    models, policy: empty and None = the task's own; a model of pictures may be the import path of one's own
+    architecture. budget_s, budget_epochs, budget_trials: one of them is
     the budget, the others are 0; all 0 = `budget.DEFAULT`. max_trials: of each model. delta: the gain that
     is worth a checkpoint (`costudy`). patience: epochs without a gain that end a trial. knobs: a hyper-space
     as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
@@ -91,9 +92,9 @@ class JobSpec:
             )
         if self.class_weight == "balanced" and not task.has_classes:
             raise BadOption(f"{self.task} has no classes to balance; leave 'class_weight' out")
-        unknown = [name for name in self.models if name not in task.models]
+        unknown = [name for name in self.models if not task.takes(name)]
         if unknown or len(set(self.models)) != len(self.models):
-            there = ", ".join(task.models)
+            there = ", ".join(task.models) + (", package.module:attribute" if task.takes_own else "")
             given = ", ".join(map(str, self.models))
             raise BadOption(f"'models' must name some of {there} ({self.task}), each once, not {given}")
         if not (self.budget_epochs or self.budget_s or self.budget_trials):
@@ -199,12 +200,12 @@ class JobSpec:
     def _cool_epochs(self, model: str) -> int:
         """Trees and regressions have no learning rate that falls; trees cannot be paused for it either."""
         recipe = self.recipe
-        cools = recipe.pausable and not recipe.models[model].is_convex
+        cools = recipe.pausable and not recipe.model(model).is_convex
         return min(_COOL_EPOCHS, self.max_epochs // 3) if cools else 0
 
     def space(self, model: str) -> HyperSpace:
         """What is tuned of a model. Raises `ValueError`, `TypeError` for knobs that are none."""
-        space = self.recipe.models[model].space() if self.knobs is None else HyperSpace.from_json(self.knobs)
+        space = self.recipe.model(model).space() if self.knobs is None else HyperSpace.from_json(self.knobs)
         begins = (self.first or {}).get(model)
         return space if begins is None else _beginning_with(begins, space)
 

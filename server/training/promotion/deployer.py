@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +71,7 @@ _ACCURACY = "accuracy"  # which has exact tests, and rules of combination that a
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64
 _MARGIN = 0.1  # of accuracy, that a member may be behind the best
+_NO_NAME = re.compile(r"[^a-z0-9_]")
 _SELECTS = ("ensemble", "best")
 _PROMOTES = ("always", "if_better")
 _NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
@@ -648,13 +650,14 @@ def _candidates(trials: Mapping[str, list[Trial]], only: str | None = None) -> d
 def _model_names(function: str, members: tuple[str, ...], found: Mapping[str, Candidate]) -> dict[str, str]:
     """The name under which each member is registered: of udf_food, food_resnet, food_resnet_2, …
 
-    A function that is named for its model, such as udf_food_resnet, does not name it twice.
+    A function that is named for its model, such as udf_food_resnet, does not name it twice. Of an import
+    path the attribute names it.
     """
     base = function.removeprefix("udf_")
     counted: dict[str, int] = {}
     names = {}
     for member in members:
-        model = found[member].model
+        model = _NO_NAME.sub("_", found[member].model.rpartition(":")[2].lower())
         counted[model] = counted.get(model, 0) + 1
         place = "" if counted[model] == 1 else f"_{counted[model]}"
         stem = base if base.endswith(f"_{model}") else f"{base}_{model}"

@@ -41,7 +41,7 @@ def is_refit_unasked(run: Run, model: str, trial: Trial, checkpoint: Checkpoint)
     splits = run.snapshot.facts["splits"]
     rows = int(splits["train"]) + int(splits["validation"])
     share = checkpoint.epoch / max(1, len(trial.scores)) * rows / max(1, int(splits["train"]))
-    return run.spec.recipe.models[model].refits and pays(rows, trial.took_s * share)
+    return run.spec.recipe.model(model).refits and pays(rows, trial.took_s * share)
 
 
 class Refits:

@@ -24,8 +24,8 @@ from server.training.jobs.run import Run
 from server.training.jobs.spec import JobSpec
 from server.training.promotion import combination
 from server.training.promotion.champion import level_of
-from server.training.promotion.deployer import Deployer
-from server.training.studies.trial import Checkpoint
+from server.training.promotion.deployer import Candidate, Deployer, _model_names
+from server.training.studies.trial import Checkpoint, Trial
 
 CLASSES = ["a", "b"]
 ROWS = {"train": 40, "validation": 40, "test": 400}
@@ -379,3 +379,14 @@ def test_what_is_deployed_was_taught_the_validation_rows_and_the_manifest_says_o
 def _parts(house: House) -> tuple[Any, Any, Any, Any]:
     of = house.deployer
     return of._trainers, of._publisher, of._catalog, of._repository
+
+
+def test_a_model_of_ones_own_is_named_by_its_attribute() -> None:
+    found = {"a": _candidate("my_nets.blocks:DeepNet"), "b": _candidate("resnet")}
+    names = _model_names("udf_food", ("a", "b"), found)
+    assert names == {"a": "food_deepnet", "b": "food_resnet"}
+
+
+def _candidate(model: str) -> Candidate:
+    checkpoint = Checkpoint(1, 0.5, "digest")
+    return Candidate(model, Trial(0, {}, {}, 0, "s", "finished", checkpoints=(checkpoint,)), checkpoint)

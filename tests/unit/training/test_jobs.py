@@ -173,3 +173,30 @@ def test_knobs_of_an_architecture_are_options_of_the_module() -> None:
     assert told["architecture_options"] == {"width": 16}
     assert told["learning_rate"] == 0.01
     assert not {"size", "augment", "width"} & told.keys()
+
+
+OWN = "my_nets.blocks:DeepNet"
+
+
+def test_a_model_of_pictures_may_be_ones_own_by_its_import_path() -> None:
+    spec = JobSpec.from_json({"dataset": "d", "models": ["small_cnn", OWN]})
+    assert list(spec.studies(1, "")) == ["small_cnn", OWN]
+    given = Assignment(0, {"learning_rate": 0.01}, 5, None, 0, 27)
+    assert spec.train_spec(OWN, given)["architecture"] == OWN
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ("image-classification", "DeepNet"),
+        ("image-classification", "my_nets:"),
+        ("image-classification", ":DeepNet"),
+        ("image-classification", "my nets:DeepNet"),
+        ("image-classification", "my_nets/x:DeepNet"),
+        ("text-classification", OWN),
+        ("tabular-classification", OWN),
+    ],
+)
+def test_what_is_no_model_and_no_import_path_that_fits_the_task_is_refused(task: str, name: str) -> None:
+    with pytest.raises(BadOption, match="'models' must name some of"):
+        JobSpec.from_json({"dataset": "d", "task": task, "models": [name]})

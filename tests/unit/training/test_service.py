@@ -27,6 +27,13 @@ from tests.unit.training.training_house import FakeTrainer, House, house, on_a_l
 
 
 @on_a_loop
+async def test_a_server_that_may_not_import_code_trains_no_architecture_by_its_path(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        with pytest.raises(BadOption, match="runs code; start the server with --allow-import"):
+            await it.training.start({"dataset": "d", "models": ["os:system"]})
+
+
+@on_a_loop
 async def test_a_job_whose_every_trial_meets_the_same_error_fails_with_it_at_once(tmp_path: Path) -> None:
     broken = FakeTrainer(error=lambda message: "No module named 'sklearn'")
     async with house(tmp_path, broken) as it:
