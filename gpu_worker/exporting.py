@@ -12,18 +12,21 @@ import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpu_worker.device import find_device
+from gpu_worker.device import Device, find_device
 from gpu_worker.errors import ModelUnusable
 from gpu_worker.model_files.file_list import ModelFile
 from gpu_worker.model_files.manifest import FeaturesSpec, Manifest, read_manifest
 from gpu_worker.model_files.regular import MANIFEST_FILE, file_sha256
 from gpu_worker.networks.loader import load_network
+from gpu_worker.networks.network import reading
 from gpu_worker.networks.runtimes import runtime_of
 from gpu_worker.tasks import task_named
+from gpu_worker.tasks.task import BOX_NUMBERS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -57,9 +60,9 @@ def exported(directory: Path, target: Path) -> Exported:
         for name in (MANIFEST_FILE, *(file.name for file in manifest.files)):
             shutil.copyfile(directory / name, target / name)
         return Exported(manifest, None)
-    if task_named(manifest.task).reads != "scores":
+    if task_named(manifest.task).reads not in ("scores", "boxes"):
         raise ModelUnusable(
-            f"{manifest.name} does {manifest.task}; of torch's models those with classes become ONNX. "
+            f"{manifest.name} does {manifest.task}; of torch's models classifiers and detectors become ONNX. "
             f"Its files lie in {directory}"
         )
     if manifest.input.form == "text":
@@ -78,8 +81,9 @@ def _written(manifest: Manifest, target: Path) -> Manifest:
 
     module = prepared_module(manifest)
     pixels = torch.zeros(2, 3, manifest.input.height, manifest.input.width)
-    both = _with_features(module, pixels)
-    names = ["logits"] if both is None else ["logits", "features"]
+    finds_boxes = task_named(manifest.task).reads == "boxes"
+    both = None if finds_boxes else _with_features(module, pixels)
+    names = ["boxes"] if finds_boxes else ["logits"] if both is None else ["logits", "features"]
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # of an exporter that is to be replaced by one with more packages
         torch.onnx.export(
@@ -102,7 +106,9 @@ def _written(manifest: Manifest, target: Path) -> Manifest:
         weights=_FILE,
         sha256=sha256,
         files=(ModelFile(_FILE, sha256),),
-        outputs=dataclasses.replace(manifest.outputs, scores="logits"),
+        outputs=dataclasses.replace(
+            manifest.outputs, **({"boxes": ("boxes",)} if finds_boxes else {"scores": "logits"})
+        ),
         features=FeaturesSpec() if both is None else FeaturesSpec("features", manifest.features.width),
     )
     (target / MANIFEST_FILE).write_text(json.dumps(found.to_json(), indent=2) + "\n", encoding="utf-8")
@@ -141,10 +147,19 @@ def _difference(manifest: Manifest, written: Manifest) -> float:
     device = find_device("cpu", threads=1)
     size = (manifest.input.height, manifest.input.width)
     pixels = np.random.default_rng(1).integers(0, 256, (_ROWS, *size, 3), np.uint8)
-    ours, theirs = (load_network(each, device).scores(pixels, lambda: False) for each in (manifest, written))
+    ours, theirs = (_numbers(each, device, pixels) for each in (manifest, written))
     difference = float(np.abs(ours - theirs).max())
     if not difference <= _BOUND:
         raise ModelUnusable(
             f"{written.directory}: the ONNX file answers otherwise than {manifest.name}, by {difference:.2g}"
         )
     return difference
+
+
+def _numbers(manifest: Manifest, device: Device, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+    """What a model answers. Of boxes their scores, in order: of two that are all but equally sure either may
+    come first.
+    """
+    reads = task_named(manifest.task).reads
+    found: NDArray[Any] = reading(load_network(manifest, device), reads)(pixels, lambda: False)
+    return np.sort(found.reshape(len(found), -1, BOX_NUMBERS)[:, :, 4]) if reads == "boxes" else found

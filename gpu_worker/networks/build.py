@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpu_worker.errors import ModelUnusable
-from gpu_worker.zoo import ARCHITECTURES, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITECTURES
+from gpu_worker.zoo import ARCHITECTURES, DETECTORS, HASHING, MOST_OF_OPTIONS, TEXT_ARCHITECTURES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +22,8 @@ def build_module(
 
     With `allow_import` a name may also be "package.module:attribute", which is imported and called.
     """
-    target = ARCHITECTURES.get(architecture) or TEXT_ARCHITECTURES.get(architecture)
+    known = {**ARCHITECTURES, **DETECTORS, **TEXT_ARCHITECTURES}
+    target = known.get(architecture)
     if target is None and ":" in architecture:
         if not allow_import:
             raise ModelUnusable(
@@ -31,8 +32,8 @@ def build_module(
             )
         target = architecture
     if target is None:
-        known = ", ".join(sorted([*ARCHITECTURES, *TEXT_ARCHITECTURES, HASHING]))
-        raise ModelUnusable(f"the architecture {architecture!r} is not known; there are: {known}")
+        there = ", ".join(sorted([*known, HASHING]))
+        raise ModelUnusable(f"the architecture {architecture!r} is not known; there are: {there}")
     if target != architecture:
         _check_options(architecture, options)
     module_name, _, attribute = target.partition(":")

@@ -22,7 +22,7 @@ from gpu_worker.networks.build import build_module
 from gpu_worker.networks.text_network import TextNetwork
 from gpu_worker.networks.torch_network import TorchNetwork
 from gpu_worker.tasks import task_named
-from gpu_worker.zoo import ARCHITECTURES, TEXT_ARCHITECTURES
+from gpu_worker.zoo import ARCHITECTURES, DETECTORS, TEXT_ARCHITECTURES
 from gpu_worker.zoo.blocks import fold_batch_norms
 
 __all__ = ["is_of_the_zoo", "network_of", "prepared_module", "skeleton"]
@@ -32,7 +32,7 @@ _MOST_UNPACKING = 4  # a weight is float32 on the device, and may be stored in o
 
 def is_of_the_zoo(manifest: Manifest) -> bool:
     """Whether the module is ours, and so is made of nothing but its architecture, options and weights."""
-    return manifest.architecture in ARCHITECTURES or manifest.architecture in TEXT_ARCHITECTURES
+    return any(manifest.architecture in known for known in (ARCHITECTURES, DETECTORS, TEXT_ARCHITECTURES))
 
 
 def prepared_module(manifest: Manifest, *, allow_import: bool = False) -> nn.Module:
@@ -71,8 +71,8 @@ def network_of(module: nn.Module, manifest: Manifest, device: Device) -> TextNet
         manifest.input,
         device,
         # What a module of somebody else's does may depend on its input.
-        traceable=manifest.architecture in ARCHITECTURES,
-        reads="values" if task.reads == "values" else "scores",
+        traceable=manifest.architecture in ARCHITECTURES or manifest.architecture in DETECTORS,
+        reads=task.reads if task.reads in ("values", "boxes") else "scores",
         activation=task.activation,
     )
 

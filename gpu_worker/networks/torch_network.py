@@ -71,7 +71,8 @@ class TorchNetwork:
     """`module` maps [n, 3, H, W] float32 to [n, classes] logits, as it will run (see `torch_loader`).
 
     traceable: its layers run in the same order whatever the input is, so that a CPU may run them as one call.
-    reads: what it gives, where that is no scores: values, or features. activation: what makes that of it.
+    reads: what it gives, where that is no scores: values, boxes, or features. activation: what makes that of
+    it.
     """
 
     forms = frozenset(("path", "image", "tensor"))
@@ -100,7 +101,7 @@ class TorchNetwork:
         self._run_body: Callable[[Tensor], Tensor] | None = None
         self._body_lock = threading.Lock()
         self.features_width = 0  # known once it is warm, as the next
-        self.values_width = 0
+        self.values_width = self.boxes_width = 0
         self._traceable = traceable and not device.is_cuda
         scale, shift = pixel_line(spec)
         self._scale = torch.from_numpy(scale).to(self._device)
@@ -133,6 +134,7 @@ class TorchNetwork:
             self.scores(self._black(rows), lambda: False)
         found = self.scores(self._black(rows), lambda: False)
         self.values_width = found.shape[1] if self._reads == "values" else 0
+        self.boxes_width = found.shape[1] if self._reads == "boxes" else 0
         return found
 
     @torch.inference_mode()
@@ -201,6 +203,10 @@ class TorchNetwork:
 
     def values(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
         """[n, values_width] of the same."""
+        return self._passed(self._answers, inputs, is_cancelled)
+
+    def boxes(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:
+        """[n, boxes_width] of the same, in pixels of the input."""
         return self._passed(self._answers, inputs, is_cancelled)
 
     def features(self, inputs: Inputs, is_cancelled: IsCancelled) -> Floats:

@@ -21,7 +21,7 @@ OBJECT_DETECTION = Task(
     reads="boxes",
     collector=_collector,
     rules=("weighted_boxes",),
-    metrics=("map", "map_50"),
+    metrics=("map_50", "map"),
     threshold=0.0,
     worth="map",
 )

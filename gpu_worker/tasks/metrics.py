@@ -1,11 +1,12 @@
 """How good answers are: metrics by name, and the score by which trials, studies and deployments are compared.
 
-Predictions are what networks give, float [n, width]: probabilities of classes, sigmoids of labels, or numbers
-in the first column. Targets are what was to be said:
+Predictions are what networks give, float [n, width]: probabilities of classes, sigmoids of labels, numbers
+in the first column, or boxes (`networks.network.GivesBoxes`). Targets are what was to be said:
 
     of classes   int [n], indices into the classes; −1 = none of them, which no answer meets
     of labels    bool [n, classes]
     of numbers   float64 [n]
+    of boxes     float [n, m, 5]: x0, y0, x1, y1, index into the classes; −1 = no box
 
 Needs numpy, which the package `gpu_worker.tasks` itself does not: who compares answers imports this module.
 """
@@ -13,7 +14,7 @@ Needs numpy, which the package `gpu_worker.tasks` itself does not: who compares 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -21,12 +22,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["METRICS", "Metric", "Predictions", "Score", "Targets", "confusion_matrix", "metric_named"]
+from gpu_worker.tasks.average_precision import COCO_OVERLAPS, NO_BOX, BoxMatches
+from gpu_worker.tasks.task import BOX_NUMBERS
+
+__all__ = [
+    "METRICS",
+    "Metric",
+    "Predictions",
+    "Score",
+    "Targets",
+    "box_matches",
+    "confusion_matrix",
+    "metric_named",
+]
 
 Predictions = NDArray[np.floating]
 Targets = NDArray[Any]
 Losses = NDArray[np.float64]
 Counts = NDArray[Any]  # [..., 3, classes]
+Rows = NDArray[np.intp]
+OfRows = Callable[[Rows], float]
 
 _LEAST = float(np.finfo(np.float64).eps)  # a probability of 0 would cost infinitely much
 _THRESHOLD = 0.5
@@ -43,7 +58,8 @@ class Metric:
     row's sign and nothing else. row_counts: what each row adds, int64 [n, 3, classes], to how often each
     class was named rightly, was named, and was to be named, where the metric is `of_counts` of their sums.
     relative: whether a difference means something beside the value alone, as of an error in the target's own
-    unit.
+    unit. prepared(predictions, targets): `of` any choice of their rows, where most of its work is the same
+    for all choices.
     """
 
     name: str
@@ -56,12 +72,19 @@ class Metric:
     row_counts: Callable[[Predictions, Targets], Counts] | None = None
     of_counts: Callable[[Counts], Losses] | None = None
     relative: bool = False
+    prepared: Callable[[Predictions, Targets], OfRows] | None = None
 
     def score(self, predictions: Predictions, targets: Targets) -> Score:
         """The score of some rows. Raises ValueError for none."""
         if not len(targets):
             raise ValueError(f"{self.name} of no rows is not known")
         return Score(self.name, self.of(predictions, targets), self.loss(predictions, targets))
+
+    def of_rows(self, predictions: Predictions, targets: Targets) -> OfRows:
+        """The value of any choice of rows, by their places; a row may be chosen several times."""
+        if self.prepared is not None:
+            return self.prepared(predictions, targets)
+        return lambda rows: self.of(predictions[rows], targets[rows])
 
     def merit(self, value: float) -> float:
         """The value, or its negative: the larger, the better."""
@@ -269,6 +292,43 @@ def _r2(predictions: Predictions, targets: Targets) -> float:
     return 1 - left / there
 
 
+# ── of boxes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def box_matches(predictions: Predictions, targets: Targets, enough: Sequence[float]) -> BoxMatches:
+    """What networks found, a score of 0 being no box, held against the true boxes."""
+    found = predictions.reshape(len(predictions), -1, BOX_NUMBERS).copy()
+    found[found[:, :, 4] <= 0, 5] = NO_BOX
+    return BoxMatches(found, targets, enough)
+
+
+def _precision_at(*enough: float) -> Callable[[Predictions, Targets], OfRows]:
+    """Mean average precision at these overlaps; 0 of pictures in which there is nothing to find."""
+
+    def prepared(predictions: Predictions, targets: Targets) -> OfRows:
+        matches = box_matches(predictions, targets, enough)
+
+        def of(rows: Rows) -> float:
+            found = matches.value(np.bincount(rows, minlength=len(targets)))
+            return 0.0 if math.isnan(found) else found
+
+        return of
+
+    return prepared
+
+
+def _boxes_metric(name: str, *enough: float) -> Metric:
+    prepared, all_overlaps = _precision_at(*enough), _precision_at(*COCO_OVERLAPS)
+    return Metric(
+        name,
+        True,
+        lambda predictions, targets: prepared(predictions, targets)(np.arange(len(targets))),
+        lambda predictions, targets: 1 - all_overlaps(predictions, targets)(np.arange(len(targets))),
+        1.0,
+        prepared=prepared,
+    )
+
+
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         metric.name: metric
@@ -283,6 +343,8 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             Metric("rmse", False, _rmse, _mean_square, 0.0, _squares, relative=True),
             Metric("mae", False, _mae, _mean_square, 0.0, _distances, relative=True),
             Metric("r2", True, _r2, _mean_square, 1.0, _squares),
+            _boxes_metric("map_50", 0.5),
+            _boxes_metric("map", *COCO_OVERLAPS),
         )
     }
 )

@@ -16,7 +16,7 @@ from gpu_worker.pipeline.decode import decode_image
 from gpu_worker.train.examples import Example, Split
 from gpu_worker.train.spec import TrainSpec
 
-__all__ = ["ImageExamples", "decode_examples"]
+__all__ = ["ImageExamples", "decode_examples", "normalised_pixels"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,11 +34,11 @@ class ImageExamples:
         self, rows: Tensor, spec: TrainSpec, generator: torch.Generator, device: torch.device
     ) -> Tensor:
         """See `loop.Examples.varied`: float32 [n, 3, H, W]."""
-        return _normalised(spec.augment.apply(self.pixels[rows], generator).to(device), spec.input)
+        return normalised_pixels(spec.augment.apply(self.pixels[rows], generator).to(device), spec.input)
 
     def plain(self, start: int, end: int, spec: TrainSpec, device: torch.device) -> Tensor:
         """See `loop.Examples.plain`: float32 [n, 3, H, W]."""
-        return _normalised(self.pixels[start:end].to(device).float(), spec.input)
+        return normalised_pixels(self.pixels[start:end].to(device).float(), spec.input)
 
     def content(self) -> Iterator[bytes]:
         """See `loop.Examples.content`."""
@@ -89,7 +89,7 @@ def decode_examples(
         }
 
 
-def _normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
+def normalised_pixels(pixels: Tensor, spec: InputSpec) -> Tensor:
     """float32 [n, H, W, 3] in 0…255 → normalised [n, 3, H, W], channels_last."""
     mean = torch.tensor(spec.mean, device=pixels.device) * 255
     std = torch.tensor(spec.std, device=pixels.device) * 255

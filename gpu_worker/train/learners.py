@@ -21,10 +21,11 @@ from gpu_worker.train.network_learner import NetworkLearner
 from gpu_worker.train.network_learner import evaluated as network_evaluated
 from gpu_worker.train.snapshot import SnapshotFile, read_snapshot, read_texts
 from gpu_worker.train.spec import TrainSpec
-from gpu_worker.zoo import LINEAR_TEXT, TABULAR, TEXT_ARCHITECTURES
+from gpu_worker.zoo import DETECTORS, LINEAR_TEXT, TABULAR, TEXT_ARCHITECTURES
 from gpu_worker.zoo.text import TextModule
 
 if TYPE_CHECKING:
+    from gpu_worker.train.boxed_images import BoxedSnapshot
     from gpu_worker.train.embeddings import EmbeddedRows
     from gpu_worker.train.linear_texts import LinearSpec, SparseTexts
     from gpu_worker.train.tabular import TableSnapshot
@@ -87,6 +88,20 @@ class Learners:
             texts = self._sparse(snapshot, linear, objective)
             return LinearTextLearner(linear, texts, objective, start=start, start_epoch=start_epoch)
         spec = train_spec(raw)
+        if spec.architecture in DETECTORS:
+            from gpu_worker.train.detector_learner import DetectorLearner
+
+            boxed = self._boxed(snapshot, objective.classes, spec)
+            return DetectorLearner(
+                spec,
+                objective,
+                boxed.examples(*objective.taught),
+                boxed.examples("validation"),
+                skipped=len(boxed.skipped),
+                start=start,
+                start_epoch=start_epoch,
+                device=self.device,
+            )
         rows = self._rows(snapshot, objective.classes, spec)
         return NetworkLearner(
             spec,
@@ -127,6 +142,11 @@ class Learners:
             answered = linear_evaluated(texts, objective, split, start)
             return answered if len(answered.targets) else None
         spec = train_spec(raw)
+        if spec.architecture in DETECTORS:
+            from gpu_worker.train.detector_learner import detector_evaluated
+
+            boxed = self._boxed(snapshot, objective.classes, spec).examples(split)
+            return detector_evaluated(spec, boxed, start, device=self.device) if len(boxed) else None
         examples = self._rows(snapshot, objective.classes, spec).examples(split)
         if not len(examples):
             return None
@@ -176,6 +196,18 @@ class Learners:
         found: EmbeddedRows = self._held(
             (path, "embedded", backbone.sha256, objective.task.name, objective.classes),
             lambda: read_embedded(path, objective, embedder, stops),
+        )
+        return found
+
+    def _boxed(self, path: str, classes: Sequence[str], spec: TrainSpec) -> BoxedSnapshot:
+        from gpu_worker.train.boxed_images import read_boxed
+
+        height, width = spec.input.height, spec.input.width
+        found: BoxedSnapshot = self._held(
+            (path, "boxes", height, width),
+            lambda: read_boxed(
+                path, classes, height=height, width=width, read=self.read, max_pixels=self.max_pixels
+            ),
         )
         return found
 

@@ -32,6 +32,7 @@ __all__ = [
     "answers_of",
     "begin",
     "probabilities_of",
+    "steps_of_epoch",
     "train",
     "train_epoch",
 ]
@@ -201,14 +202,37 @@ def train_epoch(
 
     Raises `TrainingStopped`. Sets torch's global generator.
     """
+    device = next(module.parameters()).device
+
+    def loss_of(rows: Tensor, generator: torch.Generator) -> Tensor:
+        inputs = examples.varied(rows, spec, generator, device)
+        labels = examples.labels[rows].to(device)
+        weighs = None if weights is None else weights[rows].to(device)
+        return _loss(module(inputs), labels, weighs, spec.label_smoothing)
+
+    return steps_of_epoch(spec, epoch, module, optimiser, len(examples), loss_of, should_stop)
+
+
+def steps_of_epoch(
+    spec: TrainSpec,
+    epoch: int,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    count: int,
+    loss_of: Callable[[Tensor, torch.Generator], Tensor],
+    should_stop: Callable[[], bool],
+) -> float:
+    """One pass over `count` examples, whatever they are and whatever they cost; the mean loss of a row.
+
+    loss_of: rows, and what their variation is drawn by → their mean loss. Raises as `train_epoch`.
+    """
     seed = _seed(spec.seed, epoch + 1)
     torch.manual_seed(seed)  # dropout
     generator = torch.Generator().manual_seed(seed)  # order and augmentation
-    device = next(module.parameters()).device
-    order = torch.randperm(len(examples), generator=generator)
-    starts = _starts(len(examples), spec.batch_rows)
+    order = torch.randperm(count, generator=generator)
+    starts = _starts(count, spec.batch_rows)
     module.train()
-    total = torch.zeros((), device=device)
+    total = torch.zeros((), device=next(module.parameters()).device)
     taught = 0
     for step, start in enumerate(starts):
         rows = order[start : start + spec.batch_rows]
@@ -217,10 +241,7 @@ def train_epoch(
         rate = spec.learning_rate_at((epoch + step / len(starts)) / spec.epochs)
         for group in optimiser.param_groups:
             group["lr"] = rate
-        inputs = examples.varied(rows, spec, generator, device)
-        labels = examples.labels[rows].to(device)
-        weighs = None if weights is None else weights[rows].to(device)
-        loss = _loss(module(inputs), labels, weighs, spec.label_smoothing)
+        loss = loss_of(rows, generator)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()

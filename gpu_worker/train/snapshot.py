@@ -7,22 +7,23 @@ Knows the columns input, target and split; knows no SQL and no sampling.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
 
 from gpu_worker.errors import RowFault
-from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.pipeline.decode import Pixels, decode_image
 from gpu_worker.train.array_store import ArrayStore, ArrayWriter
 from gpu_worker.train.images import ImageExamples
 from gpu_worker.train.joined_examples import JoinedExamples
 from gpu_worker.train.loop import Examples
 from gpu_worker.train.texts import TextExamples, ragged
 
-__all__ = ["NO_CLASS", "SPLITS", "SnapshotFile", "read_snapshot", "read_texts"]
+__all__ = ["NO_CLASS", "SPLITS", "Pictures", "SnapshotFile", "read_snapshot", "read_texts"]
 
 SPLITS = ("train", "validation", "test")
 # The label of a row whose class no training row shows: no answer is the right one.
@@ -58,6 +59,42 @@ class SnapshotFile:
         return sum(part.pixels.nbytes for part in self.parts.values() if isinstance(part, ImageExamples))
 
 
+@dataclass(slots=True)
+class Pictures:
+    """The pictures of a snapshot, as serving will see them. read: path → the file's bytes; raises `RowFault`.
+
+    skipped: files that vanished since the snapshot, or are damaged now, and why.
+    """
+
+    path: str
+    height: int
+    width: int
+    read: Callable[[bytes], bytes]
+    max_pixels: int
+    skipped: list[str] = field(default_factory=list)
+
+    def decoded(self, file: pq.ParquetFile) -> Iterator[tuple[str, Any, bytes, Pixels]]:
+        """(split, target, the file's bytes, its pixels) of each row that can be read, in their order.
+
+        Raises `ValueError` where more than 1 % of them cannot, naming the first.
+        """
+        most = max(1, file.metadata.num_rows * _SKIPPED_SHARE)
+        for batch in file.iter_batches(columns=["input", "target", "split"]):
+            for row in batch.to_pylist():
+                try:
+                    data = self.read(row["input"].encode())
+                    image = decode_image(data, self.height, self.width, max_pixels=self.max_pixels)
+                except RowFault as fault:
+                    self.skipped.append(f"{row['input']}: {fault.message}")
+                    if len(self.skipped) > most:
+                        raise ValueError(
+                            f"{len(self.skipped)} images of the snapshot can no longer be read, the first "
+                            f"{self.skipped[0]}; refresh the dataset"
+                        ) from fault
+                    continue
+                yield row["split"], row["target"], data, image
+
+
 def read_snapshot(
     path: str,
     classes: Sequence[str],
@@ -69,29 +106,16 @@ def read_snapshot(
 ) -> SnapshotFile:
     """Decodes every image of the snapshot once; takes 12 KiB of memory per image at 64×64.
 
-    read: path → the file's bytes; raises `RowFault`. Files that vanished since the snapshot are skipped;
-    raises `ValueError` where more than 1 % of them did, naming the first.
+    Raises as `Pictures.decoded`.
     """
+    decoded = Pictures(path, height, width, read, max_pixels)
     index = {label: at for at, label in enumerate(classes)}
     pixels: dict[str, list[torch.Tensor]] = {split: [] for split in SPLITS}
     labels: dict[str, list[int]] = {split: [] for split in pixels}
-    skipped: list[str] = []
     with pq.ParquetFile(path) as file:
-        rows = file.metadata.num_rows
-        for batch in file.iter_batches(columns=["input", "target", "split"]):
-            for row in batch.to_pylist():
-                try:
-                    image = decode_image(read(row["input"].encode()), height, width, max_pixels=max_pixels)
-                except RowFault as fault:
-                    skipped.append(f"{row['input']}: {fault.message}")
-                    if len(skipped) > max(1, rows * _SKIPPED_SHARE):
-                        raise ValueError(
-                            f"{len(skipped)} images of the snapshot can no longer be read, the first "
-                            f"{skipped[0]}; refresh the dataset"
-                        ) from fault
-                    continue
-                pixels[row["split"]].append(torch.from_numpy(image.copy()))
-                labels[row["split"]].append(index.get(row["target"], NO_CLASS))
+        for split, target, _, image in decoded.decoded(file):
+            pixels[split].append(torch.from_numpy(image.copy()))
+            labels[split].append(index.get(target, NO_CLASS))
     empty = torch.empty((0, height, width, 3), dtype=torch.uint8)
     parts = {
         split: ImageExamples(
@@ -101,7 +125,7 @@ def read_snapshot(
         )
         for split, images in pixels.items()
     }
-    return SnapshotFile(parts, tuple(skipped))
+    return SnapshotFile(parts, tuple(decoded.skipped))
 
 
 def read_texts(

@@ -31,8 +31,9 @@ import numpy as np
 
 from gpu_worker.errors import BadRequest, Cancelled, NoSpace, RowFault, WorkerError
 from gpu_worker.parent import die_with_parent
-from gpu_worker.pipeline.decode import decode_image
+from gpu_worker.pipeline.decode import decode_image, upright_size
 from gpu_worker.pipeline.media import MediaRoots
+from gpu_worker.tasks.average_precision import NO_BOX
 from gpu_worker.wire.frames import receive
 from gpu_worker.wire.protocol import (
     Cancel,
@@ -214,6 +215,7 @@ class Trials:
 
     def _inspect(self, message: Inspect) -> Inspected:
         digests: list[str] = []
+        sizes: list[list[int]] = []
         errors: list[dict[str, Any]] = []
         folders: dict[str, str] = {}
         for index, row in enumerate(message.rows):
@@ -221,10 +223,13 @@ class Trials:
                 data = self.media.read(row, max_bytes=self.max_input_bytes, folders=folders)
                 decode_image(data, _INSPECT_PIXELS, _INSPECT_PIXELS, max_pixels=self.max_pixels)
                 digests.append(hashlib.sha256(data).hexdigest())
+                height, width = upright_size(data)
+                sizes.append([width, height])
             except RowFault as fault:
                 digests.append("")
+                sizes.append([0, 0])
                 errors.append(asdict(RowError(index, fault.code, fault.message)))
-        return Inspected(message.id, digests, errors)
+        return Inspected(message.id, digests, errors, sizes)
 
 
 def _objective(message: TrainEpoch) -> Objective:
@@ -236,10 +241,12 @@ def _objective(message: TrainEpoch) -> Objective:
 
 
 def _told(targets: Targets) -> list[Any]:
-    """Of each row an index, a number, or the list of its labels' indices: labels are few of many."""
+    """Of each row an index, a number, its boxes, or its labels' indices: labels are few of many."""
     if targets.ndim == 1:
         told: list[Any] = targets.tolist()
         return told
+    if targets.ndim == 3:
+        return [row[row[:, 4] != NO_BOX].tolist() for row in targets]
     return [np.flatnonzero(row).tolist() for row in targets]
 
 

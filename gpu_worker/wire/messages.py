@@ -283,11 +283,14 @@ class Inspect(Message):
 
 @dataclass(slots=True)
 class Inspected(Message):
-    """SHA-256 of every row's file, in hexadecimal; "" for the rows that have an error."""
+    """SHA-256 of every row's file, in hexadecimal; "" for the rows that have an error. sizes: [width, height]
+    of every picture, the right way up; [0, 0] for those rows.
+    """
 
     kind: ClassVar[str] = "inspected"
     digests: list[str]
     errors: list[dict[str, Any]]  # fields of RowError
+    sizes: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -407,7 +410,7 @@ class Evaluated(Message):
     """What the network gives, float32 [n, width], and what was to be said, in the snapshot's order.
 
     targets: of each row an index into the classes (−1 = none of them), the list of the indices of its labels,
-    or a number.
+    a number, or its boxes: x0, y0, x1, y1 in pixels of the network's input, index into the classes.
     """
 
     kind: ClassVar[str] = "evaluated"

@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ARCHITECTURES", "HASHING", "LINEAR_TEXT", "MOST_OF_OPTIONS", "TABULAR", "TEXT_ARCHITECTURES"]
+__all__ = [
+    "ARCHITECTURES",
+    "DETECTORS",
+    "HASHING",
+    "LINEAR_TEXT",
+    "MOST_OF_OPTIONS",
+    "TABULAR",
+    "TEXT_ARCHITECTURES",
+]
 
 HASHING = "hashing"
 
@@ -25,6 +33,10 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "inception": "gpu_worker.zoo.inception:Inception",
         "efficientnet_lite0": "gpu_worker.zoo.efficientnet_lite:EfficientNetLite0",
     }
+)
+# To [n, k · 6] boxes instead of logits: what `GridDetector.forward` says.
+DETECTORS: Mapping[str, str] = MappingProxyType(
+    {"grid_detector": "gpu_worker.zoo.grid_detector:GridDetector"}
 )
 IMPORTED = frozenset(("efficientnet_lite0",))
 """Those of `ARCHITECTURES` that are there for weights made elsewhere, and too large to be trained here."""

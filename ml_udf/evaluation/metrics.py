@@ -28,7 +28,7 @@ METRICS: Mapping[Target, tuple[str, ...]] = {
     "label": ("accuracy", "macro_f1", "log_loss", "auc"),
     "labels": ("micro_f1",),
     "number": ("rmse", "mae", "r2"),
-    "boxes": ("map", "map_50"),
+    "boxes": ("map_50", "map"),
 }
 _OF_PROBABILITIES = {"log_loss", "auc"}
 _COCO_OVERLAPS = tuple(0.5 + (0.95 - 0.5) / 9 * step for step in range(10))  # to the last digit

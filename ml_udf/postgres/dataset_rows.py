@@ -66,11 +66,17 @@ class DatasetRows:
         """
         with self._path(search_path):
             columns = self._columns(_selected(query, "*"), key, target)
+            # Not every type has an order: json has a text that has one.
+            order = next(
+                sql if sent == "string" else f"dataset.{quoted(target)}"
+                for name, sent, sql in columns
+                if name == target
+            )
             listed = ", ".join(f"{sql} AS {quoted(name)}" for name, _, sql in columns)
             cursor = self._plpy.cursor(
                 _selected(query, listed)
                 # The target too: equal keys must not come in another order the next time.
-                + f" ORDER BY dataset.{quoted(key)}, dataset.{quoted(target)}"
+                + f" ORDER BY dataset.{quoted(key)}, {order}"
             )
             try:
                 yield from self._read(cursor, columns, check_interrupts)

@@ -16,6 +16,7 @@ from gpu_worker.tasks import (
     IMAGE_CLASSIFICATION,
     IMAGE_MULTILABEL,
     IMAGE_REGRESSION,
+    OBJECT_DETECTION,
     TABULAR_CLASSIFICATION,
     TABULAR_REGRESSION,
     TEXT_CLASSIFICATION,
@@ -36,9 +37,12 @@ __all__ = [
     "RECIPES",
     "Model",
     "Recipe",
+    "TargetKind",
     "recipe_for",
     "regression_beside",
 ]
+
+TargetKind = Literal["class", "labels", "number", "boxes"]
 
 DEFAULT_TASK = IMAGE_CLASSIFICATION.name
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -68,7 +72,8 @@ class Recipe:
     policies: the default first. suffix: of its checkpoints' files. pausable: whether trials go on from one.
     form: of the rows that its functions take. runtime: of model.json. pictures: whether its inputs are paths
     of pictures, which are looked at before they are learned. columns: whether a row is several columns of a
-    table. networks: whether its models are networks, whose learning rate has a schedule.
+    table. networks: whether its models are networks, whose learning rate has a schedule. size: pixels of a
+    picture's side, where a job does not say.
     """
 
     name: str
@@ -82,6 +87,7 @@ class Recipe:
     pictures: bool = False
     columns: bool = False
     networks: bool = True
+    size: int = 64
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -93,9 +99,11 @@ class Recipe:
         return metric_named(job.get("metric") or self.metrics[0])
 
     @property
-    def target(self) -> Literal["class", "labels", "number"]:
+    def target(self) -> TargetKind:
         """What the target column holds."""
         task = task_named(self.name)
+        if task.reads == "boxes":
+            return "boxes"
         if task.reads == "values":
             return "number"
         return "class" if task.picks_one else "labels"
@@ -163,6 +171,17 @@ def _image() -> HyperSpace:
     for name, most, default in (("shift", 0.15, 0.08), ("zoom", 0.2, 0.1), ("colour", 0.3, 0.15)):
         space.add_range_knob(name, "float", 0.0, most, group="preprocessing", default=default)
     # A mirrored photo shows the same thing; a mirrored digit, text or sign does not.
+    space.add_categorical_knob("flip", "integer", [0, 1], group="preprocessing", default=0)
+    return space
+
+
+def _detector() -> HyperSpace:
+    space = HyperSpace()
+    space.add_range_knob("learning_rate", "float", 1e-3, 2e-2, log=True, default=6e-3)
+    space.add_range_knob("weight_decay", "float", 1e-3, 1e-1, log=True, default=0.02)
+    space.add_categorical_knob("batch_rows", "integer", [8, 16, 32], default=16)
+    for name, most, default in (("shift", 0.25, 0.12), ("zoom", 0.35, 0.2), ("colour", 0.3, 0.15)):
+        space.add_range_knob(name, "float", 0.0, most, group="preprocessing", default=default)
     space.add_categorical_knob("flip", "integer", [0, 1], group="preprocessing", default=0)
     return space
 
@@ -282,6 +301,15 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 ("small_cnn", "squeezenet", "resnet"),
                 ("asha", "branch", "costudy", "study"),
                 pictures=True,
+            ),
+            Recipe(
+                OBJECT_DETECTION.name,
+                "path",
+                {"grid_detector": Model("one-stage", _detector, refits=False)},
+                ("grid_detector",),
+                ("asha", "branch", "costudy", "study"),
+                pictures=True,
+                size=128,
             ),
             Recipe(
                 TEXT_CLASSIFICATION.name,

@@ -31,7 +31,7 @@ from server.serving.fair_share import may_take
 from server.store.training import TrainingRepository
 from server.training.datasets.connections import SourceConnections
 from server.training.datasets.rows_json import record_batch
-from server.training.datasets.snapshot import Draft, Facts, SnapshotLimits, Unreadable
+from server.training.datasets.snapshot import Draft, Facts, Looked, SnapshotLimits, Unreadable
 from server.training.datasets.spec import PUSHED, DatasetSpec
 from server.training.trainers import Trainers, expect
 
@@ -274,7 +274,7 @@ class Datasets:
     def _pulled(self, spec: DatasetSpec, roles: Sequence[str] | None, cancellation: Cancellation) -> Facts:
         """Blocking: in a thread. Raises `QueryCancelled`, and as `pull`."""
 
-        def inspect(inputs: Sequence[str]) -> list[str | Unreadable]:
+        def inspect(inputs: Sequence[str]) -> list[Looked | Unreadable]:
             cancellation.check()
             return self._inspect(inputs)
 
@@ -297,13 +297,15 @@ class Datasets:
             self._repository.add_snapshot, spec.name, spec.as_json(), facts.as_json()
         )
 
-    def _inspect(self, inputs: Sequence[str]) -> list[str | Unreadable]:
+    def _inspect(self, inputs: Sequence[str]) -> list[Looked | Unreadable]:
         """Blocking: called by drafts, in their threads."""
         return asyncio.run_coroutine_threadsafe(self._inspected(inputs), self._loop).result()
 
-    async def _inspected(self, inputs: Sequence[str]) -> list[str | Unreadable]:
+    async def _inspected(self, inputs: Sequence[str]) -> list[Looked | Unreadable]:
         reply = expect(await self._trainers.ask(Inspect(0, [text.encode() for text in inputs])), Inspected)
-        found: list[str | Unreadable] = list(reply.digests)
+        found: list[Looked | Unreadable] = [
+            Looked(digest, *size) for digest, size in zip(reply.digests, reply.sizes, strict=True)
+        ]
         for error in reply.errors:
             found[error["index"]] = Unreadable(inputs[error["index"]], error["code"], error["message"])
         return found

@@ -33,7 +33,7 @@ from server.training.datasets.split import LEFT_OUT, SPLITS, RowNumbers
 from server.training.datasets.targets import target_column
 from server.training.recipes import recipe_for
 
-__all__ = ["Draft", "Facts", "Inspector", "SnapshotLimits", "Unreadable", "split_note"]
+__all__ = ["Draft", "Facts", "Inspector", "Looked", "SnapshotLimits", "Unreadable", "split_note"]
 
 
 # content: a hash of what the input stands for, where that is not the text itself.
@@ -62,8 +62,17 @@ class Unreadable:
     message: str
 
 
-# Inputs → the hash of what each stands for, or why it cannot be read. Called with up to 256 at a time.
-Inspector = Callable[[Sequence[str]], Sequence[str | Unreadable]]
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A picture that can be read. content: a hash of its file; width, height: the right way up."""
+
+    content: str
+    width: int = 0
+    height: int = 0
+
+
+# Paths of pictures → what each is, or why it cannot be read. Called with up to 256 at a time.
+Inspector = Callable[[Sequence[str]], Sequence[Looked | Unreadable]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +223,17 @@ class Draft:
         codes: list[int] = []
         for start in range(0, len(keys), _INSPECTED_ROWS):
             part = slice(start, start + _INSPECTED_ROWS)
-            looked_at = self._inspect(inputs[part]) if self._recipe.pictures else inputs[part]
+            looked_at = self._looked_at(inputs[part])
             for row, found in enumerate(looked_at, start):
                 if isinstance(found, Unreadable):
                     self._note_unreadable(found)
                     continue
+                self._target.check_picture(targets[row], found.width, found.height)
                 kept.append(row)
                 entities.append(_hash(groups[row]))
-                pictures.append(_hash(found))
+                pictures.append(_hash(found.content))
                 codes.append(self._target.code(targets[row]))
-                for text in (keys[row], inputs[row], targets[row], found):
+                for text in (keys[row], inputs[row], targets[row], found.content):
                     data = text.encode()
                     self._content.update(len(data).to_bytes(8, "little") + data)
         columns: list[Sequence[Any]] = [[values[row] for row in kept] for values in (keys, inputs)]
@@ -232,6 +242,9 @@ class Draft:
         self._writer.write_table(pa.table(columns, schema=self._schema))
         times = None if order is None else [order[row] for row in kept]
         self._numbers.add(entities, pictures, codes, times)
+
+    def _looked_at(self, inputs: Sequence[str]) -> Sequence[Looked | Unreadable]:
+        return self._inspect(inputs) if self._recipe.pictures else [Looked(text) for text in inputs]
 
     def _inputs(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
         """The texts that models get to see; of a table, the row's values as JSON."""

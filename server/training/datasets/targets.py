@@ -1,6 +1,6 @@
-"""What a target column holds, by the task: names of classes, numbers, or sets of labels. Pure; knows Arrow.
+"""What a target column holds, by the task: classes, numbers, sets of labels, or boxes. Pure; knows Arrow.
 
-A snapshot keeps the target as it is compared with answers: texts, float64, or a JSON array of texts.
+A snapshot keeps the target as it is compared with answers: texts, float64, or JSON.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from server.errors import BadOption
+from server.training.datasets.box_targets import BoxTargets
 from server.training.datasets.spec import DatasetSpec
-from server.training.recipes import recipe_for, regression_beside
+from server.training.recipes import TargetKind, recipe_for, regression_beside
 
 __all__ = ["TargetColumn", "target_column"]
 
@@ -33,6 +34,10 @@ class TargetColumn(Protocol):
 
     def texts(self, values: pa.Array) -> list[str | None]:
         """Each value as the text that stands for it in the snapshot's hash. Raises `BadOption`."""
+        ...
+
+    def check_picture(self, text: str, width: int, height: int) -> None:
+        """A row of a picture of that size. Raises `BadOption` for what cannot be in it."""
         ...
 
     def code(self, text: str) -> int:
@@ -64,7 +69,14 @@ def target_column(spec: DatasetSpec) -> TargetColumn:
     return _COLUMNS[recipe_for(spec.task).target](spec)
 
 
-class _Classes:
+class _Placeless:
+    """What has no place in its picture."""
+
+    def check_picture(self, text: str, width: int, height: int) -> None:
+        """Whatever the size, it may be."""
+
+
+class _Classes(_Placeless):
     """Names of classes."""
 
     stored = pa.string()
@@ -144,7 +156,7 @@ class _Classes:
             )
 
 
-class _Numbers:
+class _Numbers(_Placeless):
     """Finite numbers."""
 
     stored = pa.float64()
@@ -197,7 +209,7 @@ class _Numbers:
         return [], {}
 
 
-class _LabelSets:
+class _LabelSets(_Placeless):
     """Any number of labels of a row: a list of texts, or the text of a JSON array of them."""
 
     stored = pa.string()
@@ -258,7 +270,8 @@ class _LabelSets:
         return json.dumps(sorted(set(labels)), ensure_ascii=False, separators=(",", ":"))
 
 
-_COLUMNS: Mapping[str, Callable[[DatasetSpec], TargetColumn]] = {
+_COLUMNS: Mapping[TargetKind, Callable[[DatasetSpec], TargetColumn]] = {
+    "boxes": BoxTargets,
     "class": _Classes,
     "number": _Numbers,
     "labels": _LabelSets,

@@ -19,12 +19,11 @@ from server.training.studies.hooks import KnobValue
 from server.training.studies.hyperspace import HyperSpace
 from server.training.studies.messages import NO_LIMIT, Advice, Assignment, StudyPolicy, StudySpec
 
-__all__ = ["SIZE", "JobSpec"]
+__all__ = ["JobSpec"]
 
 Visibility = Literal["private", "public"]
 ClassWeight = Literal["none", "balanced"]
 
-SIZE = 64
 _STALE_TRIALS = 8
 _COOL_EPOCHS = 5
 
@@ -37,7 +36,8 @@ class JobSpec:
     architecture. budget_s, budget_epochs, budget_trials: one of them is
     the budget, the others are 0; all 0 = `budget.DEFAULT`. max_trials: of each model. delta: the gain that
     is worth a checkpoint (`costudy`). patience: epochs without a gain that end a trial. knobs: a hyper-space
-    as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images.
+    as `HyperSpace.as_json` writes it; None = each model's own. size: pixels of a side, of images;
+    0 = the task's own.
     metric: by which trials are compared; None = the task's first. class_weight: `balanced` = rare classes
     weigh as much as frequent ones. refit: whether what is deployed is taught the validation rows as well,
     once they have chosen it; None = where that is quick. visibility: whether later jobs on other datasets may
@@ -60,7 +60,7 @@ class JobSpec:
     delta: float = 0.0
     patience: int = 5
     seed: int = 0
-    size: int = SIZE
+    size: int = 0
     knobs: tuple[Mapping[str, Any], ...] | None = None
     metric: str | None = None
     class_weight: ClassWeight = "none"
@@ -86,6 +86,7 @@ class JobSpec:
         object.__setattr__(self, "models", self.models or task.defaults)
         object.__setattr__(self, "policy", self.policy or task.policies[0])
         object.__setattr__(self, "metric", self.metric or task.metrics[0])
+        object.__setattr__(self, "size", self.size or task.size)
         if self.metric not in task.metrics:
             raise BadOption(
                 f"'metric' must be one of {', '.join(task.metrics)} ({self.task}), not {self.metric!r}"

@@ -1,8 +1,8 @@
 """The answer that needs no model, and what it scores on a snapshot's test rows. Blocking.
 
 Of classes it is the most frequent one, or where probabilities are scored how frequent each is; of labels
-how frequent each is; of numbers their mean, or the median where distances are scored. Learned of the
-training rows.
+how frequent each is; of numbers their mean, or the median where distances are scored; of boxes none.
+Learned of the training rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.tasks.metrics import Metric
 from server.training.datasets.leakage import majority_baseline
+from server.training.recipes import TargetKind
 
 __all__ = ["Baseline", "baseline_of"]
 
@@ -34,9 +35,7 @@ class Baseline:
     share: float | None = None
 
 
-def baseline_of(
-    file: Path, target: Literal["class", "labels", "number"], classes: Sequence[str], metric: Metric
-) -> Baseline:
+def baseline_of(file: Path, target: TargetKind, classes: Sequence[str], metric: Metric) -> Baseline:
     """Of a snapshot. Raises ValueError for one without training rows."""
     if target == "class":
         majority = majority_baseline(file)
@@ -55,6 +54,8 @@ def baseline_of(
         number = float(np.median(known) if metric.name == "mae" else known.mean())
         told = np.full((len(asked), 1), number)
         return Baseline(f"always saying {number:.4g}", metric.of(told, asked))
+    if target == "boxes":
+        return Baseline("finding nothing", 0.0)
     sets, wanted = (_sets(_column(file, split), classes) for split in ("train", "test"))
     told = np.tile(sets.mean(axis=0), (len(wanted), 1))
     return Baseline("always naming the labels of most rows", metric.of(told, wanted))

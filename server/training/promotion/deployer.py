@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.tasks import TASKS, Task, task_named
-from gpu_worker.tasks.metrics import Metric
+from gpu_worker.tasks.average_precision import NO_BOX, TRUE_NUMBERS
+from gpu_worker.tasks.metrics import Metric, box_matches
 from gpu_worker.tasks.thresholds import thresholds_of
 from gpu_worker.wire.protocol import Evaluate, Evaluated
 from server.catalog.catalog import Catalog
@@ -70,6 +71,7 @@ log = logging.getLogger("ml_udf.server.training")
 _ACCURACY = "accuracy"  # which has exact tests, and rules of combination that are fitted for it
 _CANDIDATES = 3  # of each model
 _LATENCY_ROWS = 64
+_THRESHOLD = 0.3  # of a box, where the validation rows say nothing
 _MARGIN = 0.1  # of accuracy, that a member may be behind the best
 _NO_NAME = re.compile(r"[^a-z0-9_]")
 _SELECTS = ("ensemble", "best")
@@ -204,7 +206,9 @@ class Deployer:
         }
         labels = answers[0].targets
         budget_ms = None if slo_ms is None else slo_ms / 2
-        most = 8 if select == "ensemble" and (asked is None or asked.rules) else 1
+        # Boxes are fused, and have no mean: which members would help each other is not known.
+        is_averaged = run.spec.recipe.target != "boxes"
+        most = 8 if select == "ensemble" and is_averaged and (asked is None or asked.rules) else 1
         clusters = await asyncio.to_thread(_clusters, run.file, "validation", len(labels))
         chosen, combination = await asyncio.to_thread(
             _chosen, metric, scores, labels, clusters, latency_ms, budget_ms, most
@@ -273,14 +277,21 @@ class Deployer:
                 keys = [model.key for model in champion.members]
                 return replace(told, version=champion.version, models=keys, promoted=False)
         registered = [
-            await self._register(run, model, candidate, alone_of[model], thresholds)
+            await self._register(
+                run,
+                model,
+                candidate,
+                alone_of[model],
+                thresholds_by_label(thresholds, run.snapshot.facts["classes"])
+                or _box_thresholds(run, scores_of[model], labels),
+            )
             for model, candidate in members.items()
         ]
         keys = [model.key for model in registered]
         body: dict[str, Any] = {"models": keys}
-        if asked is None:
+        if asked is None and is_averaged:
             body["combine"] = "mean" if combination is None else combination.rule
-        else:
+        elif asked is not None:
             body["task"] = asked.name
         deployed = await self._publisher.deploy(
             function,
@@ -372,6 +383,11 @@ class Deployer:
         champion = self._catalog.versions(function)[-1]
         if list(champion.classes) != list(run.snapshot.facts["classes"]):
             raise BadOption(f"function {function} answers other classes; promote the new one 'always'")
+        if run.spec.recipe.target == "boxes" and len(champion.members) > 1:
+            raise BadOption(
+                f"function {function} fuses the boxes of several models, which cannot be compared; "
+                "promote 'always'"
+            )
         for model in champion.members:
             task = _recipe_of(run, model)
             is_ours = model.task == task.name and model.runtime == task.runtime
@@ -400,8 +416,10 @@ class Deployer:
         )
         names = [model.name for model in champion.members]
         scores = {name: answer.predictions for name, answer in zip(names, answers, strict=True)}
-        told = [model.thresholds for model in champion.members]
-        limits = thresholds_of(champion.task, champion.classes, told, champion.thresholds)
+        limits: tuple[float, ...] = ()
+        if run.spec.recipe.target == "labels":
+            told = [model.thresholds for model in champion.members]
+            limits = thresholds_of(champion.task, champion.classes, told, champion.thresholds)
         tested = Tested(scores, answers[0].targets, np.array(limits) if limits else None)
         return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit)
 
@@ -463,14 +481,11 @@ class Deployer:
         return _Answer(rows, targets, answer.row_s)
 
     async def _register(
-        self,
-        run: Run,
-        model: str,
-        candidate: Candidate,
-        score: float,
-        thresholds: NDArray[np.float64] | None = None,
+        self, run: Run, model: str, candidate: Candidate, score: float, thresholds: Mapping[str, float]
     ) -> ModelVersion:
-        """score: of the validation rows, by the job's metric. thresholds: of all members' labels together."""
+        """score: of the validation rows, by the job's metric. thresholds: of all members' labels together, or
+        of a detector's own boxes; none where answers have none.
+        """
         task = run.spec.recipe
         accuracy = score if run.metric.name == _ACCURACY else 0.0
         manifest = {
@@ -485,7 +500,7 @@ class Deployer:
             "weights": task.weights,
             "accuracy": round(accuracy, 6),
             "score": {"metric": run.metric.name, "value": score},
-            "thresholds": dict(thresholds_by_label(thresholds, run.snapshot.facts["classes"])),
+            "thresholds": dict(thresholds),
             "trained": {
                 "job": run.job.id,
                 "snapshot": run.snapshot.id,
@@ -520,10 +535,25 @@ def _targets(recipe: Recipe, told: list[Any], predictions: NDArray[Any]) -> NDAr
         return np.array(told, np.float64)
     if recipe.target == "class":
         return np.array(told, np.int64)
+    if recipe.target == "boxes":
+        boxes = np.full((len(told), max(map(len, told), default=0), TRUE_NUMBERS), NO_BOX, np.float32)
+        for row, found in enumerate(told):
+            boxes[row, : len(found)] = np.array(found, np.float32).reshape(-1, TRUE_NUMBERS)
+        return boxes
     targets = np.zeros(predictions.shape, np.bool_)
     for row, labels in enumerate(told):
         targets[row, labels] = True
     return targets
+
+
+def _box_thresholds(run: Run, predictions: Scores, targets: NDArray[Any]) -> dict[str, float]:
+    """By class, the score from which on a box is answered: that of the best F1 on the validation rows."""
+    if run.spec.recipe.target != "boxes":
+        return {}
+    cuts = box_matches(predictions, targets, (0.5,)).best_cuts()
+    other = float(np.median(list(cuts.values()))) if cuts else _THRESHOLD
+    classes = run.snapshot.facts["classes"]
+    return {label: round(cuts.get(at, other), 4) for at, label in enumerate(classes)}
 
 
 def _share(

@@ -57,10 +57,13 @@ def swapped_match(
         ours, theirs = (metric.row_counts(said, targets) for said in (challenger, champion))
         return Match(_chance_of_counts(metric, ours, theirs, places, level))
 
+    rows = np.arange(len(targets))
+    of = metric.of_rows(np.concatenate([challenger, champion]), np.concatenate([targets, targets]))
+
     def difference(swapped: NDArray[np.bool_]) -> float:
-        each = swapped[:, None]
-        ours, theirs = np.where(each, champion, challenger), np.where(each, challenger, champion)
-        return metric.merit(metric.of(ours, targets)) - metric.merit(metric.of(theirs, targets))
+        ours = rows + len(targets) * swapped
+        theirs = rows + len(targets) * ~swapped
+        return metric.merit(of(ours)) - metric.merit(of(theirs))
 
     seen = difference(np.zeros(len(targets), np.bool_))
     draws = draws_of(_wanted(level), 2 * len(targets))

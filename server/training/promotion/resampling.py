@@ -38,7 +38,8 @@ def resampled_interval(
     """
     wanted = max(_SAMPLES, round(40 / level))
     draws = draws_of(min(wanted, _MOST_SAMPLES), len(targets))
-    values = [metric.of(predictions[rows], targets[rows]) for rows in _samples(len(targets), clusters, draws)]
+    of = metric.of_rows(predictions, targets)
+    values = [of(rows) for rows in _samples(len(targets), clusters, draws)]
     if draws < wanted / 10:
         reach = NormalDist().inv_cdf(1 - level / 2) * float(np.std(values))
         value = metric.of(predictions, targets)
@@ -56,9 +57,9 @@ def gains(
     level: float = 0.05,
 ) -> bool:
     """Whether some predictions are better beyond the interval of the difference (one-sided and paired)."""
+    of_better, of_other = metric.of_rows(better, targets), metric.of_rows(than, targets)
     merits = [
-        metric.merit(metric.of(better[rows], targets[rows]))
-        - metric.merit(metric.of(than[rows], targets[rows]))
+        metric.merit(of_better(rows)) - metric.merit(of_other(rows))
         for rows in _samples(len(targets), clusters, draws_of(_SAMPLES // 4, 2 * len(targets)))
     ]
     return float(np.quantile(merits, level)) > 0

@@ -18,7 +18,7 @@ import pytest
 
 from server.errors import BadInput, BadOption
 from server.training.datasets.query import check_query
-from server.training.datasets.snapshot import Draft, Facts, SnapshotLimits, Unreadable, split_note
+from server.training.datasets.snapshot import Draft, Facts, Looked, SnapshotLimits, Unreadable, split_note
 from server.training.datasets.spec import DatasetSpec
 from server.training.datasets.split import BY_HASH, BY_TIME
 
@@ -27,10 +27,12 @@ LIMITS = SnapshotLimits(max_rows=1_000_000, max_bytes=1 << 30)
 Taken = Callable[..., tuple[Facts, list[dict[str, Any]]]]
 
 
-def by_name(inputs: Sequence[str]) -> list[str | Unreadable]:
+def by_name(inputs: Sequence[str]) -> list[Looked | Unreadable]:
     """A worker that finds a different picture behind each path, and none behind `bad…`."""
     return [
-        Unreadable(text, "input_undecodable", "no image") if text.startswith("bad") else f"hash of {text}"
+        Unreadable(text, "input_undecodable", "no image")
+        if text.startswith("bad")
+        else Looked(f"hash of {text}", 100, 80)
         for text in inputs
     ]
 
@@ -40,7 +42,7 @@ def take(tmp_path: Path) -> Taken:
     def taken(
         *batches: dict[str, list[Any]],
         spec: DatasetSpec = SPEC,
-        inspect: Callable[[Sequence[str]], list[str | Unreadable]] = by_name,
+        inspect: Callable[[Sequence[str]], list[Looked | Unreadable]] = by_name,
         limits: SnapshotLimits = LIMITS,
     ) -> tuple[Facts, list[dict[str, Any]]]:
         draft = Draft(spec, tmp_path, limits, inspect)
@@ -92,8 +94,8 @@ def test_other_rows_are_another_snapshot_and_the_first_one_stays(take: Taken, tm
 
 
 def test_no_test_rows_twin_trains(take: Taken) -> None:
-    def pairs(inputs: Sequence[str]) -> list[str | Unreadable]:
-        return [f"picture {int(text.split('.')[0]) % 50}" for text in inputs]
+    def pairs(inputs: Sequence[str]) -> list[Looked | Unreadable]:
+        return [Looked(f"picture {int(text.split('.')[0]) % 50}") for text in inputs]
 
     _, frozen = take(rows(), inspect=pairs)
     twins = {f"{number}.jpg": f"{number + 50}.jpg" for number in range(50)}
@@ -287,7 +289,7 @@ def table(count: int = 60, /, **more: list[Any]) -> dict[str, list[Any]]:
     }
 
 
-def no_worker(inputs: Sequence[str]) -> list[str | Unreadable]:
+def no_worker(inputs: Sequence[str]) -> list[Looked | Unreadable]:
     raise AssertionError("no worker needs to look at rows that are no pictures")
 
 
