@@ -94,6 +94,7 @@ class Housekeeping:
     async def _store(self) -> None:
         self._measured.came.clear()
         last_used = self._residency.last_used()
+        self._stored = {key: at_s for key, at_s in self._stored.items() if key in last_used}
         used = {key: at for key, at in last_used.items() if at > self._stored.get(key, 0.0)}
         await self._latencies.save(used)
         try:

@@ -126,6 +126,11 @@ class Moves:
             self.load_s.add(took_s)
             self._loads_of[worker, model] += 1
 
+    def forget(self, model: str) -> None:
+        """The model is no more: its loads are no longer counted apart."""
+        for place in [place for place in self._loads_of if place[1] == model]:
+            del self._loads_of[place]
+
     def last(self) -> Sequence[Move]:
         """The last ones, newest first."""
         return tuple(reversed(self._last))

@@ -7,7 +7,7 @@ asks `steps`, carries them out on the workers' links and reports again.
     arrived, used, idle, lost                               rows that come, batches, rows that were refused
     steps                                                   evictions, and then a load, each on its own link
     evicted, loaded, refused, failed, over                  how it went
-    take_ended                                              wishes that came true, or cannot
+    take_ended, take_forgotten                              wishes that are over; models that are no more
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = ["Ended", "Placement", "Step"]
 
 _TRIES = 2  # of a wish's loads under which workers die
 _CROWDED_S, _LONGEST_CROWDED_S = 60.0, 3600.0  # for which a device that was short of memory holds less
+_UNASKED_S = 60.0  # for which no rows have waited for what rows wanted: then nobody wants it any more
 _REFUSALS = 2  # of one model by one worker that had said how much it takes: then it is offered no more
 
 
@@ -66,11 +67,11 @@ class Ended:
     """A wish that is over.
 
     reason: "resident"; "too_large" for every worker; "crowded" where a worker refused again and again what
-    should fit; "failed" with the error of its load.
+    should fit; "failed" with the error of its load; "unasked" where the rows that wanted it are long gone.
     """
 
     group: GroupKeys
-    reason: Literal["resident", "too_large", "crowded", "failed"]
+    reason: Literal["resident", "too_large", "crowded", "failed", "unasked"]
     error: Exception | None = None
 
 
@@ -81,6 +82,7 @@ class _OpenWish:
     wish: Wish
     lost: int = 0  # workers that died of its loads
     refusals: int = 0  # of its members by workers that had less room than was known
+    asked_s: float = -math.inf  # when rows were last seen to wait for it
 
 
 @dataclass(slots=True, eq=False)
@@ -111,10 +113,13 @@ class Placement:
         self._counted_on: dict[str, int] = {}
         self._open: dict[GroupKeys, _OpenWish] = {}
         self._ended: list[Ended] = []
+        self._close_at_s = -math.inf  # when wishes are next looked at that no rows may have
         self._unsettled: set[GroupKeys] = set()  # wishes of which something is new
         self._told_fault = False
         self._memory: Mapping[str, Any] = {}  # the policy's
         self._served: dict[str, ServedFunction] = {}
+        self._retired: set[str] = set()  # models of which the last function is gone: forgotten once they left
+        self._forgotten: list[str] = []
         self._succession = Succession()
         self._running: dict[str, Counter[str]] = {}  # worker → model → batches under way
         self._sight: dict[str, frozenset[str]] = {}  # worker → what may be asked of it
@@ -149,25 +154,21 @@ class Placement:
         goal_s: of a row, from arrival to answer. latencies_s: l̂(b) of each member, for up to max_batch rows.
         in_part: whether some of its members may answer without the others.
         """
-        self.serve_no_more(name)
+        before = self._unserve(name)
         served = self._served[name] = ServedFunction(self._met([group])[0], goal_s, in_part)
         for key in group:
             model = self._model(key)
             model.functions[name], model.state = served, None
+        self._retired.difference_update(group)
+        if before is not None:
+            self._forget_visits(before.group)
         for key, latency_s in zip(group, latencies_s, strict=False):
             self._model(key).latency_s = (latency_s, max_batch)
 
     def serve_no_more(self, name: str) -> None:
-        """The function is gone."""
-        served = self._served.pop(name, None)
-        if served is None:
-            return
-        for key in served.group:
-            model = self._model(key)
-            del model.functions[name]
-            model.state = None
-        if all(other.group != served.group for other in self._served.values()):
-            self._succession.forget(served.group)
+        """The function is gone. Models that no other has are forgotten, once they are nowhere any more."""
+        if (served := self._unserve(name)) is not None:
+            self._forget_visits(served.group)
 
     def arrived(self, now_s: float, group: GroupKeys, rows: int = 1) -> None:
         """Interactive rows came for the group, whether they are let in or not."""
@@ -177,9 +178,10 @@ class Placement:
     def lost(self, group: GroupKeys, rows: int) -> None:
         """Rows of the group were refused."""
         for key in group:
-            model = self._model(key)
-            model.lost += rows
-            model.state = None
+            if key in self._models:
+                model = self._model(key)
+                model.lost += rows
+                model.state = None
 
     def used(self, now_s: float, keys: Iterable[str], at_unix_s: float, worker: str = "") -> None:
         """A batch is sent to the models, on that worker; `idle` says when it is over."""
@@ -358,6 +360,8 @@ class Placement:
         self._give_room_back(now_s)
         self._settle()
         self._met(waited_for)
+        self._close_unasked(now_s, waited_for)
+        self._forget_retired(waited_for)
         state = self.state(now_s, waited_for)
         decision = self._policy.decide(state, now_s)
         if decision.memory is not None:
@@ -476,6 +480,11 @@ class Placement:
         ended, self._ended = self._ended, []
         return ended
 
+    def take_forgotten(self) -> list[str]:
+        """The models that were forgotten since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
     def take_fault(self) -> PlacementFault | None:
         """Why the policy was put aside, once."""
         if self._told_fault or self._policy.fault is None:
@@ -520,6 +529,51 @@ class Placement:
             for key in group:
                 self._model(key)
         return groups
+
+    def _unserve(self, name: str) -> ServedFunction | None:
+        """Its models have one function less."""
+        served = self._served.pop(name, None)
+        for key in () if served is None else served.group:
+            model = self._model(key)
+            model.functions.pop(name, None)
+            model.state = None
+            if not model.functions:
+                self._retired.add(key)
+        return served
+
+    def _forget_visits(self, group: GroupKeys) -> None:
+        if all(other.group != group for other in self._served.values()):
+            self._succession.forget(group)
+
+    def _close_unasked(self, now_s: float, waited_for: Collection[GroupKeys]) -> None:
+        """Rows that wanted something may have been refused since."""
+        if now_s < self._close_at_s:
+            return
+        self._close_at_s = now_s + _UNASKED_S / 10
+        for group, one in list(self._open.items()):
+            if group in waited_for:
+                one.asked_s = now_s
+            elif one.wish.by_rows and now_s - max(one.asked_s, one.wish.since_s) > _UNASKED_S:
+                self._end(group, Ended(group, "unasked"))
+
+    def _forget_retired(self, waited_for: Collection[GroupKeys]) -> None:
+        """Models that no function has, that no worker holds or brings, and that nobody wants, are no more."""
+        if not self._retired:
+            return
+        workers = self._workers.values()
+        needed = {key for group in (*waited_for, *self._open) for key in group}
+        needed.update(key for worker in workers for key in worker.resident)
+        needed.update(worker.moving.loading for worker in workers if worker.moving is not None)
+        gone = self._retired - needed
+        for name, worker in list(self._workers.items()):
+            left = tuple(group for group in worker.offers if gone.isdisjoint(group))
+            if len(left) < len(worker.offers):
+                self._workers[name] = replace(worker, offers=left)
+        for key in gone:
+            self._models.forget(key)
+            self._popularity.forget(key)
+        self._retired -= gone
+        self._forgotten += gone
 
     def _drop(self, name: str, keys: Iterable[str]) -> None:
         worker = self._workers[name]

@@ -88,7 +88,7 @@ class _LoadsOf(Mapping[str, float]):
 
 
 class KnownModels(Mapping[str, ModelState]):
-    """All models that were heard of, and what loads of them take."""
+    """All models that were heard of and are not forgotten, and what loads of them take."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownModel] = {}
@@ -101,6 +101,11 @@ class KnownModels(Mapping[str, ModelState]):
         if found is None:
             found = self._known[key] = KnownModel()
         return found
+
+    def forget(self, key: str) -> None:
+        """The model is no more."""
+        self._known.pop(key, None)
+        self._load_times.forget(key)
 
     def everyone(self) -> ItemsView[str, KnownModel]:
         """All of them, by key."""

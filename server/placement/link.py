@@ -69,6 +69,11 @@ class LoadTimes:
         before_s = self._own_s.get((model, device), took_s)
         self._own_s[model, device] = before_s + _NEWEST * (took_s - before_s)
 
+    def forget(self, model: str) -> None:
+        """The model is no more."""
+        for place in [place for place in self._own_s if place[0] == model]:
+            del self._own_s[place]
+
     def expected_s(self, model: str, device: str, size_bytes: int) -> float:
         """What loading it there should take."""
         own_s = self._own_s.get((model, device))

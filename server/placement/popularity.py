@@ -94,6 +94,11 @@ class Popularity:
             else:
                 self._came_for_held(now_s, key, model, rows)
 
+    def forget(self, key: str) -> None:
+        """The model is no more; nobody holds it."""
+        self._sought.drop(key)
+        self._held_before -= {key}
+
     # ── what is found ─────────────────────────────────────────────────────────────────────────────────
 
     def sought(self) -> tuple[str, ...]:

@@ -38,6 +38,10 @@ class RatesOfLate:
             counted, then_s = self._counts.get(key, (0.0, at_s))
             self._counts[key] = (counted * math.exp((min(then_s, at_s) - at_s) / _FADE_S) + rows, at_s)
 
+    def forget(self, key: str) -> None:
+        """The model is no more."""
+        self._counts.pop(key, None)
+
     def rows_per_s(self, key: str) -> float:
         """Of a model; 0 where none came."""
         counted, then_s = self._counts.get(key, (0.0, 0.0))

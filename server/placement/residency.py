@@ -202,6 +202,7 @@ class Residency:
     def serve_no_more(self, name: str) -> None:
         """The function is gone; what its rows wanted, nobody does, unless another has the same models."""
         self._core.serve_no_more(name)
+        self._ask()
         group = self._served.pop(name, None)
         if group is None or group in self._served.values():
             return
@@ -494,7 +495,16 @@ class Residency:
             self._ask_at = asyncio.get_running_loop().call_later(wait_s, self._ask)
         self._end_wishes()
         self._end_spreads()
+        self._forget()
         self._watch_for_workers()
+
+    def _forget(self) -> None:
+        """What is kept of models that are no more: whoever retrains for years makes many versions."""
+        for key in self._core.take_forgotten():
+            self._models.pop(key, None)
+            self._features.pop(key, None)
+            self._rates.forget(key)
+            self._moves.forget(key)
 
     def _read_ahead(self, now_s: float, waited_for: Mapping[tuple[str, ...], WaitingRows]) -> float:
         """While one model is on its way to the device, the next one is read into the host's memory.
@@ -666,7 +676,7 @@ class Residency:
             if wanted is None:
                 continue
             error = _why(ended)
-            if error is None and wanted.spreads:
+            if ended.reason == "resident" and wanted.spreads:
                 self._core.offer(ended.group)
                 self._ask()
             self._tell(wanted, error)
@@ -723,7 +733,7 @@ def _keys(group: Group) -> tuple[str, ...]:
 def _why(ended: Ended) -> ServiceError | None:
     """The error of those who wait for a wish that is over; None: it came true."""
     keys = ", ".join(ended.group)
-    if ended.reason == "resident":
+    if ended.reason in ("resident", "unasked"):
         return None
     if ended.reason == "too_large":
         return BadOption(f"the models {keys} do not fit on the workers together")

@@ -47,9 +47,16 @@ class Succession:
 
     def forget(self, group: GroupKeys) -> None:
         """The group is served no longer."""
-        self._rows.pop(group, None)
-        self._after.pop(group, None)
-        self._next.pop(group, None)
+        for kept in (self._rows, self._after, self._next):
+            kept.pop(group, None)
+        for before, after in self._after.items():
+            if after.pop(group, None) is None:
+                continue
+            self._next.pop(before, None)
+            if after:
+                self._next[before] = max(after.items(), key=itemgetter(1))
+        if self._last == group:
+            self._last = ()
 
     def visits(self) -> Visits:
         """As policies see it."""

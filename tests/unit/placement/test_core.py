@@ -6,7 +6,15 @@ import pytest
 
 from server.placement.core import Placement, Step
 from server.placement.policies.lru import LeastRecentlyUsed
-from server.placement.policy import Capacity, Evict, Fetch, PlacementDecision, PlacementState
+from server.placement.policies.value import ValueOfResidency
+from server.placement.policy import (
+    Capacity,
+    Evict,
+    Fetch,
+    PlacementDecision,
+    PlacementState,
+    WaitingRows,
+)
 
 
 def placement(places: int = 2, *, apart: bool = False) -> Placement:
@@ -209,3 +217,73 @@ def test_an_offer_is_over_once_its_models_are_there() -> None:
     carry_out(core)
     assert core.is_resident(("a",))
     assert not core.is_offered(("a",))
+
+
+def test_a_model_that_no_function_has_is_forgotten_once_it_has_left() -> None:
+    core = placement(places=1)
+    for key in ("a", "b"):
+        core.serve(key, (key,), 0.5)
+    core.want(0.0, ("a",))
+    carry_out(core)
+    core.used(0.0, ["a"], 7.0, "w")
+    core.idle(["a"], "w")
+    core.serve_no_more("a")
+    core.steps(1.0, {})
+    assert core.take_forgotten() == [], "it is still there"
+    core.want(1.0, ("b",))
+    carry_out(core, 1.0)
+    core.steps(2.0, {})
+    assert core.take_forgotten() == ["a"]
+    assert set(core.state(2.0, {}).models) == {"b"}
+    assert set(core.last_used()) == {"b"}
+    assert core.take_forgotten() == []
+
+
+def test_a_model_of_which_another_function_is_left_or_that_is_served_anew_is_not_forgotten() -> None:
+    core = placement()
+    core.know("a", size_bytes=10)
+    core.serve("f", ("a", "b"), 0.5)
+    core.serve("g", ("a",), 0.5)
+    core.serve_no_more("f")
+    core.serve("g", ("a",), 0.1)
+    core.steps(0.0, {})
+    assert core.take_forgotten() == ["b"]
+    assert core.state(0.0, {}).models["a"].size_bytes == 10
+    core.serve_no_more("g")
+    core.serve("h", ("a",), 0.1)
+    core.steps(0.0, {})
+    assert core.take_forgotten() == []
+    assert core.state(0.0, {}).models["a"].size_bytes == 10
+
+
+def test_a_model_that_is_gone_is_nobodys_successor() -> None:
+    core = Placement(ValueOfResidency())
+    core.worker_up("w", Capacity(max_models=2), "cpu")
+    for key in "abc":
+        core.serve(key, (key,), 0.2)
+    for turn in range(30):
+        core.arrived(turn / 10, ("abc"[turn % 3],))
+    assert core.state(3.0, {}).visits.next[("b",)][0] == ("c",)
+    core.serve_no_more("c")
+    core.steps(3.0, {})
+    assert core.take_forgotten() == ["c"]
+    visits = core.state(3.0, {}).visits
+    assert "c" not in str((visits.last, visits.next, visits.rows))
+    core.arrived(3.1, ("a",))
+    core.arrived(3.2, ("b",))
+    core.steps(3.3, {("a",): WaitingRows(1, (3.5,))})
+    assert core.take_fault() is None
+
+
+def test_what_rows_wanted_is_wanted_no_more_once_none_waited_for_it_for_a_minute() -> None:
+    core = Placement(LeastRecentlyUsed())
+    core.want(0.0, ("rows",), by_rows=True)
+    core.want(0.0, ("somebody",))
+    core.steps(50.0, {("rows",): WaitingRows(1)})
+    core.steps(100.0, {})
+    assert core.is_wanted(("rows",)), "rows were seen less than a minute ago"
+    core.steps(200.0, {})
+    assert not core.is_wanted(("rows",))
+    assert [(ended.group, ended.reason) for ended in core.take_ended()] == [(("rows",), "unasked")]
+    assert core.is_wanted(("somebody",))
+    assert core.want(201.0, ("rows",), by_rows=True), "new rows may want it again"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import tracemalloc
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -417,3 +419,41 @@ def test_what_members_apart_need_of_a_worker_that_is_gone_waits_until_it_is_back
         await until(lambda: house.residency.is_resident((A, B, C)), 5)
 
     asyncio.run(scenario())
+
+
+def test_what_is_kept_of_models_does_not_grow_with_versions_that_are_no_more() -> None:
+    house, worker = House(models=2), FakeWorker()
+
+    async def versions(first: int, last: int) -> None:
+        for number in range(first, last):
+            model = text_model(f"m{number}")
+            house.residency.serve(model.key, (model,), 0.5, [lambda rows: 0.01], 8, in_part=False)
+            await house.residency.load((model,))
+            house.residency.arrived((model,), 1)
+            house.residency.touch([model.key], 1, worker.name)
+            house.residency.idle([model.key], worker)
+            house.residency.serve_no_more(model.key)
+            await settle()
+        for kept in (worker.loads, worker.unloads, house.measured):
+            kept.clear()
+
+    async def scenario() -> None:
+        house.residency.worker_up(worker)
+        await versions(0, 270)  # as many moves as are remembered
+        held = set(house.residency.resident()["w0"])
+        assert len(held) == 2
+        assert set(house.residency.last_used()) == held, "of the others nothing is known any more"
+        assert house.residency.rows_per_s("m0/1") == 0.0
+        tracemalloc.start()
+        await versions(270, 290)
+        before, _ = tracemalloc.get_traced_memory()
+        await versions(290, 390)
+        after, _ = tracemalloc.get_traced_memory()
+        assert after - before < 100 * 700, "bytes: what the link did in the last minute"
+
+    logging.disable(logging.CRITICAL)  # what tests keep of it grows
+    try:
+        asyncio.run(scenario())
+    finally:
+        tracemalloc.stop()
+        logging.disable(logging.NOTSET)
