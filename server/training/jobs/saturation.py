@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ __all__ = ["Tried", "has_stalled", "is_outrun", "shows_no_better"]
 
 _ERRORS = 6  # that a perfect model would have to spare: 2 · 0.5^6 is below 0.05, 2 · 0.5^5 is not
 _ROWS_GAINED = 3  # by which a trial must be better than what was known: fewer are chance
+_ERROR_GAINED = 0.3  # times 1 / √rows of an error: less is chance
 _TRIALS = 4  # in a row that are not
 _TIMES_AS_FAST = 4.0  # below that, how fast two models are learnt is chance as well
 
@@ -38,15 +40,14 @@ def has_stalled(metric: Metric, study: Tried, others: Sequence[Tried], rows: int
     """Whether the last trials of a study were no better than what was known before them, by it or by the
     other studies of the job, but for chance.
 
-    Of accuracy alone, as above: who always goes on for one more row that happens to be right, chooses by
+    Who always goes on for one more row that happens to be right, or for a last digit of an error, chooses by
     these rows and not by what is behind them.
     """
-    if metric.name != "accuracy" or not study.scores:
-        return False
-    known, since = max((score for other in others for score in other.scores), default=None), 0
-    for score in study.scores:
-        if known is None or score - known > _chance(metric, rows):
-            known, since = score, 0
+    merits = [metric.merit(score) for score in study.scores]
+    known, since = max((metric.merit(score) for other in others for score in other.scores), default=None), 0
+    for merit in merits:
+        if known is None or merit - known > _gained_by_chance(metric, metric.value(known), rows):
+            known, since = merit, 0
         else:
             since += 1
     return since >= _TRIALS
@@ -64,6 +65,18 @@ def is_outrun(metric: Metric, study: Tried, others: Sequence[Tried], rows: int) 
         for other in others
         if other.scores and study.least_s > _TIMES_AS_FAST * other.least_s
     )
+
+
+def _gained_by_chance(metric: Metric, value: float, rows: int) -> float:
+    """The gain over that value that may be chance.
+
+    Of shares (accuracy, F1, AUC) what fewer than three rows bring; rare classes' rows bring more, so that is
+    the least. Of errors, and of what r2 leaves unexplained, about a standard error of the difference: of two
+    models whose rows' squared errors are normal ones and correlate by 0.9 it is 0.3 / √rows of the error.
+    """
+    if metric.best == 1.0 and metric.name != "r2":
+        return (_ROWS_GAINED - 0.5) / rows
+    return _ERROR_GAINED * abs(metric.best - value) / math.sqrt(rows)
 
 
 def _chance(metric: Metric, rows: int) -> float:

@@ -36,8 +36,35 @@ def test_nothing_is_said_of_metrics_that_are_no_share_of_rows(metric):
 )
 def test_four_trials_that_gain_fewer_than_three_rows_are_chance(right, stalled):
     study = tried(right)
-    assert has_stalled(METRICS["accuracy"], study, [], 100) is stalled
-    assert not has_stalled(METRICS["auc"], study, [], 100)
+    for share in ("accuracy", "macro_f1", "micro_f1", "auc"):
+        assert has_stalled(METRICS[share], study, [], 100) is stalled
+
+
+@pytest.mark.parametrize(
+    ("errors", "stalled"),
+    [
+        ([], False),
+        ([10.0, 9.9, 9.8, 9.75], False),
+        ([10.0, 9.9, 9.8, 9.75, 9.71], True),  # of a hundred rows 3 % are chance
+        ([10.0, 9.9, 9.8, 9.75, 9.69], False),
+        ([10.0, 12.0, 11.0, 14.0, 10.5], True),
+    ],
+)
+def test_four_trials_whose_error_falls_by_less_than_its_own_uncertainty_are_chance(errors, stalled):
+    for error in ("rmse", "mae", "log_loss"):
+        for unit in (1e-3, 1.0, 1e3):
+            study = Tried(tuple(unit * each for each in errors))
+            assert has_stalled(METRICS[error], study, [], 100) is stalled
+    unexplained = Tried(tuple(1 - each / 20 for each in errors))
+    assert has_stalled(METRICS["r2"], unexplained, [], 100) is stalled
+    assert not has_stalled(METRICS["rmse"], Tried((10.0, 9.9, 9.8, 9.7, 9.6)), [], 10_000), (
+        "more rows tell more"
+    )
+
+
+def test_what_cannot_be_better_has_stalled_by_any_metric():
+    for name, metric in METRICS.items():
+        assert has_stalled(metric, Tried((metric.best,) * 5), [], 50), name
 
 
 @pytest.mark.parametrize(
