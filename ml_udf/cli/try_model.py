@@ -69,6 +69,8 @@ def _answers(
     reply = client.ask(HttpRequest("POST", path, body, headers, may_repeat=True), timeout_s=_LOAD_S)
     found: dict[str, list[Any]] = {}
     for output in reply["outputs"]:
+        if output["name"] not in (*columns, "error"):
+            continue
         data, width = output["data"], max(1, len(output["data"]) // max(1, len(rows)))
         is_vector = len(output["shape"]) > 1
         found[output["name"]] = (

@@ -46,6 +46,7 @@ def test_a_model_is_tried_before_it_is_registered(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     assert "a photo.png" in found.output
     assert re.search(r"label: [abcd]\n +confidence: 0\.\d{4}", found.output)
+    assert "answered_by" not in found.output  # there is one model
     missing = CliRunner().invoke(app, ["import", str(path), *options, "--try", "no.png"])
     assert missing.exit_code == 1
     assert "no.png cannot be read" in missing.output
