@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ml_udf.boosted_estimator import know_boosted_trees
 from ml_udf.errors import BadOption, MlUdfError
 
 __all__ = ["ConvertedEstimator", "convert"]
@@ -180,6 +181,7 @@ def _converted(
     """The file, and the name of its only output."""
     types = _module("skl2onnx.common.data_types")
     skl2onnx = _module("skl2onnx")
+    know_boosted_trees()
     of = {
         "float": types.FloatTensorType,
         "int64": types.Int64TensorType,

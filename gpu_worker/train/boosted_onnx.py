@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from gpu_worker.networks.row_network import PROBABILITIES, VALUES
 
-__all__ = ["boosted_onnx", "exact_in_float32"]
+__all__ = ["boosted_nodes", "boosted_onnx", "exact_in_float32"]
 
 
 def exact_in_float32(estimator: Any) -> None:  # noqa: ANN401  # scikit-learn ships no types
@@ -33,30 +33,11 @@ def exact_in_float32(estimator: Any) -> None:  # noqa: ANN401  # scikit-learn sh
 
 def boosted_onnx(estimator: Any, width: int, opsets: dict[str, int]) -> onnx.ModelProto:  # noqa: ANN401
     """The model of a fitted classifier, with its output `probabilities` [n, classes], or of a fitted
-    regressor by squared errors, with `values` [n, 1]; it takes float32 [n, width].
+    regressor, with `values` [n, 1]; it takes float32 [n, width]. Raises `ValueError` as `boosted_nodes`.
     """
     classes = len(getattr(estimator, "classes_", ()))
-    outputs = estimator._baseline_prediction.size
-    nodes = [
-        helper.make_node(
-            "TreeEnsembleRegressor", ["X"], ["sums"], domain="ai.onnx.ml", **_trees(estimator, outputs)
-        )
-    ]
-    constants = []
-    if not classes:
-        name = VALUES
-        nodes.append(helper.make_node("Identity", ["sums"], [name]))
-    elif classes == 2:
-        name = PROBABILITIES
-        constants.append(helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]))
-        nodes += [
-            helper.make_node("Sigmoid", ["sums"], ["second"]),
-            helper.make_node("Sub", ["one", "second"], ["first"]),
-            helper.make_node("Concat", ["first", "second"], [name], axis=1),
-        ]
-    else:
-        name = PROBABILITIES
-        nodes.append(helper.make_node("Softmax", ["sums"], [name], axis=1))
+    name = PROBABILITIES if classes else VALUES
+    nodes, constants = boosted_nodes(estimator, "X", name)
     graph = helper.make_graph(
         nodes,
         "hist_gradient_boosting",
@@ -66,6 +47,35 @@ def boosted_onnx(estimator: Any, width: int, opsets: dict[str, int]) -> onnx.Mod
     )
     versions = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     return helper.make_model(graph, opset_imports=versions, ir_version=8)
+
+
+def boosted_nodes(
+    estimator: Any,  # noqa: ANN401
+    given: str,
+    wanted: str,
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Nodes, and their constants, from the numbers `given`, float32 [n, width], to `wanted`.
+
+    Other names begin with that of `wanted`. Raises `ValueError` for trees that split by categories, which
+    ONNX's older trees do not.
+    """
+    if any(tree.nodes["is_categorical"].any() for each in estimator._predictors for tree in each):
+        raise ValueError("its trees split by categories: encode them before it, as numbers")
+    classes = len(getattr(estimator, "classes_", ()))
+    sums, first, second, one = (f"{wanted}_{part}" for part in ("sums", "first", "second", "one"))
+    trees = _trees(estimator, estimator._baseline_prediction.size)
+    nodes = [helper.make_node("TreeEnsembleRegressor", [given], [sums], domain="ai.onnx.ml", **trees)]
+    if not classes:
+        is_log = type(estimator._loss.link).__name__ == "LogLink"  # of Poisson's and gamma's deviance
+        return [*nodes, helper.make_node("Exp" if is_log else "Identity", [sums], [wanted])], []
+    if classes > 2:
+        return [*nodes, helper.make_node("Softmax", [sums], [wanted], axis=1)], []
+    nodes += [
+        helper.make_node("Sigmoid", [sums], [second]),
+        helper.make_node("Sub", [one, second], [first]),
+        helper.make_node("Concat", [first, second], [wanted], axis=1),
+    ]
+    return nodes, [helper.make_tensor(one, TensorProto.FLOAT, [1], [1.0])]
 
 
 def _trees(estimator: Any, outputs: int) -> dict[str, Any]:  # noqa: ANN401

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 from ml_udf.errors import BadOption
@@ -145,3 +150,40 @@ def test_classes_must_be_as_many_as_the_estimators() -> None:
     estimator = LogisticRegression().fit(NUMBERS, LABELS)
     with pytest.raises(BadOption, match="3 classes are named, and the estimator has 2"):
         convert(estimator, NUMBERS, classes=["a", "b", "c"])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_boosted_trees_of_histograms_are_converted_with_their_missing_values(classes: int) -> None:
+    numbers = np.random.default_rng(3).random((300, 4))
+    numbers[::7, 1] = np.nan
+    labels = (numbers[:, 0] > 0.5).astype(int) + (classes == 3) * (numbers[:, 2] > 0.8)
+    found = convert(HistGradientBoostingClassifier(max_iter=10).fit(numbers, labels), numbers)
+    assert found.difference < 1e-6
+    assert found.manifest["classes"] == [str(label) for label in range(classes)]
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "poisson"])
+def test_boosted_trees_tell_numbers_on_the_scale_of_their_loss(loss: str) -> None:
+    boosted = HistGradientBoostingRegressor(loss=loss, max_iter=10, min_samples_leaf=3)
+    found = convert(boosted.fit(NUMBERS, 1 + NUMBERS[:, 1]), NUMBERS)
+    assert found.difference < 1e-6
+    assert found.manifest["task"] == "tabular-regression"
+
+
+def test_boosted_trees_are_a_step_of_a_pipeline_over_a_frame(frame: Any) -> None:
+    columns = make_column_transformer(
+        (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), ["plan"]),
+        (SimpleImputer(), ["age", "visits"]),
+        remainder="drop",
+    )
+    boosted = HistGradientBoostingClassifier(max_iter=10, min_samples_leaf=3)
+    found = convert(make_pipeline(columns, boosted).fit(frame, LABELS), frame)
+    assert found.difference < 1e-5
+
+
+def test_boosted_trees_that_split_by_categories_are_refused_with_what_to_do() -> None:
+    numbers = np.column_stack([np.arange(ROWS) % 5, NUMBERS[:, 0]])
+    target = np.where(numbers[:, 0] % 2 == 0, 1.0, 5.0)
+    boosted = HistGradientBoostingRegressor(categorical_features=[0], max_iter=5, min_samples_leaf=3)
+    with pytest.raises(BadOption, match="its trees split by categories: encode them before it"):
+        convert(boosted.fit(numbers, target), numbers)
