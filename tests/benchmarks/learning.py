@@ -296,20 +296,21 @@ class Trained:
 
 
 def train(server: InferenceServer, case: Case, name: str, seed: int, options: str = "") -> Trained:
-    """The whole circle in SQL. The split follows from the rows' keys, and so from the seed.
+    """The whole circle in SQL. Each row is an entity whose name has the seed in it, and so the split follows
+    from the seed.
 
     options: of the SQL function, for trying others than the defaults.
     """
     with duckdb.connect() as con:
         keys = [f"{seed}-{at}" for at in range(len(case.target))]
-        rows = pa.table({"key": keys, **case.columns, "target": case.target})  # noqa: F841  # DuckDB reads it
+        rows = pa.table({"key": keys, "unit": keys, **case.columns, "target": case.target})  # noqa: F841  # DuckDB reads it
         con.execute("CREATE TABLE rows AS SELECT * FROM rows")
         registration = ml_udf.duckdb.register(con, server.url)
         try:
             inputs = ", ".join(case.columns)
             con.execute(
-                f"SELECT ml_udf.create_dataset('{name}', 'SELECT key, {inputs}, target FROM rows', "
-                f"target => 'target', key => 'key', task => '{case.task}')"
+                f"SELECT ml_udf.create_dataset('{name}', 'SELECT key, unit, {inputs}, target FROM rows', "
+                f"target => 'target', key => 'key', entity => 'unit', task => '{case.task}')"
             )
             began_s = time.monotonic()
             ((job,),) = con.execute(f"SELECT ml_udf.train('{name}'{options})").fetchall()

@@ -38,6 +38,7 @@ LabelIndices = NDArray[np.integer]
 
 
 _ACCURACY = METRICS["accuracy"]
+_ROWS_GAINED = 2  # for which members join
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def select_ensemble(
     combine: the rule by which they will answer. By `log_pool` subsets are judged on rows that they were not
     fitted on, by folds; groups: [n], rows of equal numbers are one observation, never on both sides.
     metric: by which they are judged; by any but accuracy they answer with their mean, and a member joins
-    only for a gain that is surer than its interval.
+    only for a gain that is surer than its interval. Of accuracy members join for two rows more that are
+    answered rightly: one is chance, and to wait for a sure gain was measured to lose more than it spares.
 
     Raises ValueError when there are no models, or a latency is missing.
     """
@@ -153,7 +155,10 @@ def select_ensemble(
         chosen.append(best)
         nested.append(SelectedMembers(tuple(chosen), together[best], nested[-1].latency_ms + cost[best]))
     best_of_all = max(nested, key=lambda ensemble: (ensemble.accuracy, -len(ensemble.members)))
-    if not by_accuracy:
+    if by_accuracy:
+        chance = (_ROWS_GAINED - 0.5) / max(1, len(labels))
+        best_of_all = next(each for each in nested if best_of_all.accuracy - each.accuracy < chance)
+    else:
         best_of_all = next(
             each
             for each in nested
