@@ -8,6 +8,8 @@ from gpu_worker.tasks.task import Task
 
 __all__ = ["thresholds_from", "thresholds_of"]
 
+_ADDED = 1e-6  # that a sum of thresholds may be off
+
 
 def thresholds_from(said: object, classes: Collection[str]) -> dict[str, float]:
     """By class, from JSON: an object of classes and numbers from 0 to 1, one number for all, null for none.
@@ -31,10 +33,16 @@ def thresholds_from(said: object, classes: Collection[str]) -> dict[str, float]:
 def thresholds_of(
     task: Task, classes: Sequence[str], models: Sequence[Mapping[str, float]], own: Mapping[str, float]
 ) -> tuple[float, ...]:
-    """By class: a function's own threshold, else the mean of its models'; none where a row has one class.
+    """By class: a function's own threshold, else the mean of its models'.
 
-    models: of each, by class; the task's own where one says nothing.
+    models: of each, by class; the task's own where one says nothing. Where a row has one class there are none
+    but a function's own. They add up to 1 then, so those that it does not name share what is left, and the
+    class is answered whose score is the largest part of its threshold: of two classes, the second from its
+    threshold on (Elkan 2001, "The foundations of cost-sensitive learning", §2). Raises ValueError for own
+    ones that leave nothing, or too much.
     """
+    if task.picks_one:
+        return _of_one_class(classes, own) if own else ()
     default = task.threshold
     if default is None:
         return ()
@@ -42,3 +50,13 @@ def thresholds_of(
         own[label] if label in own else sum(each.get(label, default) for each in models) / len(models)
         for label in classes
     )
+
+
+def _of_one_class(classes: Sequence[str], own: Mapping[str, float]) -> tuple[float, ...]:
+    left, others = 1.0 - sum(own.values()), len(classes) - len(own)
+    if min(own.values()) <= 0 or (left <= 0 if others else abs(left) > _ADDED):
+        raise ValueError(
+            "'thresholds' of a task that answers one class of several are above 0 and add up to 1, "
+            "those of classes that are not named too"
+        )
+    return tuple(own[label] if label in own else left / others for label in classes)

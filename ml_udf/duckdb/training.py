@@ -106,6 +106,7 @@ _MACROS: dict[str, tuple[tuple[tuple[str, str | None], ...], str]] = {
                 "fitted_rows": "BIGINT",
                 "held_out": "MAP(VARCHAR, DOUBLE)",
                 "refit": "VARCHAR[]",
+                "thresholds": "MAP(VARCHAR, DOUBLE)",
                 "metric": "VARCHAR",
                 "validation_score": "DOUBLE",
                 "test_score": "DOUBLE",

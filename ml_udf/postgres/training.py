@@ -26,7 +26,16 @@ from ml_udf.training import JSON, PUSHED, TrainingCalls, json_of
 __all__ = ["TrainingVerbs"]
 
 # What an older server does not report.
-_SINCE = ("combine", "fitted_rows", "held_out", "refit", "metric", "validation_score", "test_score")
+_SINCE = (
+    "combine",
+    "fitted_rows",
+    "held_out",
+    "refit",
+    "thresholds",
+    "metric",
+    "validation_score",
+    "test_score",
+)
 _BASELINE = ("baseline", "baseline_said")
 
 # Of a superuser, who is a member of all, its own name alone.
@@ -136,4 +145,4 @@ class TrainingVerbs:
         )
         told = {**dict.fromkeys((*_SINCE, *_BASELINE)), **deployed}
         # PL/Python makes jsonb of text.
-        return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out")}}
+        return {**told, **{name: json.dumps(told[name]) for name in ("subsets", "held_out", "thresholds")}}

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_worker.tasks import TASKS, Task, task_named
 from gpu_worker.tasks.metrics import METRICS
-from gpu_worker.tasks.thresholds import thresholds_from
+from gpu_worker.tasks.thresholds import thresholds_from, thresholds_of
 from server.catalog.catalog import Catalog
 from server.catalog.functions import INPUT_NAMES, Function, LateMembers, ModelVersion
 from server.ensemble.actor import ActorNetwork
@@ -484,12 +484,14 @@ def _late_members(raw: object, name: str) -> LateMembers:
 
 def _thresholds(raw: object, name: str, task: Task, classes: Sequence[str]) -> dict[str, float]:
     """By class, where they are not the models' own. Raises `BadOption`."""
-    if raw is not None and task.threshold is None:
+    if raw is not None and task.threshold is None and not task.picks_one:
         raise BadOption(f"function {name}: {task.name} has no thresholds; leave 'thresholds' out")
     try:
-        return thresholds_from(raw, classes)
+        own = thresholds_from(raw, classes)
+        thresholds_of(task, classes, [{}], own)
     except ValueError as exc:
         raise BadOption(f"function {name}: {exc}") from exc
+    return own
 
 
 def _default(raw: object, name: str) -> str | None:

@@ -58,7 +58,8 @@ def combine(
     `value` (with `low` and `high`, where they are there), `boxes`. fit: of members among whom these are, by
     which `log_pool` answers; with one it calibrates a member alone too, where that brings its `scores`.
     thresholds: by class, from where on `labels` and `boxes` are answered, of one member too; () for those
-    that members went by themselves.
+    that members went by themselves. A `label` is that whose score is the largest part of its threshold; by
+    scores then, so that members who would vote answer with their mean.
 
     Raises ValueError if there are no votes, their lengths differ, the rule is none, or a column is missing.
     """
@@ -70,7 +71,7 @@ def combine(
     is_calibrated = rule == _LOG_POOL and fit is not None and "scores" in votes[0].columns
     if len(votes) == 1 and not is_calibrated and not thresholds:
         return votes[0].columns
-    found = _RULES.get((value, rule))
+    found = _RULES.get((value, _ruled(rule, value, bool(thresholds))))
     if found is None:
         raise ValueError(f"{len(votes)} members answered, and no rule {rule!r} combines their {value}")
     return found.combined(votes, classes, fit, thresholds)
@@ -113,8 +114,14 @@ def needs_of(
     is_fitted: whether there is a fit for them. is_thresholded: whether one alone is held against thresholds.
     """
     if members > 1 or (rule == _LOG_POOL and is_fitted) or is_thresholded:
-        return _RULES[value, rule].needs if (value, rule) in _RULES else ()
+        found = _RULES.get((value, _ruled(rule, value, is_thresholded)))
+        return () if found is None else found.needs
     return ()
+
+
+def _ruled(rule: str, value: str, is_thresholded: bool) -> str:
+    """The rule by which members answer: a vote has no scores to hold against thresholds."""
+    return _MEAN if is_thresholded and (value, rule) == ("label", _VOTE) else rule
 
 
 def unconfident_rows(confidences: Sequence[float], min_confidence: float) -> list[int]:
@@ -141,15 +148,15 @@ def _majority_vote(
 
 
 def _mean(
-    votes: Sequence[Vote], classes: Sequence[str], _: Fit | None, _thresholds: Sequence[float]
+    votes: Sequence[Vote], classes: Sequence[str], _: Fit | None, thresholds: Sequence[float]
 ) -> Columns:
     """The class of the highest mean probability, and that probability; every member must bring scores."""
     _check_scores("the mean of probabilities", votes)
-    return _by_scores(votes, classes, _mean_scores(votes, len(classes)))
+    return _by_scores(votes, classes, _mean_scores(votes, len(classes)), thresholds)
 
 
 def _log_pool(
-    votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None, _thresholds: Sequence[float]
+    votes: Sequence[Vote], classes: Sequence[str], fit: Fit | None, thresholds: Sequence[float]
 ) -> Columns:
     """The class that is most probable in the members' logarithmic pool, and how probable (`log_pool`).
 
@@ -164,7 +171,7 @@ def _log_pool(
         subset = fit.subset(by_name)
         ordered = [by_name[fit.members[place]] for place in subset]
     pool = combined(fit, subset, [_scores_of(vote, len(classes)) for vote in ordered])
-    return _by_scores(votes, classes, pool.astype(np.float32, copy=False))
+    return _by_scores(votes, classes, pool.astype(np.float32, copy=False), thresholds)
 
 
 def _mean_labels(
@@ -242,8 +249,13 @@ def _check_scores(what: str, votes: Sequence[Vote]) -> None:
         raise ValueError(f"{what} needs every member's scores")
 
 
-def _by_scores(votes: Sequence[Vote], classes: Sequence[str], scores: NDArray[np.float32]) -> Columns:
-    winners = scores.argmax(axis=1)
+def _by_scores(
+    votes: Sequence[Vote],
+    classes: Sequence[str],
+    scores: NDArray[np.float32],
+    thresholds: Sequence[float],
+) -> Columns:
+    winners = (scores / np.asarray(thresholds) if thresholds else scores).argmax(axis=1)
     return _told(votes, classes, winners, scores[np.arange(len(scores)), winners], scores)
 
 
@@ -270,7 +282,7 @@ class _Rule:
     needs: tuple[str, ...] = ()
 
 
-_LOG_POOL = "log_pool"
+_LOG_POOL, _MEAN, _VOTE = "log_pool", "mean", "majority_vote"
 _RULES: Mapping[tuple[str, str], _Rule] = MappingProxyType(
     {
         ("label", "majority_vote"): _Rule(_majority_vote),

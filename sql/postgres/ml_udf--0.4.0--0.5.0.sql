@@ -54,7 +54,8 @@ GRANT EXECUTE ON FUNCTION ml_udf._reals(bytea), ml_udf._reals_batch(bytea[]) TO 
 -- ── What trials and deployments score ──────────────────────────────────────────────────────────────
 
 -- metric: by which the job's trials are compared, and what the scores are values of; test_low and test_high
--- too. refit: the models that were taught the validation rows as well. baseline: what the best answer without a model scores on the test rows, and what it says. Accuracies are
+-- too. refit: the models that were taught the validation rows as well. thresholds: by class, from where on it
+-- is answered. baseline: what the best answer without a model scores on the test rows, and what it says. Accuracies are
 -- empty where answers are no classes.
 ALTER TYPE ml_udf.deployment
     ADD ATTRIBUTE metric text,
@@ -62,7 +63,8 @@ ALTER TYPE ml_udf.deployment
     ADD ATTRIBUTE test_score double precision,
     ADD ATTRIBUTE baseline double precision,
     ADD ATTRIBUTE baseline_said text,
-    ADD ATTRIBUTE refit text[];
+    ADD ATTRIBUTE refit text[],
+    ADD ATTRIBUTE thresholds jsonb;
 
 -- PRIVATE
 CREATE FUNCTION ml_udf._training_jobs(

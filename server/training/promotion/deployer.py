@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from server.training.jobs.run import Run
 from server.training.promotion.baseline import Baseline, baseline_of
 from server.training.promotion.champion import Tested, level_of
 from server.training.promotion.combination import Combination, choose_combination
+from server.training.promotion.deciding import decided, decision_thresholds
 from server.training.promotion.label_thresholds import chosen_thresholds, thresholds_by_label
 from server.training.promotion.refit import Refits
 from server.training.promotion.selection import (
@@ -118,6 +119,8 @@ class Deployed:
     which its weights were fitted. held_out: of each rule, the share of them that it answers rightly without
     having been fitted on them (`choose_combination`). refit: those of the models that were taught the
     validation rows as well, once these had chosen them; the validation scores are those from before.
+    thresholds: from which probability on a class is answered (`decision_thresholds`); none where the most
+    probable one is.
     """
 
     function: str
@@ -140,6 +143,7 @@ class Deployed:
     fitted_rows: int = 0
     held_out: Mapping[str, float] = field(default_factory=dict)
     refit: list[str] = field(default_factory=list)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
     metric: str = "accuracy"
     validation_score: float | None = None
     test_score: float | None = None
@@ -231,7 +235,11 @@ class Deployer:
         if run.spec.recipe.target == "labels":
             together = mean_of(list(scores_of), scores_of)
             thresholds = await asyncio.to_thread(chosen_thresholds, together, labels)
-        look, verdict = await self._look(run, members, alone_of, champion, combination, thresholds)
+        held: tuple[float, ...] = ()  # against which classes' probabilities are held
+        if run.spec.recipe.target == "class" and asked is None:
+            together = mean_of(list(scores_of), scores_of)
+            held = await asyncio.to_thread(decision_thresholds, metric, together, labels, clusters)
+        look, verdict = await self._look(run, members, alone_of, champion, combination, thresholds, held)
         level = level_of(look.number)
         clusters = await asyncio.to_thread(_clusters, run.file, "test", verdict.rows)
         low, high = await asyncio.to_thread(verdict.interval, clusters, level)
@@ -241,6 +249,8 @@ class Deployer:
         )
         right = verdict.right
         validated = chosen.accuracy if combination is None else combination.accuracy
+        if held:
+            validated = metric.of(decided(together, held), labels)
         told = Deployed(
             function=function,
             version=0,
@@ -259,6 +269,7 @@ class Deployer:
             combine="" if combination is None else combination.rule,
             fitted_rows=0 if combination is None else combination.fit.rows,
             held_out={} if combination is None else dict(combination.held_out),
+            thresholds=_by_class(run, held),
             refit=[name for name, candidate in members.items() if candidate.refit],
             metric=metric.name,
             validation_score=validated,
@@ -291,6 +302,7 @@ class Deployer:
         body: dict[str, Any] = {"models": keys}
         if asked is None and is_averaged:
             body["combine"] = "mean" if combination is None else combination.rule
+            body |= {"thresholds": _by_class(run, held)} if held else {}
         elif asked is not None:
             body["task"] = asked.name
         deployed = await self._publisher.deploy(
@@ -319,18 +331,19 @@ class Deployer:
         alone: Mapping[str, float],
         champion: Function | None,
         combination: Combination | None,
-        thresholds: NDArray[np.float64] | None = None,
+        thresholds: NDArray[np.float64] | None,
+        held: Sequence[float],
     ) -> tuple[Look, Verdict]:
         """What the members answer to the test rows; what was looked at before is no other look.
 
         members, alone: by the names that the models will have. combination: how several of them answer.
-        thresholds: from which on labels are answered. Of a
+        thresholds: from which on labels are answered; held: against which classes' probabilities are. Of a
         look it is stored which rows were answered rightly; any other metric than accuracy has them answered
         again.
         """
         rule = "mean" if combination is None else combination.rule
         fit = None if combination is None else combination.fit
-        name = _named([candidate.digest for candidate in members.values()], rule, fit)
+        name = _named([candidate.digest for candidate in members.values()], rule, fit, held)
         rival = "" if champion is None else _named([model.key for model in champion.members])
         known = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
         here = [look for look in known if (look.snapshot, look.members) == (run.snapshot.id, name)]
@@ -345,7 +358,7 @@ class Deployer:
             )
             scores = {member: answer.predictions for member, answer in zip(members, answers, strict=True)}
             tested = Tested(scores, answers[0].targets, thresholds)
-            verdict = await asyncio.to_thread(_verdict, run, tested, rule, fit)
+            verdict = await asyncio.to_thread(_verdict, run, tested, rule, fit, held)
             best = max(members, key=lambda member: run.metric.merit(alone[member]))
             best_single = run.metric.of(scores[best], tested.labels)
         if same is not None:
@@ -402,7 +415,7 @@ class Deployer:
         manifests = [await asyncio.to_thread(_manifest, model) for model in champion.members]
         digests = [manifest.get("trained", {}).get("checkpoint") for manifest in manifests]
         rule = _rule_of(champion)
-        if None not in digests and run.metric.name == _ACCURACY:
+        if None not in digests and run.metric.name == _ACCURACY and not champion.thresholds:
             name = _named(digests, rule, champion.fit)
             looks = await asyncio.to_thread(self._repository.test_looks, run.job.dataset, run.snapshot.id)
             for look in looks:
@@ -421,7 +434,8 @@ class Deployer:
             told = [model.thresholds for model in champion.members]
             limits = thresholds_of(champion.task, champion.classes, told, champion.thresholds)
         tested = Tested(scores, answers[0].targets, np.array(limits) if limits else None)
-        return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit)
+        held = _held_against(run, champion)
+        return await asyncio.to_thread(_verdict, run, tested, rule, champion.fit, held)
 
     async def _unseen(
         self, run: Run, champion: Function, members: Mapping[str, Candidate], rows: int
@@ -520,13 +534,18 @@ class Deployer:
             return await self._publisher.register(manifest, weights)
 
 
-def _verdict(run: Run, tested: Tested, rule: Combine, fit: Fit | None) -> Verdict:
+def _verdict(run: Run, tested: Tested, rule: Combine, fit: Fit | None, held: Sequence[float] = ()) -> Verdict:
     """What test rows say of members that answer by a rule, by the job's metric."""
     has_classes = run.spec.recipe.target == "class"
-    right = tested.right(rule, fit) if has_classes else np.zeros(0, np.bool_)
+    told = decided(tested.together(rule, fit), held) if held else None
+    if told is not None:
+        right = told.argmax(axis=1) == tested.labels
+    else:
+        right = tested.right(rule, fit) if has_classes else np.zeros(0, np.bool_)
     if run.metric.name == _ACCURACY:
         return AnsweredRightly(right)
-    return ScoredAnswers(run.metric, tested.together(rule, fit), tested.labels, right)
+    told = tested.together(rule, fit) if told is None else told
+    return ScoredAnswers(run.metric, told, tested.labels, right)
 
 
 def _targets(recipe: Recipe, told: list[Any], predictions: NDArray[Any]) -> NDArray[Any]:
@@ -619,6 +638,18 @@ def _weights(run: Run, model: ModelVersion) -> Path:
     return model.directory / _recipe_of(run, model).weights
 
 
+def _by_class(run: Run, held: Sequence[float]) -> dict[str, float]:
+    """As a function has them: of two classes the second's."""
+    return {run.snapshot.facts["classes"][1]: held[1]} if held else {}
+
+
+def _held_against(run: Run, champion: Function) -> tuple[float, ...]:
+    """The thresholds by which it answers one class of several."""
+    if run.spec.recipe.target != "class":
+        return ()
+    return thresholds_of(TASKS[run.spec.task], champion.classes, [{}], champion.thresholds)
+
+
 def _rule_of(champion: Function) -> Combine:
     """The rule by which it answers. Of one member every rule is the same: the mean, as looks have it."""
     if len(champion.members) == 1:
@@ -627,8 +658,12 @@ def _rule_of(champion: Function) -> Combine:
     return rules.get(champion.combine, "majority_vote")
 
 
-def _named(parts: list[str], rule: Combine = "mean", fit: Fit | None = None) -> str:
+def _named(
+    parts: list[str], rule: Combine = "mean", fit: Fit | None = None, held: Sequence[float] = ()
+) -> str:
     """One name for several, whatever their order, and for the rule by which they answer."""
+    if held:
+        parts = [*parts, f"from {list(held)} on"]
     if rule == "log_pool":
         # The evidence decides who answers, not what members answer together.
         told = None if fit is None else replace(fit, evidence=None).to_json()

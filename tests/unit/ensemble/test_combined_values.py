@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpu_worker.tasks import task_named
+from gpu_worker.tasks.thresholds import thresholds_of
 from gpu_worker.wire.protocol import Answer, Column, MemberAnswer
 from server.ensemble.answer import AnswerRule
 from server.ensemble.combine import Vote, combine, needs_of
@@ -172,3 +173,54 @@ def test_members_whose_errors_cannot_be_compared_count_alike(scores: dict[str, o
 def test_one_that_made_no_error_leaves_finite_weights() -> None:
     weights = error_weights({"a": rmse(0.0), "b": rmse(1.0)})
     assert weights["a"] / weights["b"] == pytest.approx(1e12)
+
+
+# ── one class of several, from a threshold on ─────────────────────────────────────────────────────
+
+
+def picked(member: str, *scores: Sequence[float]) -> Vote:
+    texts = [COLOURS[int(np.argmax(row))] for row in scores]
+    sure = np.array([max(row) for row in scores], np.float32)
+    columns = [
+        Column("label", "BYTES", (), texts),
+        Column("confidence", "FP32", (), sure.tobytes()),
+        Column("scores", "FP32", (3,), np.array(scores, np.float32).tobytes()),
+    ]
+    return Vote(member, 0.0, {column.name: column for column in columns})
+
+
+@pytest.mark.parametrize("rule", ["majority_vote", "mean", "log_pool"])
+def test_a_class_is_answered_from_its_threshold_on_by_one_member_too(rule: str) -> None:
+    rows = [[0.85, 0.15, 0.0], [0.95, 0.05, 0.0]]
+    told = combine(rule, [picked("a", *rows)], COLOURS, thresholds=(0.8, 0.1, 0.1))
+    assert list(told["label"].values) == ["green", "red"]
+    assert numbers(told["confidence"]) == pytest.approx([0.15, 0.95], abs=1e-3), (
+        "it stays the class's probability"
+    )
+    assert needs_of(rule, 1, is_thresholded=True) == ("scores",)
+
+
+def test_members_who_would_vote_answer_with_their_mean_where_there_are_thresholds() -> None:
+    votes = [picked("a", [0.9, 0.1, 0.0]), picked("b", [0.7, 0.3, 0.0]), picked("c", [0.8, 0.2, 0.0])]
+    told = combine("majority_vote", votes, COLOURS, thresholds=(0.85, 0.1, 0.05))
+    assert list(told["label"].values) == ["green"]
+    assert needs_of("majority_vote", 3, is_thresholded=True) == ("scores",)
+    assert needs_of("majority_vote", 3) == ()
+
+
+def test_classes_without_a_threshold_share_what_is_left() -> None:
+    task = task_named("tabular-classification")
+    assert thresholds_of(task, COLOURS, [{}], {}) == ()
+    assert thresholds_of(task, COLOURS, [{}], {"green": 0.2}) == pytest.approx((0.4, 0.2, 0.4))
+    assert thresholds_of(task, ("no", "yes"), [{}], {"no": 0.7, "yes": 0.3}) == (0.7, 0.3)
+
+
+@pytest.mark.parametrize("own", [{"green": 0.0}, {"green": 1.0}, {"red": 0.6, "green": 0.5}])
+def test_thresholds_of_one_class_that_leave_nothing_for_the_others_are_refused(own: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="above 0 and add up to 1"):
+        thresholds_of(task_named("image-classification"), COLOURS, [{}], own)
+
+
+def test_all_thresholds_of_one_class_add_up_to_one() -> None:
+    with pytest.raises(ValueError, match="add up to 1"):
+        thresholds_of(task_named("image-classification"), ("no", "yes"), [{}], {"no": 0.5, "yes": 0.3})

@@ -22,7 +22,7 @@ from server.store.database import migrate, open_database
 from server.store.training import TrainingRepository
 from server.training.jobs.run import Run
 from server.training.jobs.spec import JobSpec
-from server.training.promotion import combination
+from server.training.promotion import combination, deployer
 from server.training.promotion.champion import level_of
 from server.training.promotion.deployer import Candidate, Deployer, _model_names
 from server.training.studies.trial import Checkpoint, Trial
@@ -155,6 +155,7 @@ class Publisher:
                 classes=CLASSES,
                 combine=body["combine"],
                 fit=fit,
+                thresholds=body.get("thresholds", {}),
             )
         )
         return versions[-1]
@@ -374,6 +375,22 @@ def test_what_is_deployed_was_taught_the_validation_rows_and_the_manifest_says_o
     told_of = json.loads((house.functions["udf_food"][-1].members[0].directory / "model.json").read_text())
     assert (told_of["trained"]["checkpoint"], told_of["trained"]["refit_of"]) == ("taught", "good")
     assert deploy(house, house.run("other")).refit == []
+
+
+def test_what_is_rare_is_answered_from_a_threshold_on_where_the_metric_asks_for_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deployer, "decision_thresholds", lambda *given: (0.8, 0.2))
+    house.workers.shares["good"] = 0.9
+    told = deploy(house, house.run("good"))
+    assert told.thresholds == {"b": 0.2}
+    assert house.functions["udf_food"][-1].thresholds == {"b": 0.2}
+    house.workers.shares["model.safetensors"] = 0.9  # what serves, by its own file
+    told = deploy(house, house.run("good"), promote="if_better")
+    assert told.p_value is not None
+    assert told.p_value > 0.01, "both are held against the same threshold"
+    monkeypatch.setattr(deployer, "decision_thresholds", lambda *given: ())
+    assert deploy(house, house.run("good")).looks == 3, "answers from another threshold on are another look"
 
 
 def _parts(house: House) -> tuple[Any, Any, Any, Any]:

@@ -120,9 +120,9 @@ def test_every_subset_has_its_accuracy():
 def test_members_join_for_two_rows_that_are_answered_rightly_and_not_for_one(mended: int, members: int):
     """The second is unsure of all but the rows that the first answers wrongly, of which it knows some."""
     labels = np.zeros(60, np.int64)
-    first = np.tile(np.float32([0.9, 0.1]), (60, 1))
+    first = np.tile(np.array([0.9, 0.1], np.float32), (60, 1))
     first[:6] = [0.4, 0.6]
-    second = np.tile(np.float32([0.51, 0.49]), (60, 1))
+    second = np.tile(np.array([0.51, 0.49], np.float32), (60, 1))
     second[:mended] = [0.9, 0.1]
     second[mended : mended + 10] = [0.45, 0.55]
     chosen = select_ensemble({"first": first, "second": second}, labels, combine="mean")
