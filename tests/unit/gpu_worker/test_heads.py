@@ -5,7 +5,9 @@ loaded once and passed once for all of them.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +168,28 @@ def test_a_computation_that_is_stopped_leaves_nothing_and_is_begun_again(home: P
     assert list((tmp_path / ".arrays").iterdir()) == []
     learners().load(given, str(snapshot), objective, lambda: False)
     assert len(list((tmp_path / ".arrays").iterdir())) == 1
+
+
+def test_a_process_that_is_killed_in_the_middle_costs_its_computation_alone(home: Path, tmp_path: Path):
+    snapshot = tmp_path / "s.parquet"
+    shutil.copyfile(home / "image-regression" / "s.parquet", snapshot)
+    objective, given = objective_of("image-regression"), spec(home, "ridge")
+    read: list[bytes] = []
+
+    def read_some(path: bytes) -> bytes:
+        read.append(path)
+        if len(read) > 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Path(path.decode()).read_bytes()
+
+    child = os.fork()
+    if not child:
+        learners(read_some).load(given, str(snapshot), objective, lambda: False)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [path.name[:8] for path in (tmp_path / ".arrays").iterdir()] == [".coming-"]
+    learner = learners().begin(given, str(snapshot), objective, "", 0)
+    assert learner.learn(lambda: False).score.value < 0.4
 
 
 def test_photos_that_vanished_are_skipped_and_too_many_of_them_are_said(home: Path, tmp_path: Path):
