@@ -1,8 +1,8 @@
 """Linear heads on a backbone's features: logistic and ridge regressions of scaled features.
 
 What is learnt is folded into one matrix over the features as they are, so that the file that is served is one
-multiplication. Scaling matters: features of a network differ by orders of magnitude, and a penalty would hold
-down the small ones.
+multiplication. All features are scaled by one number, so that a penalty means the same of every backbone:
+each by its own would make those that hardly vary as loud as those by which the backbone tells things apart.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def linear_onnx(head: LinearHead, opsets: Mapping[str, int]) -> onnx.ModelProto:
 
 
 def _scaling(numbers: Floats) -> tuple[Matrix, Matrix]:
-    """Mean and spread of each feature."""
+    """Mean of each feature, and the spread of all together, for each."""
     mean: Matrix = np.asarray(numbers.mean(axis=0, dtype=np.float64))
-    spread: Matrix = np.asarray(numbers.std(axis=0, dtype=np.float64))
-    return mean, np.where(spread > 1e-12, spread, 1.0)
+    variance = float(numbers.var(axis=0, dtype=np.float64).mean())
+    return mean, np.full(len(mean), np.sqrt(variance) if variance > 1e-24 else 1.0)

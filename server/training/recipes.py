@@ -260,7 +260,7 @@ def _ridge() -> HyperSpace:
 def _head() -> HyperSpace:
     # Features are scaled, and often more than rows: what holds down the weights must be able to hold much.
     space = HyperSpace()
-    space.add_range_knob("C", "float", 1e-5, 1e1, log=True, default=1e-2)
+    space.add_range_knob("C", "float", 1e-3, 1e2, log=True, default=0.1)
     return space
 
 
