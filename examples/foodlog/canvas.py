@@ -65,10 +65,15 @@ class Canvas:
 
     def __init__(self, size_px: int, pose: Pose, light_rad: float, rng: random.Random) -> None:
         self.size_px = size_px
-        self.pose = pose
         self.rng = rng
         self.image = Image.new("RGB", (size_px, size_px))
         self._draw = ImageDraw.Draw(self.image, "RGBA")
+        self._light_px = np.array([math.cos(light_rad), math.sin(light_rad)])
+        self.move(pose)
+
+    def move(self, pose: Pose) -> None:
+        """The camera stands elsewhere from now on: what is painted next lies elsewhere in the picture."""
+        self.pose = pose
         self._turn = np.array(
             [
                 [math.cos(pose.turn_rad), math.sin(pose.turn_rad)],
@@ -77,8 +82,7 @@ class Canvas:
         )
         self._flatten = math.cos(pose.tilt_rad)
         self._rise = math.sin(pose.tilt_rad)
-        self._light_px = np.array([math.cos(light_rad), math.sin(light_rad)])
-        # The same direction on the table, for highlights that must follow the light when the table turns.
+        # The light's direction on the table, for highlights that must follow the light when the table turns.
         self.light = self._turn @ self._light_px
 
     def to_pixels(self, points: Points, z: float | Points = 0.0) -> Points:

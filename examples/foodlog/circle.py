@@ -24,6 +24,7 @@ __all__ = [
     "CALORIES_FILE",
     "SIMILAR_FILE",
     "TRAINING_FILE",
+    "TRAYS_FILE",
     "Notes",
     "Study",
     "TrainingFailed",
@@ -37,6 +38,7 @@ __all__ = [
 TRAINING_FILE = Path(__file__).with_name("training.sql")
 CALORIES_FILE = Path(__file__).with_name("calories.sql")
 SIMILAR_FILE = Path(__file__).with_name("similar.sql")
+TRAYS_FILE = Path(__file__).with_name("trays.sql")
 _VALUE = re.compile(r"(?<!:):(\w+)")
 Value = str | int | tuple[str, ...]
 Told = dict[str, Any]  # what the training service says of a deployed function

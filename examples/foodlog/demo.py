@@ -1,8 +1,8 @@
 """The whole story in one run: `make demo`, or `python -m examples.foodlog.demo`.
 
     draw photos → start the server and a PostgreSQL → make datasets, train, deploy: in SQL → ask in SQL, on
-    DuckDB and on PostgreSQL → compare with the truth, and the engines with each other → calories and similar
-    photos → the same without a server
+    DuckDB and on PostgreSQL → compare with the truth, and the engines with each other → calories, trays and
+    similar photos → the same without a server
 
 Everything is kept in `.demo/`; a second run draws and trains nothing, one after an interruption goes on. The
 exit status is 1 where the best model is less accurate than `--min-accuracy`, or where two engines answered
@@ -31,6 +31,7 @@ from rich.markup import escape
 from examples.foodlog.circle import (
     CALORIES_FILE,
     SIMILAR_FILE,
+    TRAYS_FILE,
     Notes,
     Study,
     TrainingFailed,
@@ -64,7 +65,9 @@ MODELS = ("vgg", "inception", "resnet")
 ANOTHER = "squeezenet"
 CALORIES = "udf_calories"
 FEATURES = "udf_food_features"
+TRAY = "udf_tray"
 EPOCHS = 60  # of each model
+TRAY_EPOCHS = 0.5  # of the detector, for each of those
 HOLDOUT = f"SELECT image_path, {ENSEMBLE}(image_path) FROM labels WHERE split = 'holdout' ORDER BY image_path"
 LOCAL_ROWS = 40
 
@@ -81,13 +84,14 @@ class Options:
     stay: bool
 
 
-def studies(epochs: int) -> tuple[Study, Study, Study]:
-    """The study that the queries ask, a small one for the other engine, and one of numbers."""
+def studies(epochs: int) -> tuple[Study, Study, Study, Study]:
+    """The study that the queries ask, a small one for the other engine, one of numbers and one of boxes."""
     alone = {f"udf_food_{model}": model for model in MODELS}
     return (
         Study("food", MODELS, f"{epochs * len(MODELS)} epochs", {ENSEMBLE: "ensemble", **alone}),
         Study("food_again", (ANOTHER,), f"{max(1, epochs // 3)} epochs", {f"udf_food_{ANOTHER}": "best"}),
         Study("calories", (), "6 trials", {CALORIES: "best"}, CALORIES_FILE),
+        Study("trays", (), f"{max(1, round(epochs * TRAY_EPOCHS))} epochs", {TRAY: "best"}, TRAYS_FILE),
     )
 
 
@@ -96,8 +100,9 @@ def run(options: Options, console: Console) -> bool:
     folder = options.folder
     queries = read_queries()
     with ExitStack() as stack:
-        console.rule(f"[bold]1 · {options.album.images} photos of meals, {options.album.rows} rows")
-        draw(folder, options.album, console)
+        album = options.album
+        console.rule(f"[bold]1 · {album.images} photos of meals, {album.trays} of trays, {album.rows} rows")
+        draw(folder, album, console)
 
         console.rule("[bold]2 · An inference server and a PostgreSQL")
         with console.status("Starting the server"):
@@ -118,7 +123,7 @@ def run(options: Options, console: Console) -> bool:
 
         console.rule("[bold]5 · Is it true?")
         photos = count_holdout(engines[0])
-        dishes = [name for name in deployed if name not in (CALORIES, FEATURES)]
+        dishes = [name for name in deployed if name not in (CALORIES, FEATURES, TRAY)]
         measured = {name: measure(engines[0], name, photos) for name in dishes}
         print_accuracies(console, measured, photos)
         console.print(verdict(ENSEMBLE, measured))
@@ -128,8 +133,9 @@ def run(options: Options, console: Console) -> bool:
             console.print(f"[red]The best model has {best:.3f}; {options.min_accuracy:g} was asked for.")
         agree &= compare(engines, console)
 
-        console.rule("[bold]6 · More than names: calories, and photos that look alike")
-        more = [*read_queries(CALORIES_FILE)[3:], *read_queries(SIMILAR_FILE)[1:]]
+        console.rule("[bold]6 · More than names: calories, trays, and photos that look alike")
+        more = [query for file in (CALORIES_FILE, TRAYS_FILE) for query in read_queries(file)[3:]]
+        more += read_queries(SIMILAR_FILE)[1:]
         agree &= ask_everything(more, engines, console)
 
         console.rule("[bold]7 · The same function without a server")
@@ -147,7 +153,7 @@ def draw(folder: Path, album: Album, console: Console) -> None:
     if is_drawn(folder, album):
         console.print(f"{folder / 'images'} has them from an earlier run.")
         return
-    with bar("Drawing", album.images, console) as advance:
+    with bar("Drawing", album.images + album.trays, console) as advance:
         draw_album(folder, album, advance)
 
 
@@ -175,9 +181,9 @@ def train_and_deploy(
     with ExitStack() as stack:
         # Closed afterwards: functions that the other engine deploys are for a connection that comes later.
         there = open_duckdb(stack, folder, url)
-        large, small, numbers = studies(epochs)
+        large, small, numbers, boxes = studies(epochs)
         first = [(there, large)] if postgres is None else [(postgres, large), (there, small)]
-        work = [*first, (there, numbers)]
+        work = [*first, (there, numbers), (there, boxes)]
         # All datasets first: workers that train look at photos between two epochs alone.
         snapshots = [freeze(engine, study, console) for engine, study in work]
         jobs = [
@@ -191,7 +197,7 @@ def train_and_deploy(
         for (engine, study), job in zip(work, jobs, strict=True):
             deployed |= deploy(engine, study, job, notes, console)
         deploy_features(work[0][0], FEATURES, jobs[0], notes, console)
-    print_deployed(console, {name: told for name, told in deployed.items() if name != CALORIES})
+    print_deployed(console, {name: told for name, told in deployed.items() if name not in (CALORIES, TRAY)})
     return {**deployed, FEATURES: notes.function(FEATURES)}
 
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,37 +23,50 @@ from examples.foodlog.labels import Label, choose_labels, write_labels
 from examples.foodlog.photo import take_photo
 from examples.foodlog.progress import bar
 from examples.foodlog.scales import weigh, write_scales
+from examples.foodlog.trays import Tray, lay_trays, take_tray, write_trays
 
 __all__ = ["Album", "draw_album", "is_drawn", "main"]
 
 _NOTE = "album.json"
-_STYLE = 5  # raise it when photos or tables of the same arguments come out differently
+_STYLE = 6  # raise it when photos or tables of the same arguments come out differently
 _CHUNK = 16
+_PHOTOS_PER_TRAY = 5
+_TRAY_PX = 1.25  # a tray's photo is larger than a plate's
 
 
 @dataclass(frozen=True, slots=True)
 class Album:
-    """What to draw: how many photos, their side in pixels, how many rows of the log refer to them."""
+    """What to draw: how many photos, their side in pixels, how many rows of the log refer to them; to every
+    five of them a tray.
+    """
 
     images: int = 2_000
     rows: int = 20_000
     size_px: int = 128
     seed: int = 7
 
+    @property
+    def trays(self) -> int:
+        """How many there are."""
+        return self.images // _PHOTOS_PER_TRAY
+
 
 def draw_album(folder: Path, album: Album, on_photo: Callable[[], None] = lambda: None) -> bool:
     """Draw the photos into `folder/images` and write the tables' CSV files beside them.
 
-    Calls `on_photo` after each photo. Answers False, having done nothing, where this very album already is.
-    Raises FileExistsError where `folder/images` is somebody else's.
+    Calls `on_photo` after each photo, of trays too. Answers False, having done nothing, where this very album
+    already is. Raises FileExistsError where `folder/images` is somebody else's.
     """
     if is_drawn(folder, album):
         return False
     _make_room(folder)
     labels = choose_labels(album.images, tuple(DISHES), album.seed)
-    _draw_photos(folder / "images", labels, album, on_photo)
-    write_labels(folder / "labels.csv", labels)
     users, meals = keep_log(labels, album.rows, album.seed)
+    trays = _draw_photos(
+        folder / "images", labels, lay_trays(album.trays, users, album.seed), album, on_photo
+    )
+    write_labels(folder / "labels.csv", labels)
+    write_trays(folder, trays)
     write_log(folder, users, meals)
     write_scales(folder, *weigh(labels, album.seed))
     (folder / _NOTE).write_text(_note_of(album))  # last: a run that was stopped before is not taken for whole
@@ -85,15 +98,38 @@ def _make_room(folder: Path) -> None:
     (folder / _NOTE).write_text("unfinished")
 
 
-def _draw_photos(folder: Path, labels: Sequence[Label], album: Album, on_photo: Callable[[], None]) -> None:
-    for parent in sorted({(folder / label.image_path).parent for label in labels}):
+def _draw_photos(
+    folder: Path,
+    labels: Sequence[Label],
+    laid: Sequence[tuple[Tray, tuple[str, ...]]],
+    album: Album,
+    on_photo: Callable[[], None],
+) -> list[Tray]:
+    """The trays, with where their dishes are."""
+    paths = [*(label.image_path for label in labels), *(tray.image_path for tray, _ in laid)]
+    for parent in sorted({(folder / path).parent for path in paths}):
         parent.mkdir(parents=True, exist_ok=True)
     draw_one = partial(_draw_photo, folder, album.size_px, album.seed)
+    draw_tray = partial(_draw_tray, folder, round(album.size_px * _TRAY_PX), album.seed)
+    trays = []
     # Ctrl-C is for the parent, which ends them; theirs would print a traceback each.
     ignore = (signal.SIGINT, signal.SIG_IGN)
     with multiprocessing.get_context("spawn").Pool(os.cpu_count(), signal.signal, ignore) as pool:
         for _ in pool.imap_unordered(draw_one, enumerate(labels), _CHUNK):
             on_photo()
+        for tray in pool.imap(draw_tray, enumerate(laid), _CHUNK):
+            trays.append(tray)
+            on_photo()
+    return trays
+
+
+def _draw_tray(
+    folder: Path, size_px: int, seed: int, numbered: tuple[int, tuple[Tray, tuple[str, ...]]]
+) -> Tray:
+    number, (tray, on_it) = numbered
+    photo, dishes = take_tray(on_it, size_px, seed, number)
+    (folder / tray.image_path).write_bytes(photo)
+    return replace(tray, dishes=dishes)
 
 
 def _draw_photo(folder: Path, size_px: int, seed: int, numbered: tuple[int, Label]) -> None:
@@ -112,7 +148,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=default.seed)
     args = parser.parse_args()
     album = Album(args.images, args.rows, args.size, args.seed)
-    with bar("Drawing photos", album.images) as advance:
+    with bar("Drawing photos", album.images + album.trays) as advance:
         drawn = draw_album(args.out, album, advance)
     print(f"{args.out}: {album.images} photos, {album.rows} rows" + ("" if drawn else " (already there)"))
 

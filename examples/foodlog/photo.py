@@ -16,9 +16,9 @@ from examples.foodlog.canvas import Canvas, Pose
 from examples.foodlog.dishes import DISHES
 from examples.foodlog.tableware import clutter, table
 
-__all__ = ["take_photo"]
+__all__ = ["OVERSAMPLING", "developed", "take_photo"]
 
-_OVERSAMPLING = 2  # painted at twice the size: Pillow's strokes are not antialiased
+OVERSAMPLING = 2  # painted at twice the size: Pillow's strokes are not antialiased
 
 
 def take_photo(dish: str, size_px: int, seed: int, number: int) -> bytes:
@@ -30,7 +30,7 @@ def take_photo(dish: str, size_px: int, seed: int, number: int) -> bytes:
     rng = random.Random(f"{seed}/{number}/{dish}")
     texture = np.random.Generator(np.random.PCG64(rng.getrandbits(64)))
     canvas = Canvas(
-        size_px * _OVERSAMPLING, _pose(rng, size_px * _OVERSAMPLING), rng.uniform(0, 2 * math.pi), rng
+        size_px * OVERSAMPLING, _pose(rng, size_px * OVERSAMPLING), rng.uniform(0, 2 * math.pi), rng
     )
     table(canvas, texture)
     before, after = rng.choice(((True, False), (True, False), (False, True)))
@@ -39,7 +39,7 @@ def take_photo(dish: str, size_px: int, seed: int, number: int) -> bytes:
     paint(canvas)
     if after:  # things in front of the plate rather than behind it
         clutter(canvas)
-    return _developed(canvas.image, size_px, rng, texture)
+    return developed(canvas.image, size_px, rng, texture)
 
 
 def _pose(rng: random.Random, canvas_px: int) -> Pose:
@@ -53,7 +53,8 @@ def _pose(rng: random.Random, canvas_px: int) -> Pose:
     )
 
 
-def _developed(painted: Image.Image, size_px: int, rng: random.Random, texture: np.random.Generator) -> bytes:
+def developed(painted: Image.Image, size_px: int, rng: random.Random, texture: np.random.Generator) -> bytes:
+    """What lens, light and JPEG leave of a picture that was painted `OVERSAMPLING` times as large."""
     image = painted.resize((size_px, size_px), Image.Resampling.BOX)
     softness_px = size_px / 128 * rng.choice((0.0, 0.0, 0.4, 0.6, 0.8, 1.4))
     if softness_px:

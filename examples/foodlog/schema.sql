@@ -43,3 +43,11 @@ CREATE TABLE portions (
   image_path text PRIMARY KEY,
   portion_g  integer
 );
+
+-- Trays with several dishes: where each of them is, as somebody has drawn it, in pixels of the photo.
+CREATE TABLE trays (
+  image_path text PRIMARY KEY,
+  user_id    integer NOT NULL,
+  dishes     text    NOT NULL,
+  split      text    NOT NULL CHECK (split IN ('lesson', 'holdout'))
+);

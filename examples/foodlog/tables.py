@@ -16,7 +16,7 @@ import psycopg
 __all__ = ["TABLES", "Answer", "ask_duckdb", "ask_postgres", "load_duckdb", "load_postgres"]
 
 SCHEMA_FILE = Path(__file__).with_name("schema.sql")
-TABLES = ("foodlog", "users", "labels", "weighed", "portions")
+TABLES = ("foodlog", "users", "labels", "weighed", "portions", "trays")
 
 Answer = tuple[tuple[str, ...], list[tuple[Any, ...]]]  # column names, rows
 
