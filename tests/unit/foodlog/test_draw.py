@@ -30,7 +30,7 @@ def test_every_label_has_its_photo_and_every_photo_its_label(album_folder: Path)
     paths = labelled(album_folder)
     images = album_folder / "images"
     assert len(paths) == ALBUM.images
-    assert {images / path for path in paths} == set(images.rglob("*.jpg"))
+    assert {images / path for path in paths} == set((images / "meals").rglob("*.jpg"))
     for path in paths:
         with Image.open(images / path) as image:
             image.load()
@@ -42,7 +42,7 @@ def test_an_album_that_is_already_there_is_not_drawn_again(tmp_path: Path) -> No
     drawn: list[int] = []
     assert draw_album(tmp_path, album, lambda: drawn.append(1))
     assert not draw_album(tmp_path, album, lambda: drawn.append(1))
-    assert len(drawn) == 10
+    assert len(drawn) == 10 + 2  # and a tray for every five
 
 
 def test_other_arguments_draw_another_album(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_other_arguments_draw_another_album(tmp_path: Path) -> None:
 def test_a_smaller_album_leaves_no_photo_of_the_larger_one(tmp_path: Path) -> None:
     draw_album(tmp_path, Album(images=12, rows=20, size_px=16, seed=1))
     draw_album(tmp_path, Album(images=10, rows=20, size_px=16, seed=1))
-    assert len(list((tmp_path / "images").rglob("*.jpg"))) == 10
+    assert len(list((tmp_path / "images" / "meals").rglob("*.jpg"))) == 10
 
 
 def test_a_run_that_was_stopped_is_drawn_again(tmp_path: Path) -> None:
@@ -84,4 +84,4 @@ def test_the_command_line_draws_and_says_so(tmp_path: Path) -> None:
     options = ["--images", "10", "--rows", "30", "--size", "16"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     assert "10 photos, 30 rows" in done.stdout
-    assert len(list(tmp_path.rglob("*.jpg"))) == 10
+    assert len(list(tmp_path.rglob("*.jpg"))) == 10 + 2
