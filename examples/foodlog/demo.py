@@ -67,7 +67,7 @@ CALORIES = "udf_calories"
 FEATURES = "udf_food_features"
 TRAY = "udf_tray"
 EPOCHS = 60  # of each model
-TRAY_EPOCHS = 0.5  # of the detector, for each of those
+TRAY_EPOCHS = 2 / 3  # of the detector, for each of those
 HOLDOUT = f"SELECT image_path, {ENSEMBLE}(image_path) FROM labels WHERE split = 'holdout' ORDER BY image_path"
 LOCAL_ROWS = 40
 

@@ -87,7 +87,7 @@ def take_tray(dishes: Sequence[str], size_px: int, seed: int, number: int) -> tu
     canvas = Canvas(side_px, pose, light_rad, rng)
     table(canvas, texture)
     _tray(canvas)
-    told = []
+    told: list[dict[str, object]] = []
     # What stands behind is painted first: the camera looks from below.
     for x, y in sorted(rng.sample(_PLACES, len(dishes)), key=lambda place: _below(canvas, place)):
         dish = dishes[len(told)]

@@ -1,15 +1,15 @@
--- Several dishes in one photo: what is where on a tray, learned from trays on which somebody has drawn boxes. The
--- same text runs on PostgreSQL and on DuckDB: circle.py puts values in the place of the words that begin with a
--- colon.
+-- Several dishes in one photo: what is where on a tray, learned from trays on which somebody has drawn boxes,
+-- [{"label": "laksa", "box": [x0, y0, x1, y1]}, …]. The same text runs on PostgreSQL and on DuckDB: circle.py puts
+-- values in the place of the words that begin with a colon.
 
--- 1. Trays become a dataset: its target are boxes, [{"label": "laksa", "box": [x0, y0, x1, y1]}, …]
+-- 1. Trays become a dataset: its target are boxes around the dishes
 SELECT ml_udf.create_dataset(:dataset,
                              'SELECT image_path, dishes FROM trays WHERE split = ''lesson''',
                              target => 'dishes', key => 'image_path', task => 'object-detection',
                              validation => 0.15, test => 0.1);
 
 -- 2. A detector learns from it: one trial, by the knobs that a study begins with
-SELECT ml_udf.train(:dataset, budget => :budget, policy => 'study', max_epochs => 30);
+SELECT ml_udf.train(:dataset, budget => :budget, policy => 'study', max_epochs => 40);
 
 -- 3. It answers as an SQL function: jsonb on PostgreSQL, a list of structs on DuckDB
 SELECT to_json(ml_udf.deploy(:function, job => :job, choose => :choose));
