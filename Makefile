@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-live bench-learning bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
+.PHONY: help demo test test-security fuzz mutation lint format serve packages foreign bench-sql bench-embeddings bench-remote bench-ensemble bench-ensembles bench-ensembles-live bench-rafiki bench-clipper bench-loads bench-selection bench-combination bench-schedule bench-residency bench-residency-live bench-decisions bench-live bench-learning bench-heads bench-tuning bench-snapshot bench-train-rows bench-training-beside bench-plan-node stress-plan-node stress-serving stress-feedback bench-serving bench-gpu bench-before clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ bench-schedule: $(READY) ## Every batching policy in the simulator; the same cel
 bench-residency: $(READY) ## Which models a device holds: every placement policy in the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.residency $(FLAGS)
 
+bench-decisions: $(READY) ## What a decision about residency costs, in the simulator
+	$(BIN)/python -m tests.benchmarks.residency_decisions $(FLAGS)
+
 bench-residency-live: $(READY) ## Models that come and go on a running server, beside the simulator (FLAGS=--quick)
 	$(BIN)/python -m tests.benchmarks.residency_live $(FLAGS)
 
@@ -90,6 +93,9 @@ bench-live: $(READY) ## The simulator beside the running server, a scan beside c
 
 bench-learning: $(READY) ## Default train beside a practitioner's five lines; hours (FLAGS='--seeds 2 --only wine')
 	$(BIN)/python -m tests.benchmarks.learning $(FLAGS)
+
+bench-heads: $(READY) ## Photos through a frozen backbone, beside five lines by hand (FLAGS='--weights FILE.pth')
+	$(BIN)/python -m tests.benchmarks.backbone_heads $(FLAGS)
 
 bench-tuning: $(READY) ## Tuning policies on digits and synthetic images; one worker against two
 	$(BIN)/python -m tests.benchmarks.tuning
