@@ -21,7 +21,7 @@ NEAREST = 5
 def album(photos: Path) -> list[str]:
     folder = photos / "foodlog"
     draw_album(folder, Album(images=PHOTOS, rows=PHOTOS, size_px=64))
-    return sorted(str(path) for path in (folder / "images").rglob("*.jpg"))
+    return sorted(str(path) for path in (folder / "images" / "meals").rglob("*.jpg"))
 
 
 @pytest.fixture

@@ -133,7 +133,9 @@ def documented() -> list[str]:
 
 def test_the_pages_importance_runs_as_it_is_written(engine: Engine) -> None:
     engine.query("DROP TABLE IF EXISTS customers")
-    engine.query("CREATE TABLE customers AS SELECT age, plan, label AS churned FROM labelled")
+    engine.query(
+        "CREATE TABLE customers AS SELECT age, plan, age > 20 AS member, label AS churned FROM labelled"
+    )
     rows = engine.query(documented()[3].replace("udf_churn", "udf_grade"))
     assert {row[0] for row in rows} == {"age", "plan"}
 

@@ -8,6 +8,7 @@ of a budget.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -29,7 +30,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOR_POSTGRES = ("postgresql.md", "plan-node.md")
 JOB_S = 300.0
 TABLES = (
-    *("foodlog", "labelled", "lessons", "photos", "my_photos", "my_labels", "answered"),
+    *("foodlog", "labelled", "lessons", "photos", "my_photos", "my_labels", "trays", "answered"),
     *("customers", "comments", "food_scores"),
 )
 # A statement: literals, quoted names and comments whole, up to its semicolon and the comment behind that.
@@ -150,8 +151,11 @@ class Reader:
         query("CREATE SCHEMA shop")
         if self.engine.name == "postgres":
             query("CREATE ROLE analyst")
-        pictures = ", ".join(f"('{path}', '{label}', {20 + at})" for at, (path, label) in enumerate(labelled))
-        rows = f"(VALUES {pictures}) AS pictures (image_path, label, age)"
+        pictures = ", ".join(
+            f"('{path}', '{label}', {20 + at}, '{box_of(label)}')"
+            for at, (path, label) in enumerate(labelled)
+        )
+        rows = f"(VALUES {pictures}) AS pictures (image_path, label, age, dishes)"
         for name, columns in {
             "foodlog": "image_path, age",
             "labelled": "image_path, label",
@@ -159,6 +163,7 @@ class Reader:
             "photos": "image_path",
             "my_photos": "image_path",
             "my_labels": "image_path, label",
+            "trays": "image_path AS photo, dishes",
             "shop.labelled": "image_path, label",
         }.items():
             query(f"CREATE TABLE {name} AS SELECT {columns} FROM {rows}")
@@ -233,6 +238,11 @@ class Reader:
             assert time.monotonic() < deadline_s, f"job {job} did not end"
             time.sleep(0.2)
         assert found == [("done",)]
+
+
+def box_of(label: str) -> str:
+    """What somebody has drawn around the one dish in a photo of 24 by 24 pixels."""
+    return json.dumps([{"label": label, "box": [2, 2, 20, 22]}])
 
 
 def _pgvector(engine: Engine) -> list[tuple[object, ...]]:

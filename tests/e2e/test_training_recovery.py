@@ -174,8 +174,8 @@ def test_a_job_whose_checkpoints_are_archived_needs_none_of_the_copies_in_its_ho
 
         assert wait_until(calls, job, over_without_copies)["state"] == "done"
         assert_whole(calls, job, 24)
-        archived = {path.name for path in (archive / f"job-{job}").iterdir()}
         assert calls.deploy(job, "udf_archived")["version"] == 1
+        archived = {path.name for path in (archive / f"job-{job}").iterdir()}
         fetched = (home / "training" / "checkpoints" / f"job-{job}").iterdir()
         assert {path.name for path in fetched} <= archived
 

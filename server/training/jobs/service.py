@@ -355,7 +355,13 @@ class Training:
         return self._orders.setdefault(job, asyncio.Lock())
 
     async def _chosen(self, task: Recipe) -> list[str]:
-        """The models of a job that names none, by what the last jobs of its task have found."""
+        """The models of a job that names none, by what the last jobs of its task have found.
+
+        Those that take seconds are all trained: one that many small tables spoke against may be the best of a
+        large one.
+        """
+        if not task.networks:
+            return list(task.defaults)
         done = await asyncio.to_thread(self._repository.jobs, ("done",))
         results: list[dict[str, float]] = []
         for job in [job for job in done if job.spec.get("task", DEFAULT_TASK) == task.name][-_LOOKED_BACK:]:

@@ -66,6 +66,18 @@ async def test_a_slow_model_that_is_no_better_is_tuned_where_the_budget_is_long(
 
 
 @on_a_loop
+async def test_small_tables_speak_against_no_model_that_takes_seconds(tmp_path: Path) -> None:
+    forest = FakeTrainer(score=lambda message: 0.9 if "forest" in message.trial else 0.6)
+    async with house(tmp_path, forest) as it:
+        for _ in range(3):
+            job = await it.start(dataset="t", models=[], budget="6 epochs")
+            await it.ended(job, "done")
+            _, run = await it.training.job(job)
+            models = set(await run.trials())
+            assert models == {"logistic_regression", "hist_gradient_boosting", "random_forest"}
+
+
+@on_a_loop
 async def test_a_budget_of_time_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     """Its epochs say that they take no time at all; the second model's first would take a minute."""
     worker = FakeTrainer(
