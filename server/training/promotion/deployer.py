@@ -219,7 +219,8 @@ class Deployer:
         )
         alone = {name: metric.of(scores[name], labels) for name in found}
         models = _model_names(function, chosen.members, found)
-        members = {models[name]: await self._refit(run, found[name]) for name in chosen.members}
+        refit = await asyncio.gather(*(self._refit(run, found[name]) for name in chosen.members))
+        members = {models[name]: candidate for name, candidate in zip(chosen.members, refit, strict=True)}
         alone_of = {models[name]: alone[name] for name in chosen.members}
         scores_of = {models[name]: scores[name] for name in chosen.members}
         subsets = subset_scores(metric, scores_of, labels)

@@ -27,7 +27,7 @@ __all__ = ["Refits", "is_refit_unasked", "pays"]
 log = logging.getLogger("ml_udf.server.training")
 
 _MOST_ROWS = 200_000  # of training and validation: beyond that a few more change little
-_MOST_S = 120.0  # that it may take where nobody has asked for it
+_MOST_S = 10.0  # that it may take where nobody has asked for it: whoever deploys waits for it
 _MOST_KNOWN = 256
 
 

@@ -163,9 +163,9 @@ def test_what_is_deployed_twice_is_taught_once_unless_it_is_gone():
 
 def test_a_job_says_whether_and_else_what_is_quick_is_refit():
     assert refit(Trainer(), run_of(refit=False)) is None
-    assert pays(200_000, 120.0)
+    assert pays(200_000, 10.0)
     assert not pays(200_001, 1.0)
-    assert not pays(100, 121.0)
+    assert not pays(100, 10.1)
     assert is_refit_unasked(run_of(), "fasttext", TRIAL, BEST)
 
 
